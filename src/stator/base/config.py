@@ -1,0 +1,47 @@
+"""What a user can choose: one small typed record, built from `mode` and `options`. No global switches."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .errors import UsageError
+
+MODES = ("default", "reduce-overhead", "max-autotune")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of one `stator.compile` call.
+
+    recompile_limit: how many compiled versions one code object and instance may have before it runs eagerly.
+    verify: run every intermediate representation's verifier between stages (on in our tests, costs compile time).
+    fusion: allow kernels to be fused; off helps to find a wrong kernel.
+    vectorize: use SIMD in generated C++.
+    threads: most compiler processes at once; 0 means one per core.
+    """
+
+    mode: str = "default"
+    recompile_limit: int = 8
+    verify: bool = False
+    fusion: bool = True
+    vectorize: bool = True
+    threads: int = 0
+
+
+def make_options(mode: str | None, options: Mapping[str, object] | None) -> Options:
+    """Check and combine `mode` and `options`. Raises UsageError that lists what is known."""
+    if mode is not None and mode not in MODES:
+        raise UsageError(f"unknown mode {mode!r}; known modes: {', '.join(MODES)}")
+    fields = {field.name: field for field in dataclasses.fields(Options) if field.name != "mode"}
+    for name, value in (options or {}).items():
+        if name not in fields:
+            close = difflib.get_close_matches(name, fields, n=1)
+            guess = f" (did you mean {close[0]!r}?)" if close else ""
+            raise UsageError(f"unknown option {name!r}{guess}; known options: {', '.join(sorted(fields))}")
+        expected = type(fields[name].default)
+        if type(value) is not expected:
+            raise UsageError(f"option {name!r} must be {expected.__name__}, not {type(value).__name__}: {value!r}")
+    return Options(mode=mode or "default", **(options or {}))  # type: ignore[arg-type]

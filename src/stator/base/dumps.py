@@ -1,0 +1,49 @@
+"""STATOR_DUMP=dir: every stage of a compilation written as a readable, numbered file.
+
+Each compilation of one graph gets a folder `dir/NNN_name/`. Stages hand over text, or a function that makes it, so that
+nothing is printed when no dump is wanted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_lock = threading.Lock()
+_count = 0
+_current = threading.local()
+
+
+@contextmanager
+def compilation(name: str) -> Iterator[None]:
+    """Open a dump folder for one compilation; nested compilations get folders of their own. No-op unless STATOR_DUMP."""
+    root = os.environ.get("STATOR_DUMP")
+    if not root:
+        yield
+        return
+    global _count
+    with _lock:
+        number, _count = _count, _count + 1
+    folder = Path(root) / f"{number:03d}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)[:80]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    previous = getattr(_current, "folder", None)
+    _current.folder = folder
+    try:
+        yield
+    finally:
+        _current.folder = previous
+
+
+def active() -> bool:
+    return getattr(_current, "folder", None) is not None
+
+
+def write(filename: str, text: str | Callable[[], str]) -> None:
+    """Write one stage, e.g. write("10_graph.py", lambda: print_graph(g)). Stage numbers are listed in docs/architecture.md."""
+    folder = getattr(_current, "folder", None)
+    if folder is not None:
+        (folder / filename).write_text(text() if callable(text) else text)

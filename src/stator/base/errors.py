@@ -1,0 +1,72 @@
+"""The error taxonomy: every error says what kind it is, where in the user's code, what was met, and what to do.
+
+No error here is raised for control flow inside one module; those stay private to the module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class UserPlace:
+    """A position in the user's program."""
+
+    filename: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f'File "{self.filename}", line {self.line}, in {self.function}'
+
+
+class StatorError(Exception):
+    """Base of everything stator raises on purpose."""
+
+
+class UsageError(StatorError, ValueError):
+    """The caller passed something that does not exist or does not fit (unknown backend, option, mode)."""
+
+
+class CompileError(StatorError):
+    """A stage failed. `stage` is a floor's name (dynamo, aot, inductor, ...); `place` the user's code, if known."""
+
+    def __init__(
+        self, stage: str, reason: str, *, place: UserPlace | None = None, hint: str | None = None
+    ) -> None:
+        self.stage, self.reason, self.place, self.hint = stage, reason, place, hint
+        super().__init__(_message(f"{stage} could not compile this", reason, place, hint))
+
+
+class Unsupported(StatorError):
+    """Something that capture cannot follow: the graph breaks here (or, under fullgraph=True, this is raised).
+
+    `kind` is a stable identifier from the taxonomy in docs, such as "call-builtin" or "data-dependent-jump".
+    """
+
+    def __init__(
+        self, kind: str, reason: str, *, place: UserPlace | None = None, hint: str | None = None
+    ) -> None:
+        self.kind, self.reason, self.place, self.hint = kind, reason, place, hint
+        super().__init__(_message(f"cannot capture ({kind})", reason, place, hint))
+
+    def at(self, place: UserPlace) -> Unsupported:
+        """The same error with a place, unless it has one already."""
+        return self if self.place else Unsupported(self.kind, self.reason, place=place, hint=self.hint)
+
+
+class MissingToolchain(StatorError):
+    """No working C/C++ compiler, or the C extension was not built."""
+
+
+class VerificationError(StatorError):
+    """An intermediate representation broke its own rules; a defect of stator."""
+
+
+def _message(head: str, reason: str, place: UserPlace | None, hint: str | None) -> str:
+    lines = [f"{head}: {reason}"]
+    if place:
+        lines.append(f"  {place}")
+    if hint:
+        lines.append(f"  Hint: {hint}")
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""Named log artifacts, turned on by STATOR_LOG=name,name or `enable()`; and warnings that are given once.
+
+An artifact is one kind of thing the compiler can show. All go to the standard logger "stator.<name>".
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+
+from .errors import UsageError
+
+ARTIFACTS = {
+    "graph_breaks": "why and where a graph ended early",
+    "recompiles": "which guard failed, and with which values",
+    "guards": "the guard tree of each compiled frame",
+    "bytecode": "the original and the rewritten bytecode",
+    "graph": "the captured and the lowered FX graphs",
+    "schedule": "the fused groups",
+    "code": "the generated source",
+    "timing": "seconds spent in each stage",
+}
+
+_enabled: set[str] = set()
+_warned: set[str] = set()
+
+
+def enable(*names: str) -> None:
+    """Turn artifacts on. Raises UsageError, listing what exists, for an unknown name; "all" means every one."""
+    for name in names:
+        if name != "all" and name not in ARTIFACTS:
+            raise UsageError(f"unknown log artifact {name!r}; known: all, {', '.join(sorted(ARTIFACTS))}")
+        _enabled.update(ARTIFACTS if name == "all" else (name,))
+    logger = logging.getLogger("stator")
+    if _enabled and not logger.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+
+
+def disable_all() -> None:
+    _enabled.clear()
+
+
+def enabled(name: str) -> bool:
+    return name in _enabled
+
+
+def log(name: str, message: str, *args: object) -> None:
+    """Log to an artifact if it is on. `message` is a %-format; build expensive text only under `enabled(name)`."""
+    if name in _enabled:
+        logging.getLogger(f"stator.{name}").info(message, *args)
+
+
+def warn_once(key: str, message: str, *, stacklevel: int = 3) -> None:
+    """Give a RuntimeWarning the first time `key` is met in this process (or since `forget_warnings`)."""
+    if key not in _warned:
+        _warned.add(key)
+        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
+
+
+def forget_warnings() -> None:
+    _warned.clear()
+
+
+def _enable_from_environment() -> None:
+    names = [name.strip() for name in os.environ.get("STATOR_LOG", "").split(",") if name.strip()]
+    try:
+        enable(*names)
+    except UsageError as error:
+        warnings.warn(f"STATOR_LOG: {error}", RuntimeWarning, stacklevel=2)
+
+
+_enable_from_environment()

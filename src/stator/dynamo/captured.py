@@ -1,0 +1,81 @@
+"""What one symbolic execution of a frame found: data handed from the interpreter to code emission and to the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base.errors import UserPlace
+
+from .guard import Guard
+from .recipe import Effect, Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """One placeholder of the graph, in order: how to load it, the example that was seen, and whether it is a module's
+    parameter or buffer (then it is guarded by identity and may be bound once)."""
+
+    name: str
+    recipe: Recipe
+    example: torch.Tensor
+    is_static: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BreakReason:
+    """Why a graph ended early. `kind` is from the taxonomy in docs/graph-breaks.md."""
+
+    kind: str
+    reason: str
+    place: UserPlace
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.kind}: {self.reason}\n  {self.place}"
+        return f"{text}\n  Hint: {self.hint}" if self.hint else text
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """The frame ran to its end."""
+
+    value: Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """The frame stops before instruction `index` (position in the decoded instruction list of the original code).
+
+    That instruction runs natively with `stack` (bottom first; None marks a NULL slot) and `locals` (live ones only; a
+    name that is absent is unbound) and `cells` (names of cell variables already created, with their cells as recipes)
+    put back; then a resume function continues behind it. For a conditional jump both ways are resumed.
+    """
+
+    index: int
+    stack: tuple[Recipe | None, ...]
+    locals: dict[str, Recipe]
+    cells: dict[str, Recipe]
+    reason: BreakReason
+    # context managers open at this point, outermost first: recipes of objects whose __exit__ is still due, with the
+    # stack depth at which their exit function sits
+    contexts: tuple[Any, ...] = ()
+
+
+@dataclass(slots=True)
+class Captured:
+    """A frame, symbolically executed. `graph` is None when nothing was recorded."""
+
+    function: FunctionType
+    code: CodeType
+    graph: fx.GraphModule | None
+    inputs: list[GraphInput]
+    effects: list[Effect]
+    exit: Return | Break
+    guards: list[Guard]
+    op_count: int = 0
+    break_reasons: list[BreakReason] = field(default_factory=list)

@@ -1,0 +1,73 @@
+"""What a capture relied on, as pure data. A guard names a source, a kind, and what was found there."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from stator.base.errors import UserPlace
+
+from .source import Source
+
+
+class GuardKind(enum.Enum):
+    """How `expected` is compared with what the source holds now."""
+
+    IS = "is"  # the very same object (held weakly where possible: a dead object fails the guard)
+    TYPE = "type is"  # type(x) is expected
+    EQUALS = "=="  # same exact type and equal; for int, float, str, bytes, bool, None, complex, dtype, device, enum, tuples of these
+    TENSOR = "tensor"  # expected is a TensorGuard
+    LENGTH = "len"  # len(x) == expected, for list, tuple, dict, set, deque
+    DICT_KEYS = "keys"  # tuple(x) == expected, in order (constant keys)
+    ABSENT = "no attribute"  # not hasattr(x, expected) / key expected not in x's instance dict
+    NOT_IN = "not in"  # expected is not a key of the dict x
+    CODE = "code"  # x is a Python function with this code object (so re-made closures match)
+    DISTINCT = "is not"  # expected is a Source; the two hold different objects
+    SAME = "same object"  # expected is a Source; the two hold the same object
+    GLOBAL_STATE = "state"  # expected is a GlobalState; the source is ignored
+    PREDICATE = "predicate"  # expected is a Python callable (x) -> bool; the slow last resort
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGuard:
+    """Metadata of a tensor that compiled code relies on. None in `shape` or `stride` at a position: not relied on."""
+
+    python_type: type
+    dtype: Any
+    device: Any
+    shape: tuple[int | None, ...]
+    stride: tuple[int | None, ...]
+    requires_grad: bool
+    dispatch_keys: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalState:
+    """Interpreter-wide torch state at capture."""
+
+    grad_enabled: bool
+    inference_mode: bool
+    default_dtype: Any
+    default_device: Any
+    num_threads: int
+    deterministic: tuple[bool, bool]
+    autocast: tuple[tuple[str, bool, Any], ...]
+    autocast_cache: bool
+    torch_function_enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One reliance. `place` is the user's line that caused it, for recompile reasons."""
+
+    source: Source
+    kind: GuardKind
+    expected: Any = None
+    place: UserPlace | None = None
+
+    def __str__(self) -> str:
+        return f"{self.source} {self.kind.value} {self.expected!r}"
+
+    def __hash__(self) -> int:
+        return hash((self.source, self.kind))

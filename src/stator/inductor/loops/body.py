@@ -1,0 +1,70 @@
+"""The loop-level IR: a loop body, frozen as a small SSA over an index table. Data only; no analysis, no printing of code.
+
+While a buffer is being lowered its body is a Python closure `inner(ops, index) -> value` over an ops handler
+(define-by-run). Once the buffer is realised, tracing that closure with the recording handler gives a `LoopBody`.
+Every later analysis and every printer is a handler, or a pass, over the same vocabulary (see `vocabulary.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from stator.shapes.expr import Expr, Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Result of an earlier operation of the same body, by position."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRef:
+    """Entry of the body's index table."""
+
+    position: int
+
+
+Argument = Ref | IndexRef | int | float | bool | str | torch.dtype | None
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation. `dtype` is that of its result (None for stores).
+
+    Signatures (names are in vocabulary.py):
+      load(buffer: str, IndexRef, mask: Ref|None, other: number)     masked-off lanes read nothing and give `other`
+      store(buffer: str, IndexRef, value: Ref, mode: None|"add"|"max"|"min", mask: Ref|None)   "add": atomic when parallel
+      reduce(kind: str, value: Ref) -> Ref      kind: sum prod max min any all xor_sum argmax argmin; over all reduction vars
+      welford(value: Ref) -> use get(Ref, 0|1|2) for mean, m2 (sum of squared deviations), count
+      get(Ref, int)                              component of a multi-valued result
+      constant(value, dtype), index_value(IndexRef, dtype), to_dtype(Ref, dtype), bitcast(Ref, dtype)
+      indirect(Ref, size: int, check: bool) -> the value as an index: appears in index expressions as the Symbol named
+          "indirect{position}"; negative values wrap by `size`, out-of-range values are an IndexError when `check`
+      rand(seed: Ref, offset: Ref), randn(...)
+      everything else: elementwise on Refs (add, mul, where, exp, ...)
+    """
+
+    name: str
+    args: tuple[Argument, ...]
+    dtype: torch.dtype | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBody:
+    """What one iteration computes.
+
+    vars/ranges: the parallel loops, outermost first; reduction_vars/reduction_ranges: the loops that are reduced over
+    (empty for a pointwise body). Operations before the first reduce/welford run in every iteration; what depends on a
+    reduction's result runs once per outer iteration, after the reduction loops.
+    """
+
+    vars: tuple[Symbol, ...]
+    ranges: tuple[int, ...]
+    reduction_vars: tuple[Symbol, ...]
+    reduction_ranges: tuple[int, ...]
+    indices: tuple[Expr, ...]
+    ops: tuple[Op, ...]

@@ -1,0 +1,69 @@
+"""A program: the ordered list of what the host does, each step a small dataclass. Printers turn it into Python (or C++)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stator.inductor.buffers import Buffer, Extern, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    name: str
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """`name` takes over the memory of `old`, which is dead; both have the same number of bytes or `name` fewer."""
+
+    name: str
+    old: str
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run a generated kernel on buffers (reads then writes; ABI in runtime/kernel_abi.md)."""
+
+    kernel: str
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Run a library operator."""
+
+    extern: Extern
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnValues:
+    values: tuple[Any, ...]
+
+
+Step = Allocate | Reuse | Free | Launch | Call | ReturnValues
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """One generated kernel. `source` is self-contained text whose entry point is `symbol`; identical text is shared."""
+
+    name: str
+    symbol: str
+    source: str
+    language: str  # "cpp" or "triton"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    inputs: tuple[str, ...]
+    buffers: dict[str, Buffer]
+    kernels: dict[str, KernelSource]
+    steps: tuple[Step, ...]

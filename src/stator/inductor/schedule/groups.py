@@ -1,0 +1,27 @@
+"""The schedule as data: fused groups of loop nodes and single library calls, in order of execution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stator.inductor.buffers import Extern, Loops
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Loop nodes that become one kernel. They share their outer loops, `ranges`; members whose bodies were written over
+    other loops have been re-indexed to these. `internal`: buffers that live and die inside the kernel and need no memory
+    (a register or a row of scratch, as codegen chooses). `reads`/`writes`: buffers in memory, in argument order.
+    """
+
+    name: str
+    members: tuple[Loops, ...]
+    ranges: tuple[int, ...]
+    internal: frozenset[str]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    steps: tuple[Group | Extern, ...]
