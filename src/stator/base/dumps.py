@@ -20,7 +20,7 @@ _current = threading.local()
 
 @contextmanager
 def compilation(name: str) -> Iterator[None]:
-    """Open a dump folder for one compilation; nested compilations get folders of their own. No-op unless STATOR_DUMP."""
+    """Open a dump folder for one compilation; nested ones get their own. No-op unless STATOR_DUMP."""
     root = os.environ.get("STATOR_DUMP")
     if not root:
         yield
@@ -43,7 +43,7 @@ def active() -> bool:
 
 
 def write(filename: str, text: str | Callable[[], str]) -> None:
-    """Write one stage, e.g. write("10_graph.py", lambda: print_graph(g)). Stage numbers are listed in docs/architecture.md."""
+    """Write one stage, e.g. write("10_graph.py", lambda: print_graph(g)). Numbers: docs/architecture.md."""
     folder = getattr(_current, "folder", None)
     if folder is not None:
         (folder / filename).write_text(text() if callable(text) else text)

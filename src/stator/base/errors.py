@@ -31,9 +31,7 @@ class UsageError(StatorError, ValueError):
 class CompileError(StatorError):
     """A stage failed. `stage` is a floor's name (dynamo, aot, inductor, ...); `place` the user's code, if known."""
 
-    def __init__(
-        self, stage: str, reason: str, *, place: UserPlace | None = None, hint: str | None = None
-    ) -> None:
+    def __init__(self, stage: str, reason: str, *, place: UserPlace | None = None, hint: str | None = None) -> None:
         self.stage, self.reason, self.place, self.hint = stage, reason, place, hint
         super().__init__(_message(f"{stage} could not compile this", reason, place, hint))
 
@@ -44,9 +42,7 @@ class Unsupported(StatorError):
     `kind` is a stable identifier from the taxonomy in docs, such as "call-builtin" or "data-dependent-jump".
     """
 
-    def __init__(
-        self, kind: str, reason: str, *, place: UserPlace | None = None, hint: str | None = None
-    ) -> None:
+    def __init__(self, kind: str, reason: str, *, place: UserPlace | None = None, hint: str | None = None) -> None:
         self.kind, self.reason, self.place, self.hint = kind, reason, place, hint
         super().__init__(_message(f"cannot capture ({kind})", reason, place, hint))
 

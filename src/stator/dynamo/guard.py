@@ -16,7 +16,8 @@ class GuardKind(enum.Enum):
 
     IS = "is"  # the very same object (held weakly where possible: a dead object fails the guard)
     TYPE = "type is"  # type(x) is expected
-    EQUALS = "=="  # same exact type and equal; for int, float, str, bytes, bool, None, complex, dtype, device, enum, tuples of these
+    # same exact type and equal; for int, float, str, bytes, bool, None, complex, dtype, device, enum, tuples of these
+    EQUALS = "=="
     TENSOR = "tensor"  # expected is a TensorGuard
     LENGTH = "len"  # len(x) == expected, for list, tuple, dict, set, deque
     DICT_KEYS = "keys"  # tuple(x) == expected, in order (constant keys)

@@ -1,7 +1,7 @@
 """Where a value came from, as pure data: a path from the frame's inputs to an object.
 
-Sources are frozen and hashable; the same path is the same source. Turning a source into bytecode (dynamo/emit) or into a
-guard (dynamo/guard_tree) is somebody else's job.
+Sources are frozen and hashable; the same path is the same source. Turning a source into bytecode (dynamo/emit) or
+into a guard (dynamo/guard_tree) is somebody else's job.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class InstanceDictSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class ItemSource(Source):
-    """`base[key]` with a constant key, for exact or subclassed list, tuple, dict read by the C-level accessor of the built-in."""
+    """`base[key]` with a constant key, for (subclasses of) list, tuple, dict, read by the built-in's accessor."""
 
     base: Source
     key: Any

@@ -40,12 +40,12 @@ class Loops:
 
 @dataclass(frozen=True, slots=True)
 class Extern:
-    """A library call. `args`/`kwargs` mirror the op's schema: buffers appear as str (a buffer's name) or View, everything
-    else as itself, nested in lists and tuples as the op wants them.
+    """A library call. `args`/`kwargs` mirror the op's schema: buffers appear as str (a buffer's name) or View,
+    everything else as itself, nested in lists and tuples as the op wants them.
 
     style "out": call `target(..., out=buffer)` with a preallocated output of exactly the given layout;
-    style "returns": the call allocates its own outputs (one name per output in `outputs`, None for an unused one), whose
-    layouts are promised by `Buffer.layout` and checked when `verify` is on;
+    style "returns": the call allocates its own outputs (one name per output in `outputs`, None for an unused one),
+    whose layouts are promised by `Buffer.layout` and checked when `verify` is on;
     style "mutates": the call writes into the buffers named in `mutates` and returns nothing that is used.
     """
 

@@ -1,7 +1,7 @@
 """One operator, one record: what an ATen overload does to shapes, what it is made of, and how to classify it.
 
-Records are data. Shape rules live in `prims/shape_rules/`, decompositions in `prims/decompositions/`; both register here.
-No rule may call `int()` on a size: sizes may be symbolic.
+Records are data. Shape rules live in `prims/shape_rules/`, decompositions in `prims/decompositions/`; both register
+here. No rule may call `int()` on a size: sizes may be symbolic.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class OpRecord:
     target: the overload, e.g. torch.ops.aten.add.Tensor; it is also the eager reference.
     shape: called with the op's own arguments (tensors have .shape .stride() .dtype .device), returns TensorMeta, a
         tuple or list of TensorMeta/None/scalars, or NotImplemented when it does not cover the case.
-    decompose: the same op written with simpler ops, called with tensors; returns what the op returns, or NotImplemented.
+    decompose: the same op written with simpler ops, called with tensors; returns what the op returns,
+        or NotImplemented.
     tags: any of "pointwise", "reduction", "view", "creation", "random", "inplace", "matmul", "conv", "attention",
         "index", "scatter", "sort", "data_dependent", "prim" (one of the at most 250 primitives), "canonical".
     """

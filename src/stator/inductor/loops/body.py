@@ -1,4 +1,4 @@
-"""The loop-level IR: a loop body, frozen as a small SSA over an index table. Data only; no analysis, no printing of code.
+"""The loop-level IR: a loop body, frozen as a small SSA over an index table. Data only: no analysis, no printing.
 
 While a buffer is being lowered its body is a Python closure `inner(ops, index) -> value` over an ops handler
 (define-by-run). Once the buffer is realised, tracing that closure with the recording handler gives a `LoopBody`.
@@ -37,8 +37,10 @@ class Op:
 
     Signatures (names are in vocabulary.py):
       load(buffer: str, IndexRef, mask: Ref|None, other: number)     masked-off lanes read nothing and give `other`
-      store(buffer: str, IndexRef, value: Ref, mode: None|"add"|"max"|"min", mask: Ref|None)   "add": atomic when parallel
-      reduce(kind: str, value: Ref) -> Ref      kind: sum prod max min any all xor_sum argmax argmin; over all reduction vars
+      store(buffer: str, IndexRef, value: Ref, mode: None|"add"|"max"|"min", mask: Ref|None)
+          "add": atomic when parallel
+      reduce(kind: str, value: Ref) -> Ref      kind: sum prod max min any all xor_sum argmax argmin; over all
+          reduction vars
       welford(value: Ref) -> use get(Ref, 0|1|2) for mean, m2 (sum of squared deviations), count
       get(Ref, int)                              component of a multi-valued result
       constant(value, dtype), index_value(IndexRef, dtype), to_dtype(Ref, dtype), bitcast(Ref, dtype)

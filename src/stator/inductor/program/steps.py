@@ -1,4 +1,4 @@
-"""A program: the ordered list of what the host does, each step a small dataclass. Printers turn it into Python (or C++)."""
+"""A program: the ordered list of what the host does, as small dataclasses. Printers make it Python (or C++)."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from stator.inductor.buffers import Extern, Loops
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Loop nodes that become one kernel. They share their outer loops, `ranges`; members whose bodies were written over
-    other loops have been re-indexed to these. `internal`: buffers that live and die inside the kernel and need no memory
+    """Loop nodes that become one kernel. They share their outer loops, `ranges`; members whose bodies were written
+    over other loops have been re-indexed to these. `internal`: buffers that live and die inside the kernel and need no memory
     (a register or a row of scratch, as codegen chooses). `reads`/`writes`: buffers in memory, in argument order.
     """
 

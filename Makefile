@@ -1,0 +1,46 @@
+# Everything a user or a contributor runs. The environment lives in .venv and is made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+NATIVE := $(wildcard src/stator/*/csrc/*.c src/stator/*/csrc/*.h)
+
+.PHONY: demo test test-slow lint bench docs clean
+
+demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
+	$(BIN)/python benchmarks/demo.py
+
+test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, under 30 minutes on 2 cores
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.dev $(VENV)/.models  ## the long suites: OpInfo sweep, real-size models, sanitizers
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+lint: $(VENV)/.dev  ## style, formatting, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.models  ## the table of the README: eleven models beside torch.compile
+	$(BIN)/python -m benchmarks.run
+
+# torch comes first and by exact version: see constraints.txt. The isolated build needs no torch.
+$(VENV)/.install: pyproject.toml constraints.txt $(NATIVE)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt) numpy
+	$(PIP) --editable .
+	touch $@
+
+# torchvision's wheel asks for a build of torch with an accelerator; timm only needs its Python part
+$(VENV)/.models: $(VENV)/.install
+	$(PIP) transformers safetensors huggingface_hub pyyaml
+	$(PIP) --no-deps torchvision timm
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.install
+	$(PIP) pytest pytest-timeout hypothesis expecttest ruff mypy triton
+	touch $@
+
+clean:
+	rm -rf $(VENV) build src/*.egg-info
+	find . -name '*.so' -path './src/*' -delete

@@ -1,0 +1,110 @@
+"""The floors of the house: who may import whom, and what the product never imports. Checked on the parsed source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "stator"
+
+# Each floor imports only from floors before it; names in one tuple are siblings that never import each other.
+FLOORS: list[tuple[str, ...]] = [
+    ("base",),
+    ("shapes",),
+    ("prims",),
+    ("graph",),
+    ("runtime",),
+    ("dynamo", "aot", "inductor"),
+    ("distributed",),
+    ("pipeline",),
+    ("export",),
+    ("backends",),
+    ("ecosystem",),
+    ("tools",),
+    ("compiled_module",),
+    ("api",),
+    ("__init__",),
+    ("__main__",),
+]
+RANK = {name: rank for rank, floor in enumerate(FLOORS) for name in floor}
+
+REPLACED = (
+    "torch._dynamo",
+    "torch._inductor",
+    "torch._functorch",
+    "torch._decomp",
+    "torch._refs",
+    "torch._prims",
+    "torch._prims_common",
+    "torch.export",
+    "torch._export",
+    "torch._subclasses",
+    "torch.fx.experimental",
+    "torch._meta_registrations",
+)
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def floor_of(path: Path) -> str:
+    """The floor that a source file stands on: its first folder, or its own name at the top."""
+    parts = path.relative_to(ROOT).parts
+    return parts[0] if len(parts) > 1 else path.stem
+
+
+def imported_modules(path: Path) -> Iterator[tuple[str, bool, int]]:
+    """(absolute module name, is the import inside a function, line) of every import in a file."""
+    package = ["stator", *path.relative_to(ROOT).parts[:-1]]
+    tree = ast.parse(path.read_text())
+    nested = {
+        inner
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for inner in ast.walk(outer)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node in nested, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield f"{stem}.{alias.name}", node in nested, node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_floors_are_respected(path: Path) -> None:
+    own = floor_of(path)
+    assert own in RANK, f"{path} stands on no floor; add it to docs/architecture.md and to FLOORS"
+    for module, nested, line in imported_modules(path):
+        parts = module.split(".")
+        if parts[0] != "stator":
+            continue
+        where = f"{path}:{line} imports {module}"
+        assert not nested, f"{where} inside a function; import it at the top or move the code"
+        other = parts[1] if len(parts) > 1 else "__init__"
+        if other not in RANK:  # a name exported by stator/__init__.py itself
+            other = "__init__"
+        if other != own:
+            assert RANK[other] < RANK[own], f"{where}: {own} may not import from {other}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_of_the_replaced_stack_is_imported(path: Path) -> None:
+    for module, _, line in imported_modules(path):
+        for replaced in REPLACED:
+            assert module != replaced and not module.startswith(replaced + "."), f"{path}:{line} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_say_what_they_hold_and_stay_small(path: Path) -> None:
+    text = path.read_text()
+    if text.strip() and path.name != "__init__.py":
+        assert ast.get_docstring(ast.parse(text)), f"{path} does not say what lives there"
+    lines = text.count("\n")
+    assert lines <= 800, f"{path} has {lines} lines; is it still one concept?"
+    assert path.stem not in {"utils", "helpers", "misc", "common"}, f"{path}: name a file by its concept"
