@@ -1,0 +1,359 @@
+"""Finds, by experiment, at which byte offsets a tensor's C++ object keeps its metadata, for runtime/csrc/tensor_impl.h.
+
+Tensors that differ in one property show where that property lives; a randomised self-test then compares every reading
+with torch's own getters. Nothing here is used after the offsets are known, and nothing here writes to foreign memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import random
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass
+
+import torch
+
+from stator.base import counters, logs
+
+OBJECT_BYTES = 48  # of a tensor's PyObject
+IMPL_BYTES = 200  # of a TensorImpl; torch's is 208 long
+STORAGE_BYTES = 96  # of a StorageImpl
+META_BYTES = 192  # of an AutogradMeta
+INLINE_DIMS = 5
+SELF_TESTS = 40
+
+DTYPES = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.bool),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
+OPTIONAL_DTYPES = (
+    *("uint16", "uint32", "uint64"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLayout:
+    """Byte offsets, in the order of `stator_layout_install`; their meaning is documented in tensor_impl.h."""
+
+    cdata: int
+    sizes: int
+    dtype: int
+    device: int
+    keyset: int
+    storage_offset: int
+    storage: int
+    storage_data: int
+    autograd_meta: int
+    requires_grad: int
+    grad_fn: int
+    leaf_autograd_vtable: int
+    itemsize: bytes
+
+    def as_tuple(self) -> tuple[int | bytes, ...]:
+        """What the C extensions' `set_tensor_layout` takes."""
+        return astuple(self)
+
+
+class CalibrationError(Exception):
+    """A property was found at no offset, or at several; the message says which."""
+
+
+@functools.cache
+def calibrate() -> TensorLayout | None:
+    """The layout of this torch's tensors (a few ms, once per process); None when it cannot be established.
+
+    None means that all readers must use the attribute getters; counted as "tensor_impl.uncalibrated", said once.
+    """
+    try:
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch._C.DisableTorchFunction(),
+            torch._C._DisableTorchDispatch(),
+        ):
+            layout = _find_layout()
+            _self_test(layout)
+            return layout
+    except CalibrationError as error:
+        counters.count("tensor_impl.uncalibrated")
+        logs.warn_once(
+            "tensor_impl.uncalibrated",
+            f"stator cannot read the tensors of torch {torch.__version__} directly ({error}); "
+            "compiled code stays correct, but calls into it take some microseconds longer",
+        )
+        return None
+
+
+def _memory(address: int, length: int) -> bytes:
+    return ctypes.string_at(address, length)
+
+
+def _word(memory: bytes, offset: int) -> int:
+    return struct.unpack_from("Q", memory, offset)[0]
+
+
+def _signed(memory: bytes, offset: int) -> int:
+    return struct.unpack_from("q", memory, offset)[0]
+
+
+def _short(memory: bytes, offset: int) -> int:
+    return struct.unpack_from("H", memory, offset)[0]
+
+
+def _the_one(what: str, offsets: Iterable[int], fits: Callable[[int], bool]) -> int:
+    found = [offset for offset in offsets if fits(offset)]
+    if len(found) != 1:
+        raise CalibrationError(f"{what} matches at offsets {found}")
+    return found[0]
+
+
+def _impl(tensor: torch.Tensor) -> bytes:
+    return _memory(tensor._cdata, IMPL_BYTES)
+
+
+def _words(length: int) -> range:
+    return range(0, length - 7, 8)
+
+
+def _strided(shape: Sequence[int], stride: Sequence[int], offset: int = 0) -> torch.Tensor:
+    """A view without own meaning, with exactly this metadata."""
+    length = offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    return torch.empty(length, device="cpu").as_strided(tuple(shape), tuple(stride), offset)
+
+
+def _find_layout() -> TensorLayout:
+    sample = torch.empty(2, 3, device="cpu")
+    cdata = _the_one(
+        "cdata", _words(OBJECT_BYTES), lambda at: _word(_memory(id(sample), OBJECT_BYTES), at) == sample._cdata
+    )
+    autograd_meta, requires_grad, grad_fn, vtable = _find_autograd()
+    dtype, itemsize = _find_dtype()
+    storage, storage_data = _find_storage()
+    return TensorLayout(
+        cdata=cdata,
+        sizes=_find_sizes(),
+        dtype=dtype,
+        device=_find_device(),
+        keyset=_find_keyset(),
+        storage_offset=_find_storage_offset(),
+        storage=storage,
+        storage_data=storage_data,
+        autograd_meta=autograd_meta,
+        requires_grad=requires_grad,
+        grad_fn=grad_fn,
+        leaf_autograd_vtable=vtable,
+        itemsize=itemsize,
+    )
+
+
+def _find_sizes() -> int:
+    samples = []
+    for ndim in range(1, INLINE_DIMS + 1):
+        shape, stride = [3 + ndim + i for i in range(ndim)], [1 + 7 * i + ndim for i in range(ndim)]
+        samples.append((ndim, shape, stride, _impl(_strided(shape, stride))))
+
+    def fits(at: int) -> bool:
+        for ndim, shape, stride, impl in samples:
+            read = struct.unpack_from(f"{1 + 2 * INLINE_DIMS}q", impl, at)
+            if read[0] != ndim or list(read[1 : 1 + ndim]) != shape:
+                return False
+            if list(read[1 + INLINE_DIMS : 1 + INLINE_DIMS + ndim]) != stride:
+                return False
+        return True
+
+    return _the_one("sizes", range(0, IMPL_BYTES - 8 * (1 + 2 * INLINE_DIMS) + 1, 8), fits)
+
+
+def _all_dtypes() -> list[torch.dtype]:
+    return [*DTYPES, *(getattr(torch, name) for name in OPTIONAL_DTYPES if hasattr(torch, name))]
+
+
+def _find_dtype() -> tuple[int, bytes]:
+    """Offset of the type code, and bytes per element by code."""
+    dtypes = _all_dtypes()
+    impls = [[_impl(torch.empty(shape, dtype=dtype, device="cpu")) for shape in ((), (3, 2))] for dtype in dtypes]
+
+    def fits(at: int) -> bool:
+        codes = [{_short(impl, at) for impl in pair} for pair in impls]
+        each_is_stable = all(len(code) == 1 and max(code) < 256 for code in codes)
+        return each_is_stable and len(set().union(*codes)) == len(codes)
+
+    at = _the_one("dtype", range(0, IMPL_BYTES - 1, 2), fits)
+    table = bytearray(256)
+    for dtype, pair in zip(dtypes, impls, strict=True):
+        table[_short(pair[0], at)] = dtype.itemsize
+    return at, bytes(table)
+
+
+def _find_device() -> int:
+    """The type in the low byte, the index in the high one (255: none)."""
+    by_device = [
+        {_impl(torch.empty(shape, dtype=dtype, device=name)) for shape in ((), (3, 2)) for dtype in DTYPES[:3]}
+        for name in ("cpu", "meta")
+    ]
+
+    def fits(at: int) -> bool:
+        cpu, meta = ({_short(impl, at) for impl in impls} for impls in by_device)
+        one_value_each = len(cpu) == 1 and len(meta) == 1 and cpu != meta
+        return one_value_each and all(code >> 8 == 0xFF for code in cpu | meta)
+
+    return _the_one("device", range(0, IMPL_BYTES - 1, 2), fits)
+
+
+def _find_keyset() -> int:
+    samples = [
+        torch.empty(3, device="cpu"),
+        torch.empty(3, device="meta"),
+        torch.empty(3, dtype=torch.complex64, device="cpu").conj(),
+        torch.empty(3, device="cpu").to_sparse(),
+    ]
+    pairs = [(torch._C._dispatch_keys(sample).raw_repr(), _impl(sample)) for sample in samples]
+    return _the_one("keyset", _words(IMPL_BYTES), lambda at: all(_word(impl, at) == key for key, impl in pairs))
+
+
+def _find_storage_offset() -> int:
+    samples = [(offset, _impl(_strided((2, 3), (5, 1), offset))) for offset in (0, 17, 7919)]
+    return _the_one(
+        "storage_offset", _words(IMPL_BYTES), lambda at: all(_signed(impl, at) == offset for offset, impl in samples)
+    )
+
+
+def _find_storage() -> tuple[int, int]:
+    # a borrowed buffer: its address differs from that of the object which frees it, so the match is unique
+    buffers = [bytearray(64), bytearray(128)]
+    tensors = [torch.frombuffer(buffer, dtype=torch.uint8) for buffer in buffers]
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    pairs = list(zip(tensors, storages, strict=True))
+    storage = _the_one(
+        "storage", _words(IMPL_BYTES), lambda at: all(_word(_impl(tensor), at) == s._cdata for tensor, s in pairs)
+    )
+    data = _the_one(
+        "storage data",
+        _words(STORAGE_BYTES),
+        lambda at: all(_word(_memory(s._cdata, STORAGE_BYTES), at) == s.data_ptr() for s in storages),
+    )
+    return storage, data
+
+
+def _looks_like_pointer(word: int) -> bool:
+    return word > 1 << 20 and word % 8 == 0
+
+
+def _find_autograd() -> tuple[int, int, int, int]:
+    plain = torch.empty(3, device="cpu")
+    leaf = torch.empty(3, device="cpu", requires_grad=True)
+    result = leaf * 2
+    frozen = torch.empty(3, device="cpu", requires_grad=True)
+    frozen.requires_grad_(False)
+    impls = {name: _impl(t) for name, t in (("plain", plain), ("leaf", leaf), ("result", result), ("frozen", frozen))}
+
+    def is_meta(at: int) -> bool:
+        words = {name: _word(impl, at) for name, impl in impls.items()}
+        others = [words[name] for name in ("leaf", "result", "frozen")]
+        return words["plain"] == 0 and all(map(_looks_like_pointer, others)) and len(set(others)) == 3
+
+    meta = _the_one("autograd_meta", _words(IMPL_BYTES), is_meta)
+    metas = {name: _memory(_word(impls[name], meta), META_BYTES) for name in ("leaf", "result", "frozen")}
+    leaf_meta, result_meta, frozen_meta = metas["leaf"], metas["result"], metas["frozen"]
+    requires_grad = _the_one(
+        "requires_grad",
+        range(8, META_BYTES),
+        lambda at: leaf_meta[at] == 1 and frozen_meta[at] == 0 and result_meta[at] == 0,
+    )
+    grad_fn = _the_one(
+        "grad_fn",
+        range(8, META_BYTES - 7, 8),
+        lambda at: (
+            _looks_like_pointer(_word(result_meta, at)) and _word(leaf_meta, at) == 0 and _word(frozen_meta, at) == 0
+        ),
+    )
+    vtables = {_word(memory, 0) for memory in metas.values()}
+    if len(vtables) != 1:
+        raise CalibrationError(f"autograd metadata of leaves begins with different words {sorted(map(hex, vtables))}")
+    return meta, requires_grad, grad_fn, vtables.pop()
+
+
+def _random_tensor(random_: random.Random) -> torch.Tensor:
+    shape = tuple(random_.choice((0, 1, 2, 3, 5)) for _ in range(random_.randrange(8)))
+    dtype, device = random_.choice(_all_dtypes()), random_.choice(("cpu", "cpu", "meta"))
+    can_require_grad = dtype.is_floating_point and dtype.itemsize > 1
+    tensor = torch.empty(shape, dtype=dtype, device=device, requires_grad=can_require_grad and random_.random() < 0.5)
+    for _ in range(random_.randrange(3)):
+        tensor = random_.choice(_VARIATIONS)(tensor)
+    return tensor
+
+
+_VARIATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda tensor: tensor.detach(),
+    lambda tensor: tensor.transpose(0, -1) if tensor.ndim else tensor,
+    lambda tensor: tensor[1:] if tensor.ndim and tensor.shape[0] > 1 else tensor,
+    lambda tensor: tensor[..., ::2] if tensor.ndim else tensor,
+    lambda tensor: tensor.unsqueeze(0),
+    lambda tensor: tensor.expand(3, *tensor.shape),
+    lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
+)
+
+
+def _self_test(layout: TensorLayout) -> None:
+    random_ = random.Random(1729)
+    device_codes: dict[str, object] = {}
+    dtype_codes: dict[torch.dtype, object] = {}
+    for _ in range(SELF_TESTS):
+        tensor = _random_tensor(random_)
+        read = read_tensor(layout, tensor)
+        expected = {
+            "shape": tuple(tensor.shape),
+            "stride": tensor.stride(),
+            "storage_offset": tensor.storage_offset(),
+            "keyset": torch._C._dispatch_keys(tensor).raw_repr(),
+            "itemsize": tensor.element_size(),
+            "dtype": dtype_codes.setdefault(tensor.dtype, read["dtype"]),
+            "device": device_codes.setdefault(tensor.device.type, read["device"]),
+        }
+        if tensor.device.type == "cpu":
+            expected["data"] = tensor.untyped_storage().data_ptr()
+        if read["requires_grad"] is not None:
+            expected["requires_grad"] = tensor.requires_grad
+        wrong = [f"{name} {read[name]} is {value}" for name, value in expected.items() if read[name] != value]
+        if wrong:
+            raise CalibrationError(f"self-test: {', '.join(wrong)}")
+    for codes in (list(device_codes.values()), list(dtype_codes.values())):
+        if len(set(codes)) != len(codes):
+            raise CalibrationError(f"self-test: one type code stands for several types: {codes}")
+
+
+def read_tensor(layout: TensorLayout, tensor: torch.Tensor) -> dict[str, object]:
+    """What the C readers would see, for tests. `requires_grad` is None where only the getter knows."""
+    impl = _impl(tensor)
+    ndim = _signed(impl, layout.sizes)
+    if ndim <= INLINE_DIMS:
+        words = struct.unpack_from(f"{2 * INLINE_DIMS}q", impl, layout.sizes + 8)
+        shape, stride = words[:ndim], words[INLINE_DIMS : INLINE_DIMS + ndim]
+    else:
+        words = struct.unpack(f"{2 * ndim}q", _memory(_word(impl, layout.sizes + 8), 16 * ndim))
+        shape, stride = words[:ndim], words[ndim:]
+    storage = _word(impl, layout.storage)
+    return {
+        "shape": shape,
+        "stride": stride,
+        "dtype": _short(impl, layout.dtype),
+        "device": _short(impl, layout.device),
+        "keyset": _word(impl, layout.keyset),
+        "itemsize": layout.itemsize[_short(impl, layout.dtype)],
+        "storage_offset": _signed(impl, layout.storage_offset),
+        "data": _word(_memory(storage, STORAGE_BYTES), layout.storage_data) if storage else None,
+        "requires_grad": _read_requires_grad(layout, impl),
+    }
+
+
+def _read_requires_grad(layout: TensorLayout, impl: bytes) -> bool | None:
+    address = _word(impl, layout.autograd_meta)
+    if not address:
+        return False
+    meta = _memory(address, META_BYTES)
+    if meta[layout.requires_grad] or _word(meta, layout.grad_fn):
+        return True
+    return False if _word(meta, 0) == layout.leaf_autograd_vtable else None
