@@ -33,12 +33,12 @@ $(VENV)/.install: pyproject.toml constraints.txt $(NATIVE)
 
 # torchvision's wheel asks for a build of torch with an accelerator; timm only needs its Python part
 $(VENV)/.models: $(VENV)/.install
-	$(PIP) transformers safetensors huggingface_hub pyyaml
+	$(PIP) transformers safetensors huggingface_hub pyyaml pillow
 	$(PIP) --no-deps torchvision timm
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.install
-	$(PIP) pytest pytest-timeout hypothesis expecttest ruff mypy triton
+	$(PIP) pytest pytest-timeout hypothesis expecttest scipy ruff mypy triton
 	touch $@
 
 clean:
