@@ -1,7 +1,7 @@
 """One model measured in a process of its own: cold first calls, then alternating steady-state calls of all systems.
 
 Run as `python -m benchmarks.measure NAME --out FILE.json`; the caches' places come from the environment, which the
-runner sets to empty folders. Written to FILE.json: seconds of each system's first call, median milliseconds, and differences.
+runner sets to empty folders. Written to FILE.json: seconds of first calls, median milliseconds, and differences.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ def test_log_artifacts_are_off_until_enabled(caplog: pytest.LogCaptureFixture, m
     monkeypatch.setattr(logs, "_enabled", set())
     logger = logging.getLogger("stator")
     monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    monkeypatch.setattr(logger, "propagate", False)
     logs.log("code", "quiet")
     logs.enable("code")
     caplog.set_level(logging.INFO, logger="stator")
