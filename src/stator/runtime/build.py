@@ -1,0 +1,247 @@
+"""Kernel texts to addresses: what the process or the cache has is reused, the rest is compiled in parallel.
+
+Which compiler and flags: toolchain.py. Where binaries are kept: kernel_cache.py. Nothing here knows what they compute.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from stator.base import counters, dumps
+from stator.base.errors import CompileError
+
+from . import kernel_cache, toolchain
+from .kernel_cache import KernelCache
+from .toolchain import Toolchain, digest
+
+ABI = "1"  # of kernels, see kernel_abi.md
+COMPILE_TIMEOUT_SECONDS = 600
+# A compiler process costs about 35 ms before it sees the first kernel: a smaller unit than this is not worth one
+_SMALLEST_UNIT_CHARACTERS = 2000
+
+
+class KernelText(Protocol):
+    @property
+    def symbol(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    symbol: str
+    source: str
+    key: str
+
+
+_lock = threading.RLock()
+_addresses: dict[str, int] = {}
+_libraries: dict[str, ctypes.CDLL] = {}
+_caches: dict[Path, KernelCache] = {}
+
+
+def current_cache() -> KernelCache:
+    """The cache in the folder that the environment names now."""
+    root = kernel_cache.default_root()
+    with _lock:
+        if root not in _caches:
+            _caches[root] = kernel_cache.open_cache(root)
+        return _caches[root]
+
+
+def forget_loaded() -> None:
+    """Look every kernel up on disk again (tests, `reset`). Loaded code stays mapped: addresses remain valid."""
+    with _lock:
+        _addresses.clear()
+        _libraries.clear()
+        _caches.clear()
+
+
+def build_kernels(sources: Sequence[KernelText], threads: int = 0) -> dict[str, int]:
+    """Addresses of the kernels by symbol. `threads`: compiler processes at once, 0 for one per core.
+
+    Raises MissingToolchain without a working compiler, CompileError when a kernel does not compile.
+    """
+    if not sources:
+        return {}
+    with _lock:
+        cache = current_cache()
+        chain = toolchain.find_toolchain(cache.notes)
+        wanted = _distinct(sources, chain)
+        missing = [kernel for kernel in wanted if not _find(kernel, cache)]
+        counters.count("kernels.wanted", len(wanted))
+        counters.count("kernels.compiled", len(missing))
+        if missing:
+            with counters.timed("compile_kernels"):
+                _build(missing, chain, cache, threads)
+        return {kernel.symbol: _addresses[kernel.key] for kernel in wanted}
+
+
+def _distinct(sources: Sequence[KernelText], chain: Toolchain) -> list[_Wanted]:
+    salt = f"{ABI}\0{chain.key}\0{_headers_digest()}\0"
+    by_symbol: dict[str, str] = {}
+    for kernel in sources:
+        if by_symbol.setdefault(kernel.symbol, kernel.source) != kernel.source:
+            raise CompileError("runtime", f"two different kernels are both called {kernel.symbol}")
+    return [_Wanted(symbol, text, digest(f"{salt}{symbol}\0{text}")) for symbol, text in by_symbol.items()]
+
+
+@functools.cache
+def _headers_digest() -> str:
+    texts = [path.name.encode() + b"\0" + path.read_bytes() for path in sorted(toolchain.CSRC.glob("vec*.h"))]
+    return digest(b"\0".join(texts))
+
+
+def _find(kernel: _Wanted, cache: KernelCache) -> bool:
+    """Make `_addresses` know the kernel, from this process or the cache."""
+    if kernel.key in _addresses:
+        return True
+    unit = cache.find_unit(kernel.key)
+    if unit is None:
+        return False
+    library = _libraries.get(unit)
+    if library is None:
+        path = cache.verified_path(unit)
+        if path is None:
+            return False
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError:
+            return False  # intact but not loadable here any more, e.g. a library it needs is gone: build it again
+        _libraries[unit] = library
+    return _register(kernel, library)
+
+
+def _register(kernel: _Wanted, library: ctypes.CDLL) -> bool:
+    function = getattr(library, kernel.symbol, None)
+    if function is None:
+        return False
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    _addresses[kernel.key] = address
+    return True
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def partition(kernels: list[_Wanted], threads: int) -> list[list[_Wanted]]:
+    """Divide kernels into at most `threads` units of about equal length: longest first, into the shortest unit."""
+    total = sum(len(kernel.source) for kernel in kernels)
+    count = max(1, min(threads, len(kernels), total // _SMALLEST_UNIT_CHARACTERS))
+    units: list[list[_Wanted]] = [[] for _ in range(count)]
+    lengths = [0] * count
+    for kernel in sorted(kernels, key=lambda kernel: -len(kernel.source)):
+        shortest = lengths.index(min(lengths))
+        units[shortest].append(kernel)
+        lengths[shortest] += len(kernel.source)
+    return units
+
+
+def unit_text(kernels: Sequence[KernelText]) -> str:
+    """One translation unit. The header is included once, here; kernels that include it themselves do no harm."""
+    header = '#include "vec.h"\n' if (toolchain.CSRC / "vec.h").exists() else ""
+    return header + "\n".join(kernel.source for kernel in kernels) + "\n"
+
+
+def _build(missing: list[_Wanted], chain: Toolchain, cache: KernelCache, threads: int) -> None:
+    units = partition(missing, threads or _cores())
+    try:
+        folder = cache.work_folder()
+    except OSError:  # a folder that became read-only, or a full disk
+        cache = kernel_cache.temporary_cache()
+        _caches[kernel_cache.default_root()] = cache
+        folder = cache.work_folder()
+    try:
+        outputs = _compile_units(units, chain, cache, folder, threads or _cores())
+        for unit, output in zip(units, outputs, strict=True):
+            library = _load(cache.store(output, [kernel.key for kernel in unit]), chain, cache)
+            for kernel in unit:
+                if not _register(kernel, library):
+                    raise CompileError(
+                        "runtime", f"the generated source does not define its entry point {kernel.symbol}"
+                    )
+        cache.trim()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _load(path: Path, chain: Toolchain, cache: KernelCache) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        toolchain.diagnose(chain, cache.notes)  # raises MissingToolchain when no program can be loaded at all
+        raise CompileError("runtime", f"a compiled kernel cannot be loaded: {error}") from error
+    _libraries[path.stem] = library
+    return library
+
+
+def _compile_units(
+    units: list[list[_Wanted]], chain: Toolchain, cache: KernelCache, folder: Path, threads: int
+) -> list[Path]:
+    """Run one compiler per unit, `threads` at a time."""
+    outputs, running, failures = [], [], []
+    for number, unit in enumerate(units):
+        source, output = folder / f"unit{number}.cpp", folder / f"unit{number}.so"
+        source.write_text(unit_text(unit))
+        outputs.append(output)
+        running.append((unit, source, _start(chain, source, output)))
+    for unit, source, process in running:
+        try:
+            _, errors = process.communicate(timeout=COMPILE_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            errors = f"the compiler did not finish within {COMPILE_TIMEOUT_SECONDS} s"
+        if process.returncode != 0:
+            failures.append((unit, source, errors))
+    if not failures:
+        return outputs
+    working = toolchain.diagnose(chain, cache.notes)
+    if working != chain:
+        return _compile_units(units, working, cache, folder, threads)
+    unit, source, errors = failures[0]
+    raise CompileError(
+        "runtime",
+        f"the C++ compiler rejected generated code ({', '.join(kernel.symbol for kernel in unit)[:200]}): "
+        f"{_first_errors(errors)}",
+        hint=f"this is a defect of stator; the source is kept in {_keep(source, errors, cache)}",
+    )
+
+
+def _start(chain: Toolchain, source: Path, output: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        chain.build_command(str(source), str(output)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=toolchain.compiler_environment(),
+    )
+
+
+def _first_errors(errors: str) -> str:
+    lines = [line for line in errors.splitlines() if re.search(r"\b(error|fatal)\b", line)]
+    return "; ".join(lines[:3]) or errors.strip()[:500] or "no message"
+
+
+def _keep(source: Path, errors: str, cache: KernelCache) -> Path:
+    """Save what did not compile where it can be looked at: the dump, and one file per cache."""
+    text = source.read_text() + "\n/*\n" + errors.replace("*/", "* /") + "\n*/\n"
+    dumps.write("60_rejected.cpp", text)
+    kept = cache.folder / "rejected.cpp"
+    kept.write_text(text)
+    return kept

@@ -1,0 +1,233 @@
+"""Compiled kernels on disk: private to the user, keyed by content, safe against crashes and other processes.
+
+A unit is one shared object holding several kernels; an index entry leads from a kernel's key to its unit. This file
+never runs a compiler and never loads a unit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+
+from stator.base import logs
+
+LAYOUT = "kernels-1"  # change it with the format of what is stored
+LIMIT_BYTES = 1 << 30
+_MAGIC = b"STATOR-UNIT-1"
+_TRAILER = len(_MAGIC) + 32 + 8
+_STALE_WORK_SECONDS = 24 * 3600
+_TOUCH_SECONDS = 3600
+
+
+class UnsafeDirectory(OSError):
+    """The cache's folder can be written by somebody else."""
+
+
+def default_root() -> Path:
+    """STATOR_CACHE_DIR, else the user's cache folder by the XDG rules."""
+    chosen = os.environ.get("STATOR_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # XDG: a relative path there is to be ignored
+    return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "stator"
+
+
+def check_private(folder: Path) -> None:
+    """Raise UnsafeDirectory unless `folder` is a real directory that only this user can write."""
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode):
+        raise UnsafeDirectory(f"{folder} is not a directory but a link or a file")
+    if status.st_uid != os.geteuid():
+        raise UnsafeDirectory(f"{folder} belongs to user {status.st_uid}, not to you")
+    if status.st_mode & 0o022:
+        raise UnsafeDirectory(f"{folder} can be written by others (mode {stat.S_IMODE(status.st_mode):o})")
+
+
+def _check_parent(folder: Path) -> None:
+    """The given root may be anything others cannot replace our folder in: theirs to write only with the sticky bit."""
+    status = os.stat(folder)
+    if status.st_uid not in (0, os.geteuid()):
+        raise UnsafeDirectory(f"{folder} belongs to user {status.st_uid}")
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        raise UnsafeDirectory(f"{folder} can be written by others (mode {stat.S_IMODE(status.st_mode):o})")
+
+
+class KernelCache:
+    """A folder of units and index entries. All methods are safe to call from several threads and processes."""
+
+    def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        self.units = folder / "units"
+        self.index = folder / "index"
+        self.notes = folder / "notes"
+        for part in (self.units, self.index, self.notes):
+            _make_private(part)
+
+    # --- reading ---
+
+    def find_unit(self, kernel_key: str) -> str | None:
+        """Name of the unit that holds a kernel, or None. The unit may be gone or damaged: see `verified_path`."""
+        text = _read(self.index / kernel_key)
+        if text is None:
+            return None
+        name = text.decode("ascii", "replace")
+        return name if len(name) == 40 and name.isalnum() else None
+
+    def verified_path(self, unit: str) -> Path | None:
+        """Path of a unit whose bytes are what was written, or None. A damaged unit is removed and must not be loaded."""
+        path = self.units / f"{unit}.so"
+        data = _read(path)
+        if data is None:
+            return None
+        if not _intact(data):
+            logs.log("code", "cached unit %s is damaged and will be built again", path)
+            _unlink(path)
+            return None
+        with contextlib.suppress(OSError):  # how recently used, for trimming; a read-only folder needs no trimming
+            if time.time() - os.stat(path).st_mtime > _TOUCH_SECONDS:
+                os.utime(path)
+        return path
+
+    # --- writing ---
+
+    def work_folder(self) -> Path:
+        """A fresh private folder on the cache's file system; the caller removes it. Raises OSError if read-only."""
+        return Path(tempfile.mkdtemp(prefix="work-", dir=self.folder))
+
+    def store(self, shared_object: Path, kernel_keys: Iterable[str]) -> Path:
+        """Take over a freshly built shared object and index its kernels. Returns its path in the cache.
+
+        The object becomes visible by one rename, complete; of several writers of the same kernels any may win.
+        """
+        data = shared_object.read_bytes()
+        unit = hashlib.sha256(data).hexdigest()[:40]
+        with open(shared_object, "ab") as file:
+            file.write(hashlib.sha256(data).digest() + len(data).to_bytes(8, "little") + _MAGIC)
+        path = self.units / f"{unit}.so"
+        os.replace(shared_object, path)
+        for key in kernel_keys:
+            _write_atomically(self.index / key, unit.encode())
+        return path
+
+    def trim(self) -> int:
+        """Remove least recently used units until the rest fits, and what crashes left behind. Returns bytes removed."""
+        self._remove_stale_work()
+        entries = []
+        for entry in _entries(self.units):
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                entries.append((status.st_mtime_ns, status.st_size, entry.path))
+        total = sum(size for _, size, _ in entries)
+        if total <= self.limit_bytes:
+            return 0
+        removed = 0
+        for _, size, path in sorted(entries):
+            if total - removed <= self.limit_bytes * 3 // 4:
+                break
+            _unlink(Path(path))
+            removed += size
+        self._remove_dangling_entries()
+        return removed
+
+    def _remove_stale_work(self) -> None:
+        now = time.time()
+        for entry in _entries(self.folder):
+            with contextlib.suppress(OSError):
+                if entry.name.startswith("work-") and now - entry.stat().st_mtime > _STALE_WORK_SECONDS:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+
+    def _remove_dangling_entries(self) -> None:
+        present = {entry.name.removesuffix(".so") for entry in _entries(self.units)}
+        for entry in _entries(self.index):
+            if entry.name.startswith(".") or self.find_unit(entry.name) not in present:
+                _unlink(Path(entry.path))
+
+
+def open_cache(root: Path | None = None) -> KernelCache:
+    """The user's cache; a private temporary one, with one warning, where that is unsafe or cannot be written."""
+    root = root or default_root()
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_parent(root)
+        _make_private(root / LAYOUT)
+        cache = KernelCache(root / LAYOUT)
+        if not os.access(cache.folder, os.W_OK):
+            raise PermissionError(f"{cache.folder} is read-only")
+        return cache
+    except OSError as error:
+        logs.warn_once(
+            f"cache:{root}",
+            f"stator cannot keep compiled kernels in {root} ({error}); they are built anew in every process. "
+            "Set STATOR_CACHE_DIR to a folder of yours that only you can write.",
+        )
+        return temporary_cache()
+
+
+def temporary_cache() -> KernelCache:
+    """A cache of this process alone, removed when it ends."""
+    folder = Path(tempfile.mkdtemp(prefix="stator-"))
+    cache = KernelCache(folder)
+    weakref.finalize(cache, _remove_own_folder, str(folder), os.getpid())
+    return cache
+
+
+def _remove_own_folder(folder: str, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child shares the folder with its parent
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_private(folder: Path) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    check_private(folder)
+
+
+def _intact(data: bytes) -> bool:
+    if len(data) < _TRAILER or not data.endswith(_MAGIC):
+        return False
+    end = len(data) - _TRAILER
+    length = int.from_bytes(data[end + 32 : end + 40], "little")
+    return length == end and hashlib.sha256(memoryview(data)[:end]).digest() == data[end : end + 32]
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None  # absent, or not a plain file of ours: either way there is nothing to use
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:16]}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        _unlink(Path(temporary))
+        raise
+
+
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []

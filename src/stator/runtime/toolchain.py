@@ -1,0 +1,274 @@
+"""The C++ compiler and the processor: which compiler, which flags, and the OpenMP runtime that torch has loaded.
+
+Nothing here knows kernels or caches of them; a compiler is only judged when a build has failed (`diagnose`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from stator.base.errors import MissingToolchain
+
+CSRC = Path(__file__).resolve().parent / "csrc"
+
+# Exact IEEE semantics are kept (no -ffast-math); what is given up is errno and trapping, which torch gives up as well.
+OPTIMIZE = ("-O3", "-fno-math-errno", "-fno-trapping-math")
+LANGUAGE = (
+    "-std=gnu++17",
+    "-fopenmp",
+    "-fPIC",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-asynchronous-unwind-tables",
+    "-w",
+)
+NATIVE_FLAGS = (("-march=native",), ("-mcpu=native",), ())  # tried in this order when a build fails
+
+INSTALL_HINT = (
+    "Install a C++ compiler (Debian/Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; conda: "
+    "conda install gxx) or point the environment variable CXX at one."
+)
+
+_PROBE = """
+extern "C" int stator_probe(int n) {
+    int sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+    for (int i = 0; i < n; ++i) sum += i;
+    return sum;
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """How to turn C++ text into a shared object on this machine.
+
+    command: the compiler and its own leading words; flags: for compiling; link: for linking; openmp: path of the OpenMP
+    runtime this process uses already. `key` names everything about the machine and compiler that a binary depends on.
+    """
+
+    command: tuple[str, ...]
+    version: str
+    native: tuple[str, ...]
+    openmp: str | None
+    features: str
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (*OPTIMIZE, *self.native, *LANGUAGE)
+
+    @property
+    def link(self) -> tuple[str, ...]:
+        # by path and not by -lgomp: the system's library would be a second OpenMP runtime whenever the names differ
+        # and without the standard libraries, which the process has loaded: that makes linking three times quicker
+        return ("-shared", "-nostdlib", self.openmp or "-lgomp", "-lm")
+
+    @property
+    def key(self) -> str:
+        openmp = os.path.basename(self.openmp) if self.openmp else ""
+        return digest("\0".join((self.version, *self.flags, openmp, self.features, platform.machine())))
+
+    def build_command(self, source: str, output: str) -> list[str]:
+        return [*self.command, *self.flags, "-I", str(CSRC), source, "-o", output, *self.link]
+
+
+def digest(text: str | bytes) -> str:
+    data = text.encode() if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()[:40]
+
+
+@functools.cache
+def cpu_features() -> frozenset[str]:
+    """Names of the instruction set extensions of this processor, as the kernel reports them; empty if it does not."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                if name.strip() in ("flags", "Features"):
+                    return frozenset(value.split())
+    except OSError:
+        pass
+    return frozenset()
+
+
+def find_openmp() -> str | None:
+    """Path of the OpenMP runtime that torch brought into this process; None where it cannot be told."""
+    pattern = re.compile(r"^lib(gomp|iomp5|omp)[.-]")
+    loaded: list[str] = []
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                path = line[line.find("/") :].rstrip("\n") if "/" in line else ""
+                if pattern.match(os.path.basename(path)) and path not in loaded:
+                    loaded.append(path)
+    except OSError:
+        pass
+    torch_root = str(Path(torch.__file__).resolve().parent)
+    ours = [path for path in loaded if os.path.realpath(path).startswith(torch_root)]
+    for path in (*ours, *loaded):
+        return path
+    candidates = sorted(p for p in Path(torch_root, "lib").glob("lib*omp*") if pattern.match(p.name))
+    return str(candidates[0]) if candidates else None
+
+
+def find_compiler() -> tuple[str, ...]:
+    """The compiler's command: CXX if set, else the first of g++, clang++, c++ on the path. Raises MissingToolchain."""
+    chosen = os.environ.get("CXX", "").strip()
+    if chosen:
+        words = shlex.split(chosen)
+        path = shutil.which(words[0])
+        if path is None:
+            raise MissingToolchain(
+                f"the environment variable CXX names {words[0]!r}, which was not found. {INSTALL_HINT}"
+            )
+        return (path, *words[1:])
+    for name in ("g++", "clang++", "c++"):
+        path = shutil.which(name)
+        if path is not None:
+            return (path,)
+    raise MissingToolchain(f"no C++ compiler was found (looked for g++, clang++, c++). {INSTALL_HINT}")
+
+
+def _identity(command: tuple[str, ...]) -> str:
+    """Changes whenever the compiler is replaced, without running it."""
+    status = os.stat(os.path.realpath(command[0]))
+    parts = (*command, os.path.realpath(command[0]), str(status.st_mtime_ns), str(status.st_size))
+    return digest("\0".join((*parts, ",".join(sorted(cpu_features())), sys.platform)))
+
+
+def _ask_version(command: tuple[str, ...]) -> str:
+    try:
+        answer = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, timeout=60, env=compiler_environment()
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MissingToolchain(
+            f"the C++ compiler {shlex.join(command)} cannot be run: {error}. {INSTALL_HINT}"
+        ) from error
+    if answer.returncode != 0:
+        raise MissingToolchain(
+            f"{shlex.join(command)} does not answer --version: {answer.stderr.strip()[:500]}. {INSTALL_HINT}"
+        )
+    return answer.stdout.splitlines()[0] if answer.stdout else "unknown"
+
+
+def compiler_environment() -> dict[str, str]:
+    """English messages, and nothing of the user's that changes what gets compiled silently."""
+    hidden = {"CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "GCC_EXEC_PREFIX"}
+    return {**{k: v for k, v in os.environ.items() if k not in hidden}, "LC_ALL": "C"}
+
+
+def _note_path(folder: Path, command: tuple[str, ...]) -> Path:
+    return folder / f"compiler-{_identity(command)}.json"
+
+
+_found: dict[tuple[str, str], Toolchain] = {}
+
+
+def find_toolchain(notes: Path | None = None) -> Toolchain:
+    """The toolchain of this process. `notes`: a private folder where what was learnt about the compiler is remembered.
+
+    It is taken to work until a build fails: a test program would cost every cold start what `diagnose` costs once.
+    Raises MissingToolchain when there is no compiler.
+    """
+    known_as = (os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+    if known_as in _found:
+        return _found[known_as]
+    command = find_compiler()
+    note = _read_note(_note_path(notes, command)) if notes is not None else None
+    if note is None:
+        note = {"version": _ask_version(command), "native": list(NATIVE_FLAGS[0])}
+        _write_note(notes, command, note)
+    toolchain = Toolchain(
+        command=command,
+        version=note["version"],
+        native=tuple(note["native"]),
+        openmp=find_openmp(),
+        features=digest(",".join(sorted(cpu_features()))),
+    )
+    _found[known_as] = toolchain
+    return toolchain
+
+
+def _read_note(path: Path) -> dict | None:
+    try:
+        note = json.loads(path.read_text())
+        valid = isinstance(note["version"], str) and all(isinstance(word, str) for word in note["native"])
+        return note if valid else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # absent or damaged: it is learnt anew
+
+
+def _write_note(notes: Path | None, command: tuple[str, ...], note: dict) -> None:
+    if notes is None:
+        return
+    path = _note_path(notes, command)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(note))
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a read-only folder only means that the next process asks again
+
+
+def diagnose(toolchain: Toolchain, notes: Path | None = None) -> Toolchain:
+    """Called when a build failed: find flags with which a small OpenMP program builds, loads and runs.
+
+    Returns a toolchain that works, equal to the given one if that is not to blame. Raises MissingToolchain otherwise.
+    """
+    natives = [toolchain.native, *(flags for flags in NATIVE_FLAGS if flags != toolchain.native)]
+    complaint = ""
+    for native in natives:
+        candidate = replace(toolchain, native=native)
+        problem = _probe(candidate)
+        if problem is None:
+            if native != toolchain.native:
+                for known_as, known in list(_found.items()):
+                    if known == toolchain:
+                        _found[known_as] = candidate
+                _write_note(notes, candidate.command, {"version": candidate.version, "native": list(native)})
+            return candidate
+        complaint = complaint or problem
+    raise MissingToolchain(
+        f"the C++ compiler {shlex.join(toolchain.command)} ({toolchain.version}) cannot build a small OpenMP program: "
+        f"{complaint}. {INSTALL_HINT}"
+    )
+
+
+def _probe(toolchain: Toolchain) -> str | None:
+    """None if the toolchain works, else what went wrong."""
+    with tempfile.TemporaryDirectory(prefix="stator-probe-") as folder:
+        source, output = os.path.join(folder, "probe.cpp"), os.path.join(folder, "probe.so")
+        Path(source).write_text(_PROBE)
+        try:
+            result = subprocess.run(
+                toolchain.build_command(source, output),
+                capture_output=True,
+                text=True,
+                timeout=120,
+                env=compiler_environment(),
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return str(error)
+        if result.returncode != 0:
+            return result.stderr.strip()[:800] or f"exit code {result.returncode}"
+        try:
+            total = ctypes.CDLL(output).stator_probe(100)
+        except OSError as error:
+            return str(error)
+    return None if total == 4950 else f"the program computed {total} instead of 4950"
