@@ -1,0 +1,132 @@
+"""Code object -> list of instructions, with jump targets and exception handlers resolved to instructions."""
+
+from __future__ import annotations
+
+import opcode
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from .instruction import Handler, Instruction, Position
+from .version import BINARY_SYMBOLS, CACHES, COMPARE_SYMBOLS, OPERAND_KINDS, VERSION
+
+_EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
+_Meaning = Callable[[int, "_Tables"], tuple[Any, int]]
+
+
+class _Tables:
+    """The code object's tables that operands index."""
+
+    __slots__ = ("consts", "names", "variables")
+
+    def __init__(self, code: CodeType) -> None:
+        self.consts = code.co_consts
+        self.names = code.co_names
+        cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
+        self.variables = code.co_varnames + cells + code.co_freevars
+
+
+def decode(code: CodeType) -> list[Instruction]:
+    """Every instruction of `code` in order, unspecialised, without EXTENDED_ARG and CACHE entries."""
+    tables = _Tables(code)
+    data = code.co_code
+    positions = list(code.co_positions())
+    instructions: list[Instruction] = []
+    at_unit: dict[int, Instruction] = {}  # code unit (of the first prefix) -> instruction
+    jumps: list[tuple[Instruction, int]] = []
+    starts: list[int] = []
+    unit, count, prefix, start = 0, len(data) // 2, 0, 0
+    while unit < count:
+        number, operand = data[2 * unit], data[2 * unit + 1] | prefix
+        if number == _EXTENDED_ARG:
+            prefix = operand << 8
+            unit += 1
+            continue
+        instruction, meaning = _plain(number, operand, tables)
+        instruction.position = Position(*positions[unit])
+        instruction.index = len(instructions)
+        end = unit + 1 + CACHES[number]
+        if meaning == "jump":
+            backward = "BACKWARD" in instruction.opname
+            jumps.append((instruction, end - operand if backward else end + operand))
+        at_unit[start] = instruction
+        starts.append(start)
+        instructions.append(instruction)
+        unit, prefix, start = end, 0, end
+    for instruction, destination in jumps:
+        instruction.target = at_unit[destination]
+    _attach_handlers(code, instructions, starts, at_unit)
+    return instructions
+
+
+def _plain(number: int, operand: int, tables: _Tables) -> tuple[Instruction, str | None]:
+    name = opcode.opname[number]
+    if number < opcode.HAVE_ARGUMENT:
+        return Instruction(name), None
+    kind = OPERAND_KINDS.get(name)
+    if kind is None:
+        return Instruction(name, operand, operand), None
+    meaning = _MEANINGS.get(kind)
+    if meaning is None:
+        return Instruction(name, operand, None), kind
+    bits = VERSION.flag_bits.get(name, 0)
+    argval, flags = meaning(operand >> bits, tables)
+    if bits:
+        flags = operand & ((1 << bits) - 1)
+    return Instruction(name, operand, argval, flags), kind
+
+
+def _compare(operand: int, tables: _Tables) -> tuple[Any, int]:
+    shift = VERSION.compare_shift
+    return COMPARE_SYMBOLS[operand >> shift], operand & ((1 << shift) - 1)
+
+
+_MEANINGS: dict[str, _Meaning] = {
+    "const": lambda index, tables: (tables.consts[index], 0),
+    "name": lambda index, tables: (tables.names[index], 0),
+    "local": lambda index, tables: (tables.variables[index], 0),
+    "cell": lambda index, tables: (tables.variables[index], 0),
+    "pair": lambda index, tables: ((tables.variables[index >> 4], tables.variables[index & 15]), 0),
+    "binary": lambda index, tables: (BINARY_SYMBOLS[index], 0),
+    "compare": _compare,
+}
+
+
+def _attach_handlers(
+    code: CodeType, instructions: list[Instruction], starts: list[int], at_unit: dict[int, Instruction]
+) -> None:
+    entries = _exception_entries(code.co_exceptiontable)
+    shared: dict[tuple[int, int, bool], Handler] = {}
+    position = 0
+    for begin, end, target, depth, lasti in entries:
+        key = (target, depth, lasti)
+        handler = shared.setdefault(key, Handler(at_unit[target], depth, lasti))
+        while position < len(instructions) and starts[position] < begin:
+            position += 1
+        while position < len(instructions) and starts[position] < end:
+            instructions[position].handler = handler
+            position += 1
+
+
+def _exception_entries(table: bytes) -> list[tuple[int, int, int, int, bool]]:
+    """(first unit, unit behind the last, target unit, stack depth, lasti) in the table's order."""
+    entries = []
+    data = iter(table)
+
+    def number() -> int:
+        byte = next(data)
+        value = byte & 63
+        while byte & 64:
+            byte = next(data)
+            value = value << 6 | byte & 63
+        return value
+
+    for first in data:
+        value = first & 63
+        byte = first
+        while byte & 64:
+            byte = next(data)
+            value = value << 6 | byte & 63
+        size, target, depth_and_lasti = number(), number(), number()
+        entries.append((value, value + size, target, depth_and_lasti >> 1, bool(depth_and_lasti & 1)))
+    return entries

@@ -1,0 +1,70 @@
+"""The instruction record that decoding gives and assembling takes. Plain data, no knowledge of encodings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Position(NamedTuple):
+    """Where an instruction stands in the source file; None where the compiler did not say."""
+
+    line: int | None = None
+    end_line: int | None = None
+    column: int | None = None
+    end_column: int | None = None
+
+
+NOWHERE = Position()
+
+
+@dataclass(eq=False, slots=True)
+class Handler:
+    """What happens when an instruction raises: the stack is cut to `depth` entries, the offset of the instruction is
+    pushed if `lasti`, then the exception, and control goes to `target`."""
+
+    target: Instruction
+    depth: int
+    lasti: bool
+
+
+@dataclass(eq=False, slots=True)
+class Instruction:
+    """One instruction without its EXTENDED_ARG prefixes and inline caches. Compared by identity.
+
+    opname: name of this interpreter version's instruction, e.g. "LOAD_FAST".
+    arg: the raw operand as decoded; None for made instructions whose operand follows from `argval` and `flags`.
+    argval: the operand's meaning: the constant, the name, the variable's name (a pair of names for LOAD_FAST_LOAD_FAST
+        and its like), the operator's symbol for BINARY_OP ("+", "+=") and COMPARE_OP ("<"), the tuple of names for
+        KW_NAMES; otherwise the same number as `arg`.
+    flags: the operand's low bits that are not part of the index: LOAD_GLOBAL bit 0: a NULL is pushed too; LOAD_ATTR
+        (3.12+) bit 0: loads a method; LOAD_SUPER_ATTR bit 0: loads a method, bit 1: super() was given two arguments;
+        COMPARE_OP (3.13) bit 4: the result is made a bool.
+    target: where a jump leads.
+    index: position in the list that `decode` returned (-1 for made instructions).
+    """
+
+    opname: str
+    arg: int | None = None
+    argval: Any = None
+    flags: int = 0
+    target: Instruction | None = None
+    handler: Handler | None = None
+    position: Position = NOWHERE
+    index: int = -1
+
+    @property
+    def line(self) -> int | None:
+        return self.position.line
+
+    def copy(self) -> Instruction:
+        """A copy that shares `target` and `handler` (to be redirected by the caller)."""
+        return Instruction(
+            self.opname, self.arg, self.argval, self.flags, self.target, self.handler, self.position, self.index
+        )
+
+    def __repr__(self) -> str:
+        operand = f" -> {self.target.index}" if self.target is not None else ""
+        if self.target is None and (self.arg is not None or self.argval is not None):
+            operand = f" {self.argval!r}"
+        return f"<{self.index}: {self.opname}{operand}>"

@@ -1,0 +1,52 @@
+"""How deep the value stack is at each instruction, by following every path."""
+
+from __future__ import annotations
+
+import dis
+import opcode
+from collections.abc import Sequence
+
+from .instruction import Instruction
+
+ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RERAISE", "RAISE_VARARGS", "INTERPRETER_EXIT"})
+UNCONDITIONAL = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
+
+
+def stack_effect(instruction: Instruction, operand: int, *, jump: bool) -> int:
+    """Change of depth on the way taken. `operand` is the encoded one."""
+    if instruction.opname == "RETURN_GENERATOR":  # the caller gets the generator; what is sent to start it is pushed
+        return 1
+    number = opcode.opmap[instruction.opname]
+    return dis.stack_effect(number, operand if number >= opcode.HAVE_ARGUMENT else None, jump=jump)
+
+
+def stack_depths(instructions: Sequence[Instruction], operands: Sequence[int]) -> tuple[dict[int, int], int]:
+    """({id(instruction): depth before it}, greatest depth). Instructions that cannot be reached are left out."""
+    place = {id(instruction): index for index, instruction in enumerate(instructions)}
+    depths: dict[int, int] = {}
+    deepest = 0
+    work: list[tuple[int, int]] = [(0, 0)]
+    while work:
+        index, depth = work.pop()
+        while index < len(instructions):
+            instruction = instructions[index]
+            known = depths.get(id(instruction), -1)
+            if known >= depth:
+                break
+            depths[id(instruction)] = depth
+            deepest = max(deepest, depth)
+            handler = instruction.handler
+            if handler is not None:
+                work.append((place[id(handler.target)], handler.depth + handler.lasti + 1))
+            if instruction.target is not None:
+                after = depth + stack_effect(instruction, operands[index], jump=True)
+                deepest = max(deepest, after)
+                work.append((place[id(instruction.target)], after))
+                if instruction.opname in UNCONDITIONAL:
+                    break
+            if instruction.opname in ENDS:
+                break
+            depth += stack_effect(instruction, operands[index], jump=False)
+            deepest = max(deepest, depth)
+            index += 1
+    return depths, deepest

@@ -1,0 +1,136 @@
+"""One description per CPython version: operand layout, calling convention, caches. Data only.
+
+Tables that the running interpreter publishes itself (`opcode`) are read from it.
+"""
+
+from __future__ import annotations
+
+import opcode
+import sys
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What decoding, assembling and emitting need to know about one version.
+
+    flag_bits: for instructions whose operand is an index, how many low bits are flags.
+    compare_shift: bits below the operator in COMPARE_OP's operand.
+    callee_first: a call's stack is callable, NULL, arguments (3.13); else NULL, callable, arguments.
+    keywords: how keyword names are passed: "KW_NAMES" before the call, or "CALL_KW" taking a tuple from the stack.
+    precall: a PRECALL instruction stands before each CALL.
+    closure_load: the instruction that pushes a cell itself.
+    conditional_jumps: truth of "jump if" condition -> opname of the forward jump.
+    backward_twins: forward jump -> the backward instruction with the same condition.
+    """
+
+    number: tuple[int, int]
+    flag_bits: MappingProxyType[str, int]
+    compare_shift: int
+    callee_first: bool
+    keywords: str
+    precall: bool
+    closure_load: str
+    jump_if_true: str
+    jump_if_false: str
+    jump_if_none: str
+    jump_if_not_none: str
+    backward_twins: MappingProxyType[str, str]
+    to_bool_before_jump: bool
+    pair_operands: frozenset[str]
+
+
+_PY311 = Version(
+    number=(3, 11),
+    flag_bits=MappingProxyType({"LOAD_GLOBAL": 1}),
+    compare_shift=0,
+    callee_first=False,
+    keywords="KW_NAMES",
+    precall=True,
+    closure_load="LOAD_CLOSURE",
+    jump_if_true="POP_JUMP_FORWARD_IF_TRUE",
+    jump_if_false="POP_JUMP_FORWARD_IF_FALSE",
+    jump_if_none="POP_JUMP_FORWARD_IF_NONE",
+    jump_if_not_none="POP_JUMP_FORWARD_IF_NOT_NONE",
+    backward_twins=MappingProxyType(
+        {
+            "JUMP_FORWARD": "JUMP_BACKWARD",
+            "POP_JUMP_FORWARD_IF_TRUE": "POP_JUMP_BACKWARD_IF_TRUE",
+            "POP_JUMP_FORWARD_IF_FALSE": "POP_JUMP_BACKWARD_IF_FALSE",
+            "POP_JUMP_FORWARD_IF_NONE": "POP_JUMP_BACKWARD_IF_NONE",
+            "POP_JUMP_FORWARD_IF_NOT_NONE": "POP_JUMP_BACKWARD_IF_NOT_NONE",
+        }
+    ),
+    to_bool_before_jump=False,
+    pair_operands=frozenset(),
+)
+
+_PY312 = Version(
+    number=(3, 12),
+    flag_bits=MappingProxyType({"LOAD_GLOBAL": 1, "LOAD_ATTR": 1, "LOAD_SUPER_ATTR": 2}),
+    compare_shift=4,
+    callee_first=False,
+    keywords="KW_NAMES",
+    precall=False,
+    closure_load="LOAD_CLOSURE",
+    jump_if_true="POP_JUMP_IF_TRUE",
+    jump_if_false="POP_JUMP_IF_FALSE",
+    jump_if_none="POP_JUMP_IF_NONE",
+    jump_if_not_none="POP_JUMP_IF_NOT_NONE",
+    backward_twins=MappingProxyType({"JUMP_FORWARD": "JUMP_BACKWARD"}),
+    to_bool_before_jump=False,
+    pair_operands=frozenset(),
+)
+
+_PY313 = Version(
+    number=(3, 13),
+    flag_bits=_PY312.flag_bits,
+    compare_shift=5,
+    callee_first=True,
+    keywords="CALL_KW",
+    precall=False,
+    closure_load="LOAD_FAST",
+    jump_if_true="POP_JUMP_IF_TRUE",
+    jump_if_false="POP_JUMP_IF_FALSE",
+    jump_if_none="POP_JUMP_IF_NONE",
+    jump_if_not_none="POP_JUMP_IF_NOT_NONE",
+    backward_twins=_PY312.backward_twins,
+    to_bool_before_jump=True,
+    pair_operands=frozenset({"LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"}),
+)
+
+_VERSIONS = {version.number: version for version in (_PY311, _PY312, _PY313)}
+VERSION: Version = _VERSIONS[sys.version_info[:2]]
+
+
+def _cache_counts() -> list[int]:
+    published = opcode._inline_cache_entries  # type: ignore[attr-defined]
+    if isinstance(published, dict):
+        return [published.get(name, 0) for name in opcode.opname]
+    return list(published)
+
+
+CACHES: list[int] = _cache_counts()  # code units of inline cache behind each opcode
+BINARY_SYMBOLS: list[str] = [symbol for _, symbol in opcode._nb_ops]  # type: ignore[attr-defined]
+COMPARE_SYMBOLS: tuple[str, ...] = tuple(opcode.cmp_op)
+
+
+def _kinds() -> dict[str, str]:
+    """Opname -> what its operand indexes: const, name, local, cell, pair, jump, binary or compare."""
+    kinds: dict[str, str] = {}
+    for kind, opcodes in (
+        ("const", opcode.hasconst),
+        ("name", opcode.hasname),
+        ("local", opcode.haslocal),
+        ("cell", opcode.hasfree),
+        ("jump", opcode.hasjrel),
+    ):
+        kinds.update((opcode.opname[number], kind) for number in opcodes)
+    kinds.update((name, "pair") for name in VERSION.pair_operands)
+    kinds.update(BINARY_OP="binary", COMPARE_OP="compare")
+    return kinds
+
+
+OPERAND_KINDS: dict[str, str] = _kinds()
+FORWARD_TWINS = {backward: forward for forward, backward in VERSION.backward_twins.items()}
