@@ -24,7 +24,7 @@ _table: dict[object, Expr] = {}
 class Expr:
     """A polynomial with integer coefficients. Build with operators from Symbols and ints."""
 
-    __slots__ = ("_terms", "_text", "_simplified", "symbols")
+    __slots__ = ("_simplified", "_terms", "_text", "symbols")
 
     _terms: tuple[tuple[Monomial, int], ...]
     _text: str | None

@@ -1,0 +1,229 @@
+"""The protocol of define-by-run bodies, and the handler that records a closure as a frozen `LoopBody`.
+
+A body under construction is a closure that calls methods named as in vocabulary.py on a handler: `ops.load(...)`,
+`ops.add(a, b)`. The recorder turns these calls into SSA with common subexpressions merged, constants folded and dtypes
+inferred. Never here: which buffers exist, how a body is printed or scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stator.shapes.expr import Bound, Expr, ExprLike, Ranges, Symbol, constant, loop_ranges, simplify
+
+from .body import IndexRef, LoopBody, Op, Ref
+from .folding import Number, as_dtype, fold, is_exact_conversion
+from .vocabulary import ELEMENTWISE, REDUCTIONS, STORE_MODES, VOCABULARY, reduction_dtype
+
+INDIRECT = "indirect"
+
+
+class Recorder:
+    """Records operations. Values are `Ref`s; `ops.dtype(ref)` tells their dtype.
+
+    Elementwise operations of the vocabulary are methods: `ops.exp(x)`, `ops.where(c, a, b)`. `memo` is for whoever
+    builds closures, to evaluate a shared one once.
+    """
+
+    def __init__(self, dtype_of: Callable[[str], torch.dtype], ranges: Ranges) -> None:
+        self._dtype_of = dtype_of
+        self.ranges: dict[Symbol, tuple[Bound, Bound]] = dict(ranges)
+        self.ops: list[Op] = []
+        self._numbers: dict[object, Ref] = {}
+        self.indices: list[Expr] = []
+        self._index_refs: dict[Expr, IndexRef] = {}
+        self.mask: Ref | None = None
+        self.memo: dict[object, Any] = {}
+
+    def dtype(self, value: Ref) -> torch.dtype:
+        return self.ops[value.position].dtype  # type: ignore[return-value]
+
+    def elementwise(self, name: str, *args: Ref) -> Ref:
+        operations = [self.ops[arg.position] for arg in args]
+        dtype = operations[-1].dtype
+        folded = fold(name, operations, dtype)
+        if folded is not None:
+            return args[folded[1]] if folded[0] == "argument" else self.constant(folded[1], folded[2])
+        return self._append(name, args, torch.bool if name in _GIVES_BOOL else dtype)
+
+    def constant(self, value: Number, dtype: torch.dtype) -> Ref:
+        value = as_dtype(value, dtype)
+        # repr tells 0.0 from -0.0 and 1 from True, and makes NaN equal to itself
+        return self._append("constant", (value, dtype), dtype, key=(repr(value), dtype))
+
+    def to_dtype(self, value: Ref, dtype: torch.dtype) -> Ref:
+        operation = self.ops[value.position]
+        if operation.dtype is dtype:
+            return value
+        if operation.name == "constant":
+            number = operation.args[0]
+            if operation.dtype is torch.float16 or operation.dtype is torch.bfloat16 or abs(number) < 2**31:  # type: ignore
+                return self.constant(number, dtype)  # type: ignore[arg-type]
+        if operation.name == "to_dtype":
+            inner: Ref = operation.args[0]  # type: ignore[assignment]
+            if is_exact_conversion(self.dtype(inner), operation.dtype):
+                return self.to_dtype(inner, dtype)
+        if operation.name == "index_value" and dtype in (torch.int32, torch.int64):
+            return self._append("index_value", (operation.args[0], dtype), dtype)
+        return self._append("to_dtype", (value, dtype), dtype)
+
+    def bitcast(self, value: Ref, dtype: torch.dtype) -> Ref:
+        return value if self.dtype(value) is dtype else self._append("bitcast", (value, dtype), dtype)
+
+    def index_value(self, index: ExprLike, dtype: torch.dtype) -> Ref:
+        expr = simplify(index, self.ranges)
+        if expr.constant is not None:
+            return self.constant(expr.constant, dtype)
+        return self._append("index_value", (self._index(expr), dtype), dtype)
+
+    def load(self, buffer: str, index: ExprLike, other: Number = 0) -> Ref:
+        """Inside a `masked` region, lanes that are masked off read nothing and give `other`."""
+        dtype = self._dtype_of(buffer)
+        other = as_dtype(other, dtype) if self.mask is not None else 0
+        position = self._index(simplify(index, self.ranges))
+        key = ("load", buffer, position.position, self.mask, repr(other))
+        return self._append("load", (buffer, position, self.mask, other), dtype, key=key)
+
+    def masked(self, mask: Ref, body: Callable[[], Ref], other: Number, dtype: torch.dtype) -> Ref:
+        """The value of `body()`, of `dtype`, where the mask holds, else `other`."""
+        operation = self.ops[mask.position]
+        if operation.name == "constant":
+            return body() if operation.args[0] else self.constant(other, dtype)
+        outer = self.mask
+        self.mask = mask if outer is None else self.elementwise("bitwise_and", outer, mask)
+        try:
+            value = body()
+            produced = self.ops[value.position]
+            if produced.name == "load" and produced.args[2] == self.mask and outer is None:
+                buffer, index = produced.args[0], produced.args[1]
+                return self.load(buffer, self.indices[index.position], other)  # type: ignore
+        finally:
+            self.mask = outer
+        return self.elementwise("where", mask, value, self.constant(other, dtype))
+
+    def indirect(self, value: Ref, size: int, check: bool = True) -> Expr:
+        """The value as an index expression: a Symbol whose range is [0, size), or the index it was computed from."""
+        operation = self.ops[value.position]
+        if operation.name == "constant" and -size <= operation.args[0] < size:  # type: ignore[operator]
+            return constant(operation.args[0] % size)  # type: ignore[operator]
+        if operation.name == "index_value":
+            expr = self.indices[operation.args[0].position]  # type: ignore[union-attr]
+            low, high = expr.bounds(self.ranges)
+            if low >= 0 and high < size:
+                return expr
+        if self.mask is not None:
+            # Lanes that are masked off must not fail the bounds check.
+            value = self.elementwise("where", self.mask, value, self.constant(0, self.dtype(value)))
+        result = self._append(INDIRECT, (value, size, check), torch.int64)
+        symbol = Symbol(f"{INDIRECT}{result.position}")
+        self.ranges[symbol] = (0, max(size - 1, 0))
+        return symbol
+
+    def reduce(self, kind: str, value: Ref) -> Ref:
+        if kind not in REDUCTIONS:
+            raise ValueError(f"unknown reduction {kind!r}; known: {', '.join(REDUCTIONS)}")
+        return self._append("reduce", (kind, value), reduction_dtype(kind, self.dtype(value)))
+
+    def welford(self, value: Ref) -> tuple[Ref, Ref, Ref]:
+        """Mean, sum of squared deviations, and count."""
+        dtype = self.dtype(value)
+        whole = self._append("welford", (value,), dtype)
+        return tuple(self._append("get", (whole, part), dtype) for part in range(3))  # type: ignore[return-value]
+
+    def rand(self, seed: Ref, offset: Ref) -> Ref:
+        return self._append("rand", (seed, offset), torch.float32)
+
+    def randn(self, seed: Ref, offset: Ref) -> Ref:
+        return self._append("randn", (seed, offset), torch.float32)
+
+    def store(self, buffer: str, index: ExprLike, value: Ref, mode: str | None = None, mask: Ref | None = None) -> None:
+        if mode not in STORE_MODES:
+            raise ValueError(f"unknown store mode {mode!r}")
+        position = self._index(simplify(index, self.ranges))
+        self.ops.append(Op("store", (buffer, position, value, mode, mask), None))
+
+    def _index(self, expr: Expr) -> IndexRef:
+        found = self._index_refs.get(expr)
+        if found is None:
+            found = self._index_refs[expr] = IndexRef(len(self.indices))
+            self.indices.append(expr)
+        return found
+
+    def _append(self, name: str, args: tuple[Any, ...], dtype: torch.dtype | None, key: object = None) -> Ref:
+        if key is None:
+            key = (name, args)
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = Ref(len(self.ops))
+            self.ops.append(Op(name, args, dtype))
+        return found
+
+
+def _method(name: str) -> Callable[..., Ref]:
+    def call(self: Recorder, *args: Ref) -> Ref:
+        return self.elementwise(name, *args)
+
+    call.__name__ = name
+    call.__doc__ = VOCABULARY[name].meaning
+    return call
+
+
+for _name in ELEMENTWISE:
+    setattr(Recorder, _name, _method(_name))
+
+_GIVES_BOOL = frozenset(name for name, info in VOCABULARY.items() if info.result == "bool")
+
+
+def freeze(
+    function: Callable[[Any], None],
+    variables: tuple[Symbol, ...],
+    ranges: tuple[int, ...],
+    reduction_variables: tuple[Symbol, ...],
+    reduction_ranges: tuple[int, ...],
+    dtype_of: Callable[[str], torch.dtype],
+) -> LoopBody:
+    """Record `function(ops)`, which must end in stores, as a loop body without dead operations."""
+    limits = loop_ranges((*variables, *reduction_variables), (*ranges, *reduction_ranges))
+    recorder = Recorder(dtype_of, limits)
+    function(recorder)
+    indices, ops = _without_dead_code(recorder.indices, recorder.ops)
+    return LoopBody(variables, ranges, reduction_variables, reduction_ranges, indices, ops)
+
+
+def _without_dead_code(indices: list[Expr], ops: list[Op]) -> tuple[tuple[Expr, ...], tuple[Op, ...]]:
+    """Only what stores need; positions and the symbols of indirect indices are renumbered."""
+    by_symbol = {Symbol(f"{INDIRECT}{at}"): at for at, op in enumerate(ops) if op.name == INDIRECT}
+    live = [op.name == "store" for op in ops]
+    for at in range(len(ops) - 1, -1, -1):
+        if not live[at]:
+            continue
+        for arg in ops[at].args:
+            if isinstance(arg, Ref):
+                live[arg.position] = True
+            elif by_symbol and isinstance(arg, IndexRef):
+                for symbol in indices[arg.position].symbols:
+                    if symbol in by_symbol:
+                        live[by_symbol[symbol]] = True
+    positions: dict[int, Ref] = {}
+    kept: list[Op] = []
+    new_indices: dict[Expr, IndexRef] = {}
+    renamed: dict[Symbol, Expr] = {}
+    for at, op in enumerate(ops):
+        if not live[at]:
+            continue
+        args: list[Any] = []
+        for arg in op.args:
+            if isinstance(arg, Ref):
+                arg = positions[arg.position]
+            elif isinstance(arg, IndexRef):
+                expr = indices[arg.position].substitute(renamed)  # type: ignore[arg-type]
+                arg = new_indices.setdefault(expr, IndexRef(len(new_indices)))
+            args.append(arg)
+        if op.name == INDIRECT:
+            renamed[Symbol(f"{INDIRECT}{at}")] = Symbol(f"{INDIRECT}{len(kept)}")
+        positions[at] = Ref(len(kept))
+        kept.append(Op(op.name, tuple(args), op.dtype))
+    return tuple(new_indices), tuple(kept)

@@ -1,0 +1,151 @@
+"""The vocabulary of loop bodies: every operation's name, arity, dtype rule and meaning. Data only.
+
+Conventions every printer keeps:
+- Operands of an elementwise operation have one dtype (except `where`'s condition); lowering inserts `to_dtype`.
+- float16 and bfloat16 exist only between a load and a `to_dtype`, or a `to_dtype` and a store: arithmetic is done in
+  float32 and rounded once, where eager would have written memory at the end of the fused chain.
+- Floats are IEEE: NaN propagates through arithmetic, `maximum`, `minimum`; comparisons with NaN are false (`ne` true).
+- Signed integers wrap around. Integer division by zero is undefined (eager raises for it).
+- Booleans are 0 or 1; `add` on bool is or, `mul` and `minimum` are and, `maximum` is or.
+- Converting float to integer truncates; out-of-range and NaN inputs give an unspecified integer. To bool: `!= 0`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """`result`: "same" (dtype of the operands), "bool", or "special" (given by the arguments; see loops/body.py).
+    `domain`: which operand dtypes make sense: "float", "int" (bool included), "number" (all but bool), "any".
+    """
+
+    name: str
+    arity: int
+    result: str
+    domain: str
+    meaning: str
+
+
+_TABLE = """
+neg          1 same number  -x
+abs          1 same number  |x|
+sign         1 same number  -1, 0 or 1; NaN gives 0
+exp          1 same float   e**x
+exp2         1 same float   2**x
+expm1        1 same float   e**x - 1, accurate near 0
+log          1 same float   natural logarithm; log(0) is -inf, of a negative NaN
+log2         1 same float   base-2 logarithm
+log10        1 same float   base-10 logarithm
+log1p        1 same float   log(1 + x), accurate near 0
+sqrt         1 same float   correctly rounded square root; NaN for negatives
+rsqrt        1 same float   1 / sqrt(x), both steps rounded
+reciprocal   1 same float   1 / x, correctly rounded
+sin          1 same float   sine
+cos          1 same float   cosine
+tan          1 same float   tangent
+asin         1 same float   arc sine
+acos         1 same float   arc cosine
+atan         1 same float   arc tangent
+sinh         1 same float   hyperbolic sine
+cosh         1 same float   hyperbolic cosine
+tanh         1 same float   hyperbolic tangent
+asinh        1 same float   inverse hyperbolic sine
+acosh        1 same float   inverse hyperbolic cosine
+atanh        1 same float   inverse hyperbolic tangent
+erf          1 same float   error function
+erfc         1 same float   1 - erf(x), accurate in the tail
+sigmoid      1 same float   1 / (1 + e**-x)
+lgamma       1 same float   log of |gamma(x)|
+floor        1 same float   largest integer not above x
+ceil         1 same float   smallest integer not below x
+trunc        1 same float   x without its fraction
+round        1 same float   nearest integer, ties to even
+isnan        1 bool float   is x NaN
+isinf        1 bool float   is x +inf or -inf
+logical_not  1 bool any     x == 0
+bitwise_not  1 same int     ~x; on bool: not
+add          2 same any     x + y
+sub          2 same number  x - y
+mul          2 same any     x * y
+div          2 same float   x / y, correctly rounded
+floor_div    2 same int     integer quotient rounded towards minus infinity (Python's //)
+trunc_div    2 same int     integer quotient rounded towards zero (C's /)
+mod          2 same number  remainder with the sign of y (Python's %); for floats fmod(x, y), plus y when signs differ
+fmod         2 same number  remainder with the sign of x (C's % and fmod)
+pow          2 same number  x ** y; for integers y >= 0
+atan2        2 same float   angle of the point (y, x): atan2(first, second)
+hypot        2 same float   sqrt(x*x + y*y)
+copysign     2 same float   magnitude of x with the sign of y
+nextafter    2 same float   next representable value after x towards y
+maximum      2 same any     larger; NaN if either is NaN
+minimum      2 same any     smaller; NaN if either is NaN
+fmax         2 same float   larger; a NaN operand is ignored
+fmin         2 same float   smaller; a NaN operand is ignored
+bitwise_and  2 same int     x & y; on bool: and
+bitwise_or   2 same int     x | y; on bool: or
+bitwise_xor  2 same int     x ^ y; on bool: xor
+lshift       2 same int     x << y
+rshift       2 same int     x >> y, arithmetic for signed
+eq           2 bool any     x == y
+ne           2 bool any     x != y
+lt           2 bool any     x < y
+le           2 bool any     x <= y
+gt           2 bool any     x > y
+ge           2 bool any     x >= y
+where        3 same any     y if the bool x else z; x may be any bool, y and z have one dtype
+load         4 special any  load(buffer, index, mask, other)
+store        5 special any  store(buffer, index, value, mode, mask)
+reduce       2 special any  reduce(kind, value): over all reduction loops
+welford      1 special float  mean, sum of squared deviations and count of value, over all reduction loops
+get          2 special any  get(value, i): component of a multi-valued result
+constant     2 special any  constant(number, dtype)
+index_value  2 special any  index_value(index, dtype): an index expression as a number
+to_dtype     2 special any  to_dtype(value, dtype)
+bitcast      2 special any  bitcast(value, dtype): same bits, same width
+indirect     3 special int  indirect(value, size, check): the value as an index
+rand         2 special int  rand(seed, offset): float32 in [0, 1)
+randn        2 special int  randn(seed, offset): float32, standard normal
+"""
+
+
+def _parse(table: str) -> dict[str, OpInfo]:
+    found = {}
+    for line in table.strip().splitlines():
+        name, arity, result, domain, meaning = line.split(None, 4)
+        found[name] = OpInfo(name, int(arity), result, domain, meaning)
+    return found
+
+
+VOCABULARY = _parse(_TABLE)
+
+ELEMENTWISE = frozenset(name for name, info in VOCABULARY.items() if info.result != "special")
+
+# Dearer than a handful of multiplications: recomputing one costs more than reading a stored value.
+HEAVY = frozenset(
+    ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "lgamma", "pow", "atan2", "hypot", "fmod", "mod", "floor_div", "trunc_div", "rand", "randn"]
+)
+
+REDUCTIONS = {
+    "sum": "sum; integers wrap; float16/bfloat16 are summed in float32",
+    "prod": "product",
+    "max": "largest; NaN if any is NaN",
+    "min": "smallest; NaN if any is NaN",
+    "any": "bool: is any true",
+    "all": "bool: are all true",
+    "xor_sum": "exclusive or of the bits",
+    "argmax": "int64: position of the first largest in the flattened reduction loops; a NaN counts as largest",
+    "argmin": "int64: position of the first smallest in the flattened reduction loops; a NaN counts as smallest",
+}
+
+STORE_MODES = (None, "add", "max", "min")
+
+
+def reduction_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of `reduce(kind, value)` for a value of `dtype`."""
+    if kind in ("argmax", "argmin"):
+        return torch.int64
+    return torch.bool if kind in ("any", "all") else dtype
