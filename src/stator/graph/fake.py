@@ -1,0 +1,551 @@
+"""Fake tensors: shape, strides, dtype, device and aliasing of a tensor without data, and the mode that propagates them.
+
+Nothing is recorded here (the tracer does that), and no operator is described here (shape rules live in `prims`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stator.base import counters
+from stator.base.errors import Unsupported
+from stator.base.registry import Registry
+from stator.prims.record import TensorMeta
+
+from .schema import OpInfo, argument, functional_twin, op_info
+
+aten = torch.ops.aten
+META = torch.device("meta")
+CPU = torch.device("cpu")
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+# Values of constants up to this many elements are followed through operators, so that `.item()` works on them.
+CONSTANT_LIMIT = 64
+
+_empty_strided = torch._C._VariableFunctions.empty_strided
+_wrapper = torch.Tensor._make_wrapper_subclass
+
+
+class DataDependent(Unsupported):
+    """A Python value or a shape was asked for that depends on the data of a tensor."""
+
+
+class FakeStorage:
+    """The memory that fake tensors share. `version` counts writes; `meta` is the layout of the tensor that owns it.
+
+    `node` belongs to the tracer: the graph value that holds the current contents.
+    """
+
+    __slots__ = ("meta", "node", "version")
+
+    def __init__(self, meta: TensorMeta) -> None:
+        self.meta = meta
+        self.version = 0
+        self.node: Any = None
+
+
+class FakeTensor(torch.Tensor):
+    """A tensor without data. Autograd and Python see its shape, strides, dtype, device and requires_grad.
+
+    Attributes: `fake_mode`, `meta` (TensorMeta), `fake_storage` (FakeStorage), `constant` (its value, or None).
+    """
+
+    fake_mode: FakeMode
+    meta: TensorMeta
+    fake_storage: FakeStorage
+    constant: torch.Tensor | None
+    constant_version: int
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(
+        cls, mode: FakeMode, meta: TensorMeta, storage: FakeStorage | None = None, requires_grad: bool = False
+    ) -> FakeTensor:
+        tensor = _wrapper(
+            cls,
+            meta.shape,
+            strides=meta.stride,
+            storage_offset=meta.offset,
+            dtype=meta.dtype,
+            device=meta.device,
+            requires_grad=requires_grad,
+        )
+        tensor.fake_mode = mode
+        tensor.meta = meta
+        tensor.fake_storage = FakeStorage(meta) if storage is None else storage
+        tensor.constant = None
+        return tensor
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        return f"FakeTensor({tuple(self.shape)}, {self.dtype}, {self.device}{grad})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Reached when no mode is on: the mode of the first fake tensor among the arguments takes over."""
+        found: list[FakeTensor] = []
+        _collect((args, kwargs), found)
+        return found[0].fake_mode.dispatch(func, args, kwargs or {})
+
+    def known_value(self) -> torch.Tensor | None:
+        """The constant this tensor holds, if it is known and has not been written to since."""
+        constant = self.constant
+        return constant if constant is not None and self.constant_version == self.fake_storage.version else None
+
+    def tolist(self) -> Any:
+        value = self.known_value()
+        if value is None:
+            raise DataDependent("tensor-data", "Tensor.tolist() needs the data of a tensor that is being traced")
+        return value.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        raise DataDependent("tensor-data", "Tensor.numpy() needs the data of a tensor that is being traced")
+
+    def __array__(self, dtype: Any = None) -> Any:
+        raise DataDependent(
+            "tensor-data", "converting to a NumPy array needs the data of a tensor that is being traced"
+        )
+
+    def data_ptr(self) -> int:
+        raise DataDependent("tensor-data", "Tensor.data_ptr() asks for the address of a tensor that is being traced")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensor:
+        copy = self.fake_mode.make(self.meta, requires_grad=self.requires_grad)
+        memo[id(self)] = copy
+        return copy
+
+    @property
+    def data(self) -> FakeTensor:  # type: ignore[override]
+        with torch.no_grad():
+            return self.detach()  # type: ignore[return-value]
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        self.fake_mode.set_data(self, new)
+
+
+def _collect(value: Any, into: list[FakeTensor]) -> None:
+    if isinstance(value, FakeTensor):
+        into.append(value)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            _collect(item, into)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _collect(item, into)
+
+
+Special = Callable[["FakeMode", tuple[Any, ...], dict[str, Any]], Any]
+# Operators whose fake behaviour is not a shape rule. A handler returns NotImplemented to leave the case to the rules.
+specials: Registry[OpOverload, Special] = Registry("fake operator")
+
+
+class FakeMode(TorchDispatchMode):
+    """Inside `with mode:` every operator works on fake tensors; real tensors that are met count as constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
+        self._storages: weakref.WeakValueDictionary[int, _SharedStorage] = weakref.WeakValueDictionary()
+        self._constants: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False keeps torch from importing its own compiler when the first mode is used."""
+        return False
+
+    # -- making fake tensors --------------------------------------------------------------------------------------
+
+    def make(self, meta: TensorMeta, storage: FakeStorage | None = None, requires_grad: bool = False) -> FakeTensor:
+        """A fake tensor with this meta; a fresh storage unless one is given."""
+        return FakeTensor(self, meta, storage, requires_grad)
+
+    def from_real(self, tensor: torch.Tensor) -> FakeTensor:
+        """The fake of a real tensor: the same one each time, sharing a FakeStorage with fakes of overlapping tensors.
+
+        Keeps requires_grad and is_leaf. Raises Unsupported for layouts other than strided.
+        """
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        entry = self._fakes.get(id(tensor))
+        if entry is not None and entry[0]() is tensor:
+            return entry[1]
+        meta = meta_of_real(tensor)
+        fake = self._make_leaf(tensor, meta)
+        self._fakes[id(tensor)] = (weakref.ref(tensor), fake)
+        return fake
+
+    def _make_leaf(self, tensor: torch.Tensor, meta: TensorMeta) -> FakeTensor:
+        address = tensor.untyped_storage()._cdata
+        shared = self._storages.get(address)
+        if shared is None or shared.meta.dtype is not meta.dtype:
+            shared = self._storages[address] = _SharedStorage(meta)
+        with torch.inference_mode(tensor.is_inference()):
+            fake = self.make(meta, shared, tensor.requires_grad and tensor.is_leaf)
+        if tensor.requires_grad and not tensor.is_leaf:
+            self._give_history(fake)
+        if isinstance(tensor, torch.nn.Parameter):
+            fake._is_param = True  # type: ignore[attr-defined]
+        return fake
+
+    def _give_history(self, fake: FakeTensor) -> None:
+        """Make it a tensor that requires grad and is no leaf, whatever its layout."""
+        version = fake.fake_storage.version
+        with torch.enable_grad(), self:
+            source = self.make(TensorMeta((), (), fake.meta.dtype, fake.meta.device), requires_grad=True)
+            fake.fill_(source)
+        fake.fake_storage.version = version
+
+    def constant(self, tensor: torch.Tensor) -> FakeTensor:
+        """The fake of a real tensor met while the mode is on, with its value if it is small and cannot be trained."""
+        entry = self._constants.get(id(tensor))
+        if entry is not None:
+            return entry[1]
+        known = self._fakes.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        fake = self.make(meta_of_real(tensor), None, tensor.requires_grad and tensor.is_leaf)
+        self._constants[id(tensor)] = (tensor, fake)
+        return fake
+
+    def set_data(self, fake: FakeTensor, new: torch.Tensor) -> None:
+        """`fake.data = new`: takes over the layout, the storage and the value."""
+        source = new if isinstance(new, FakeTensor) else self.constant(new)
+        torch.Tensor.data.__set__(fake, source)  # type: ignore[attr-defined]
+        fake.meta, fake.fake_storage = source.meta, source.fake_storage
+        fake.constant = source.constant
+        if source.constant is not None:
+            fake.constant_version = source.constant_version
+
+    # -- running operators ----------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operator on fake tensors."""
+        tensors: list[FakeTensor] = []
+        args = tuple([self._fake_argument(value, tensors) for value in args])
+        if kwargs:
+            kwargs = {name: self._fake_argument(value, tensors) for name, value in kwargs.items()}
+        special = specials.get(func)
+        if special is not None:
+            result = special(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        info = op_info(func)
+        if info.dynamic_shape or info.data_dependent:
+            return self._data_dependent(func, args, kwargs, tensors)
+        if info.mutates:
+            return self._mutate(info, args, kwargs, tensors)
+        if info.composite and info.record.shape is None:
+            with self:
+                result = func._op_dk(COMPOSITE, *args, **kwargs)
+            return result
+        metas = self.infer(info, args, kwargs, tensors)
+        result = self._wrap(info, metas, tensors, args)
+        if not info.random and tensors:
+            self._follow_constants(func, args, kwargs, tensors, result)
+        return result
+
+    def _fake_argument(self, value: Any, tensors: list[FakeTensor]) -> Any:
+        kind = type(value)
+        if kind is FakeTensor:
+            tensors.append(value)
+            return value
+        if kind is list or kind is tuple:
+            return kind([self._fake_argument(item, tensors) for item in value])
+        if isinstance(value, torch.Tensor):
+            fake = value if isinstance(value, FakeTensor) else self.constant(value)
+            tensors.append(fake)
+            return fake
+        return value
+
+    def infer(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]) -> Any:
+        """What the operator returns, as TensorMeta in place of tensors: by its shape rule, else by its meta kernel."""
+        rule = info.record.shape
+        if rule is not None:
+            metas = rule(*args, **kwargs)
+            if metas is not NotImplemented:
+                return metas
+        return self._infer_by_meta_kernel(info, args, kwargs, tensors)
+
+    def _infer_by_meta_kernel(
+        self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        counters.count(f"meta_fallback:{info.target}")
+        device = result_device(args, kwargs, tensors)
+        memo: dict[int, torch.Tensor] = {}
+        meta_args = [_to_meta(value, memo) for value in args]
+        meta_kwargs = {name: _to_meta(value, memo) for name, value in kwargs.items()}
+        if info.makes_device:
+            meta_kwargs["device"] = META
+        try:
+            result = info.target(*meta_args, **meta_kwargs)
+        except NotImplementedError as error:
+            raise Unsupported(
+                "operator-without-shape-rule",
+                f"{info.target} has neither a shape rule nor a meta kernel",
+                hint="register one with torch.library.register_fake",
+            ) from error
+        if isinstance(result, (tuple, list)):
+            return type(result)(
+                self._from_meta(item, info, position, args, device) for position, item in enumerate(result)
+            )
+        return self._from_meta(result, info, 0, args, device)
+
+    def _from_meta(self, result: Any, info: OpInfo, position: int, args: tuple[Any, ...], device: torch.device) -> Any:
+        if not isinstance(result, torch.Tensor):
+            return result
+        view_of: int | None = None
+        offset: Any = 0
+        source = info.returns[min(position, len(info.returns) - 1)]
+        if isinstance(source, int) and isinstance(args[source], FakeTensor):
+            view_of = tensor_position(args, source)
+            offset = result.storage_offset()
+            if info.target is not aten.as_strided.default:  # the stand-ins start at offset 0
+                offset = offset + args[source].meta.offset
+        return TensorMeta(tuple(result.shape), result.stride(), result.dtype, device, offset, view_of)
+
+    def _wrap(self, info: OpInfo, metas: Any, tensors: list[FakeTensor], args: tuple[Any, ...]) -> Any:
+        if type(metas) is TensorMeta:
+            return self._wrap_one(info, metas, tensors)
+        if isinstance(metas, (tuple, list)):
+            return type(metas)([self._wrap_one(info, meta, tensors) for meta in metas])
+        return metas
+
+    def _wrap_one(self, info: OpInfo, meta: Any, tensors: list[FakeTensor]) -> Any:
+        if type(meta) is not TensorMeta:
+            return meta
+        if meta.view_of is not None:
+            return FakeTensor(self, meta, tensors[meta.view_of].fake_storage)
+        if info.is_view and tensors:
+            return FakeTensor(self, meta, tensors[0].fake_storage)
+        return FakeTensor(self, meta)
+
+    # -- mutation -------------------------------------------------------------------------------------------------
+
+    def _mutate(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]) -> Any:
+        """An operator that writes to arguments: checked, counted, and returning the very arguments it wrote."""
+        if info.inplace_view:
+            return self._change_layout(info, args, kwargs)
+        check_overlap(info, args, kwargs)
+        results = self._infer_written(info, args, kwargs, tensors)
+        for where in info.mutates:
+            for written in _flat(argument(info, args, kwargs, where)):
+                written.fake_storage.version += 1
+        return self._returned(info, args, kwargs, results, tensors)
+
+    def _infer_written(
+        self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        """Check the operands as eager would; the metas of results that are not written arguments."""
+        twin = functional_twin(info.target)
+        first = args[0] if args else None
+        if twin is not None and info.mutates == (0,) and isinstance(first, FakeTensor):
+            rule = op_info(twin).record.shape
+            meta = NotImplemented if rule is None else rule(*args, **kwargs)
+            if isinstance(meta, TensorMeta) and meta.shape == first.meta.shape and meta.dtype is first.meta.dtype:
+                return meta
+        return self.infer(info, args, kwargs, tensors)
+
+    def _returned(
+        self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any, tensors: list[FakeTensor]
+    ) -> Any:
+        if not info.returns:
+            return None
+        values = results if isinstance(results, (tuple, list)) else (results,)
+        returned: list[Any] = []
+        for position, source in enumerate(info.returns):
+            if source is not None:
+                returned.append(argument(info, args, kwargs, source))
+            else:
+                returned.append(self._wrap_one(info, values[position], tensors))
+        return returned[0] if len(info.returns) == 1 else tuple(returned)
+
+    def _change_layout(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """t_, squeeze_, ...: the wrapper's own sizes and strides are changed by running the operator on it."""
+        fake = args[0]
+        if info.target not in LAYOUT_ONLY:
+            raise Unsupported("storage-mutation", f"{info.target} replaces or resizes the storage of a tensor")
+        with torch._C._DisableTorchDispatch():
+            info.target(*args, **kwargs)
+        fake.meta = TensorMeta(
+            tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.storage_offset(), fake.meta.view_of
+        )
+        return fake
+
+    # -- data -----------------------------------------------------------------------------------------------------
+
+    def _data_dependent(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        values = [tensor.known_value() for tensor in tensors]
+        if any(value is None for value in values):
+            raise DataDependent(
+                "data-dependent",
+                f"{func} gives a value or a shape that depends on the data of a tensor",
+                hint="compute it outside the compiled region, or keep it in a tensor (torch.where, masking)",
+            )
+        result = func(*_to_values(args), **_to_values(kwargs))
+        return self._constant_results(result)
+
+    def _constant_results(self, result: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            return self.value(result)
+        if isinstance(result, (tuple, list)):
+            return type(result)(self._constant_results(item) for item in result)
+        return result
+
+    def value(self, tensor: torch.Tensor) -> FakeTensor:
+        """A fake tensor whose value is known."""
+        fake = self.make(meta_of_real(tensor))
+        fake.constant, fake.constant_version = tensor, fake.fake_storage.version
+        return fake
+
+    def _follow_constants(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor], result: Any
+    ) -> None:
+        for tensor in tensors:
+            if tensor.constant is None or tensor.constant_version != tensor.fake_storage.version:
+                return
+        outputs = _flat(result)
+        if not outputs or any(output.numel() > CONSTANT_LIMIT for output in outputs):
+            return
+        values = _flat(func(*_to_values(args), **_to_values(kwargs)), torch.Tensor)
+        for output, value in zip(outputs, values, strict=True):
+            output.constant, output.constant_version = value, output.fake_storage.version
+
+
+class _SharedStorage(FakeStorage):
+    """A FakeStorage that a mode can hold weakly, so that fakes of overlapping real tensors find each other."""
+
+    __slots__ = ("__weakref__",)
+
+
+# In-place operators that change sizes and strides but stay within the same storage.
+LAYOUT_ONLY = frozenset(
+    getattr(aten, name).default
+    for name in ("t_", "transpose_", "unsqueeze_", "as_strided_", "squeeze_", "swapaxes_", "swapdims_")
+    if hasattr(aten, name)
+) | {aten.squeeze_.dim, aten.squeeze_.dims}
+
+# Writing the same value twice to one memory location is harmless for these.
+IDEMPOTENT = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten.detach_.default))
+
+
+def check_overlap(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse, as eager does, to write through a tensor several of whose elements lie at one address."""
+    if info.target in IDEMPOTENT:
+        return
+    for where in info.mutates:
+        for written in _flat(argument(info, args, kwargs, where)):
+            for size, stride in zip(written.meta.shape, written.meta.stride, strict=True):
+                if stride == 0 and size > 1:
+                    raise RuntimeError(
+                        "unsupported operation: more than one element of the written-to tensor refers to a single "
+                        "memory location. Please clone() the tensor before performing the operation."
+                    )
+
+
+def meta_of_real(tensor: torch.Tensor) -> TensorMeta:
+    """The TensorMeta of a real tensor. Raises Unsupported for sparse, nested and quantized ones."""
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise Unsupported(
+            "tensor-layout", f"a tensor of layout {tensor.layout} (or quantized or nested) is not supported"
+        )
+    return TensorMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.storage_offset())
+
+
+def result_device(args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[FakeTensor]) -> torch.device:
+    """The device of a result: an explicit one, else that of the first tensor that is not a CPU scalar."""
+    explicit = kwargs.get("device")
+    if explicit is not None:
+        return normal_device(explicit)
+    found = None
+    for tensor in tensors:
+        device = tensor.meta.device
+        if found is None or (found.type == "cpu" and device.type != "cpu"):
+            found = device
+    return found if found is not None else normal_device(torch.get_default_device())
+
+
+def normal_device(device: Any) -> torch.device:
+    """The device with its index, as a tensor made there would report it."""
+    device = torch.device(device) if not isinstance(device, torch.device) else device
+    if device.index is None and device.type not in ("cpu", "meta"):
+        return torch.device(device.type, 0)
+    return CPU if device.type == "cpu" else device
+
+
+def tensor_position(args: Sequence[Any], where: int) -> int:
+    """How many tensors come before argument `where` among the flattened arguments."""
+    return sum(len(_flat(value)) for value in args[:where])
+
+
+def _flat(value: Any, kind: type = FakeTensor) -> list[Any]:
+    if isinstance(value, kind):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in _flat(item, kind)]
+    return []
+
+
+def _to_meta(value: Any, memo: dict[int, torch.Tensor]) -> Any:
+    if isinstance(value, FakeTensor):
+        stand_in = memo.get(id(value))
+        if stand_in is None:
+            meta = value.meta
+            stand_in = memo[id(value)] = _empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=META)
+        return stand_in
+    if isinstance(value, (tuple, list)):
+        return type(value)(_to_meta(item, memo) for item in value)
+    return META if isinstance(value, torch.device) else value
+
+
+def _to_values(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return value.known_value()
+    if isinstance(value, (tuple, list)):
+        return type(value)(_to_values(item) for item in value)
+    if isinstance(value, dict):
+        return {name: _to_values(item) for name, item in value.items()}
+    return value
+
+
+@contextmanager
+def fake_tensors(mode: FakeMode, tensors: Sequence[torch.Tensor]) -> Iterator[list[FakeTensor]]:
+    """Turn the mode on with the fakes of these tensors at hand."""
+    with mode:
+        yield [mode.from_real(tensor) for tensor in tensors]
+
+
+@specials.register(aten.lift_fresh.default, aten.lift.default, aten.lift_fresh_copy.default)
+def _lift(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.tensor(...)` hands its fresh real tensor over by this operator: the value is known."""
+    fake = args[0]
+    real = next((real for real, known in mode._constants.values() if known is fake), None)
+    if real is None:
+        return NotImplemented
+    if real.numel() <= CONSTANT_LIMIT:
+        return mode.value(real)
+    return mode.make(fake.meta)
+
+
+@specials.register(aten.index.Tensor)
+def _index(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Indexing by a boolean mask has as many elements as the mask has True."""
+    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]):
+        return mode._data_dependent(aten.index.Tensor, args, kwargs, _flat(args))
+    return NotImplemented

@@ -1,0 +1,135 @@
+"""What an operator's schema says about mutation, aliasing, randomness and composition, worked out once per overload.
+
+Facts only: nothing here runs an operator or knows about fake tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from stator.prims.record import OpRecord, record
+
+aten = torch.ops.aten
+
+
+@dataclass(slots=True)
+class OpInfo:
+    """Facts about one overload.
+
+    mutates: what is written: positions of positional arguments (int) and names of keyword-only ones (str).
+    returns: for each return the position or name of the argument it aliases, or None for a fresh tensor.
+    is_view: some return aliases an argument that is not written.
+    inplace_view: changes the shape or strides of its argument in place.
+    composite: written in C++ with other ATen operators; it need not exist below autograd.
+    dynamic_shape, data_dependent: the result's shape, or a Python value, depends on data.
+    random: draws from the random number generator.
+    makes_device: has a `device` argument.
+    returns_none: returns nothing.
+    """
+
+    target: OpOverload
+    record: OpRecord
+    mutates: tuple[int | str, ...]
+    returns: tuple[int | str | None, ...]
+    is_view: bool
+    inplace_view: bool
+    composite: bool
+    dynamic_shape: bool
+    data_dependent: bool
+    random: bool
+    makes_device: bool
+
+
+_infos: dict[OpOverload, OpInfo] = {}
+_functional: dict[OpOverload, OpOverload | None] = {}
+
+
+def op_info(target: OpOverload) -> OpInfo:
+    """The facts about an overload."""
+    info = _infos.get(target)
+    if info is None:
+        info = _infos[target] = _inspect(target)
+    return info
+
+
+def _inspect(target: OpOverload) -> OpInfo:
+    schema = target._schema
+    mutates: list[int | str] = []
+    alias_of: dict[str, int | str] = {}
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is None:
+            continue
+        where = argument.name if argument.kwarg_only else position
+        for label in argument.alias_info.before_set:
+            alias_of[label] = where
+        if argument.alias_info.is_write:
+            mutates.append(where)
+    returns: list[int | str | None] = []
+    for result in schema.returns:
+        labels = result.alias_info.before_set if result.alias_info is not None else ()
+        returns.append(next((alias_of[label] for label in labels if label in alias_of), None))
+    tags = target.tags
+    return OpInfo(
+        target=target,
+        record=record(target),
+        mutates=tuple(mutates),
+        returns=tuple(returns),
+        is_view=any(source is not None and source not in mutates for source in returns),
+        inplace_view=torch.Tag.inplace_view in tags,
+        composite=_has_kernel(target, "CompositeImplicitAutograd"),
+        dynamic_shape=torch.Tag.dynamic_output_shape in tags and target is not aten.index.Tensor,
+        data_dependent=torch.Tag.data_dependent_output in tags,
+        random=torch.Tag.nondeterministic_seeded in tags,
+        makes_device=any(argument.name == "device" for argument in schema.arguments),
+    )
+
+
+def _has_kernel(target: OpOverload, key: str) -> bool:
+    try:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key)
+    except RuntimeError:  # TorchScript-only operators are not in the dispatcher
+        return False
+
+
+def functional_twin(target: OpOverload) -> OpOverload | None:
+    """The overload that computes what `target` writes and returns it instead, with the same arguments; or None.
+
+    For `add_.Tensor` it is `add.Tensor`; for `add.out` it is `add.Tensor` too (the `out` arguments are left away).
+    """
+    if target not in _functional:
+        _functional[target] = _find_twin(target)
+    return _functional[target]
+
+
+def _find_twin(target: OpOverload) -> OpOverload | None:
+    namespace, _, name = target._schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    if packet is None:
+        return None
+    wanted = _signature(target)
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        if not candidate._schema.is_mutable and _signature(candidate) == wanted:
+            return candidate
+    return None
+
+
+def _signature(target: OpOverload) -> list[tuple[str, str]]:
+    return [
+        (argument.name, str(argument.type))
+        for argument in target._schema.arguments
+        if not (argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write)
+    ]
+
+
+def argument(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], where: int | str) -> Any:
+    """The value of an argument named by position or, for a keyword-only one, by name."""
+    if isinstance(where, str):
+        return kwargs.get(where)
+    if where < len(args):
+        return args[where]
+    return kwargs.get(info.target._schema.arguments[where].name)
