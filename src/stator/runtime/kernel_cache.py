@@ -84,7 +84,7 @@ class KernelCache:
         return name if len(name) == 40 and name.isalnum() else None
 
     def verified_path(self, unit: str) -> Path | None:
-        """Path of a unit whose bytes are what was written, or None. A damaged unit is removed and must not be loaded."""
+        """Path of a unit whose bytes are what was written, or None. A damaged unit is removed, never to load."""
         path = self.units / f"{unit}.so"
         data = _read(path)
         if data is None:

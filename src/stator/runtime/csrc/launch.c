@@ -1,0 +1,338 @@
+/* Calls generated kernels on tensors, and keeps views of parameters. Lives here: what compiled code does per call.
+ * Never here: what a kernel computes, when memory is allocated. No torch headers; offsets come from tensor_impl.h. */
+#include "tensor_impl.h"
+
+#include <stddef.h>
+
+#define INLINE_ARGUMENTS 48
+
+static StatorTensorLayout layout;
+static PyTypeObject *tensor_type;     /* torch.Tensor */
+static PyObject *data_ptr;            /* torch.Tensor.data_ptr: how to read an address without a calibrated layout */
+static PyObject *as_strided;          /* torch.as_strided */
+static PyObject *storage_offset;      /* torch.Tensor.storage_offset */
+static PyObject *get_num_threads;     /* torch.get_num_threads */
+static _Thread_local int thread_ready; /* torch has told OpenMP this thread's number of threads */
+
+/* torch tells OpenMP the user's number of threads lazily, per thread: make sure it did before we enter a region. */
+static int prepare_thread(void)
+{
+    PyObject *number = PyObject_CallNoArgs(get_num_threads);
+    if (!number) {
+        return -1;
+    }
+    Py_DECREF(number);
+    thread_ready = 1;
+    return 0;
+}
+
+static int is_tensor(PyObject *object)
+{
+    return Py_TYPE(object) == tensor_type || PyType_IsSubtype(Py_TYPE(object), tensor_type);
+}
+
+static int is_empty(char const *impl)
+{
+    int64_t ndim = stator_tensor_ndim(&layout, impl);
+    int64_t const *sizes = stator_tensor_sizes(&layout, impl);
+    for (int64_t i = 0; i < ndim; ++i) {
+        if (sizes[i] == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int address_slowly(PyObject *tensor, void **address)
+{
+    PyObject *number = PyObject_CallOneArg(data_ptr, tensor);
+    if (!number) {
+        return -1;
+    }
+    *address = PyLong_AsVoidPtr(number);
+    Py_DECREF(number);
+    return *address == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
+/* ---- Kernel ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    void (*function)(void *const *);
+    Py_ssize_t count;
+    int small; /* so quick that giving up the interpreter lock would cost more than it gains */
+    PyObject *name;
+} Kernel;
+
+static PyObject *raise_index_error(Kernel *self, int64_t const *error)
+{
+    PyErr_Format(PyExc_IndexError, "index %lld is out of bounds for dimension with size %lld (in kernel %U)",
+                 (long long)error[1], (long long)error[2], self->name);
+    return NULL;
+}
+
+static PyObject *raise_no_memory(Kernel *self, Py_ssize_t position)
+{
+    PyErr_Format(PyExc_RuntimeError, "argument %zd of kernel %U is a tensor without memory", position, self->name);
+    return NULL;
+}
+
+static PyObject *Kernel_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Kernel *self = (Kernel *)callable;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    void *inline_pointers[INLINE_ARGUMENTS + 1];
+    void **pointers = inline_pointers;
+    int64_t error[3] = {0, 0, 0};
+    PyObject *result = NULL;
+
+    if (count != self->count || (kwnames && PyTuple_GET_SIZE(kwnames))) {
+        PyErr_Format(PyExc_TypeError, "kernel %U takes %zd tensors, not %zd", self->name, self->count, count);
+        return NULL;
+    }
+    if (count > INLINE_ARGUMENTS) {
+        pointers = PyMem_Malloc(sizeof(void *) * (size_t)(count + 1));
+        if (!pointers) {
+            return PyErr_NoMemory();
+        }
+    }
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        if (!is_tensor(args[i])) {
+            PyErr_Format(PyExc_TypeError, "argument %zd of kernel %U must be a tensor, not %.100s", i, self->name,
+                         Py_TYPE(args[i])->tp_name);
+            goto done;
+        }
+        if (layout.valid) {
+            char const *impl = stator_tensor_impl(&layout, args[i]);
+            pointers[i] = impl ? stator_tensor_data(&layout, impl) : NULL;
+            if (!pointers[i] && (!impl || !is_empty(impl))) {
+                raise_no_memory(self, i);
+                goto done;
+            }
+        } else if (address_slowly(args[i], &pointers[i]) < 0) {
+            goto done;
+        }
+    }
+    pointers[count] = error;
+    if (!thread_ready && prepare_thread() < 0) {
+        goto done;
+    }
+    if (self->small) {
+        self->function(pointers);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        self->function(pointers);
+        Py_END_ALLOW_THREADS
+    }
+    result = error[0] ? raise_index_error(self, error) : Py_NewRef(Py_None);
+done:
+    if (pointers != inline_pointers) {
+        PyMem_Free(pointers);
+    }
+    return result;
+}
+
+static PyObject *Kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"address", "count", "name", "small", NULL};
+    unsigned long long address;
+    Py_ssize_t count;
+    PyObject *name;
+    int small = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KnU|p", names, &address, &count, &name, &small)) {
+        return NULL;
+    }
+    if (!address || count < 0) {
+        PyErr_SetString(PyExc_ValueError, "a kernel needs an address and a number of arguments");
+        return NULL;
+    }
+    if (!tensor_type) {
+        PyErr_SetString(PyExc_RuntimeError, "stator.runtime._launch.install was not called");
+        return NULL;
+    }
+    Kernel *self = (Kernel *)type->tp_alloc(type, 0);
+    if (self) {
+        self->vectorcall = Kernel_call;
+        self->function = (void (*)(void *const *))(uintptr_t)address;
+        self->count = count;
+        self->small = small;
+        self->name = Py_NewRef(name);
+    }
+    return (PyObject *)self;
+}
+
+static void Kernel_dealloc(PyObject *object)
+{
+    Py_XDECREF(((Kernel *)object)->name);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyObject *Kernel_repr(PyObject *object)
+{
+    Kernel *self = (Kernel *)object;
+    return PyUnicode_FromFormat("<kernel %U of %zd tensors at %p>", self->name, self->count, (void *)self->function);
+}
+
+static PyTypeObject KernelType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator.runtime._launch.Kernel",
+    .tp_doc = PyDoc_STR("Kernel(address, count, name, small=False): call a generated kernel on `count` tensors."),
+    .tp_basicsize = sizeof(Kernel),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Kernel, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = Kernel_new,
+    .tp_dealloc = Kernel_dealloc,
+    .tp_repr = Kernel_repr,
+};
+
+/* ---- StaticView ------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *size, *stride;
+    Py_ssize_t offset;
+    PyObject *view;      /* the view made last, or NULL */
+    char const *storage; /* of the tensor it was made from; `view` holds a reference, so its address cannot be reused */
+    char const *data;
+} StaticView;
+
+static PyObject *make_view(StaticView *self, PyObject *tensor)
+{
+    PyObject *number = PyObject_CallOneArg(storage_offset, tensor);
+    Py_ssize_t start = number ? PyNumber_AsSsize_t(number, PyExc_OverflowError) : -1;
+    Py_XDECREF(number);
+    if (start == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    PyObject *offset = PyLong_FromSsize_t(start + self->offset);
+    if (!offset) {
+        return NULL;
+    }
+    PyObject *arguments[] = {tensor, self->size, self->stride, offset};
+    PyObject *view = PyObject_Vectorcall(as_strided, arguments, 4, NULL);
+    Py_DECREF(offset);
+    return view;
+}
+
+/* The cached view is right exactly as long as the tensor sits on the same StorageImpl at the same address: the view
+ * keeps that StorageImpl alive, so an equal pointer is the same object, whatever was assigned to `.data` in between. */
+static PyObject *StaticView_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    StaticView *self = (StaticView *)callable;
+    if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames && PyTuple_GET_SIZE(kwnames)) || !is_tensor(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "a static view takes one tensor");
+        return NULL;
+    }
+    if (!layout.valid) {
+        return make_view(self, args[0]);
+    }
+    char const *impl = stator_tensor_impl(&layout, args[0]);
+    char const *storage = impl ? STATOR_AT(char const *, impl, layout.storage) : NULL;
+    char const *data = storage ? stator_tensor_data(&layout, impl) : NULL;
+    if (self->view && data && storage == self->storage && data == self->data) {
+        return Py_NewRef(self->view);
+    }
+    PyObject *view = make_view(self, args[0]);
+    if (view) {
+        Py_XSETREF(self->view, Py_NewRef(view));
+        self->storage = storage;
+        self->data = data;
+    }
+    return view;
+}
+
+static PyObject *StaticView_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"size", "stride", "offset", NULL};
+    PyObject *size, *stride;
+    Py_ssize_t offset = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!|n", names, &PyTuple_Type, &size, &PyTuple_Type, &stride,
+                                     &offset)) {
+        return NULL;
+    }
+    StaticView *self = (StaticView *)type->tp_alloc(type, 0);
+    if (self) {
+        self->vectorcall = StaticView_call;
+        self->size = Py_NewRef(size);
+        self->stride = Py_NewRef(stride);
+        self->offset = offset;
+    }
+    return (PyObject *)self;
+}
+
+static void StaticView_dealloc(PyObject *object)
+{
+    StaticView *self = (StaticView *)object;
+    Py_XDECREF(self->size);
+    Py_XDECREF(self->stride);
+    Py_XDECREF(self->view);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyTypeObject StaticViewType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator.runtime._launch.StaticView",
+    .tp_doc = PyDoc_STR("StaticView(size, stride, offset=0): call it with a tensor to get that view of its memory, "
+                        "relative to the tensor's own start; made once per storage."),
+    .tp_basicsize = sizeof(StaticView),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(StaticView, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = StaticView_new,
+    .tp_dealloc = StaticView_dealloc,
+};
+
+/* ---- module ------------------------------------------------------------------------------------------------------ */
+
+static PyObject *install(PyObject *module, PyObject *args)
+{
+    PyObject *offsets, *tensor, *data_ptr_, *as_strided_, *storage_offset_, *get_num_threads_;
+    if (!PyArg_ParseTuple(args, "OO!OOOO", &offsets, &PyType_Type, &tensor, &data_ptr_, &as_strided_,
+                          &storage_offset_, &get_num_threads_)) {
+        return NULL;
+    }
+    layout.valid = 0;
+    if (offsets != Py_None && stator_layout_install(&layout, offsets) < 0) {
+        return NULL;
+    }
+    Py_XSETREF(tensor_type, (PyTypeObject *)Py_NewRef(tensor));
+    Py_XSETREF(data_ptr, Py_NewRef(data_ptr_));
+    Py_XSETREF(as_strided, Py_NewRef(as_strided_));
+    Py_XSETREF(storage_offset, Py_NewRef(storage_offset_));
+    Py_XSETREF(get_num_threads, Py_NewRef(get_num_threads_));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"install", install, METH_VARARGS,
+     PyDoc_STR("install(layout_tuple_or_None, Tensor, data_ptr, as_strided, storage_offset, get_num_threads)")},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "stator.runtime._launch",
+    .m_doc = PyDoc_STR("Calls generated kernels on tensors."),
+    .m_size = -1,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__launch(void)
+{
+    if (PyType_Ready(&KernelType) < 0 || PyType_Ready(&StaticViewType) < 0) {
+        return NULL;
+    }
+    PyObject *module = PyModule_Create(&module_definition);
+    if (!module) {
+        return NULL;
+    }
+    if (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType) < 0
+        || PyModule_AddObjectRef(module, "StaticView", (PyObject *)&StaticViewType) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

@@ -1,0 +1,101 @@
+"""Addresses to callables: kernels called on tensors, and cached views of parameters.
+
+The C extension does it; without it the same is done here through ctypes, slower. Nothing here allocates or plans memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+
+import torch
+
+from .tensor_impl import calibrate
+
+try:
+    from . import _launch
+except ImportError:  # installed where there was no C compiler
+    _launch = None  # type: ignore[assignment]
+
+if _launch is not None:
+    _offsets = calibrate()
+    _launch.install(
+        None if _offsets is None else _offsets.as_tuple(),
+        torch.Tensor,
+        torch.Tensor.data_ptr,
+        torch.as_strided,
+        torch.Tensor.storage_offset,
+        torch.get_num_threads,
+    )
+
+
+def native() -> bool:
+    """Whether the C extension is in use."""
+    return _launch is not None
+
+
+def make_kernel(address: int, count: int, name: str, *, small: bool = False) -> Callable[..., None]:
+    """A callable that runs the kernel at `address` on `count` tensors (ABI in kernel_abi.md).
+
+    small: the kernel is so quick that the interpreter lock is kept while it runs. The callable raises IndexError when
+    the kernel met an index out of range, TypeError for wrong arguments, RuntimeError for a tensor without memory.
+    """
+    if _launch is not None:
+        return _launch.Kernel(address, count, name, small)
+    return CtypesKernel(address, count, name)
+
+
+def make_static_view(
+    size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A callable that gives this view of a tensor's memory, relative to its start; remade when its storage changes."""
+    return _launch.StaticView(size, stride, offset) if _launch is not None else UncachedView(size, stride, offset)
+
+
+_thread = threading.local()
+
+
+class CtypesKernel:
+    """What `_launch.Kernel` does, without the extension."""
+
+    __slots__ = ("count", "function", "name")
+
+    def __init__(self, address: int, count: int, name: str) -> None:
+        self.function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+        self.count = count
+        self.name = name
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        if len(tensors) != self.count:
+            raise TypeError(f"kernel {self.name} takes {self.count} tensors, not {len(tensors)}")
+        error = (ctypes.c_int64 * 3)()
+        pointers = (ctypes.c_void_p * (self.count + 1))()
+        for i, tensor in enumerate(tensors):
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"argument {i} of kernel {self.name} must be a tensor, not {type(tensor).__name__}")
+            address = tensor.data_ptr()
+            if not address and tensor.numel():
+                raise RuntimeError(f"argument {i} of kernel {self.name} is a tensor without memory")
+            pointers[i] = address
+        pointers[self.count] = ctypes.addressof(error)
+        if not getattr(_thread, "ready", False):
+            torch.get_num_threads()  # torch tells OpenMP the number of threads lazily, per thread
+            _thread.ready = True
+        self.function(ctypes.addressof(pointers))
+        if error[0]:
+            raise IndexError(
+                f"index {error[1]} is out of bounds for dimension with size {error[2]} (in kernel {self.name})"
+            )
+
+
+class UncachedView:
+    """What `_launch.StaticView` does, without the extension, and without its cache."""
+
+    __slots__ = ("offset", "size", "stride")
+
+    def __init__(self, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> None:
+        self.size, self.stride, self.offset = size, stride, offset
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(tensor, self.size, self.stride, tensor.storage_offset() + self.offset)
