@@ -1,0 +1,562 @@
+// SIMD values for generated kernels: types, memory, conversions, selection and horizontal reductions. No header of the
+// system, of C++ or of torch is included, so that a kernel costs little more to compile than its own text.
+// Elementary functions are in vec_math.h; nothing here knows about kernels.
+//
+// A vector has LANES float lanes. int64 and double vectors have as many lanes in two registers. The type of a value in
+// a register follows from its dtype: float, half and bfloat16 -> vf32; bool -> mask; int8..int32, uint8 -> vi32;
+// int64 -> vi64; double -> vf64; scalars correspondingly float, bool, int32_t, int64_t, double.
+#pragma once
+
+typedef __INT8_TYPE__ int8_t;
+typedef __INT16_TYPE__ int16_t;
+typedef __INT32_TYPE__ int32_t;
+typedef __INT64_TYPE__ int64_t;
+typedef __UINT8_TYPE__ uint8_t;
+typedef __UINT16_TYPE__ uint16_t;
+typedef __UINT32_TYPE__ uint32_t;
+typedef __UINT64_TYPE__ uint64_t;
+
+extern "C" int omp_get_max_threads();
+extern "C" int omp_get_num_threads();
+extern "C" int omp_get_thread_num();
+
+#define INLINE static inline __attribute__((always_inline))
+
+#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX512F__) && defined(__AVX512BW__) && \
+    defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define SIMD_AVX512 1
+#define LANES 16
+#elif defined(__GNUC__) && !defined(__clang__) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define SIMD_AVX2 1
+#define LANES 8
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+#define HALF (LANES / 2)
+
+typedef float vf32 __attribute__((vector_size(4 * LANES), may_alias));
+typedef int32_t vi32 __attribute__((vector_size(4 * LANES), may_alias));
+typedef uint32_t vu32 __attribute__((vector_size(4 * LANES), may_alias));
+typedef int16_t vi16 __attribute__((vector_size(2 * LANES), may_alias));
+typedef uint16_t vu16 __attribute__((vector_size(2 * LANES), may_alias));
+typedef int8_t vi8 __attribute__((vector_size(LANES), may_alias));
+typedef uint8_t vu8 __attribute__((vector_size(LANES), may_alias));
+typedef double half_f64 __attribute__((vector_size(4 * LANES), may_alias));
+typedef int64_t half_i64 __attribute__((vector_size(4 * LANES), may_alias));
+typedef int32_t half_i32 __attribute__((vector_size(2 * LANES), may_alias));
+typedef float half_f32 __attribute__((vector_size(2 * LANES), may_alias));
+
+// the same types without an alignment requirement, for memory
+typedef float mem_f32 __attribute__((vector_size(4 * LANES), may_alias, aligned(4)));
+typedef int32_t mem_i32 __attribute__((vector_size(4 * LANES), may_alias, aligned(4)));
+typedef int16_t mem_i16 __attribute__((vector_size(2 * LANES), may_alias, aligned(2)));
+typedef uint16_t mem_u16 __attribute__((vector_size(2 * LANES), may_alias, aligned(2)));
+typedef int8_t mem_i8 __attribute__((vector_size(LANES), may_alias, aligned(1)));
+typedef uint8_t mem_u8 __attribute__((vector_size(LANES), may_alias, aligned(1)));
+typedef double mem_f64 __attribute__((vector_size(4 * LANES), may_alias, aligned(8)));
+typedef int64_t mem_i64 __attribute__((vector_size(4 * LANES), may_alias, aligned(8)));
+
+struct bfloat16 {
+    uint16_t bits;
+};
+struct float16 {
+    uint16_t bits;
+};
+
+// A lane is all ones (true) or zero; gcc keeps it in a mask register where the processor has them.
+struct mask {
+    vi32 bits;
+};
+struct vi64 {
+    half_i64 lo, hi;
+};
+struct vf64 {
+    half_f64 lo, hi;
+};
+
+// ---- broadcasting ----------------------------------------------------------------------------------------------------
+INLINE vf32 splat(float x) { return x - vf32{}; }  // -0.0 - 0.0 is -0.0: exact for every x
+INLINE vi32 splat(int32_t x) { return x + vi32{}; }
+INLINE vi64 splat(int64_t x) {
+    half_i64 v = x + half_i64{};
+    return {v, v};
+}
+INLINE vf64 splat(double x) {
+    half_f64 v = x - half_f64{};
+    return {v, v};
+}
+INLINE mask splat(bool x) { return {splat(-(int32_t)x)}; }
+INLINE vf32 splat(vf32 x) { return x; }
+INLINE vi32 splat(vi32 x) { return x; }
+INLINE vi64 splat(vi64 x) { return x; }
+INLINE vf64 splat(vf64 x) { return x; }
+INLINE mask splat(mask x) { return x; }
+
+#if LANES == 16
+#define IOTA 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#define IOTA_LO 0, 1, 2, 3, 4, 5, 6, 7
+#define IOTA_HI 8, 9, 10, 11, 12, 13, 14, 15
+#elif LANES == 8
+#define IOTA 0, 1, 2, 3, 4, 5, 6, 7
+#define IOTA_LO 0, 1, 2, 3
+#define IOTA_HI 4, 5, 6, 7
+#else
+#define IOTA 0, 1, 2, 3
+#define IOTA_LO 0, 1
+#define IOTA_HI 2, 3
+#endif
+// first + step * lane
+INLINE vi32 arange_i32(int32_t first, int32_t step) { return first + step * vi32{IOTA}; }
+INLINE vi64 arange_i64(int64_t first, int64_t step) {
+    return {first + step * half_i64{IOTA_LO}, first + step * half_i64{IOTA_HI}};
+}
+
+// ---- lanes, one by one (what has no vector instruction) -----------------------------------------------------------------
+INLINE float lane(vf32 x, int i) { return x[i]; }
+INLINE int32_t lane(vi32 x, int i) { return x[i]; }
+INLINE int64_t lane(vi64 x, int i) { return i < HALF ? x.lo[i] : x.hi[i - HALF]; }
+INLINE double lane(vf64 x, int i) { return i < HALF ? x.lo[i] : x.hi[i - HALF]; }
+INLINE bool lane(mask x, int i) { return x.bits[i] != 0; }
+INLINE void set_lane(vf32 &x, int i, float v) { x[i] = v; }
+INLINE void set_lane(vi32 &x, int i, int32_t v) { x[i] = v; }
+INLINE void set_lane(vi64 &x, int i, int64_t v) {
+    if (i < HALF) x.lo[i] = v;
+    else x.hi[i - HALF] = v;
+}
+INLINE void set_lane(vf64 &x, int i, double v) {
+    if (i < HALF) x.lo[i] = v;
+    else x.hi[i - HALF] = v;
+}
+INLINE void set_lane(mask &x, int i, bool v) { x.bits[i] = -(int32_t)v; }
+
+// ---- masks -----------------------------------------------------------------------------------------------------------
+INLINE mask operator&(mask a, mask b) { return {a.bits & b.bits}; }
+INLINE mask operator|(mask a, mask b) { return {a.bits | b.bits}; }
+INLINE mask operator^(mask a, mask b) { return {a.bits ^ b.bits}; }
+INLINE mask operator!(mask a) { return {~a.bits}; }
+INLINE mask operator==(mask a, mask b) { return {~(a.bits ^ b.bits)}; }
+INLINE mask operator!=(mask a, mask b) { return {a.bits ^ b.bits}; }
+INLINE mask join(half_i64 lo, half_i64 hi) {
+    half_i32 a = __builtin_convertvector(lo, half_i32), b = __builtin_convertvector(hi, half_i32);
+    vi32 r;
+    __builtin_memcpy(&r, &a, sizeof a);
+    __builtin_memcpy((char *)&r + sizeof a, &b, sizeof b);
+    return {r};
+}
+INLINE half_i32 low_half(vi32 x) {
+    half_i32 r;
+    __builtin_memcpy(&r, &x, sizeof r);
+    return r;
+}
+INLINE half_i32 high_half(vi32 x) {
+    half_i32 r;
+    __builtin_memcpy(&r, (char *)&x + sizeof r, sizeof r);
+    return r;
+}
+INLINE half_f32 low_half(vf32 x) {
+    half_f32 r;
+    __builtin_memcpy(&r, &x, sizeof r);
+    return r;
+}
+INLINE half_f32 high_half(vf32 x) {
+    half_f32 r;
+    __builtin_memcpy(&r, (char *)&x + sizeof r, sizeof r);
+    return r;
+}
+INLINE vi32 join_i32(half_i32 a, half_i32 b) {
+    vi32 r;
+    __builtin_memcpy(&r, &a, sizeof a);
+    __builtin_memcpy((char *)&r + sizeof a, &b, sizeof b);
+    return r;
+}
+INLINE vf32 join_f32(half_f32 a, half_f32 b) {
+    vf32 r;
+    __builtin_memcpy(&r, &a, sizeof a);
+    __builtin_memcpy((char *)&r + sizeof a, &b, sizeof b);
+    return r;
+}
+INLINE mask first_lanes(int n) { return {vi32{IOTA} < n}; }
+#ifdef SIMD_AVX512
+INLINE uint16_t bitmask(mask m) { return (uint16_t)__builtin_ia32_cvtd2mask512(m.bits); }
+INLINE uint16_t bitmask(int n) { return (uint16_t)((1u << n) - 1); }
+INLINE bool any(mask m) { return bitmask(m) != 0; }
+INLINE bool all(mask m) { return bitmask(m) == 0xffff; }
+#elif defined(SIMD_AVX2)
+typedef float x86_f32x8 __attribute__((vector_size(32)));
+INLINE bool any(mask m) { return __builtin_ia32_movmskps256((x86_f32x8)m.bits) != 0; }
+INLINE bool all(mask m) { return __builtin_ia32_movmskps256((x86_f32x8)m.bits) == 0xff; }
+#else
+INLINE bool any(mask m) {
+    int32_t r = 0;
+    for (int i = 0; i < LANES; ++i) r |= m.bits[i];
+    return r != 0;
+}
+INLINE bool all(mask m) {
+    int32_t r = -1;
+    for (int i = 0; i < LANES; ++i) r &= m.bits[i];
+    return r != 0;
+}
+#endif
+
+// ---- 64-bit arithmetic, half by half -------------------------------------------------------------------------------------
+#define PAIRWISE(T, op) \
+    INLINE T operator op(T a, T b) { return {a.lo op b.lo, a.hi op b.hi}; }
+#define PAIRWISE_COMPARE(T, op) \
+    INLINE mask operator op(T a, T b) { return join(a.lo op b.lo, a.hi op b.hi); }
+PAIRWISE(vi64, +) PAIRWISE(vi64, -) PAIRWISE(vi64, *) PAIRWISE(vi64, &) PAIRWISE(vi64, |) PAIRWISE(vi64, ^)
+PAIRWISE(vf64, +) PAIRWISE(vf64, -) PAIRWISE(vf64, *) PAIRWISE(vf64, /)
+PAIRWISE_COMPARE(vi64, <) PAIRWISE_COMPARE(vi64, <=) PAIRWISE_COMPARE(vi64, >) PAIRWISE_COMPARE(vi64, >=)
+PAIRWISE_COMPARE(vi64, ==) PAIRWISE_COMPARE(vi64, !=)
+PAIRWISE_COMPARE(vf64, <) PAIRWISE_COMPARE(vf64, <=) PAIRWISE_COMPARE(vf64, >) PAIRWISE_COMPARE(vf64, >=)
+PAIRWISE_COMPARE(vf64, ==) PAIRWISE_COMPARE(vf64, !=)
+INLINE vi64 operator-(vi64 a) { return {-a.lo, -a.hi}; }
+INLINE vi64 operator~(vi64 a) { return {~a.lo, ~a.hi}; }
+INLINE vf64 operator-(vf64 a) { return {-a.lo, -a.hi}; }
+
+// Comparisons give a mask (vectors) or a bool (scalars).
+#define COMPARE(name, op) \
+    INLINE mask name(vf32 a, vf32 b) { return {a op b}; } \
+    INLINE mask name(vi32 a, vi32 b) { return {a op b}; } \
+    INLINE mask name(vi64 a, vi64 b) { return a op b; } \
+    INLINE mask name(vf64 a, vf64 b) { return a op b; } \
+    template <class T> INLINE bool name(T a, T b) { return a op b; }
+COMPARE(op_lt, <) COMPARE(op_le, <=) COMPARE(op_gt, >) COMPARE(op_ge, >=)
+COMPARE(op_eq, ==) COMPARE(op_ne, !=)
+INLINE mask op_lt(mask a, mask b) { return !a & b; }
+INLINE mask op_le(mask a, mask b) { return !a | b; }
+INLINE mask op_gt(mask a, mask b) { return a & !b; }
+INLINE mask op_ge(mask a, mask b) { return a | !b; }
+INLINE mask op_eq(mask a, mask b) { return a == b; }
+INLINE mask op_ne(mask a, mask b) { return a ^ b; }
+
+INLINE vf32 select(mask m, vf32 a, vf32 b) { return m.bits ? a : b; }
+INLINE vi32 select(mask m, vi32 a, vi32 b) { return m.bits ? a : b; }
+INLINE mask select(mask m, mask a, mask b) { return {(m.bits & a.bits) | (~m.bits & b.bits)}; }
+INLINE vi64 select(mask m, vi64 a, vi64 b) {
+    half_i64 lo = __builtin_convertvector(low_half(m.bits), half_i64);
+    half_i64 hi = __builtin_convertvector(high_half(m.bits), half_i64);
+    return {lo ? a.lo : b.lo, hi ? a.hi : b.hi};
+}
+INLINE vf64 select(mask m, vf64 a, vf64 b) {
+    half_i64 lo = __builtin_convertvector(low_half(m.bits), half_i64);
+    half_i64 hi = __builtin_convertvector(high_half(m.bits), half_i64);
+    return {lo ? a.lo : b.lo, hi ? a.hi : b.hi};
+}
+template <class T> INLINE T select(bool m, T a, T b) { return m ? a : b; }
+
+// ---- reduced-precision floats ------------------------------------------------------------------------------------------------
+INLINE float bits_to_float(uint32_t x) {
+    float r;
+    __builtin_memcpy(&r, &x, 4);
+    return r;
+}
+INLINE uint32_t float_to_bits(float x) {
+    uint32_t r;
+    __builtin_memcpy(&r, &x, 4);
+    return r;
+}
+INLINE float widen(bfloat16 x) { return bits_to_float((uint32_t)x.bits << 16); }
+INLINE uint16_t bfloat16_bits(float x) {  // to nearest, ties to even; a NaN stays a NaN
+    uint32_t b = float_to_bits(x);
+    return x != x ? 0x7fc0 : (uint16_t)((b + 0x7fff + ((b >> 16) & 1)) >> 16);
+}
+// IEEE half from and to float by exponent arithmetic on the bits; denormals through a float addition that rounds for us.
+INLINE float widen(float16 x) {
+    uint32_t shifted = (uint32_t)(x.bits & 0x7fff) << 13, sign = (uint32_t)(x.bits & 0x8000) << 16;
+    uint32_t exponent = shifted & 0x0f800000;
+    if (exponent == 0x0f800000) return bits_to_float(sign | (shifted + 0x70000000));
+    if (exponent == 0) return bits_to_float(sign | float_to_bits(bits_to_float(shifted + 0x38800000) - 6.103515625e-05f));
+    return bits_to_float(sign | (shifted + 0x38000000));
+}
+INLINE uint16_t float16_bits(float x) {
+    uint32_t b = float_to_bits(x), sign = (b >> 16) & 0x8000, a = b & 0x7fffffff;
+    if (a > 0x7f800000) return sign | 0x7e00;
+    if (a >= 0x47800000) return sign | 0x7c00;                                                          // overflow
+    if (a < 0x38800000) return sign | (uint16_t)(float_to_bits(bits_to_float(a) + 0.5f) - 0x3f000000);  // denormal
+    return sign | (uint16_t)((a - 0x38000000 + 0x0fff + ((a >> 13) & 1)) >> 13);
+}
+INLINE vf32 widen_bf16(vu16 x) { return (vf32)(__builtin_convertvector(x, vu32) << 16); }
+INLINE vu16 narrow_bf16(vf32 x) {
+    vu32 b = (vu32)x;
+    vu32 r = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+    return __builtin_convertvector(x == x ? r : (vu32{} + 0x7fc0), vu16);
+}
+#ifdef SIMD_AVX512
+INLINE vf32 widen_f16(vu16 x) { return (vf32)__builtin_ia32_vcvtph2ps512_mask((vi16)x, vf32{}, (short)-1, 4); }
+INLINE vu16 narrow_f16(vf32 x) { return (vu16)__builtin_ia32_vcvtps2ph512_mask(x, 0, vi16{}, (short)-1); }
+#elif defined(SIMD_AVX2)
+INLINE vf32 widen_f16(vu16 x) { return (vf32)__builtin_ia32_vcvtph2ps256((vi16)x); }
+INLINE vu16 narrow_f16(vf32 x) { return (vu16)__builtin_ia32_vcvtps2ph256((x86_f32x8)x, 0); }
+#else
+INLINE vf32 widen_f16(vu16 x) {
+    vf32 r;
+    for (int i = 0; i < LANES; ++i) r[i] = widen(float16{x[i]});
+    return r;
+}
+INLINE vu16 narrow_f16(vf32 x) {
+    vu16 r;
+    for (int i = 0; i < LANES; ++i) r[i] = float16_bits(x[i]);
+    return r;
+}
+#endif
+// the value a tensor of that dtype would hold
+INLINE float round_bf16(float x) { return bits_to_float((uint32_t)bfloat16_bits(x) << 16); }
+INLINE vf32 round_bf16(vf32 x) { return widen_bf16(narrow_bf16(x)); }
+INLINE float round_f16(float x) { return widen(float16{float16_bits(x)}); }
+INLINE vf32 round_f16(vf32 x) { return widen_f16(narrow_f16(x)); }
+INLINE int32_t wrap_i8(int32_t x) { return (int8_t)x; }
+INLINE int32_t wrap_u8(int32_t x) { return (uint8_t)x; }
+INLINE int32_t wrap_i16(int32_t x) { return (int16_t)x; }
+INLINE vi32 wrap_i8(vi32 x) { return (x << 24) >> 24; }
+INLINE vi32 wrap_u8(vi32 x) { return x & 0xff; }
+INLINE vi32 wrap_i16(vi32 x) { return (x << 16) >> 16; }
+
+// ---- conversions between register types: convert_K, K one of f32 f64 i32 i64 bool ------------------------------------------
+// A float that an integer cannot hold converts as x86 does (and torch there): the smallest integer; through int64 for the
+// narrow ones. NaN converts to true.
+INLINE int64_t convert_i64(float x) {
+    return (x >= -9223372036854775808.0f && x < 9223372036854775808.0f) ? (int64_t)x : (int64_t)(1ull << 63);
+}
+INLINE int64_t convert_i64(double x) {
+    return (x >= -9223372036854775808.0 && x < 9223372036854775808.0) ? (int64_t)x : (int64_t)(1ull << 63);
+}
+INLINE int32_t convert_i32(float x) {
+    return (x >= -2147483648.0f && x < 2147483648.0f) ? (int32_t)x : (int32_t)(1u << 31);
+}
+INLINE int32_t convert_i32(double x) {
+    return (x > -2147483649.0 && x < 2147483648.0) ? (int32_t)x : (int32_t)(1u << 31);
+}
+INLINE int64_t convert_i64(int32_t x) { return x; }
+INLINE int64_t convert_i64(int64_t x) { return x; }
+INLINE int64_t convert_i64(bool x) { return x; }
+INLINE int32_t convert_i32(int32_t x) { return x; }
+INLINE int32_t convert_i32(int64_t x) { return (int32_t)x; }
+INLINE int32_t convert_i32(bool x) { return x; }
+template <class T> INLINE float convert_f32(T x) { return (float)x; }
+template <class T> INLINE double convert_f64(T x) { return (double)x; }
+template <class T> INLINE bool convert_bool(T x) { return x != 0; }
+
+INLINE vf32 convert_f32(vf32 x) { return x; }
+INLINE vf32 convert_f32(vi32 x) { return __builtin_convertvector(x, vf32); }
+INLINE vf32 convert_f32(vi64 x) {
+    return join_f32(__builtin_convertvector(x.lo, half_f32), __builtin_convertvector(x.hi, half_f32));
+}
+INLINE vf32 convert_f32(vf64 x) {
+    return join_f32(__builtin_convertvector(x.lo, half_f32), __builtin_convertvector(x.hi, half_f32));
+}
+INLINE vf32 convert_f32(mask x) { return (vf32)(x.bits & (vi32)splat(1.0f)); }
+INLINE vf64 convert_f64(vf32 x) {
+    return {__builtin_convertvector(low_half(x), half_f64), __builtin_convertvector(high_half(x), half_f64)};
+}
+INLINE vf64 convert_f64(vi32 x) {
+    return {__builtin_convertvector(low_half(x), half_f64), __builtin_convertvector(high_half(x), half_f64)};
+}
+INLINE vf64 convert_f64(vi64 x) {
+    return {__builtin_convertvector(x.lo, half_f64), __builtin_convertvector(x.hi, half_f64)};
+}
+INLINE vf64 convert_f64(vf64 x) { return x; }
+INLINE vf64 convert_f64(mask x) { return convert_f64(-x.bits); }
+INLINE vi64 convert_i64(vi64 x) { return x; }
+INLINE vi64 convert_i64(vi32 x) {
+    return {__builtin_convertvector(low_half(x), half_i64), __builtin_convertvector(high_half(x), half_i64)};
+}
+INLINE vi64 convert_i64(mask x) { return convert_i64(-x.bits); }
+INLINE vi64 convert_i64(vf64 x) {
+    vf64 low = splat(-9223372036854775808.0), high = splat(9223372036854775808.0);
+    mask fits = (x >= low) & (x < high);
+    vf64 y = select(fits, x, low);
+    return {__builtin_convertvector(y.lo, half_i64), __builtin_convertvector(y.hi, half_i64)};
+}
+INLINE vi64 convert_i64(vf32 x) { return convert_i64(convert_f64(x)); }
+INLINE vi32 convert_i32(vi32 x) { return x; }
+INLINE vi32 convert_i32(mask x) { return -x.bits; }
+INLINE vi32 convert_i32(vi64 x) {
+    return join_i32(__builtin_convertvector(x.lo, half_i32), __builtin_convertvector(x.hi, half_i32));
+}
+INLINE vi32 convert_i32(vf32 x) {
+    vf32 low = splat(-2147483648.0f);
+    mask fits = {(x >= low) & (x < -low)};
+    return __builtin_convertvector(select(fits, x, low), vi32);
+}
+INLINE vi32 convert_i32(vf64 x) {
+    vi32 r{};
+    for (int i = 0; i < LANES; ++i) r[i] = convert_i32(lane(x, i));
+    return r;
+}
+INLINE mask convert_bool(vf32 x) { return {x != 0.0f}; }
+INLINE mask convert_bool(vi32 x) { return {x != 0}; }
+INLINE mask convert_bool(vi64 x) { return x != vi64{}; }
+INLINE mask convert_bool(vf64 x) { return x != vf64{}; }
+INLINE mask convert_bool(mask x) { return x; }
+
+// ---- memory ----------------------------------------------------------------------------------------------------------------
+// load(p), load(p, n): n lanes are read, the others are zero. store(p, v), store(p, v, n): n lanes are written.
+INLINE vf32 load(const float *p) { return *(const mem_f32 *)p; }
+INLINE vi32 load(const int32_t *p) { return *(const mem_i32 *)p; }
+INLINE vi32 load(const int16_t *p) { return __builtin_convertvector(*(const mem_i16 *)p, vi32); }
+INLINE vi32 load(const int8_t *p) { return __builtin_convertvector(*(const mem_i8 *)p, vi32); }
+INLINE vi32 load(const uint8_t *p) { return __builtin_convertvector(*(const mem_u8 *)p, vi32); }
+INLINE mask load(const bool *p) { return {__builtin_convertvector(*(const mem_u8 *)p, vi32) != 0}; }
+INLINE vf32 load(const bfloat16 *p) { return widen_bf16(*(const mem_u16 *)p); }
+INLINE vf32 load(const float16 *p) { return widen_f16(*(const mem_u16 *)p); }
+INLINE vi64 load(const int64_t *p) { return {*(const mem_i64 *)p, *(const mem_i64 *)(p + HALF)}; }
+INLINE vf64 load(const double *p) { return {*(const mem_f64 *)p, *(const mem_f64 *)(p + HALF)}; }
+
+INLINE void store(float *p, vf32 v) { *(mem_f32 *)p = v; }
+INLINE void store(int32_t *p, vi32 v) { *(mem_i32 *)p = v; }
+INLINE void store(int16_t *p, vi32 v) { *(mem_i16 *)p = __builtin_convertvector(v, vi16); }
+INLINE void store(int8_t *p, vi32 v) { *(mem_i8 *)p = __builtin_convertvector(v, vi8); }
+INLINE void store(uint8_t *p, vi32 v) { *(mem_i8 *)p = __builtin_convertvector(v, vi8); }
+INLINE void store(bool *p, mask v) { *(mem_i8 *)p = __builtin_convertvector(-v.bits, vi8); }
+INLINE void store(bfloat16 *p, vf32 v) { *(mem_u16 *)p = narrow_bf16(v); }
+INLINE void store(float16 *p, vf32 v) { *(mem_u16 *)p = narrow_f16(v); }
+INLINE void store(int64_t *p, vi64 v) {
+    *(mem_i64 *)p = v.lo;
+    *(mem_i64 *)(p + HALF) = v.hi;
+}
+INLINE void store(double *p, vf64 v) {
+    *(mem_f64 *)p = v.lo;
+    *(mem_f64 *)(p + HALF) = v.hi;
+}
+#ifdef SIMD_AVX512
+INLINE vf32 load(const float *p, int n) { return __builtin_ia32_loadups512_mask(p, vf32{}, bitmask(n)); }
+INLINE vi32 load(const int32_t *p, int n) { return __builtin_ia32_loaddqusi512_mask(p, vi32{}, bitmask(n)); }
+INLINE void store(float *p, vf32 v, int n) { __builtin_ia32_storeups512_mask(p, v, bitmask(n)); }
+INLINE void store(int32_t *p, vi32 v, int n) { __builtin_ia32_storedqusi512_mask(p, v, bitmask(n)); }
+#else
+INLINE vf32 load(const float *p, int n) {
+    vf32 r{};
+    __builtin_memcpy(&r, p, 4 * n);
+    return r;
+}
+INLINE vi32 load(const int32_t *p, int n) {
+    vi32 r{};
+    __builtin_memcpy(&r, p, 4 * n);
+    return r;
+}
+INLINE void store(float *p, vf32 v, int n) { __builtin_memcpy(p, &v, 4 * n); }
+INLINE void store(int32_t *p, vi32 v, int n) { __builtin_memcpy(p, &v, 4 * n); }
+#endif
+// the rest go through a full vector on the stack
+template <class P> INLINE auto load(const P *p, int n) {
+    P whole[LANES] = {};
+    __builtin_memcpy(whole, p, sizeof(P) * n);
+    return load((const P *)whole);
+}
+template <class P, class V> INLINE void store(P *p, V v, int n) {
+    P whole[LANES];
+    store((P *)whole, v);
+    __builtin_memcpy(p, whole, sizeof(P) * n);
+}
+
+// scalars: the same names, so that one text serves both
+INLINE float load_one(const float *p) { return *p; }
+INLINE int32_t load_one(const int32_t *p) { return *p; }
+INLINE int32_t load_one(const int16_t *p) { return *p; }
+INLINE int32_t load_one(const int8_t *p) { return *p; }
+INLINE int32_t load_one(const uint8_t *p) { return *p; }
+INLINE bool load_one(const bool *p) { return *p; }
+INLINE float load_one(const bfloat16 *p) { return widen(*p); }
+INLINE float load_one(const float16 *p) { return widen(*p); }
+INLINE int64_t load_one(const int64_t *p) { return *p; }
+INLINE double load_one(const double *p) { return *p; }
+INLINE void store_one(float *p, float v) { *p = v; }
+INLINE void store_one(int32_t *p, int32_t v) { *p = v; }
+INLINE void store_one(int16_t *p, int32_t v) { *p = (int16_t)v; }
+INLINE void store_one(int8_t *p, int32_t v) { *p = (int8_t)v; }
+INLINE void store_one(uint8_t *p, int32_t v) { *p = (uint8_t)v; }
+INLINE void store_one(bool *p, bool v) { *p = v; }
+INLINE void store_one(bfloat16 *p, float v) { p->bits = bfloat16_bits(v); }
+INLINE void store_one(float16 *p, float v) { p->bits = float16_bits(v); }
+INLINE void store_one(int64_t *p, int64_t v) { *p = v; }
+INLINE void store_one(double *p, double v) { *p = v; }
+
+// p[index[i]] for the first n lanes; the others are zero
+template <class P> INLINE auto gather(const P *p, vi32 index, int n) {
+    decltype(load(p)) r{};
+    for (int i = 0; i < n; ++i) set_lane(r, i, load_one(p + index[i]));
+    return r;
+}
+template <class P> INLINE auto gather(const P *p, vi64 index, int n) {
+    decltype(load(p)) r{};
+    for (int i = 0; i < n; ++i) set_lane(r, i, load_one(p + lane(index, i)));
+    return r;
+}
+// only lanes of the mask are read
+template <class P, class I> INLINE auto gather(const P *p, I index, mask m, int n) {
+    decltype(load(p)) r{};
+    for (int i = 0; i < n; ++i)
+        if (m.bits[i]) set_lane(r, i, load_one(p + lane(index, i)));
+    return r;
+}
+#ifdef SIMD_AVX512
+INLINE vf32 gather(const float *p, vi32 index, int n) {
+    return __builtin_ia32_gathersiv16sf(vf32{}, p, index, bitmask(n), 4);
+}
+INLINE vf32 gather(const float *p, vi32 index, mask m, int n) {
+    return __builtin_ia32_gathersiv16sf(vf32{}, p, index, (uint16_t)(bitmask(n) & bitmask(m)), 4);
+}
+#endif
+template <class P, class I, class V> INLINE void scatter(P *p, I index, V v, int n) {
+    for (int i = 0; i < n; ++i) store_one(p + lane(index, i), lane(v, i));
+}
+// contiguous load of the lanes in the mask
+template <class P> INLINE auto load_masked(const P *p, mask m, int n) {
+    if (n == LANES && all(m)) return load(p);
+    decltype(load(p)) r{};
+    for (int i = 0; i < n; ++i)
+        if (m.bits[i]) set_lane(r, i, load_one(p + i));
+    return r;
+}
+#ifdef SIMD_AVX512
+INLINE vf32 load_masked(const float *p, mask m, int n) {
+    return __builtin_ia32_loadups512_mask(p, vf32{}, (uint16_t)(bitmask(n) & bitmask(m)));
+}
+#endif
+// LANES values that are `stride` elements apart
+template <class P> INLINE auto load_strided(const P *p, int64_t stride, int n) {
+    decltype(load(p)) r{};
+    for (int i = 0; i < n; ++i) set_lane(r, i, load_one(p + i * stride));
+    return r;
+}
+template <class P, class V> INLINE void store_strided(P *p, int64_t stride, V v, int n) {
+    for (int i = 0; i < n; ++i) store_one(p + i * stride, lane(v, i));
+}
+template <class P, class S> INLINE void add_atomic(P *p, S v) {
+#pragma omp atomic
+    *p += v;
+}
+
+// ---- indices that come from tensors ----------------------------------------------------------------------------------------
+// Python's negative indices wrap; one that is out of range is reported (kernel_abi.md) and replaced by 0.
+INLINE int64_t wrap_index(int64_t i, int64_t size) { return i < 0 ? i + size : i; }
+static __attribute__((noinline, cold)) void report_index(int64_t i, int64_t size, int64_t *error) {
+#pragma omp critical(index_error)
+    if (!error[0]) {
+        error[1] = i;
+        error[2] = size;
+        error[0] = 1;
+    }
+}
+INLINE int64_t check_index(int64_t i, int64_t size, int64_t *error) {
+    if (__builtin_expect(i < -size || i >= size, 0)) {
+        report_index(i, size, error);
+        return 0;
+    }
+    return wrap_index(i, size);
+}
+INLINE vi64 wrap_index(vi64 i, int64_t size) { return select(i < vi64{}, i + splat(size), i); }
+INLINE vi64 check_index(vi64 i, int64_t size, int64_t *error, int n) {
+    mask bad = ((i < splat(-size)) | (i >= splat(size))) & first_lanes(n);
+    if (__builtin_expect(any(bad), 0))
+        for (int k = 0; k < n; ++k)
+            if (lane(bad, k)) {
+                report_index(lane(i, k), size, error);
+                set_lane(i, k, (int64_t)0);
+            }
+    return wrap_index(i, size);
+}
+
+#include "vec_math.h"

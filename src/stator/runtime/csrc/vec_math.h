@@ -1,0 +1,594 @@
+// Elementary functions on the types of vec.h, for vectors and for scalars, under the names of the loop vocabulary:
+// op_exp(x), op_maximum(a, b), ... Error bounds of the float versions are in docs/math.md and tested.
+//
+// Sources of the methods: argument reduction with a constant split in high and low parts, W. J. Cody and W. Waite,
+// "Software Manual for the Elementary Functions" (1980); log1p's correction term, W. Kahan; polynomials were fitted for this
+// file by Lawson's iteratively reweighted least squares on Chebyshev nodes in 50 digits (near-minimax), then rounded.
+// Doubles call libm lane by lane.
+#pragma once
+#include "vec.h"
+
+#define LANEWISE(name, function, T, V) \
+    INLINE V name(V x) { \
+        V r = x; \
+        for (int i = 0; i < LANES; ++i) set_lane(r, i, (T)function(lane(x, i))); \
+        return r; \
+    }
+#define LANEWISE2(name, function, T, V) \
+    INLINE V name(V x, V y) { \
+        V r = x; \
+        for (int i = 0; i < LANES; ++i) set_lane(r, i, (T)function(lane(x, i), lane(y, i))); \
+        return r; \
+    }
+// from libm, for every floating type
+#define LIBM_SCALAR(name, function) \
+    INLINE float name(float x) { return __builtin_##function##f(x); } \
+    INLINE double name(double x) { return __builtin_##function(x); }
+#define LIBM_DOUBLE(name, function) LIBM_SCALAR(name, function) LANEWISE(name, __builtin_##function, double, vf64)
+#define LIBM(name, function) LIBM_DOUBLE(name, function) LANEWISE(name, __builtin_##function##f, float, vf32)
+
+// ---- fused multiply-add, square root, rounding -----------------------------------------------------------------------------
+#ifdef SIMD_AVX512
+INLINE vf32 fmadd(vf32 a, vf32 b, vf32 c) { return __builtin_ia32_vfmaddps512_mask(a, b, c, (uint16_t)-1, 4); }
+INLINE vf32 op_sqrt(vf32 x) { return __builtin_ia32_sqrtps512_mask(x, vf32{}, (short)-1, 4); }
+INLINE vf32 op_floor(vf32 x) { return __builtin_ia32_rndscaleps_mask(x, 1, x, (short)-1, 4); }
+INLINE vf32 op_ceil(vf32 x) { return __builtin_ia32_rndscaleps_mask(x, 2, x, (short)-1, 4); }
+INLINE vf32 op_trunc(vf32 x) { return __builtin_ia32_rndscaleps_mask(x, 3, x, (short)-1, 4); }
+INLINE vf32 op_round(vf32 x) { return __builtin_ia32_rndscaleps_mask(x, 0, x, (short)-1, 4); }
+#elif defined(SIMD_AVX2)
+INLINE vf32 fmadd(vf32 a, vf32 b, vf32 c) {
+    return (vf32)__builtin_ia32_vfmaddps256((x86_f32x8)a, (x86_f32x8)b, (x86_f32x8)c);
+}
+INLINE vf32 op_sqrt(vf32 x) { return (vf32)__builtin_ia32_sqrtps256((x86_f32x8)x); }
+INLINE vf32 op_floor(vf32 x) { return (vf32)__builtin_ia32_roundps256((x86_f32x8)x, 1); }
+INLINE vf32 op_ceil(vf32 x) { return (vf32)__builtin_ia32_roundps256((x86_f32x8)x, 2); }
+INLINE vf32 op_trunc(vf32 x) { return (vf32)__builtin_ia32_roundps256((x86_f32x8)x, 3); }
+INLINE vf32 op_round(vf32 x) { return (vf32)__builtin_ia32_roundps256((x86_f32x8)x, 0); }
+#else
+INLINE vf32 fmadd(vf32 a, vf32 b, vf32 c) {
+    vf32 r{};
+    for (int i = 0; i < LANES; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return r;
+}
+LANEWISE(op_sqrt, __builtin_sqrtf, float, vf32)
+LANEWISE(op_floor, __builtin_floorf, float, vf32)
+LANEWISE(op_ceil, __builtin_ceilf, float, vf32)
+LANEWISE(op_trunc, __builtin_truncf, float, vf32)
+LANEWISE(op_round, __builtin_rintf, float, vf32)
+#endif
+LIBM_DOUBLE(op_sqrt, sqrt)
+LIBM_DOUBLE(op_floor, floor)
+LIBM_DOUBLE(op_ceil, ceil)
+LIBM_DOUBLE(op_trunc, trunc)
+LIBM_DOUBLE(op_round, rint)
+INLINE vf32 fmadd(vf32 a, vf32 b, float c) { return fmadd(a, b, splat(c)); }
+INLINE vf32 fmadd(vf32 a, float b, float c) { return fmadd(a, splat(b), splat(c)); }
+INLINE vf32 fmadd(vf32 a, float b, vf32 c) { return fmadd(a, splat(b), c); }
+
+INLINE vf32 op_rsqrt(vf32 x) { return 1.0f / op_sqrt(x); }
+INLINE float op_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+INLINE vf64 op_rsqrt(vf64 x) { return splat(1.0) / op_sqrt(x); }
+INLINE double op_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+INLINE vf32 op_reciprocal(vf32 x) { return 1.0f / x; }
+INLINE float op_reciprocal(float x) { return 1.0f / x; }
+INLINE vf64 op_reciprocal(vf64 x) { return splat(1.0) / x; }
+INLINE double op_reciprocal(double x) { return 1.0 / x; }
+
+INLINE vf32 op_abs(vf32 x) { return (vf32)((vi32)x & 0x7fffffff); }
+INLINE float op_abs(float x) { return __builtin_fabsf(x); }
+INLINE double op_abs(double x) { return __builtin_fabs(x); }
+INLINE vf64 op_abs(vf64 x) {
+    half_i64 m = half_i64{} + 0x7fffffffffffffffll;
+    return {(half_f64)((half_i64)x.lo & m), (half_f64)((half_i64)x.hi & m)};
+}
+INLINE int32_t op_abs(int32_t x) { return x < 0 ? (int32_t)(0u - (uint32_t)x) : x; }
+INLINE int64_t op_abs(int64_t x) { return x < 0 ? (int64_t)(0ull - (uint64_t)x) : x; }
+INLINE vi32 op_abs(vi32 x) { return x < 0 ? -x : x; }
+INLINE vi64 op_abs(vi64 x) { return select(x < vi64{}, -x, x); }
+INLINE vf32 copy_sign(vf32 magnitude, vf32 sign) {
+    return (vf32)(((vi32)magnitude & 0x7fffffff) | ((vi32)sign & (int32_t)0x80000000));
+}
+
+// ---- exponentials ------------------------------------------------------------------------------------------------------------
+INLINE vf32 power_of_two(vi32 n) { return (vf32)((n + 127) << 23); }  // for -127 < n < 128
+// x * 2^n with one rounding, for any n a float exponent can need
+#ifdef SIMD_AVX512
+INLINE vf32 scale(vf32 x, vf32 n) { return __builtin_ia32_scalefps512_mask(x, n, x, (short)-1, 4); }
+#else
+INLINE vf32 scale(vf32 x, vf32 n) {
+    vi32 k = __builtin_convertvector(n, vi32), first = k >> 1;
+    return x * power_of_two(first) * power_of_two(k - first);
+}
+#endif
+// (e^r - 1 - r) / r^2 for |r| <= log(2)/2
+INLINE vf32 exp_polynomial(vf32 r) {
+    vf32 p = fmadd(r, 0x1.6db494p-10f, 0x1.123be8p-7f);
+    p = fmadd(p, r, 0x1.55545ep-5f);
+    p = fmadd(p, r, 0x1.55548ep-3f);
+    return fmadd(p, r, 0.5f);
+}
+INLINE vf32 op_exp(vf32 x) {
+    // beyond these the result is 0 or inf anyway; written so that a NaN stays
+    x = x > 89.0f ? splat(89.0f) : x;
+    x = x < -104.0f ? splat(-104.0f) : x;
+    vf32 n = op_round(x * 1.44269504088896340736f);
+    vf32 r = fmadd(n, -0x1.62e4p-1f, x);  // log(2), high part: n times it is exact
+    r = fmadd(n, -0x1.7f7d1cp-20f, r);
+    vf32 p = fmadd(exp_polynomial(r), r * r, r) + 1.0f;
+    return scale(p, n);
+}
+INLINE vf32 op_exp2(vf32 x) {
+    x = x > 129.0f ? splat(129.0f) : x;
+    x = x < -151.0f ? splat(-151.0f) : x;
+    vf32 n = op_round(x);
+    vf32 r = (x - n) * 0.693147180559945309417f;
+    return scale(fmadd(exp_polynomial(r), r * r, r) + 1.0f, n);
+}
+INLINE vf32 op_expm1(vf32 x) {
+    vf32 y = x > 89.0f ? splat(89.0f) : x;
+    y = y < -18.0f ? splat(-18.0f) : y;
+    vf32 n = op_round(y * 1.44269504088896340736f);
+    vf32 r = fmadd(n, -0x1.62e4p-1f, y);
+    r = fmadd(n, -0x1.7f7d1cp-20f, r);
+    vf32 p = fmadd(exp_polynomial(r), r * r, r);  // e^r - 1
+    vi32 k = __builtin_convertvector(n, vi32) - 1;
+    vf32 half = power_of_two(k);  // 2^n may overflow where the result does not
+    vf32 q = fmadd(p, half, half - 0.5f) * 2.0f;
+    return x == 0.0f ? x : q;  // keeps -0
+}
+LIBM_DOUBLE(op_exp, exp)
+LIBM_DOUBLE(op_exp2, exp2)
+LIBM_DOUBLE(op_expm1, expm1)
+
+// ---- logarithms ----------------------------------------------------------------------------------------------------------------
+// Splits positive finite x into 2^n * (1 + f), sqrt(1/2) <= 1 + f < sqrt(2).
+INLINE vf32 split_exponent(vf32 x, vf32 &n) {
+    mask tiny = {x < 1.17549435e-38f};
+    vi32 b = (vi32)select(tiny, x * 8388608.0f, x);
+    vi32 k = (b - 0x3f3504f3) >> 23;  // 0x3f3504f3: sqrt(1/2)
+    vf32 m = (vf32)(b - (k << 23));
+    n = __builtin_convertvector(k, vf32) - (vf32)((vi32)splat(23.0f) & tiny.bits);
+    return m - 1.0f;
+}
+// log(1 + f) - f
+INLINE vf32 log_polynomial(vf32 f) {
+    vf32 p = fmadd(f, 0x1.1b3206p-4f, -0x1.e2e182p-4f);
+    p = fmadd(p, f, 0x1.e653d8p-4f);
+    p = fmadd(p, f, -0x1.fb44c8p-4f);
+    p = fmadd(p, f, 0x1.2332a2p-3f);
+    p = fmadd(p, f, -0x1.5562d6p-3f);
+    p = fmadd(p, f, 0x1.99a546p-3f);
+    p = fmadd(p, f, -0x1.ffffeep-3f);
+    p = fmadd(p, f, 0x1.555546p-2f);
+    vf32 f2 = f * f;
+    return fmadd(p * f, f2, f2 * -0.5f);
+}
+INLINE vf32 log_edges(vf32 x, vf32 r) {
+    r = x == 0.0f ? splat(-__builtin_inff()) : r;
+    r = x == __builtin_inff() ? x : r;
+    return x >= 0.0f ? r : splat(__builtin_nanf(""));
+}
+INLINE vf32 op_log(vf32 x) {
+    vf32 n, f = split_exponent(x, n);
+    vf32 p = fmadd(n, -2.12194440e-4f, log_polynomial(f));  // log(2) = 0.693359375 - 2.12194440e-4
+    return log_edges(x, fmadd(n, 0.693359375f, p + f));
+}
+INLINE vf32 op_log2(vf32 x) {
+    vf32 n, f = split_exponent(x, n), p = log_polynomial(f);
+    // (f + p) * log2(e), the leading product with its rounding error
+    vf32 e = splat(1.44269504088896340736f), t = f * e, low = fmadd(f, e, -t);
+    low = fmadd(f, 1.925963033500887e-8f, low);
+    return log_edges(x, n + (t + fmadd(p, e, low)));
+}
+INLINE vf32 op_log10(vf32 x) {
+    vf32 n, f = split_exponent(x, n), p = log_polynomial(f);
+    vf32 e = splat(0.43429448190325182765f), t = f * e, low = fmadd(f, e, -t);
+    low = fmadd(f, -1.010305011e-8f, low);
+    low = fmadd(n, 4.605038981e-6f, low + p * e);  // log10(2) = 0.301025390625 + 4.605038981e-6
+    return log_edges(x, fmadd(n, 0.301025390625f, t + low));
+}
+INLINE vf32 op_log1p(vf32 x) {
+    vf32 u = 1.0f + x;
+    vf32 n, f = split_exponent(u, n);
+    mask near = {(x > -0.2928f) & (x < 0.4142f)};
+    vf32 lost = (op_abs(x) < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x)) / u;  // what 1 + x rounded away
+    f = select(near, x, f);
+    n = select(near, vf32{}, n);
+    lost = select(near, vf32{}, lost);
+    vf32 p = fmadd(n, -2.12194440e-4f, log_polynomial(f) + lost);
+    vf32 r = log_edges(u, fmadd(n, 0.693359375f, p + f));
+    return x == 0.0f ? x : r;  // keeps -0
+}
+LIBM_DOUBLE(op_log, log)
+LIBM_DOUBLE(op_log2, log2)
+LIBM_DOUBLE(op_log10, log10)
+LIBM_DOUBLE(op_log1p, log1p)
+
+// ---- tanh, sigmoid ---------------------------------------------------------------------------------------------------------------
+INLINE vf32 op_tanh(vf32 x) {
+    vf32 a = op_abs(x);
+    a = a > 10.0f ? splat(10.0f) : a;
+    vf32 t = op_expm1(a + a);
+    return copy_sign(t / (t + 2.0f), x);
+}
+INLINE vf32 op_sigmoid(vf32 x) {
+    vf32 e = op_exp(-op_abs(x));
+    return (x >= 0.0f ? splat(1.0f) : e) / (1.0f + e) + (x != x ? x : vf32{});
+}
+INLINE float op_sigmoid(float x) { return 1.0f / (1.0f + __builtin_expf(-x)); }
+INLINE double op_sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
+LANEWISE(op_sigmoid, op_sigmoid, double, vf64)
+LIBM_DOUBLE(op_tanh, tanh)
+
+// ---- error function ----------------------------------------------------------------------------------------------------------------
+// |x| <= 1: x P(x^2); beyond: 1 - exp(-Q(|x|)), Q fitted to -log(erfc), weighted by erfc.
+INLINE vf32 op_erf(vf32 x) {
+    vf32 a = op_abs(x), t = x * x;
+    vf32 p = fmadd(t, 0x1.4ae3e8p-14f, -0x1.a48596p-11f);
+    p = fmadd(p, t, 0x1.5419e8p-8f);
+    p = fmadd(p, t, -0x1.b7fbb2p-6f);
+    p = fmadd(p, t, 0x1.ce2d2p-4f);
+    p = fmadd(p, t, -0x1.81273ep-2f);
+    p = fmadd(p, t, 0x1.20dd74p+0f) * x;
+    vf32 b = a > 4.0f ? splat(4.0f) : a;
+    vf32 q = fmadd(b, 0x1.6bdf76p-16f, -0x1.cecbcp-12f);
+    q = fmadd(q, b, 0x1.138e9p-8f);
+    q = fmadd(q, b, -0x1.9d0448p-6f);
+    q = fmadd(q, b, 0x1.bc159ap-4f);
+    q = fmadd(q, b, 0x1.443558p-1f);
+    q = fmadd(q, b, 0x1.212c1p+0f);
+    q = fmadd(q, b, -0x1.8a7364p-13f);
+    q = copy_sign(1.0f - op_exp(-q), x);
+    return a > 1.0f ? q : p;
+}
+// erfc(x) = exp(-x^2) R(x) for x >= 0, R(x) (1 + 2x) a polynomial in (x - 2) / (x + 2); 2 - erfc(-x) for x < 0.
+INLINE vf32 op_erfc(vf32 x) {
+    vf32 a = op_abs(x);
+    a = a > 10.5f ? splat(10.5f) : a;
+    vf32 q = (a - 2.0f) / (a + 2.0f);
+    vf32 r = fmadd(q, 0x1.14a0bcp-15f, -0x1.727584p-12f);
+    r = fmadd(r, q, -0x1.48f6160p-10f);
+    r = fmadd(r, q, 0x1.4b1da6p-10f);
+    r = fmadd(r, q, 0x1.1b01d8p-7f);
+    r = fmadd(r, q, -0x1.0780ccp-7f);
+    r = fmadd(r, q, -0x1.bc0b14p-5f);
+    r = fmadd(r, q, 0x1.4ffaeap-3f);
+    r = fmadd(r, q, -0x1.540848p-3f);
+    r = fmadd(r, q, -0x1.7bf5fcp-4f);
+    r = fmadd(r, q, 0x1.46e80ep+0f);
+    vf32 d = fmadd(a, 2.0f, 1.0f);
+    vf32 y = r / d;
+    y = y + fmadd(y, -d, r) / d;
+    vf32 s = a * a, low = fmadd(a, a, -s);  // x^2 = s + low
+    // exp(-s) in the reach of denormals loses bits when it comes first, so the factors are joined before the last scaling
+    vf32 n = op_round(s * -1.44269504088896340736f);
+    vf32 t = fmadd(n, -0x1.62e4p-1f, -s);
+    t = fmadd(n, -0x1.7f7d1cp-20f, t) - low;
+    vf32 e = fmadd(exp_polynomial(t), t * t, t);
+    y = scale(fmadd(y, e, y), n);
+    vf32 result = x < 0.0f ? 2.0f - y : y;
+    return x != x ? x : result;
+}
+LIBM_DOUBLE(op_erf, erf)
+LIBM_DOUBLE(op_erfc, erfc)
+
+// ---- trigonometric -------------------------------------------------------------------------------------------------------------------
+// r = x - n pi/2 with pi/2 in three parts; good to |x| < 2^16, beyond which lanes go to libm.
+INLINE vf32 reduce_quadrant(vf32 x, vi32 &quadrant) {
+    vf32 n = op_round(x * 0.636619772367581343076f);
+    vf32 r = fmadd(n, -0x1.921fb6p+0f, x);
+    r = fmadd(n, 0x1.777a5cp-25f, r);
+    r = fmadd(n, 0x1.ee59dap-50f, r);
+    quadrant = __builtin_convertvector(n, vi32);
+    return r;
+}
+INLINE vf32 sin_or_cos(vf32 r, vi32 quadrant) {
+    vf32 t = r * r;
+    vf32 s = fmadd(t, 0x1.6cd5dap-19f, -0x1.a00f94p-13f);
+    s = fmadd(s, t, 0x1.111108p-7f);
+    s = fmadd(s, t, -0x1.555556p-3f);
+    s = fmadd(s * t, r, r);
+    vf32 c = fmadd(t, -0x1.2428fp-22f, 0x1.a01118p-16f);
+    c = fmadd(c, t, -0x1.6c16b8p-10f);
+    c = fmadd(c, t, 0x1.555556p-5f);
+    c = fmadd(c, t * t, fmadd(t, -0.5f, 1.0f));
+    vf32 y = (quadrant & 1) != 0 ? c : s;
+    return (vf32)((vi32)y ^ ((quadrant & 2) << 30));
+}
+LIBM_DOUBLE(op_sin, sin)
+LIBM_DOUBLE(op_cos, cos)
+static __attribute__((noinline)) vf32 sin_far(vf32 x) {
+    for (int i = 0; i < LANES; ++i) x[i] = __builtin_sinf(x[i]);
+    return x;
+}
+static __attribute__((noinline)) vf32 cos_far(vf32 x) {
+    for (int i = 0; i < LANES; ++i) x[i] = __builtin_cosf(x[i]);
+    return x;
+}
+INLINE vf32 op_sin(vf32 x) {
+    if (!all(mask{op_abs(x) < 65536.0f})) return sin_far(x);
+    vi32 q;
+    vf32 r = reduce_quadrant(x, q);
+    vf32 y = sin_or_cos(r, q);
+    return x == 0.0f ? x : y;
+}
+INLINE vf32 op_cos(vf32 x) {
+    if (!all(mask{op_abs(x) < 65536.0f})) return cos_far(x);
+    vi32 q;
+    vf32 r = reduce_quadrant(x, q);
+    return sin_or_cos(r, q + 1);
+}
+LIBM(op_tan, tan)
+LIBM(op_asin, asin)
+LIBM(op_acos, acos)
+LIBM(op_atan, atan)
+LIBM(op_sinh, sinh)
+LIBM(op_cosh, cosh)
+LIBM(op_asinh, asinh)
+LIBM(op_acosh, acosh)
+LIBM(op_atanh, atanh)
+LIBM(op_lgamma, lgamma)
+
+#define LIBM2(name, function) \
+    INLINE float name(float x, float y) { return __builtin_##function##f(x, y); } \
+    INLINE double name(double x, double y) { return __builtin_##function(x, y); } \
+    LANEWISE2(name, __builtin_##function##f, float, vf32) \
+    LANEWISE2(name, __builtin_##function, double, vf64)
+LIBM2(op_atan2, atan2)
+LIBM2(op_hypot, hypot)
+LIBM2(op_nextafter, nextafter)
+LIBM2(op_copysign, copysign)
+LIBM2(op_fmod, fmod)
+
+// ---- power -----------------------------------------------------------------------------------------------------------------------------
+// For x > 0 in double: 2^(y log2(x)), log2 by the series of atanh, 2^r by Taylor to r^9; both to about 2^-40, so that the
+// float result is within one rounding. Lanes with x <= 0, and not finite ones, go to libm.
+INLINE half_f64 power_half(half_f32 xs, half_f32 ys) {
+    half_f64 x = __builtin_convertvector(xs, half_f64), y = __builtin_convertvector(ys, half_f64);
+    half_i64 b = (half_i64)x;
+    half_i64 k = (b - 0x3fe6a09e667f3bcdll) >> 52;
+    half_f64 m = (half_f64)(b - (k << 52));
+    half_f64 z = (m - 1.0) / (m + 1.0), w = z * z;
+    half_f64 p = 0.11111111111111111 + w * (0.090909090909090909 + w * (0.076923076923076923 + w * 0.07));
+    p = 0.33333333333333333 + w * (0.2 + w * (0.14285714285714286 + w * p));
+    half_f64 l = __builtin_convertvector(k, half_f64) + (z + z * w * p) * 2.885390081777926815;
+    half_f64 t = y * l;
+    t = t > 1000.0 ? half_f64{} + 1000.0 : t;
+    t = t < -1000.0 ? half_f64{} - 1000.0 : t;
+    half_f64 shifter = half_f64{} + 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
+    half_f64 shifted = t + shifter, n = shifted - shifter;
+    half_f64 r = (t - n) * 0.693147180559945309417;
+    half_f64 q = 1.0 / 5040 + r * (1.0 / 40320 + r * (1.0 / 362880));
+    q = 1.0 / 24 + r * (1.0 / 120 + r * (1.0 / 720 + r * q));
+    q = 1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6 + r * q)));
+    half_i64 exponent = ((half_i64)shifted - (half_i64)shifter + 1023) << 52;
+    return q * (half_f64)exponent;
+}
+static __attribute__((noinline)) vf32 power_lanes(vf32 x, vf32 y) {
+    for (int i = 0; i < LANES; ++i) x[i] = __builtin_powf(x[i], y[i]);
+    return x;
+}
+INLINE vf32 op_pow(vf32 x, vf32 y) {
+    mask plain = {(x > 0.0f) & (x < __builtin_inff()) & (op_abs(y) < __builtin_inff())};
+    if (!all(plain)) return power_lanes(x, y);
+    half_f64 lo = power_half(low_half(x), low_half(y)), hi = power_half(high_half(x), high_half(y));
+    return convert_f32(vf64{lo, hi});
+}
+INLINE float op_pow(float x, float y) { return __builtin_powf(x, y); }
+INLINE double op_pow(double x, double y) { return __builtin_pow(x, y); }
+LANEWISE2(op_pow, __builtin_pow, double, vf64)
+// integer powers wrap; a negative exponent gives 1/x truncated, as in ATen
+INLINE int64_t op_pow(int64_t x, int64_t n) {
+    if (n < 0) return x == 1 ? 1 : x == -1 ? (n % 2 ? -1 : 1) : 0;
+    uint64_t r = 1, b = (uint64_t)x;
+    for (; n; n >>= 1, b *= b)
+        if (n & 1) r *= b;
+    return (int64_t)r;
+}
+INLINE int32_t op_pow(int32_t x, int32_t n) { return (int32_t)op_pow((int64_t)x, (int64_t)n); }
+LANEWISE2(op_pow, op_pow, int32_t, vi32)
+LANEWISE2(op_pow, op_pow, int64_t, vi64)
+
+// ---- arithmetic that C++ and torch define differently, or that mixes types ---------------------------------------------------------
+#define ARITHMETIC(name, op) \
+    INLINE vf32 name(vf32 a, vf32 b) { return a op b; } \
+    INLINE vi32 name(vi32 a, vi32 b) { return (vi32)((vu32)a op(vu32) b); } \
+    INLINE vi64 name(vi64 a, vi64 b) { return a op b; } \
+    INLINE vf64 name(vf64 a, vf64 b) { return a op b; } \
+    INLINE float name(float a, float b) { return a op b; } \
+    INLINE double name(double a, double b) { return a op b; } \
+    INLINE int32_t name(int32_t a, int32_t b) { return (int32_t)((uint32_t)a op(uint32_t) b); } \
+    INLINE int64_t name(int64_t a, int64_t b) { return (int64_t)((uint64_t)a op(uint64_t) b); }
+ARITHMETIC(op_add, +) ARITHMETIC(op_sub, -) ARITHMETIC(op_mul, *)
+INLINE mask op_add(mask a, mask b) { return a | b; }
+INLINE mask op_mul(mask a, mask b) { return a & b; }
+INLINE bool op_add(bool a, bool b) { return a | b; }
+INLINE bool op_mul(bool a, bool b) { return a & b; }
+
+#define UNARY_ALL(name, expression_i, expression_f) \
+    INLINE int32_t name(int32_t x) { return expression_i; } \
+    INLINE int64_t name(int64_t x) { return expression_i; } \
+    INLINE float name(float x) { return expression_f; } \
+    INLINE double name(double x) { return expression_f; }
+INLINE vf32 op_neg(vf32 x) { return -x; }
+INLINE vi32 op_neg(vi32 x) { return (vi32)(0 - (vu32)x); }
+INLINE vi64 op_neg(vi64 x) { return -x; }
+INLINE vf64 op_neg(vf64 x) { return -x; }
+INLINE float op_neg(float x) { return -x; }
+INLINE double op_neg(double x) { return -x; }
+INLINE int32_t op_neg(int32_t x) { return (int32_t)(0u - (uint32_t)x); }
+INLINE int64_t op_neg(int64_t x) { return (int64_t)(0ull - (uint64_t)x); }
+
+INLINE vf32 op_div(vf32 a, vf32 b) { return a / b; }
+INLINE vf64 op_div(vf64 a, vf64 b) { return a / b; }
+INLINE float op_div(float a, float b) { return a / b; }
+INLINE double op_div(double a, double b) { return a / b; }
+// division of integers by zero is an error in ATen that tensors of a graph cannot raise: it gives 0 here, never a trap
+INLINE int32_t op_trunc_div(int32_t a, int32_t b) { return b == 0 ? 0 : b == -1 ? op_neg(a) : a / b; }
+INLINE int64_t op_trunc_div(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? op_neg(a) : a / b; }
+INLINE float op_trunc_div(float a, float b) { return __builtin_truncf(a / b); }
+INLINE double op_trunc_div(double a, double b) { return __builtin_trunc(a / b); }
+INLINE int32_t op_floor_div(int32_t a, int32_t b) {
+    int32_t q = op_trunc_div(a, b);
+    return b != 0 && b != -1 && a % b != 0 && ((a < 0) != (b < 0)) ? q - 1 : q;
+}
+INLINE int64_t op_floor_div(int64_t a, int64_t b) {
+    int64_t q = op_trunc_div(a, b);
+    return b != 0 && b != -1 && a % b != 0 && ((a < 0) != (b < 0)) ? q - 1 : q;
+}
+INLINE int32_t op_mod(int32_t a, int32_t b) {
+    if (b == 0 || b == -1) return 0;
+    int32_t r = a % b;
+    return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+}
+INLINE int64_t op_mod(int64_t a, int64_t b) {
+    if (b == 0 || b == -1) return 0;
+    int64_t r = a % b;
+    return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+}
+INLINE int32_t op_fmod(int32_t a, int32_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+INLINE int64_t op_fmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+INLINE float op_mod(float a, float b) {
+    float r = __builtin_fmodf(a, b);
+    return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+}
+INLINE double op_mod(double a, double b) {
+    double r = __builtin_fmod(a, b);
+    return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+}
+// Python's floor division of floats, by way of the remainder, as ATen does it
+template <class T> INLINE T float_floordiv(T a, T b, T r) {
+    if (b == 0) return a / b;
+    T q = (a - r) / b;
+    if (r != 0 && ((b < 0) != (r < 0))) q -= 1;
+    if (q == 0) return __builtin_copysign((T)0, a / b);
+    T whole = (T)__builtin_floor(q);
+    return q - whole > (T)0.5 ? whole + 1 : whole;
+}
+INLINE float op_floor_div(float a, float b) { return float_floordiv(a, b, __builtin_fmodf(a, b)); }
+INLINE double op_floor_div(double a, double b) { return float_floordiv(a, b, __builtin_fmod(a, b)); }
+#define LANEWISE2_NUMBERS(name) \
+    LANEWISE2(name, name, float, vf32) LANEWISE2(name, name, double, vf64) \
+    LANEWISE2(name, name, int32_t, vi32) LANEWISE2(name, name, int64_t, vi64)
+LANEWISE2_NUMBERS(op_floor_div)
+LANEWISE2_NUMBERS(op_mod)
+LANEWISE2(op_fmod, op_fmod, int32_t, vi32)
+LANEWISE2(op_fmod, op_fmod, int64_t, vi64)
+LANEWISE2(op_trunc_div, op_trunc_div, int32_t, vi32)
+LANEWISE2(op_trunc_div, op_trunc_div, int64_t, vi64)
+INLINE vf32 op_trunc_div(vf32 a, vf32 b) { return op_trunc(a / b); }
+INLINE vf64 op_trunc_div(vf64 a, vf64 b) { return op_trunc(a / b); }
+
+// a NaN on either side is the result
+INLINE vf32 op_maximum(vf32 a, vf32 b) {
+    vf32 m = a > b ? a : b;
+    return a != a ? a : m;
+}
+INLINE vf32 op_minimum(vf32 a, vf32 b) {
+    vf32 m = a < b ? a : b;
+    return a != a ? a : m;
+}
+INLINE vf64 op_maximum(vf64 a, vf64 b) { return select(a != a, a, select(a > b, a, b)); }
+INLINE vf64 op_minimum(vf64 a, vf64 b) { return select(a != a, a, select(a < b, a, b)); }
+INLINE vi32 op_maximum(vi32 a, vi32 b) { return a > b ? a : b; }
+INLINE vi32 op_minimum(vi32 a, vi32 b) { return a < b ? a : b; }
+INLINE vi64 op_maximum(vi64 a, vi64 b) { return select(a > b, a, b); }
+INLINE vi64 op_minimum(vi64 a, vi64 b) { return select(a < b, a, b); }
+INLINE mask op_maximum(mask a, mask b) { return a | b; }
+INLINE mask op_minimum(mask a, mask b) { return a & b; }
+template <class T> INLINE T op_maximum(T a, T b) { return a != a ? a : a > b ? a : b; }
+template <class T> INLINE T op_minimum(T a, T b) { return a != a ? a : a < b ? a : b; }
+
+// a NaN on one side is ignored
+INLINE vf32 op_fmax(vf32 a, vf32 b) { return b != b ? a : a > b ? a : b; }
+INLINE vf32 op_fmin(vf32 a, vf32 b) { return b != b ? a : a < b ? a : b; }
+INLINE vf64 op_fmax(vf64 a, vf64 b) { return select(b != b, a, select(a > b, a, b)); }
+INLINE vf64 op_fmin(vf64 a, vf64 b) { return select(b != b, a, select(a < b, a, b)); }
+template <class T> INLINE T op_fmax(T a, T b) { return b != b ? a : a > b ? a : b; }
+template <class T> INLINE T op_fmin(T a, T b) { return b != b ? a : a < b ? a : b; }
+
+INLINE mask op_isnan(vf32 x) { return {x != x}; }
+INLINE mask op_isnan(vf64 x) { return x != x; }
+template <class T> INLINE bool op_isnan(T x) { return x != x; }
+INLINE mask op_isinf(vf32 x) { return {op_abs(x) == __builtin_inff()}; }
+INLINE mask op_isinf(vf64 x) { return op_abs(x) == splat(__builtin_inf()); }
+INLINE bool op_isinf(float x) { return __builtin_fabsf(x) == __builtin_inff(); }
+INLINE bool op_isinf(double x) { return __builtin_fabs(x) == __builtin_inf(); }
+template <class T> INLINE T op_sign(T x) { return (T)((x > 0) - (x < 0)); }
+INLINE vf32 op_sign(vf32 x) { return x > 0.0f ? splat(1.0f) : x < 0.0f ? splat(-1.0f) : vf32{}; }
+INLINE vi32 op_sign(vi32 x) { return (x < 0) - (x > 0); }
+INLINE vf64 op_sign(vf64 x) { return select(x > vf64{}, splat(1.0), select(x < vf64{}, splat(-1.0), vf64{})); }
+INLINE vi64 op_sign(vi64 x) { return select(x > vi64{}, splat((int64_t)1), select(x < vi64{}, splat((int64_t)-1), vi64{})); }
+INLINE mask op_signbit(vf32 x) { return {(vi32)x < 0}; }
+INLINE bool op_signbit(float x) { return __builtin_signbit(x); }
+INLINE bool op_signbit(double x) { return __builtin_signbit(x); }
+INLINE vf32 op_relu(vf32 x) { return x < 0.0f ? vf32{} : x; }
+INLINE vf64 op_relu(vf64 x) { return select(x < vf64{}, vf64{}, x); }
+INLINE vi32 op_relu(vi32 x) { return x < 0 ? vi32{} : x; }
+INLINE vi64 op_relu(vi64 x) { return select(x < vi64{}, vi64{}, x); }
+template <class T> INLINE T op_relu(T x) { return x < 0 ? (T)0 : x; }
+
+INLINE mask op_logical_not(mask a) { return !a; }
+INLINE mask op_logical_not(vf32 a) { return {a == 0.0f}; }
+INLINE mask op_logical_not(vi32 a) { return {a == 0}; }
+INLINE mask op_logical_not(vf64 a) { return a == vf64{}; }
+INLINE mask op_logical_not(vi64 a) { return a == vi64{}; }
+template <class T> INLINE bool op_logical_not(T a) { return a == 0; }
+INLINE mask op_bitwise_not(mask a) { return !a; }
+INLINE bool op_bitwise_not(bool a) { return !a; }
+INLINE vi32 op_bitwise_not(vi32 a) { return ~a; }
+INLINE vi64 op_bitwise_not(vi64 a) { return ~a; }
+INLINE int32_t op_bitwise_not(int32_t a) { return ~a; }
+INLINE int64_t op_bitwise_not(int64_t a) { return ~a; }
+#define BITWISE(name, op) \
+    template <class T> INLINE T name(T a, T b) { return a op b; }
+BITWISE(op_bitwise_and, &) BITWISE(op_bitwise_or, |) BITWISE(op_bitwise_xor, ^)
+
+INLINE float bitcast_f32(int32_t x) { return bits_to_float((uint32_t)x); }
+INLINE int32_t bitcast_i32(float x) { return (int32_t)float_to_bits(x); }
+INLINE vf32 bitcast_f32(vi32 x) { return (vf32)x; }
+INLINE vi32 bitcast_i32(vf32 x) { return (vi32)x; }
+INLINE double bitcast_f64(int64_t x) {
+    double r;
+    __builtin_memcpy(&r, &x, 8);
+    return r;
+}
+INLINE int64_t bitcast_i64(double x) {
+    int64_t r;
+    __builtin_memcpy(&r, &x, 8);
+    return r;
+}
+INLINE vf64 bitcast_f64(vi64 x) { return {(half_f64)x.lo, (half_f64)x.hi}; }
+INLINE vi64 bitcast_i64(vf64 x) { return {(half_i64)x.lo, (half_i64)x.hi}; }
+// a shift by less than 0 or by the width or more: as ATen, zero (left) or the sign (right)
+INLINE int32_t op_lshift(int32_t a, int32_t n) { return n < 0 || n >= 32 ? 0 : (int32_t)((uint32_t)a << n); }
+INLINE int64_t op_lshift(int64_t a, int64_t n) { return n < 0 || n >= 64 ? 0 : (int64_t)((uint64_t)a << n); }
+INLINE int32_t op_rshift(int32_t a, int32_t n) { return a >> (n < 0 || n >= 32 ? 31 : n); }
+INLINE int64_t op_rshift(int64_t a, int64_t n) { return a >> (n < 0 || n >= 64 ? 63 : n); }
+LANEWISE2(op_lshift, op_lshift, int32_t, vi32)
+LANEWISE2(op_lshift, op_lshift, int64_t, vi64)
+LANEWISE2(op_rshift, op_rshift, int32_t, vi32)
+LANEWISE2(op_rshift, op_rshift, int64_t, vi64)
+
+// ---- horizontal reductions, in pairs -----------------------------------------------------------------------------------------------
+#define HORIZONTAL(name, combine, T, V) \
+    INLINE T name(V x) { \
+        T r[LANES]; \
+        for (int i = 0; i < LANES; ++i) r[i] = lane(x, i); \
+        for (int step = LANES / 2; step; step /= 2) \
+            for (int i = 0; i < step; ++i) r[i] = combine(r[i], r[i + step]); \
+        return r[0]; \
+    }
+#define HORIZONTAL_NUMBERS(name, combine) \
+    HORIZONTAL(name, combine, float, vf32) HORIZONTAL(name, combine, double, vf64) \
+    HORIZONTAL(name, combine, int32_t, vi32) HORIZONTAL(name, combine, int64_t, vi64)
+HORIZONTAL_NUMBERS(reduce_sum, op_add)
+HORIZONTAL_NUMBERS(reduce_prod, op_mul)
+HORIZONTAL_NUMBERS(reduce_max, op_maximum)
+HORIZONTAL_NUMBERS(reduce_min, op_minimum)
+HORIZONTAL(reduce_xor_sum, op_bitwise_xor, int32_t, vi32)
+HORIZONTAL(reduce_xor_sum, op_bitwise_xor, int64_t, vi64)
+INLINE bool reduce_any(mask m) { return any(m); }
+INLINE bool reduce_all(mask m) { return all(m); }
+INLINE bool reduce_max(mask m) { return any(m); }
+INLINE bool reduce_min(mask m) { return all(m); }
