@@ -1,0 +1,1 @@
+"""Importing this package registers every decomposition. One module per family of operators."""

@@ -1,0 +1,265 @@
+"""Arithmetic on sizes and strides: contiguity, memory formats, broadcasting, and the strides eager gives a new tensor.
+
+Works alike for ints and symbolic ints: only arithmetic and comparisons, never `int()`. No tensor is made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+Sizes = tuple[Any, ...]
+
+_contiguous: dict[Sizes, Sizes] = {}
+
+
+def contiguous_strides(shape: Sequence[Any]) -> Sizes:
+    """Row-major strides. A size of zero counts as one, as in eager."""
+    key = shape if type(shape) is tuple else tuple(shape)
+    try:
+        found = _contiguous.get(key)
+    except TypeError:  # a symbolic size cannot be hashed
+        return _row_major(key)
+    if found is None:
+        found = _contiguous[key] = _row_major(key)
+    return found
+
+
+def _row_major(shape: Sizes) -> Sizes:
+    strides = []
+    running = 1
+    for size in reversed(shape):
+        strides.append(running)
+        if size != 0:
+            running = running * size
+    return tuple(reversed(strides))
+
+
+def permuted_strides(shape: Sizes, innermost_first: Sequence[int]) -> Sizes:
+    """Dense strides where the dimensions vary in the given order, fastest first."""
+    strides: list[Any] = [1] * len(shape)
+    running = 1
+    for dim in innermost_first:
+        strides[dim] = running
+        if shape[dim] != 0:
+            running = running * shape[dim]
+    return tuple(strides)
+
+
+def channels_last_strides(shape: Sizes) -> Sizes:
+    """NHWC strides of a 4-d shape, NDHWC strides of a 5-d one."""
+    rank = len(shape)
+    return permuted_strides(shape, (1, *range(rank - 1, 1, -1), 0))
+
+
+def numel(shape: Sizes) -> Any:
+    count = 1
+    for size in shape:
+        count = count * size
+    return count
+
+
+def is_contiguous(shape: Sizes, strides: Sizes) -> bool:
+    if strides == contiguous_strides(shape):
+        return True
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size == 0:
+            return True
+        if size != 1:
+            if stride != expected:
+                return any(other == 0 for other in shape)
+            expected = expected * size
+    return True
+
+
+def is_channels_last(shape: Sizes, strides: Sizes) -> bool:
+    """Whether the elements lie densely in NHWC (4-d) or NDHWC (5-d) order."""
+    rank = len(shape)
+    if rank not in (4, 5):
+        return False
+    expected = 1
+    for dim in (1, *range(rank - 1, 1, -1), 0):
+        size = shape[dim]
+        if size != 1:
+            if strides[dim] != expected:
+                return False
+            expected = expected * size
+    return True
+
+
+def strides_like_channels_last(shape: Sizes, strides: Sizes) -> bool:
+    """Whether eager would suggest the channels-last format: the order of the strides says so and is not ambiguous."""
+    rank = len(shape)
+    if rank not in (4, 5) or strides[1] == 0:
+        return False
+    smallest = 0
+    for dim in (1, *range(rank - 1, 1, -1), 0):
+        size, stride = shape[dim], strides[dim]
+        if size == 0 or stride < smallest:
+            return False
+        if dim == 0 and smallest == strides[1]:
+            return False
+        smallest = stride * size if size > 1 else stride
+    return True
+
+
+def suggested_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes:
+    """Strides of a new tensor in the memory format eager would suggest from an input's shape and strides."""
+    if len(new_shape) == len(shape) and strides_like_channels_last(shape, strides):
+        return channels_last_strides(new_shape)
+    return contiguous_strides(new_shape)
+
+
+def format_strides(shape: Sizes, memory_format: torch.memory_format | None) -> Sizes:
+    """Strides of a new tensor in an explicit memory format; None means contiguous."""
+    if memory_format is torch.channels_last or memory_format is torch.channels_last_3d:
+        rank = 4 if memory_format is torch.channels_last else 5
+        if len(shape) != rank:
+            raise RuntimeError(f"required rank {rank} tensor to use {memory_format} format")
+        return channels_last_strides(shape)
+    return contiguous_strides(shape)
+
+
+def is_dense(shape: Sizes, strides: Sizes) -> bool:
+    """Whether the elements fill their storage without overlap or gaps, in some order of the dimensions."""
+    if is_contiguous(shape, strides):
+        return True
+    order = [dim for dim, size in enumerate(shape) if size > 1]
+    order.sort(key=lambda dim: strides[dim])
+    expected = 1
+    for dim in order:
+        if strides[dim] != expected:
+            return False
+        expected = expected * shape[dim]
+    return True
+
+
+def preserved_strides(shape: Sizes, strides: Sizes) -> Sizes:
+    """Strides of a copy that preserves the format: the same when dense, else dense in the same order."""
+    if is_dense(shape, strides):
+        return strides
+    return permuted_strides(shape, _stride_order(shape, (strides,)))
+
+
+def like_strides(shape: Sizes, strides: Sizes, memory_format: torch.memory_format | None) -> Sizes:
+    """Strides of `empty_like`, `clone` and their kin, where None means preserve."""
+    if memory_format is None or memory_format is torch.preserve_format:
+        return preserved_strides(shape, strides)
+    return format_strides(shape, memory_format)
+
+
+def broadcast_shapes(first: Sizes, second: Sizes) -> Sizes:
+    """The common shape of two operands. Raises RuntimeError, worded as eager does, when there is none."""
+    if first == second:
+        return first
+    rank_first, rank_second = len(first), len(second)
+    if rank_first < rank_second:
+        padded_first, padded_second = (1,) * (rank_second - rank_first) + first, second
+    else:
+        padded_first, padded_second = first, (1,) * (rank_first - rank_second) + second
+    result = []
+    for dim, (a, b) in enumerate(zip(padded_first, padded_second, strict=True)):
+        if b == 1:
+            result.append(a)
+        elif a == 1 or a == b:
+            result.append(b)
+        else:
+            raise RuntimeError(
+                f"The size of tensor a ({a}) must match the size of tensor b ({b}) at non-singleton dimension {dim}"
+            )
+    return tuple(result)
+
+
+def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
+    """Strides eager's elementwise machinery gives the result of operands (shape, strides) broadcast to `shape`.
+
+    Same shapes keep a common dense layout; otherwise the dimensions are ordered by the strides of the operands, where
+    broadcast dimensions say nothing and earlier operands go first.
+    """
+    contiguous = contiguous_strides(shape)
+    same_shape = True
+    all_contiguous = True
+    for operand_shape, strides in operands:
+        if operand_shape != shape:
+            same_shape = False
+            if all_contiguous and not is_contiguous(operand_shape, strides):
+                all_contiguous = False
+        elif all_contiguous and strides != contiguous and not is_contiguous(shape, strides):
+            all_contiguous = False
+    if all_contiguous and (same_shape or 0 not in shape):
+        return contiguous
+    if same_shape:
+        if len(shape) == 4 and all(is_channels_last(shape, strides) for _, strides in operands):
+            return channels_last_strides(shape)
+        first = operands[0][1]
+        if all(strides == first for _, strides in operands) and is_dense(shape, first):
+            return first
+    order = _stride_order(shape, [_expanded_strides(shape, *operand) for operand in operands])
+    if order == list(range(len(shape) - 1, -1, -1)):
+        return contiguous
+    strides: list[Any] = [1] * len(shape)
+    running = 1
+    for dim in order:  # unlike elsewhere, a size of zero makes the strides after it zero
+        strides[dim] = running
+        running = running * shape[dim]
+    return tuple(strides)
+
+
+def _expanded_strides(shape: Sizes, operand_shape: Sizes, strides: Sizes) -> Sizes:
+    missing = len(shape) - len(operand_shape)
+    return (0,) * missing + tuple(
+        0 if own == 1 and size != 1 else stride
+        for own, size, stride in zip(operand_shape, shape[missing:], strides, strict=True)
+    )
+
+
+def _stride_order(shape: Sizes, operand_strides: Sequence[Sizes]) -> list[int]:
+    """Dimensions from fastest to slowest: an insertion sort from row-major order, which leaves undecided pairs
+    alone."""
+    order = list(range(len(shape) - 1, -1, -1))
+    for start in range(1, len(order)):
+        moving = start
+        for other in range(start - 1, -1, -1):
+            verdict = _slower(shape, operand_strides, order[other], order[moving])
+            if verdict > 0:
+                order[other], order[moving] = order[moving], order[other]
+                moving = other
+            elif verdict < 0:
+                break
+    return order
+
+
+def _slower(shape: Sizes, operand_strides: Sequence[Sizes], inner: int, outer: int) -> int:
+    """1 when `inner` should vary slower than `outer`, -1 when not, 0 when the strides do not say."""
+    for strides in operand_strides:
+        first, second = strides[inner], strides[outer]
+        if first == 0 or second == 0:
+            continue
+        if first < second:
+            return -1
+        if first > second:
+            return 1
+        if shape[inner] > shape[outer]:
+            return 1
+    return 0
+
+
+def wrap_dim(dim: Any, rank: int) -> Any:
+    """A dimension counted from the front. Raises IndexError, worded as eager does."""
+    bound = rank if rank > 0 else 1
+    if dim < -bound or dim >= bound:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-bound}, {bound - 1}], but got {dim})")
+    return dim + bound if dim < 0 else dim
+
+
+def wrap_dims(dims: Sequence[Any] | Any, rank: int) -> tuple[Any, ...]:
+    """Several dimensions counted from the front. Raises RuntimeError when one occurs twice."""
+    wrapped = tuple(wrap_dim(dim, rank) for dim in (dims if isinstance(dims, (tuple, list)) else (dims,)))
+    if len(set(wrapped)) != len(wrapped):
+        raise RuntimeError(
+            f"dim {next(dim for dim in wrapped if wrapped.count(dim) > 1)} appears multiple times in the list of dims"
+        )
+    return wrapped

@@ -1,0 +1,53 @@
+"""Shape rules of scaled dot-product attention kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stator.prims.layout import permuted_strides
+from stator.prims.record import TensorMeta, shape_rule
+
+from .operands import fresh, overloads
+
+aten = torch.ops.aten
+ATTENTION = ("attention",)
+
+
+@shape_rule(*overloads("_scaled_dot_product_flash_attention_for_cpu"), tags=ATTENTION)
+def flash_attention_for_cpu(
+    query: Any,
+    key: Any,
+    value: Any,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Any = None,
+    scale: float | None = None,
+) -> tuple[TensorMeta, TensorMeta]:
+    """The kernel works on (batch, sequence, heads, width) and returns it transposed, hence the strides."""
+    batch, heads, length = tuple(query.shape)[:3]
+    shape = (batch, heads, length, value.shape[3])
+    statistics = torch.float64 if query.dtype is torch.float64 else torch.float32
+    return (
+        fresh(shape, query, stride=permuted_strides(shape, (3, 1, 2, 0))),
+        fresh((batch, heads, length), query, statistics, permuted_strides((batch, heads, length), (1, 2, 0))),
+    )
+
+
+@shape_rule(*overloads("_scaled_dot_product_flash_attention_for_cpu_backward"), tags=ATTENTION)
+def flash_attention_for_cpu_backward(
+    grad_out: Any, query: Any, key: Any, value: Any, *_args: Any, **_options: Any
+) -> tuple[TensorMeta, ...]:
+    def like(tensor: Any) -> TensorMeta:
+        shape = tuple(tensor.shape)
+        return fresh(shape, tensor, stride=permuted_strides(shape, (3, 1, 2, 0)))
+
+    return like(query), like(key), like(value)
+
+
+@shape_rule(*overloads("_scaled_dot_product_attention_math"), tags=ATTENTION)
+def attention_math(query: Any, key: Any, value: Any, *_args: Any, **_options: Any) -> tuple[TensorMeta, TensorMeta]:
+    leading = tuple(query.shape)[:-1]
+    return fresh((*leading, value.shape[-1]), query), fresh((*leading, key.shape[-2]), query)

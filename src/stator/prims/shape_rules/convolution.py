@@ -1,0 +1,144 @@
+"""Shape rules of convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import Sizes, channels_last_strides, contiguous_strides, strides_like_channels_last
+from stator.prims.record import TensorMeta, shape_rule
+
+from .operands import overloads
+
+aten = torch.ops.aten
+CONV = ("conv",)
+
+
+def each(value: Any, rank: int) -> Sequence[Any]:
+    """One value per spatial dimension; a list of one serves all."""
+    if not isinstance(value, (tuple, list)):
+        return (value,) * rank
+    return value if len(value) == rank else (value[0],) * rank
+
+
+def convolved_shape(
+    shape: Sizes,
+    weight: Sizes,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    transposed: bool,
+    output_padding: Sequence[Any],
+    groups: Any,
+) -> Sizes:
+    """Sizes (batch, out channels, spatial...) of a convolution's result.
+
+    Spatial sizes are (n + 2p - d(k - 1) - 1) // s + 1, and for transposed ones (n - 1)s - 2p + d(k - 1) + output
+    padding + 1.
+    """
+    rank = len(shape) - 2
+    spatial = []
+    for i in range(rank):
+        n, k = shape[i + 2], weight[i + 2]
+        s, p, d = stride[i], padding[i], dilation[i]
+        if transposed:
+            size = (n - 1) * s - 2 * p + d * (k - 1) + output_padding[i] + 1
+        else:
+            size = (n + 2 * p - d * (k - 1) - 1) // s + 1
+            if n + 2 * p < d * (k - 1) + 1:
+                raise RuntimeError(
+                    f"Calculated padded input size per channel: ({n + 2 * p}). Kernel size: "
+                    f"({d * (k - 1) + 1}). Kernel "
+                    "size can't be greater than actual input size"
+                )
+        if size < 0:
+            raise RuntimeError(f"Given input size per channel: {list(shape[2:])}. Calculated output size is too small")
+        spatial.append(size)
+    channels = weight[1] * groups if transposed else weight[0]
+    return (shape[0], channels, *spatial)
+
+
+def check_convolution(shape: Sizes, weight: Sizes, bias: Any, transposed: bool, groups: Any) -> None:
+    if len(shape) != len(weight):
+        raise RuntimeError(
+            f"Expected {len(weight)}D (batched) input to conv{len(weight) - 2}d, but got input of size: {list(shape)}"
+        )
+    expected = weight[0] if transposed else weight[1] * groups
+    if shape[1] != expected:
+        raise RuntimeError(
+            f"Given groups={groups}, weight of size {list(weight)}, expected input{list(shape)} to have {expected} "
+            f"channels, but got {shape[1]} channels instead"
+        )
+    if not transposed and weight[0] % groups != 0:
+        raise RuntimeError(f"expected weight to be divisible by {groups} at dimension 0, but got weight {list(weight)}")
+    out_channels = weight[1] * groups if transposed else weight[0]
+    if bias is not None and tuple(bias.shape) != (out_channels,):
+        raise RuntimeError(
+            f"Given weight of size {list(weight)}, expected bias to be 1-dimensional with {out_channels} elements, but "
+            f"got bias of size {list(bias.shape)} instead"
+        )
+
+
+@shape_rule(aten.convolution.default, *overloads("_convolution"), tags=CONV)
+def convolution(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    transposed: bool,
+    output_padding: Sequence[Any],
+    groups: Any,
+    *_flags: bool,
+) -> TensorMeta:
+    shape, kernel = tuple(input.shape), tuple(weight.shape)
+    unbatched = len(shape) == len(kernel) - 1
+    if unbatched:
+        shape = (1, *shape)
+    check_convolution(shape, kernel, bias, transposed, groups)
+    if input.dtype is not weight.dtype:
+        raise RuntimeError(f"Input type ({input.dtype}) and weight type ({weight.dtype}) should be the same")
+    rank = len(shape) - 2
+    result = convolved_shape(
+        shape, kernel, each(stride, rank), each(padding, rank), each(dilation, rank), transposed,
+        each(output_padding, rank), groups,
+    )  # fmt: skip
+    if unbatched:
+        result = result[1:]
+    return TensorMeta(result, convolved_strides(input, weight, result), input.dtype, input.device)
+
+
+def convolved_strides(input: Any, weight: Any, result: Sizes) -> Sizes:
+    """Channels last when the input or the weight suggests it, as the backends of 2-d and 3-d convolutions do."""
+    for tensor in (input, weight):
+        if strides_like_channels_last(tuple(tensor.shape), tensor.stride()):
+            return channels_last_strides(result)
+    return contiguous_strides(result)
+
+
+@shape_rule(aten.convolution_backward.default, tags=CONV)
+def convolution_backward(
+    grad_output: Any,
+    input: Any,
+    weight: Any,
+    bias_sizes: Sequence[Any] | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: Any,
+    output_mask: Sequence[bool],
+) -> tuple[TensorMeta | None, ...]:
+    def like(tensor: Any) -> TensorMeta:
+        shape = tuple(tensor.shape)
+        return TensorMeta(shape, convolved_strides(input, weight, shape), tensor.dtype, tensor.device)
+
+    bias = None
+    if output_mask[2]:
+        shape = (grad_output.shape[1],) if bias_sizes is None else tuple(bias_sizes)
+        bias = TensorMeta(shape, contiguous_strides(shape), grad_output.dtype, grad_output.device)
+    return (like(input) if output_mask[0] else None, like(weight) if output_mask[1] else None, bias)

@@ -1,0 +1,273 @@
+"""Shape rules of operators that make tensors from sizes, or in the likeness of another tensor, and of copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import format_strides, is_dense, like_strides, numel, preserved_strides
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.type_promotion import number_dtype
+
+from .operands import CPU, fresh, itself, overloads, view
+
+aten = torch.ops.aten
+CREATION = ("creation",)
+
+
+def as_device(device: Any) -> torch.device:
+    """The device a factory was asked for; None means the CPU."""
+    if device is None:
+        return CPU
+    return device if isinstance(device, torch.device) else torch.device(device)
+
+
+def made(
+    size: Sequence[Any], dtype: torch.dtype, device: Any, memory_format: torch.memory_format | None = None
+) -> TensorMeta:
+    shape = tuple(size)
+    for extent in shape:
+        if extent < 0:
+            raise RuntimeError(f"Trying to create tensor with negative dimension {extent}: {list(shape)}")
+    return TensorMeta(shape, format_strides(shape, memory_format), dtype, as_device(device))
+
+
+@shape_rule(*overloads("empty.memory_format zeros ones rand randn rand.generator randn.generator"), tags=CREATION)
+def from_size(
+    size: Sequence[Any],
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    memory_format: torch.memory_format | None = None,
+    **_options: Any,
+) -> TensorMeta:
+    return made(size, dtype or torch.get_default_dtype(), device, memory_format)
+
+
+@shape_rule(aten.full.default, tags=CREATION)
+def full(
+    size: Sequence[Any], fill_value: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> TensorMeta:
+    return made(size, dtype or number_dtype(fill_value), device)
+
+
+@shape_rule(aten.empty_strided.default, tags=CREATION)
+def empty_strided(
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    **_options: Any,
+) -> TensorMeta:
+    return TensorMeta(tuple(size), tuple(stride), dtype or torch.get_default_dtype(), as_device(device))
+
+
+@shape_rule(aten.empty_permuted.default, tags=CREATION)
+def empty_permuted(
+    size: Sequence[Any],
+    physical_layout: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    **_options: Any,
+) -> TensorMeta:
+    shape = tuple(size)
+    strides: list[Any] = [1] * len(shape)
+    running: Any = 1
+    for dim in reversed(physical_layout):
+        strides[dim] = running
+        if shape[dim] != 0:
+            running = running * shape[dim]
+    return TensorMeta(shape, tuple(strides), dtype or torch.get_default_dtype(), as_device(device))
+
+
+@shape_rule(
+    *overloads("empty_like zeros_like ones_like full_like rand_like randn_like randint_like randint_like.low_dtype"),
+    tags=CREATION,
+)
+def in_the_likeness(
+    self: Any,
+    *_values: Any,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    memory_format: torch.memory_format | None = None,
+    **_options: Any,
+) -> TensorMeta:
+    shape = tuple(self.shape)
+    return TensorMeta(
+        shape,
+        like_strides(shape, self.stride(), memory_format),
+        dtype or self.dtype,
+        self.device if device is None else as_device(device),
+    )
+
+
+@shape_rule(*overloads("new_empty new_zeros new_ones"), tags=CREATION)
+def new_from_size(
+    self: Any, size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> TensorMeta:
+    return made(size, dtype or self.dtype, self.device if device is None else device)
+
+
+@shape_rule(aten.new_full.default, tags=CREATION)
+def new_full(
+    self: Any,
+    size: Sequence[Any],
+    fill_value: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    **_options: Any,
+) -> TensorMeta:
+    return made(size, dtype or self.dtype, self.device if device is None else device)
+
+
+@shape_rule(aten.new_empty_strided.default, tags=CREATION)
+def new_empty_strided(
+    self: Any,
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    **_options: Any,
+) -> TensorMeta:
+    return TensorMeta(
+        tuple(size), tuple(stride), dtype or self.dtype, self.device if device is None else as_device(device)
+    )
+
+
+@shape_rule(aten.scalar_tensor.default, tags=CREATION)
+def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
+    return made((), dtype or torch.get_default_dtype(), device)
+
+
+def range_dtype(dtype: torch.dtype | None, *bounds: Any) -> torch.dtype:
+    """The dtype `arange` infers: int64 unless a bound is a float."""
+    if dtype is not None:
+        return dtype
+    floating = any(isinstance(bound, (float, torch.SymFloat)) for bound in bounds)
+    return torch.get_default_dtype() if floating else torch.int64
+
+
+@shape_rule(aten.arange.default, tags=CREATION)
+def arange(end: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
+    return arange_step(0, end, 1, dtype=dtype, device=device)
+
+
+@shape_rule(aten.arange.start, aten.arange.start_step, tags=CREATION)
+def arange_step(
+    start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> TensorMeta:
+    dtype = range_dtype(dtype, start, end, step)
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if (step > 0 and end < start) or (step < 0 and end > start):
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    if all(isinstance(bound, (int, torch.SymInt)) for bound in (start, end, step)):
+        count = -((start - end) // step)
+    else:
+        count = math.ceil((end - start) / step)
+    return made((count,), dtype, device)
+
+
+@shape_rule(*overloads("linspace logspace"), tags=CREATION)
+def linspace(
+    start: Any, end: Any, steps: Any, *_base: Any, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> TensorMeta:
+    if steps < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    if dtype is None:
+        is_complex = isinstance(start, complex) or isinstance(end, complex)
+        dtype = number_dtype(1j if is_complex else 1.0)
+    return made((steps,), dtype, device)
+
+
+@shape_rule(aten.eye.default, tags=CREATION)
+def eye(n: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
+    return eye_m(n, n, dtype=dtype, device=device)
+
+
+@shape_rule(aten.eye.m, tags=CREATION)
+def eye_m(n: Any, m: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
+    return made((n, m), dtype or torch.get_default_dtype(), device)
+
+
+@shape_rule(aten.tril_indices.default, aten.triu_indices.default, tags=CREATION)
+def triangle_indices(*_args: Any, **_options: Any) -> Any:
+    return NotImplemented
+
+
+@shape_rule(*overloads("randint randint.generator"), tags=CREATION)
+def randint(
+    high: Any, size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> TensorMeta:
+    return made(size, dtype or torch.int64, device)
+
+
+@shape_rule(*overloads("randint.low randint.low_generator"), tags=CREATION)
+def randint_low(
+    low: Any, high: Any, size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> TensorMeta:
+    return made(size, dtype or torch.int64, device)
+
+
+@shape_rule(*overloads("randperm randperm.generator"), tags=CREATION)
+def randperm(n: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
+    return made((n,), dtype or torch.int64, device)
+
+
+@shape_rule(aten.clone.default, tags=CREATION)
+def clone(self: Any, *, memory_format: torch.memory_format | None = None) -> TensorMeta:
+    shape = tuple(self.shape)
+    return fresh(shape, self, stride=like_strides(shape, self.stride(), memory_format))
+
+
+@shape_rule(aten.contiguous.default, tags=CREATION)
+def contiguous(self: Any, *, memory_format: torch.memory_format | None = None) -> TensorMeta:
+    shape = tuple(self.shape)
+    strides = format_strides(shape, memory_format)
+    if strides == self.stride():
+        return view(self, shape, strides)
+    return fresh(shape, self, stride=strides)
+
+
+@shape_rule(aten._to_copy.default, tags=CREATION)
+def to_copy(
+    self: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    memory_format: torch.memory_format | None = None,
+    **_options: Any,
+) -> TensorMeta:
+    shape = tuple(self.shape)
+    strides = self.stride()
+    if memory_format is None or memory_format is torch.preserve_format:
+        strides = strides if is_dense(shape, strides) else preserved_strides(shape, strides)
+    else:
+        strides = format_strides(shape, memory_format)
+    return TensorMeta(shape, strides, dtype or self.dtype, self.device if device is None else as_device(device))
+
+
+@shape_rule(aten.copy.default, tags=CREATION)
+def copy(self: Any, src: Any, non_blocking: bool = False) -> TensorMeta:
+    shape = tuple(self.shape)
+    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
+
+
+@shape_rule(aten.copy_.default, tags=("inplace",))
+def copy_(self: Any, src: Any, non_blocking: bool = False) -> TensorMeta:
+    missing = len(self.shape) - len(src.shape)
+    fits = missing >= 0 and all(
+        own == 1 or own == target for own, target in zip(src.shape, self.shape[missing:], strict=True)
+    )
+    if not fits and numel(tuple(src.shape)) != 1:
+        raise RuntimeError(
+            f"The expanded size of the tensor {list(self.shape)} must match the existing size {list(src.shape)}"
+        )
+    return itself(self)

@@ -1,0 +1,231 @@
+"""Shape rules of elementwise operators: broadcast, promote, and keep the operands' memory layout.
+
+The tables list overloads by how they choose the result's dtype; in-place twins are registered along with them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stator.prims.layout import elementwise_strides, preserved_strides
+from stator.prims.record import ShapeRule, TensorMeta, shape_rule
+from stator.prims.type_promotion import REAL_OF_COMPLEX, Kind, apply_kind, common_dtype, is_integral
+
+from .operands import elementwise, fresh, itself, not_implemented_for, overloads, with_in_place
+
+aten = torch.ops.aten
+
+# One tensor; further arguments are numbers that do not take part in type promotion.
+UNARY = {
+    Kind.DEFAULT: """
+        neg positive sgn sign floor ceil round round.decimals trunc frac bitwise_not relu nan_to_num conj_physical
+        square hardtanh leaky_relu threshold elu celu selu relu6
+    """,
+    Kind.INT_TO_FLOAT: """
+        exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh
+        atanh sigmoid erf erfc erfinv lgamma digamma deg2rad rad2deg logit i0 sinc special_i0e special_i1
+        special_i1e special_entr special_erfcx special_log_ndtr special_ndtri special_bessel_j0 special_bessel_j1
+        special_bessel_y0 special_bessel_y1 special_modified_bessel_i0 special_modified_bessel_i1
+        special_modified_bessel_k0 special_modified_bessel_k1 special_scaled_modified_bessel_k0
+        special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_airy_ai mvlgamma
+    """,
+    Kind.ALWAYS_BOOL: "isnan isinf isposinf isneginf signbit logical_not",
+}
+
+# One floating-point tensor; eager has no kernel for integers.
+UNARY_FLOAT = """
+    gelu silu mish hardswish hardsigmoid softplus softshrink hardshrink
+"""
+
+# Two operands that broadcast and promote, each a tensor or a number.
+BINARY = {
+    Kind.DEFAULT: """
+        add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar
+        maximum minimum fmax fmin fmod.Tensor fmod.Scalar remainder.Tensor remainder.Scalar remainder.Scalar_Tensor
+        floor_divide floor_divide.Scalar pow.Tensor_Tensor pow.Scalar pow.Tensor_Scalar
+        bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor
+        bitwise_or.Tensor bitwise_or.Scalar bitwise_or.Scalar_Tensor
+        bitwise_xor.Tensor bitwise_xor.Scalar bitwise_xor.Scalar_Tensor
+        bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_left_shift.Scalar_Tensor
+        bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor
+        __and__.Tensor __and__.Scalar __or__.Tensor __or__.Scalar __xor__.Tensor __xor__.Scalar
+        __lshift__.Tensor __lshift__.Scalar __rshift__.Tensor __rshift__.Scalar
+        hypot nextafter gcd lcm heaviside logaddexp logaddexp2 clamp_min.Tensor clamp_max.Tensor clamp_min clamp_max
+        igamma igammac
+    """,
+    Kind.INT_TO_FLOAT: """
+        div.Tensor div.Scalar atan2 copysign.Tensor copysign.Scalar xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other
+        special_xlog1py special_xlog1py.self_scalar special_xlog1py.other_scalar special_zeta special_zeta.self_scalar
+        special_zeta.other_scalar
+    """,
+    Kind.ALWAYS_BOOL: """
+        eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar
+        ge.Tensor ge.Scalar logical_and logical_or logical_xor
+    """,
+}
+
+# Gradients of elementwise operators: floating-point tensors of one dtype first, then numbers that do not matter here.
+GRADIENTS = """
+    threshold_backward gelu_backward silu_backward mish_backward tanh_backward sigmoid_backward hardswish_backward
+    hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward softplus_backward softshrink_backward
+    hardshrink_backward logit_backward
+"""
+
+
+def unary(kind: Kind) -> ShapeRule:
+    def rule(self: Any, *_args: Any, **_options: Any) -> TensorMeta:
+        return unary_meta(self, apply_kind(self.dtype, kind))
+
+    return rule
+
+
+def unary_meta(self: Any, dtype: torch.dtype) -> TensorMeta:
+    shape, stride = tuple(self.shape), self.stride()
+    return TensorMeta(shape, elementwise_strides(shape, ((shape, stride),)), dtype, self.device)
+
+
+def unary_float(name: str) -> ShapeRule:
+    def rule(self: Any, *_args: Any, **_options: Any) -> TensorMeta:
+        if is_integral(self.dtype):
+            raise not_implemented_for(name, self.dtype)
+        return unary_meta(self, self.dtype)
+
+    return rule
+
+
+def binary(kind: Kind) -> ShapeRule:
+    def rule(self: Any, other: Any, *_args: Any, **_options: Any) -> TensorMeta:
+        operands = (self, other)
+        return elementwise(operands, apply_kind(common_dtype(operands), kind))
+
+    return rule
+
+
+def gradient(*args: Any, **_options: Any) -> TensorMeta:
+    tensors = [argument for argument in args if hasattr(argument, "stride")]
+    return elementwise(tensors, common_dtype(tensors))
+
+
+for _kind, _names in UNARY.items():
+    with_in_place(*overloads(_names), tags=("pointwise",))(unary(_kind))
+for _name in UNARY_FLOAT.split():
+    with_in_place(*overloads(_name), tags=("pointwise",))(unary_float(_name))
+for _kind, _names in BINARY.items():
+    with_in_place(*overloads(_names), tags=("pointwise",))(binary(_kind))
+shape_rule(*overloads(GRADIENTS), tags=("pointwise",))(gradient)
+
+
+@with_in_place(aten.abs.default, tags=("pointwise",))
+def abs_(self: Any) -> TensorMeta:
+    if not self.dtype.is_complex:
+        return unary_meta(self, self.dtype)
+    shape = tuple(self.shape)
+    return fresh(shape, self, REAL_OF_COMPLEX[self.dtype], preserved_strides(shape, self.stride()))
+
+
+@shape_rule(aten.polygamma.default, tags=("pointwise",))
+def polygamma(n: int, self: Any) -> TensorMeta:
+    if n < 0:
+        raise RuntimeError("polygamma(n, x) does not support negative n.")
+    return unary_meta(self, apply_kind(self.dtype, Kind.INT_TO_FLOAT))
+
+
+@with_in_place(aten.angle.default, tags=("pointwise",))
+def angle(self: Any) -> TensorMeta:
+    dtype = REAL_OF_COMPLEX.get(self.dtype, self.dtype)
+    return unary_meta(self, torch.get_default_dtype() if is_integral(dtype) else dtype)
+
+
+@with_in_place(aten.div.Tensor_mode, aten.div.Scalar_mode, tags=("pointwise",))
+def div_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> TensorMeta:
+    kind = Kind.INT_TO_FLOAT if rounding_mode is None else Kind.DEFAULT
+    return elementwise((self, other), apply_kind(common_dtype((self, other)), kind))
+
+
+@with_in_place(aten.clamp.default, aten.clamp.Tensor, tags=("pointwise",))
+def clamp(self: Any, min: Any = None, max: Any = None) -> TensorMeta:
+    if min is None and max is None:
+        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    dtype = common_dtype((self, min, max))
+    tensors = [bound for bound in (min, max) if hasattr(bound, "stride")]
+    return elementwise((self, *tensors), dtype) if tensors else unary_meta(self, dtype)
+
+
+@with_in_place(aten.addcmul.default, aten.addcdiv.default, tags=("pointwise",))
+def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> TensorMeta:
+    operands = (self, tensor1, tensor2)
+    return elementwise(operands, common_dtype(operands))
+
+
+@with_in_place(aten.lerp.Scalar, aten.lerp.Tensor, tags=("pointwise",))
+def lerp(self: Any, end: Any, weight: Any) -> TensorMeta:
+    if self.dtype is not end.dtype:
+        raise RuntimeError(f"expected dtype {self.dtype} for `end` but got dtype {end.dtype}")
+    return elementwise((self, end, weight) if hasattr(weight, "stride") else (self, end), self.dtype)
+
+
+@shape_rule(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar, tags=("pointwise",))
+def where(condition: Any, self: Any, other: Any) -> TensorMeta:
+    if condition.dtype not in (torch.bool, torch.uint8):
+        raise RuntimeError(
+            f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype}"
+        )
+    return elementwise((condition, self, other), common_dtype((self, other)))
+
+
+@with_in_place(aten.masked_fill.Scalar, aten.masked_fill.Tensor, tags=("pointwise",))
+def masked_fill(self: Any, mask: Any, value: Any) -> TensorMeta:
+    if mask.dtype is not torch.bool:
+        raise RuntimeError(f"masked_fill only supports boolean masks, but got mask with dtype {mask.dtype}")
+    if hasattr(value, "shape") and len(value.shape):
+        raise RuntimeError(
+            f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {len(value.shape)} "
+            "dimension(s)."
+        )
+    return elementwise((self, mask), self.dtype)
+
+
+@shape_rule(aten.isfinite.default, aten.isreal.default, tags=("pointwise",))
+def is_finite(self: Any) -> TensorMeta:
+    return unary_meta(self, torch.bool)
+
+
+@shape_rule(aten.isclose.default, tags=("pointwise",))
+def is_close(self: Any, other: Any, *_args: Any, **_options: Any) -> TensorMeta:
+    return elementwise((self, other), torch.bool)
+
+
+@shape_rule(aten.frexp.Tensor, tags=("pointwise",))
+def frexp(self: Any) -> tuple[TensorMeta, TensorMeta]:
+    return unary_meta(self, self.dtype), unary_meta(self, torch.int32)
+
+
+@shape_rule(aten.complex.default, aten.polar.default, tags=("pointwise",))
+def complex_(real: Any, imag: Any) -> TensorMeta:
+    from_real = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
+    return elementwise((real, imag), from_real[real.dtype])
+
+
+@shape_rule(aten.fill.Scalar, aten.fill.Tensor, tags=("pointwise",))
+def fill(self: Any, value: Any) -> TensorMeta:
+    return unary_meta(self, self.dtype)
+
+
+@shape_rule(aten.fill_.Scalar, aten.fill_.Tensor, tags=("pointwise", "inplace"))
+def fill_(self: Any, value: Any) -> TensorMeta:
+    return itself(self)
+
+
+@shape_rule(aten.zero_.default, tags=("pointwise", "inplace"))
+def zero_(self: Any) -> TensorMeta:
+    return itself(self)
+
+
+@shape_rule(aten.log_sigmoid_forward.default, tags=("pointwise",))
+def log_sigmoid_forward(self: Any) -> tuple[TensorMeta, TensorMeta]:
+    result = unary_meta(self, self.dtype)
+    if self.device.type == "cpu":
+        return result, result
+    return result, TensorMeta((0,), (1,), self.dtype, self.device)

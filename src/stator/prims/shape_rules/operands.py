@@ -1,0 +1,179 @@
+"""What every shape rule asks of its arguments: which are tensors, their common device, a new or shared TensorMeta.
+
+No rule lives here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import Sizes, broadcast_shapes, contiguous_strides, elementwise_strides
+from stator.prims.record import ShapeRule, TensorMeta, shape_rule
+
+aten = torch.ops.aten
+CPU = torch.device("cpu")
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether an argument is a tensor (real, fake, or described) and not a number, None or list."""
+    return hasattr(value, "stride")
+
+
+def overload(name: str) -> torch._ops.OpOverload | None:
+    """The ATen overload "name" or "name.overload"; None when this version of torch lacks it."""
+    packet_name, _, overload_name = name.partition(".")
+    packet = getattr(aten, packet_name, None)
+    return getattr(packet, overload_name or "default", None)
+
+
+def overloads(names: str) -> list[torch._ops.OpOverload]:
+    """The overloads in a blank-separated list, without those that this version of torch lacks."""
+    return [found for name in names.split() if (found := overload(name)) is not None]
+
+
+def common_device(tensors: Sequence[Any]) -> torch.device:
+    """The device of the result. Raises RuntimeError when tensors of rank > 0 live on different ones."""
+    device = tensors[0].device
+    if len(tensors) == 1:
+        return device
+    rank = len(tensors[0].shape)
+    for tensor in tensors:
+        other = tensor.device
+        if other != device:
+            if rank == 0 and device.type == "cpu":
+                device, rank = other, len(tensor.shape)
+            elif len(tensor.shape) or other.type != "cpu":
+                raise RuntimeError(
+                    f"Expected all tensors to be on the same device, but found at least two devices, {device} "
+                    f"and {other}!"
+                )
+    return device
+
+
+def fresh(shape: Iterable[Any], like: Any, dtype: torch.dtype | None = None, stride: Sizes | None = None) -> TensorMeta:
+    """A new tensor on the device of `like`, by default of its dtype and contiguous."""
+    shape = tuple(shape)
+    return TensorMeta(
+        shape, contiguous_strides(shape) if stride is None else tuple(stride), dtype or like.dtype, like.device
+    )
+
+
+def view(
+    base: Any, shape: Iterable[Any], stride: Iterable[Any], offset: Any = None, dtype: torch.dtype | None = None
+) -> TensorMeta:
+    """A tensor that shares the storage of the first tensor argument."""
+    return TensorMeta(
+        tuple(shape),
+        tuple(stride),
+        dtype or base.dtype,
+        base.device,
+        base.storage_offset() if offset is None else offset,
+        0,
+    )
+
+
+def itself(tensor: Any, position: int = 0) -> TensorMeta:
+    """The tensor argument at this position, unchanged: what an in-place operator returns."""
+    return TensorMeta(
+        tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.storage_offset(), position
+    )
+
+
+def elementwise(operands: Sequence[Any], dtype: torch.dtype) -> TensorMeta:
+    """The result of an elementwise computation: broadcast shape, and strides in the order of the operands'.
+
+    Numbers count as zero-dim operands; None is skipped.
+    """
+    tensors = []
+    layouts: list[tuple[Sizes, Sizes]] = []
+    shape: Sizes | None = None
+    for operand in operands:
+        if operand is None:
+            continue
+        if hasattr(operand, "stride"):
+            own = tuple(operand.shape)
+            tensors.append(operand)
+            layouts.append((own, operand.stride()))
+            if shape is None:
+                shape = own
+            elif own != shape:
+                shape = broadcast_shapes(shape, own)
+        else:
+            layouts.append(((), ()))
+    if shape is None:
+        raise TypeError("an elementwise operator needs at least one tensor")
+    return TensorMeta(shape, elementwise_strides(shape, layouts), dtype, common_device(tensors))
+
+
+def in_place_twin(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """The overload `name_` that computes the same as `name` into its first argument; None when there is none."""
+    packet_name = target._schema.name.partition("::")[2]
+    if packet_name.endswith("_") and not packet_name.endswith("__"):
+        return None
+    packet = getattr(torch.ops.aten, packet_name + "_", None)
+    twin = getattr(packet, target._overloadname, None)
+    if twin is None or not twin._schema.arguments:
+        return None
+    alias = twin._schema.arguments[0].alias_info
+    return twin if alias is not None and alias.is_write else None
+
+
+def in_place_rule(functional: ShapeRule) -> ShapeRule:
+    """The rule of the in-place twin: the result must fit the first argument, which is what comes back."""
+
+    def rule(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = functional(self, *args, **kwargs)
+        if result is NotImplemented:
+            return NotImplemented
+        if result.shape != tuple(self.shape):
+            raise RuntimeError(
+                f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(result.shape)}"
+            )
+        if result.dtype is not self.dtype and not torch.can_cast(result.dtype, self.dtype):
+            raise RuntimeError(
+                f"result type {_scalar_type(result.dtype)} can't be cast to the desired output type "
+                f"{_scalar_type(self.dtype)}"
+            )
+        return itself(self)
+
+    return rule
+
+
+def with_in_place(*targets: torch._ops.OpOverload, tags: Sequence[str] = ()) -> Callable[[ShapeRule], ShapeRule]:
+    """Like `shape_rule`, and also registers the in-place twin of every target that has one."""
+
+    def decorate(rule: ShapeRule) -> ShapeRule:
+        shape_rule(*targets, tags=tags)(rule)
+        twins = [twin for target in targets if (twin := in_place_twin(target)) is not None]
+        shape_rule(*twins, tags=(*tags, "inplace"))(in_place_rule(rule))
+        return rule
+
+    return decorate
+
+
+_SCALAR_TYPES = {
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.int64: "Long",
+    torch.int32: "Int",
+    torch.int16: "Short",
+    torch.int8: "Char",
+    torch.uint8: "Byte",
+    torch.bool: "Bool",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+
+
+def _scalar_type(dtype: torch.dtype) -> str:
+    return _SCALAR_TYPES.get(dtype, str(dtype))
+
+
+def not_implemented_for(operator: str, dtype: torch.dtype) -> RuntimeError:
+    """The error eager gives when an operator has no kernel for a dtype."""
+    return RuntimeError(f"\"{operator}\" not implemented for '{_scalar_type(dtype)}'")

@@ -1,0 +1,434 @@
+"""Shape rules of views: results that share their argument's storage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import Sizes, contiguous_strides, numel, wrap_dim, wrap_dims
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.type_promotion import REAL_OF_COMPLEX
+
+from .operands import view
+
+aten = torch.ops.aten
+VIEW = ("view",)
+
+
+def infer_size(shape: Sequence[Any], count: Any) -> Sizes:
+    """Replace the one -1 in a requested shape. Raises RuntimeError, worded as eager does, when it cannot fit."""
+    unknown = None
+    known = 1
+    for dim, size in enumerate(shape):
+        if size == -1:
+            if unknown is not None:
+                raise RuntimeError("only one dimension can be inferred")
+            unknown = dim
+        elif size < 0:
+            raise RuntimeError(f"invalid shape dimension {size}")
+        else:
+            known = known * size
+    if unknown is None:
+        if known != count:
+            raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {count}")
+        return tuple(shape)
+    if known == 0:
+        raise RuntimeError(
+            f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension size -1 "
+            "can be any value and is ambiguous"
+        )
+    if count % known != 0:
+        raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {count}")
+    return (*shape[:unknown], count // known, *shape[unknown + 1 :])
+
+
+def view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes | None:
+    """Strides that let `new_shape` address the same elements; None when only a copy can.
+
+    Walks both shapes from the innermost dimension: the old one falls into runs that are contiguous in memory, and each
+    run has to be cut up exactly by some of the new dimensions.
+    """
+    count = numel(shape)
+    if count == 0:
+        return strides if shape == new_shape else contiguous_strides(new_shape)
+    if not shape:
+        return (1,) * len(new_shape)
+    result: list[Any] = [0] * len(new_shape)
+    new = len(new_shape) - 1
+    base = strides[-1]
+    run = cut = 1
+    for old in range(len(shape) - 1, -1, -1):
+        run = run * shape[old]
+        if old and (shape[old - 1] == 1 or strides[old - 1] == run * base):
+            continue
+        while new >= 0 and (cut < run or new_shape[new] == 1):
+            result[new] = cut * base
+            cut = cut * new_shape[new]
+            new -= 1
+        if cut != run:
+            return None
+        if old:
+            base = strides[old - 1]
+            run = cut = 1
+    return tuple(result) if new == -1 else None
+
+
+@shape_rule(aten.view.default, aten._unsafe_view.default, tags=VIEW)
+def view_(self: Any, size: Sequence[Any]) -> TensorMeta:
+    shape = tuple(self.shape)
+    size = infer_size(size, numel(shape))
+    strides = view_strides(shape, self.stride(), size)
+    if strides is None:
+        raise RuntimeError(
+            "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
+            "contiguous subspaces). Use .reshape(...) instead."
+        )
+    return view(self, size, strides)
+
+
+@shape_rule(aten._reshape_alias.default, aten._reshape_copy.default, tags=VIEW)
+def reshape_alias(self: Any, size: Sequence[Any], stride: Sequence[Any] | None = None) -> TensorMeta:
+    if stride is None:
+        size = infer_size(size, numel(tuple(self.shape)))
+        return TensorMeta(tuple(size), contiguous_strides(size), self.dtype, self.device)
+    return view(self, size, stride)
+
+
+@shape_rule(aten.reshape.default, tags=VIEW)
+def reshape(self: Any, shape: Sequence[Any]) -> TensorMeta:
+    own = tuple(self.shape)
+    size = infer_size(shape, numel(own))
+    strides = view_strides(own, self.stride(), size)
+    if strides is None:
+        return TensorMeta(size, contiguous_strides(size), self.dtype, self.device)
+    return view(self, size, strides)
+
+
+@shape_rule(aten.t.default, aten.t_.default, aten.numpy_T.default, tags=VIEW)
+def t(self: Any) -> TensorMeta:
+    if len(self.shape) > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {len(self.shape)}D")
+    return view(self, reversed(self.shape), reversed(self.stride()))
+
+
+@shape_rule(aten.transpose.int, aten.transpose_.default, aten.swapaxes.default, aten.swapdims.default, tags=VIEW)
+def transpose(self: Any, dim0: int, dim1: int) -> TensorMeta:
+    shape, stride = list(self.shape), list(self.stride())
+    if not shape:
+        wrap_dim(dim0, 0)
+        wrap_dim(dim1, 0)
+        return view(self, shape, stride)
+    first, second = wrap_dim(dim0, len(shape)), wrap_dim(dim1, len(shape))
+    shape[first], shape[second] = shape[second], shape[first]
+    stride[first], stride[second] = stride[second], stride[first]
+    return view(self, shape, stride)
+
+
+@shape_rule(aten.permute.default, tags=VIEW)
+def permute(self: Any, dims: Sequence[int]) -> TensorMeta:
+    shape, stride = self.shape, self.stride()
+    if len(dims) != len(shape):
+        raise RuntimeError(
+            "permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired "
+            f"ordering of dimensions i.e. input.dim() = {len(shape)} is not equal to len(dims) = {len(dims)}"
+        )
+    order = wrap_dims(dims, len(shape))
+    return view(self, [shape[dim] for dim in order], [stride[dim] for dim in order])
+
+
+@shape_rule(aten.movedim.intlist, aten.movedim.int, tags=VIEW)
+def movedim(self: Any, source: Any, destination: Any) -> TensorMeta:
+    rank = len(self.shape)
+    sources, destinations = wrap_dims(source, rank), wrap_dims(destination, rank)
+    rest = iter([dim for dim in range(rank) if dim not in sources])
+    placed = dict(zip(destinations, sources, strict=True))
+    return permute(self, [placed[dim] if dim in placed else next(rest) for dim in range(rank)])
+
+
+@shape_rule(aten.expand.default, aten.broadcast_to.default, tags=VIEW)
+def expand(self: Any, size: Sequence[Any], *, implicit: bool = False) -> TensorMeta:
+    shape, stride = self.shape, self.stride()
+    missing = len(size) - len(shape)
+    if missing < 0:
+        raise RuntimeError(
+            f"expand: the number of sizes provided ({len(size)}) must be greater or equal to the number of dimensions "
+            f"in the tensor ({len(shape)})"
+        )
+    sizes: list[Any] = list(size)
+    strides: list[Any] = [0] * len(size)
+    if not shape:
+        return view(self, sizes, strides)
+    for dim in range(len(size) - 1, -1, -1):
+        target = size[dim]
+        if dim >= missing:
+            own, step = shape[dim - missing], stride[dim - missing]
+            if target == -1:
+                target = sizes[dim] = own
+        else:
+            own = 1
+            step = sizes[dim + 1] * strides[dim + 1] if dim + 1 < len(size) else 1
+            if target < 0:
+                raise RuntimeError(
+                    f"The expanded size of the tensor ({target}) isn't allowed in a leading, non-existing "
+                    f"dimension {dim}"
+                )
+        if target == own:
+            strides[dim] = step
+        elif own != 1:
+            raise RuntimeError(
+                f"The expanded size of the tensor ({target}) must match the existing size ({own}) at non-singleton "
+                f"dimension {dim}.  Target sizes: {list(size)}.  Tensor sizes: {list(shape)}"
+            )
+    return view(self, sizes, strides)
+
+
+@shape_rule(aten.expand_as.default, tags=VIEW)
+def expand_as(self: Any, other: Any) -> TensorMeta:
+    return expand(self, tuple(other.shape))
+
+
+@shape_rule(aten.view_as.default, tags=VIEW)
+def view_as(self: Any, other: Any) -> TensorMeta:
+    return view_(self, tuple(other.shape))
+
+
+@shape_rule(aten.unsqueeze.default, aten.unsqueeze_.default, tags=VIEW)
+def unsqueeze(self: Any, dim: int) -> TensorMeta:
+    shape, stride = list(self.shape), list(self.stride())
+    dim = wrap_dim(dim, len(shape) + 1)
+    inner = shape[dim] * stride[dim] if dim < len(shape) else 1
+    shape.insert(dim, 1)
+    stride.insert(dim, inner)
+    return view(self, shape, stride)
+
+
+@shape_rule(
+    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.squeeze_.default, aten.squeeze_.dim,
+    aten.squeeze_.dims, tags=VIEW,
+)  # fmt: skip
+def squeeze(self: Any, dim: Any = None) -> TensorMeta:
+    shape, stride = self.shape, self.stride()
+    candidates = range(len(shape)) if dim is None else wrap_dims(dim, len(shape))
+    kept = [i for i in range(len(shape)) if not (i in candidates and shape[i] == 1)]
+    return view(self, [shape[i] for i in kept], [stride[i] for i in kept])
+
+
+@shape_rule(aten.slice.Tensor, tags=VIEW)
+def slice_(self: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> TensorMeta:
+    shape, stride = list(self.shape), list(self.stride())
+    if not shape:
+        raise RuntimeError("slice() cannot be applied to a 0-dim tensor.")
+    dim = wrap_dim(dim, len(shape))
+    if step <= 0:
+        raise RuntimeError("slice step must be positive")
+    start, end = slice_bounds(shape[dim], start, end)
+    offset = self.storage_offset() + start * stride[dim]
+    shape[dim] = end - start if step == 1 else (end - start + step - 1) // step
+    stride[dim] = stride[dim] * step
+    return view(self, shape, stride, offset)
+
+
+def slice_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
+    """Bounds of a slice, clipped as Python does: 0 <= start <= end <= size."""
+    start = 0 if start is None else start
+    end = size if end is None else end
+    if start < 0:
+        start = start + size
+        if start < 0:
+            start = 0
+    elif start > size:
+        start = size
+    if end is not size and end != size:
+        if end < 0:
+            end = end + size
+        if end > size:
+            end = size
+    if end < start:
+        end = start
+    return start, end
+
+
+@shape_rule(aten.narrow.default, tags=VIEW)
+def narrow(self: Any, dim: int, start: Any, length: Any) -> TensorMeta:
+    if not len(self.shape):
+        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
+    size = self.shape[wrap_dim(dim, len(self.shape))]
+    if length < 0:
+        raise RuntimeError("narrow(): length must be non-negative.")
+    if start < -size or start > size:
+        raise IndexError(f"start out of range (expected to be in range of [{-size}, {size}], but got {start})")
+    if start < 0:
+        start = start + size
+    if start + length > size:
+        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
+    return slice_(self, dim, start, start + length)
+
+
+@shape_rule(aten.select.int, tags=VIEW)
+def select(self: Any, dim: int, index: Any) -> TensorMeta:
+    shape, stride = list(self.shape), list(self.stride())
+    if not shape:
+        raise IndexError("select() cannot be applied to a 0-dim tensor.")
+    dim = wrap_dim(dim, len(shape))
+    size, step = shape.pop(dim), stride.pop(dim)
+    if index < -size or index >= size:
+        raise IndexError(
+            f"select(): index {index} out of range for tensor of size {list(self.shape)} at dimension {dim}"
+        )
+    return view(self, shape, stride, self.storage_offset() + (index + size if index < 0 else index) * step)
+
+
+@shape_rule(aten.split.Tensor, tags=VIEW)
+def split(self: Any, split_size: Any, dim: int = 0) -> list[TensorMeta]:
+    if not len(self.shape):
+        raise RuntimeError("split expects at least a 1-dimensional tensor")
+    if split_size < 0:
+        raise RuntimeError(f"split expects split_size be non-negative, but got split_size={split_size}")
+    dim = wrap_dim(dim, len(self.shape))
+    size = self.shape[dim]
+    if split_size == 0:
+        if size != 0:
+            raise RuntimeError(f"split_size can only be 0 if dimension size is 0, but got dimension size of {size}")
+        return [slice_(self, dim, 0, 0)]
+    parts = []
+    start = 0
+    while start < size:
+        parts.append(slice_(self, dim, start, start + split_size))
+        start = start + split_size
+    return parts or [slice_(self, dim, 0, 0)]
+
+
+@shape_rule(aten.split_with_sizes.default, aten.split.sizes, tags=VIEW)
+def split_with_sizes(self: Any, split_sizes: Sequence[Any], dim: int = 0) -> list[TensorMeta]:
+    if not len(self.shape):
+        raise RuntimeError("split expects at least a 1-dimensional tensor")
+    dim = wrap_dim(dim, len(self.shape))
+    parts = []
+    start: Any = 0
+    for length in split_sizes:
+        if length < 0:
+            raise RuntimeError("split_with_sizes expects split_sizes have only non-negative entries")
+        parts.append(slice_(self, dim, start, start + length))
+        start = start + length
+    if start != self.shape[dim]:
+        raise RuntimeError(
+            f"split_with_sizes expects split_sizes to sum exactly to {self.shape[dim]} (input tensor's size at "
+            f"dimension {dim}), but got split_sizes={list(split_sizes)}"
+        )
+    return parts
+
+
+@shape_rule(aten.chunk.default, tags=VIEW)
+def chunk(self: Any, chunks: int, dim: int = 0) -> list[TensorMeta]:
+    if chunks <= 0:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+    dim = wrap_dim(dim, len(self.shape))
+    size = self.shape[dim]
+    length = (size + chunks - 1) // chunks
+    if length == 0:
+        return [slice_(self, dim, 0, 0) for _ in range(chunks)]
+    return split(self, length, dim)
+
+
+@shape_rule(aten.unbind.int, tags=VIEW)
+def unbind(self: Any, dim: int = 0) -> list[TensorMeta]:
+    if not len(self.shape):
+        raise RuntimeError("Dimension specified as 0 but tensor has no dimensions")
+    dim = wrap_dim(dim, len(self.shape))
+    shape, stride = list(self.shape), list(self.stride())
+    size, step = shape.pop(dim), stride.pop(dim)
+    offset = self.storage_offset()
+    return [view(self, shape, stride, offset + index * step) for index in range(size)]
+
+
+@shape_rule(aten.diagonal.default, tags=VIEW)
+def diagonal(self: Any, offset: Any = 0, dim1: int = 0, dim2: int = 1) -> TensorMeta:
+    shape, stride = list(self.shape), list(self.stride())
+    dim1, dim2 = wrap_dim(dim1, len(shape)), wrap_dim(dim2, len(shape))
+    if dim1 == dim2:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    rows, columns = shape[dim1], shape[dim2]
+    if offset >= 0:
+        columns = columns - offset
+    else:
+        rows = rows + offset
+    length = rows if rows < columns else columns
+    start = self.storage_offset()
+    if length <= 0:
+        length = 0
+    else:
+        start = start + (offset * stride[dim2] if offset >= 0 else -offset * stride[dim1])
+    step = stride[dim1] + stride[dim2]
+    kept = [dim for dim in range(len(shape)) if dim not in (dim1, dim2)]
+    return view(self, [*(shape[d] for d in kept), length], [*(stride[d] for d in kept), step], start)
+
+
+@shape_rule(aten.unfold.default, tags=VIEW)
+def unfold(self: Any, dimension: int, size: Any, step: Any) -> TensorMeta:
+    shape, stride = list(self.shape), list(self.stride())
+    dim = wrap_dim(dimension, len(shape))
+    extent, unit = (shape[dim], stride[dim]) if shape else (1, 1)
+    if size > extent:
+        raise RuntimeError(f"maximum size for tensor at dimension {dim} is {extent} but size is {size}")
+    if step <= 0:
+        raise RuntimeError(f"step is {step} but must be > 0")
+    if shape:
+        shape[dim], stride[dim] = (extent - size) // step + 1, unit * step
+    return view(self, [*shape, size], [*stride, unit])
+
+
+@shape_rule(aten.as_strided.default, aten.as_strided_.default, tags=VIEW)
+def as_strided(self: Any, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> TensorMeta:
+    if len(size) != len(stride):
+        raise RuntimeError("mismatch in length of strides and shape")
+    return view(self, size, stride, storage_offset)
+
+
+@shape_rule(aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh.default, tags=VIEW)
+def alias(self: Any) -> TensorMeta:
+    return view(self, self.shape, self.stride())
+
+
+@shape_rule(aten.view_as_real.default, tags=VIEW)
+def view_as_real(self: Any) -> TensorMeta:
+    strides = [2 * stride for stride in self.stride()]
+    return view(self, (*self.shape, 2), (*strides, 1), 2 * self.storage_offset(), REAL_OF_COMPLEX[self.dtype])
+
+
+@shape_rule(aten.view_as_complex.default, tags=VIEW)
+def view_as_complex(self: Any) -> TensorMeta:
+    from_real = {real: complex_ for complex_, real in REAL_OF_COMPLEX.items()}
+    if self.dtype not in from_real:
+        raise RuntimeError(
+            "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar "
+            f"type: {self.dtype}"
+        )
+    if not len(self.shape) or self.shape[-1] != 2:
+        raise RuntimeError("Tensor must have a last dimension of size 2")
+    strides = [stride // 2 for stride in self.stride()[:-1]]
+    return view(self, self.shape[:-1], strides, self.storage_offset() // 2, from_real[self.dtype])
+
+
+@shape_rule(aten.view.dtype, tags=VIEW)
+def view_dtype(self: Any, dtype: torch.dtype) -> TensorMeta:
+    own, other = self.dtype.itemsize, dtype.itemsize
+    if own == other:
+        return view(self, self.shape, self.stride(), dtype=dtype)
+    if not len(self.shape):
+        raise RuntimeError(f"self.dim() cannot be 0 to view {self.dtype} as {dtype} (different element sizes)")
+    shape, stride, offset = list(self.shape), list(self.stride()), self.storage_offset()
+    if stride[-1] != 1:
+        raise RuntimeError(f"self.stride(-1) must be 1 to view {self.dtype} as {dtype} (different element sizes)")
+    if own > other:
+        ratio = own // other
+        shape[-1] = shape[-1] * ratio
+        stride[:-1] = [step * ratio for step in stride[:-1]]
+        return view(self, shape, stride, offset * ratio, dtype)
+    ratio = other // own
+    if shape[-1] % ratio != 0 or offset % ratio != 0 or any(step % ratio != 0 for step in stride[:-1]):
+        raise RuntimeError(f"self cannot be viewed as {dtype}: sizes, strides and offset must be divisible by {ratio}")
+    shape[-1] = shape[-1] // ratio
+    stride[:-1] = [step // ratio for step in stride[:-1]]
+    return view(self, shape, stride, offset // ratio, dtype)

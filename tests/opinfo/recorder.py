@@ -1,0 +1,105 @@
+"""A dispatch mode that compares each operator's shape rule with what eager returned: dtype, shape, stride, aliasing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+import stator.prims  # noqa: F401  (fills the records)
+from stator.prims.record import TensorMeta, records
+
+
+class ShapeRuleCheck(TorchDispatchMode):
+    """Runs everything eagerly; `mismatches` maps an operator to the first descriptions of how its rule was wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checked: Counter[str] = Counter()
+        self.missing: Counter[str] = Counter()
+        self.declined: Counter[str] = Counter()
+        self.mismatches: dict[str, list[str]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        entry = records.get(func)
+        if entry is None or entry.shape is None:
+            self.missing[str(func)] += 1
+            return func(*args, **kwargs)
+        predicted = self.predict(entry.shape, args, kwargs)
+        storages = [_storage(leaf) for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        result = func(*args, **kwargs)
+        if predicted is NotImplemented:
+            self.declined[str(func)] += 1
+            return result
+        self.checked[str(func)] += 1
+        problem = predicted if isinstance(predicted, str) else differences(predicted, result, storages)
+        if problem:
+            found = self.mismatches.setdefault(str(func), [])
+            if len(found) < 3:
+                found.append(f"{problem}\n      called with {describe(args)} {describe(kwargs)}")
+        return result
+
+    def predict(self, rule: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return rule(*args, **kwargs)
+        except Exception as error:  # eager decides below whether an error was right
+            return f"the rule raised {type(error).__name__}: {error}"
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def differences(predicted: Any, result: Any, storages: list[int]) -> str | None:
+    """How a predicted TensorMeta (or a structure of them) differs from an eager result; None when it does not."""
+    if isinstance(result, torch.Tensor):
+        if not isinstance(predicted, TensorMeta):
+            return f"the rule returned {predicted!r}, eager a tensor"
+        return tensor_differences(predicted, result, storages)
+    if isinstance(result, (tuple, list)):
+        if not isinstance(predicted, (tuple, list)) or len(predicted) != len(result):
+            return f"the rule returned {predicted!r}, eager {len(result)} values"
+        for index, (left, right) in enumerate(zip(predicted, result, strict=True)):
+            problem = differences(left, right, storages)
+            if problem:
+                return f"output {index}: {problem}"
+        return None
+    return None if predicted == result else f"the rule returned {predicted!r}, eager {result!r}"
+
+
+def tensor_differences(predicted: TensorMeta, result: torch.Tensor, storages: list[int]) -> str | None:
+    wrong = []
+    for name, guess, truth in (
+        ("shape", tuple(predicted.shape), tuple(result.shape)),
+        ("stride", tuple(predicted.stride), result.stride()),
+        ("dtype", predicted.dtype, result.dtype),
+        ("device", predicted.device, result.device),
+        ("offset", predicted.offset, result.storage_offset()),
+    ):
+        if guess != truth:
+            wrong.append(f"{name} {guess} should be {truth}")
+    position = predicted.view_of
+    shared = [index for index, storage in enumerate(storages) if storage == _storage(result)]
+    if position is None and shared:
+        wrong.append(f"view_of None should be {shared[0]}")
+    elif position is not None and position not in shared:
+        wrong.append(f"view_of {position} should be {shared[0] if shared else None}")
+    return "; ".join(wrong) or None
+
+
+def describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype)[6:]}{list(value.shape)}@{list(value.stride())}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(describe(item) for item in value) + ")"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}={describe(item)}" for key, item in value.items()) + "}"
+    return repr(value)
