@@ -181,15 +181,17 @@ def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -
     """
     contiguous = contiguous_strides(shape)
     same_shape = True
-    all_contiguous = True
+    row_major = True
     for operand_shape, strides in operands:
         if operand_shape != shape:
             same_shape = False
-            if all_contiguous and not is_contiguous(operand_shape, strides):
-                all_contiguous = False
-        elif all_contiguous and strides != contiguous and not is_contiguous(shape, strides):
-            all_contiguous = False
-    if all_contiguous and (same_shape or 0 not in shape):
+            if row_major and strides != contiguous_strides(operand_shape):
+                row_major = False
+        elif strides != contiguous:
+            row_major = False
+    if row_major and (same_shape or 0 not in shape):
+        return contiguous
+    if same_shape and all(is_contiguous(shape, strides) for _, strides in operands):
         return contiguous
     if same_shape:
         if len(shape) == 4 and all(is_channels_last(shape, strides) for _, strides in operands):
@@ -200,12 +202,12 @@ def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -
     order = _stride_order(shape, [_expanded_strides(shape, *operand) for operand in operands])
     if order == list(range(len(shape) - 1, -1, -1)):
         return contiguous
-    strides: list[Any] = [1] * len(shape)
+    dense: list[Any] = [1] * len(shape)
     running = 1
     for dim in order:  # unlike elsewhere, a size of zero makes the strides after it zero
-        strides[dim] = running
+        dense[dim] = running
         running = running * shape[dim]
-    return tuple(strides)
+    return tuple(dense)
 
 
 def _expanded_strides(shape: Sizes, operand_shape: Sizes, strides: Sizes) -> Sizes:

@@ -44,7 +44,7 @@ BINARY = {
     Kind.DEFAULT: """
         add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar
         maximum minimum fmax fmin fmod.Tensor fmod.Scalar remainder.Tensor remainder.Scalar remainder.Scalar_Tensor
-        floor_divide floor_divide.Scalar pow.Tensor_Tensor pow.Scalar pow.Tensor_Scalar
+        floor_divide floor_divide.Scalar pow.Tensor_Tensor pow.Scalar
         bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor
         bitwise_or.Tensor bitwise_or.Scalar bitwise_or.Scalar_Tensor
         bitwise_xor.Tensor bitwise_xor.Scalar bitwise_xor.Scalar_Tensor
@@ -52,7 +52,7 @@ BINARY = {
         bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor
         __and__.Tensor __and__.Scalar __or__.Tensor __or__.Scalar __xor__.Tensor __xor__.Scalar
         __lshift__.Tensor __lshift__.Scalar __rshift__.Tensor __rshift__.Scalar
-        hypot nextafter gcd lcm heaviside logaddexp logaddexp2 clamp_min.Tensor clamp_max.Tensor clamp_min clamp_max
+        hypot nextafter gcd lcm heaviside logaddexp logaddexp2 clamp_min.Tensor clamp_max.Tensor
         igamma igammac
     """,
     Kind.INT_TO_FLOAT: """
@@ -151,6 +151,12 @@ def clamp(self: Any, min: Any = None, max: Any = None) -> TensorMeta:
     dtype = common_dtype((self, min, max))
     tensors = [bound for bound in (min, max) if hasattr(bound, "stride")]
     return elementwise((self, *tensors), dtype) if tensors else unary_meta(self, dtype)
+
+
+@with_in_place(aten.pow.Tensor_Scalar, aten.clamp_min.default, aten.clamp_max.default, tags=("pointwise",))
+def with_number(self: Any, number: Any) -> TensorMeta:
+    """A number that takes part in promotion but, unlike those of `add` and its kin, not in the choice of layout."""
+    return unary_meta(self, common_dtype((self, number)))
 
 
 @with_in_place(aten.addcmul.default, aten.addcdiv.default, tags=("pointwise",))
