@@ -5,14 +5,15 @@ Covers CPython 3.11 to 3.13. What differs between them is described in `version.
 
 from .assemble import BytecodeError, assemble
 from .builder import Builder
-from .decode import decode
+from .decode import code_units, decode
 from .instruction import NOWHERE, Handler, Instruction, Position
-from .stack import stack_depths
+from .stack import reachable, stack_depths, stack_effect
 from .text import instructions_text
-from .version import VERSION, Version
+from .version import OPERAND_KINDS, VERSION, Version
 
 __all__ = [
     "NOWHERE",
+    "OPERAND_KINDS",
     "VERSION",
     "Builder",
     "BytecodeError",
@@ -21,7 +22,10 @@ __all__ = [
     "Position",
     "Version",
     "assemble",
+    "code_units",
     "decode",
     "instructions_text",
+    "reachable",
     "stack_depths",
+    "stack_effect",
 ]

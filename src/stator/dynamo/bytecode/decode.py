@@ -59,6 +59,19 @@ def decode(code: CodeType) -> list[Instruction]:
     return instructions
 
 
+def code_units(code: CodeType) -> list[int]:
+    """Where each instruction that `decode` gives stands in the code, in units of two bytes, behind its prefixes."""
+    data = code.co_code
+    units: list[int] = []
+    unit = 0
+    while 2 * unit < len(data):
+        number = data[2 * unit]
+        if number != _EXTENDED_ARG:
+            units.append(unit)
+        unit += 1 + CACHES[number]
+    return units
+
+
 def _plain(number: int, operand: int, tables: _Tables) -> tuple[Instruction, str | None]:
     name = opcode.opname[number]
     if number < opcode.HAVE_ARGUMENT:

@@ -1,4 +1,4 @@
-"""How deep the value stack is at each instruction, by following every path."""
+"""What follows from following every path: the depth of the value stack, and which instructions can be reached."""
 
 from __future__ import annotations
 
@@ -50,3 +50,23 @@ def stack_depths(instructions: Sequence[Instruction], operands: Sequence[int]) -
             deepest = max(deepest, depth)
             index += 1
     return depths, deepest
+
+
+def reachable(instructions: Sequence[Instruction], entry: Instruction) -> list[Instruction]:
+    """The instructions that can run when control is at `entry`, exception handlers included, in their order."""
+    place = {id(instruction): index for index, instruction in enumerate(instructions)}
+    found: set[int] = set()
+    work = [place[id(entry)]]
+    while work:
+        index = work.pop()
+        while index < len(instructions) and index not in found:
+            found.add(index)
+            instruction = instructions[index]
+            if instruction.handler is not None:
+                work.append(place[id(instruction.handler.target)])
+            if instruction.target is not None:
+                work.append(place[id(instruction.target)])
+            if instruction.opname in ENDS or instruction.opname in UNCONDITIONAL:
+                break
+            index += 1
+    return [instructions[index] for index in sorted(found)]

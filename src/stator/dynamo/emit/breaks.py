@@ -1,0 +1,257 @@
+"""Leaving a frame at a graph break: put stack and locals back, run the one instruction natively, continue in resume
+functions, one for each way the instruction can go on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from stator.base.errors import CompileError
+
+from ..bytecode import VERSION, Handler, Instruction, decode, stack_effect
+from ..captured import Break
+from ..recipe import FrameCell, Load
+from ..resume import ResumePoint, Slot
+from ..source import LocalSource
+from .writer import Writer
+
+MakeResume = Callable[[ResumePoint], Any]
+
+_CALL_PREFIXES = ("KW_NAMES", "PRECALL")
+_CALL_OPERANDS: dict[str, Callable[[int], int]] = {  # opname -> stack slots it takes, the callable's NULL included
+    "CALL": lambda count: count + 2,
+    "CALL_KW": lambda count: count + 3,
+    "CALL_FUNCTION_EX": lambda flags: 3 + (flags & 1),
+}
+_LOOP_ENDS = {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}  # at the end of a loop's FOR_ITER
+_GENERATOR_ONLY = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "RETURN_GENERATOR")
+_NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
+
+
+class BreakWriter:
+    """Writes the exit of one frame that breaks."""
+
+    def __init__(
+        self, writer: Writer, exit_: Break, make_resume: MakeResume, dispatch: Callable[[Any], Any] | None
+    ) -> None:
+        self.writer = writer
+        self.builder = writer.builder
+        self.exit = exit_
+        self.make_resume = make_resume
+        self.dispatch = dispatch
+        self.original = decode(writer.code)
+        self.stack = list(exit_.stack)
+        self.locals = self._live_locals()
+        self.cells = tuple(name for name in writer.code.co_cellvars if name in exit_.cells)
+
+    def write(self) -> None:
+        native, after, was_method = self._native_instructions()
+        main = native[-1]
+        if main.opname in _GENERATOR_ONLY:
+            raise CompileError("dynamo", f"a break at {main.opname}, inside a generator")
+        self.builder.position = main.position
+        self._put_back(self._callee_slot(main), self._consumed_from(main))
+        exits: list[Callable[[], None]] = []
+        self._protect(native, exits)
+        if main.target is not None:
+            self._jump_exit(native, exits)
+        self.builder.instructions += native
+        if was_method:
+            self._continue_at(after, self._split_method(native))
+        elif main.opname not in _NO_WAY_ON:
+            self._continue_at(after, self._slots_after(native, jump=False))
+        for write_exit in exits:
+            write_exit()
+
+    # ---- what runs natively ----
+
+    def _native_instructions(self) -> tuple[list[Instruction], int, bool]:
+        """Copies of the instructions that make up the operation, the index behind them, and whether it was a load in
+        the method form."""
+        first = last = self.exit.index
+        while self.original[last].opname in _CALL_PREFIXES:
+            last += 1
+        if self.original[last].opname == "CALL":
+            while self.original[first - 1].opname in _CALL_PREFIXES:
+                first -= 1
+        copies = [self.original[index].copy() for index in range(first, last + 1)]
+        copies[-1], was_method = _with_fixed_shape(copies[-1])
+        return copies, last + 1, was_method
+
+    def _consumed_from(self, main: Instruction) -> int:
+        """Stack position from which slots, NULLs among them, are operands of a call; else the depth of the stack."""
+        operands = _CALL_OPERANDS.get(main.opname)
+        return len(self.stack) - (operands(main.arg or 0) if operands else 0)
+
+    def _callee_slot(self, main: Instruction) -> int | None:
+        """Stack position of the callable that a call is about to run."""
+        if main.opname not in _CALL_OPERANDS:
+            return None
+        base = self._consumed_from(main)
+        return base + 1 if self.stack[base] is None else base
+
+    # ---- putting the frame's state back ----
+
+    def _live_locals(self) -> dict[str, Any]:
+        """Locals to hand on, by name in the frame's order; the receiver is among them where super() may ask for it."""
+        code = self.writer.code
+        live = {name: recipe for name, recipe in self.exit.locals.items() if name not in self.exit.cells}
+        if "__class__" in code.co_freevars and code.co_argcount and code.co_varnames[0] not in live:
+            live[code.co_varnames[0]] = Load(LocalSource(code.co_varnames[0]))
+        order = {name: index for index, name in enumerate(code.co_varnames)}
+        return {name: live[name] for name in sorted(live, key=order.__getitem__)}
+
+    def _put_back(self, callee: int | None, consumed_nulls: int) -> None:
+        """Restore cells and locals, push the stack, and let go of every temporary."""
+        writer, builder = self.writer, self.builder
+        changed = [name for name, recipe in self.locals.items() if not self._is_in_place(name, recipe)]
+        cells = [name for name in self.cells if not isinstance(self.exit.cells[name], FrameCell)]
+        writer.overwritten.update(changed)
+        writer.preload_sources(writer.used_after_graph)
+        for name in changed:
+            writer.load(self.locals[name])
+        for name in cells:
+            writer.load(self.exit.cells[name])
+        for name in reversed(changed + cells):
+            builder.store(name)
+        for position, recipe in enumerate(self.stack):
+            self._push(position, recipe, callee, consumed_nulls)
+        writer.clear_temporaries(writer.forget_slots())
+
+    def _is_in_place(self, name: str, recipe: Any) -> bool:
+        """Whether the variable holds that already: a parameter that was not assigned."""
+        return isinstance(recipe, Load) and recipe.source == LocalSource(name) and name not in self.writer.made_cells
+
+    def _push(self, position: int, recipe: Any, callee: int | None, consumed_nulls: int) -> None:
+        if recipe is None:
+            if position >= consumed_nulls:
+                self.builder.null()
+            else:
+                self.builder.const(None)  # a filler: no instruction looks at it; the resume function pushes the NULL
+        elif position == callee and self.dispatch is not None:
+            self.builder.const_callee(self.dispatch)
+            self.writer.load(recipe)
+            self.builder.call(1)
+        else:
+            self.writer.load(recipe)
+
+    # ---- going on ----
+
+    def _slots(self) -> list[Slot]:
+        return [Slot.NULL if recipe is None else Slot.VALUE for recipe in self.stack]
+
+    def _slots_after(self, native: list[Instruction], *, jump: bool) -> list[Slot]:
+        """The emitted stack behind the operation. What it left of the old stack kept its kind."""
+        before = self._slots()
+        depth = len(before)
+        for instruction in native[:-1]:
+            depth += stack_effect(instruction, instruction.arg or 0, jump=False)
+        depth += stack_effect(native[-1], native[-1].arg or 0, jump=jump)
+        kept = min(self._consumed_from(native[-1]), depth)
+        return before[:kept] + [Slot.VALUE] * (depth - kept)
+
+    def _split_method(self, native: list[Instruction]) -> list[Slot]:
+        """Behind a load that may give a method and its receiver: always the attribute and a NULL."""
+        slots = self._slots_after(native, jump=False)
+        self.builder.const(None)
+        if VERSION.callee_first:
+            return [*slots, Slot.NULL]
+        self.builder.swap(2)
+        return [*slots[:-1], Slot.NULL, Slot.VALUE]
+
+    def _protect(self, native: list[Instruction], exits: list[Callable[[], None]]) -> None:
+        """Lead an exception of the operation to the handler that the original code has for it."""
+        region = self.original[self.exit.index].handler
+        if region is None:
+            return
+        label = self.builder.label()
+        handler = Handler(label, region.depth, lasti=False)
+        for instruction in native:
+            instruction.handler = handler
+        slots = self._slots()[: region.depth] + [Slot.LASTI] * region.lasti + [Slot.VALUE]
+
+        def write() -> None:
+            self.builder.append(label)
+            self._continue_at(region.target.index, slots, raised=True)
+
+        exits.append(write)
+
+    def _jump_exit(self, native: list[Instruction], exits: list[Callable[[], None]]) -> None:
+        """The way on when the operation jumps."""
+        main = native[-1]
+        assert main.target is not None
+        index, label = main.target.index, self.builder.label()
+        slots = self._slots_after(native, jump=True)
+        ends: tuple[str, ...] = _LOOP_ENDS[VERSION.number] if main.opname == "FOR_ITER" else ()
+        for name in ends:
+            slots = slots[: len(slots) + stack_effect(Instruction(name), 0, jump=False)]
+        main.target = label
+
+        def write() -> None:
+            self.builder.append(label)
+            for name in ends:
+                self.builder.add(name)
+            self._continue_at(index + len(ends), slots)
+
+        exits.append(write)
+
+    def _continue_at(self, index: int, slots: list[Slot], *, raised: bool = False) -> None:
+        """Take what is on the emitted stack and the live locals, and return what the resume function returns."""
+        builder = self.builder
+        point = ResumePoint(
+            self.writer.code,
+            index,
+            tuple(slots),
+            tuple(self.locals),
+            self.cells,
+            raised_at=self.exit.index if raised else None,
+        )
+        held: list[str] = []
+        for slot in reversed(slots):
+            if slot is Slot.VALUE:
+                held.append(self.writer.temporary())
+                builder.store(held[-1])
+            elif slot is Slot.NULL:
+                builder.pop()
+        held.reverse()
+        self._push_resume_function(point)
+        for name in (*self.locals, *held):
+            builder.load_bound(name)
+            builder.delete(name)
+        for name in self._dead_parameters():
+            builder.delete(name)
+        builder.call(len(self.locals) + len(held))
+        builder.return_value()
+
+    def _push_resume_function(self, point: ResumePoint) -> None:
+        """The callee, ready for its arguments; one with free variables is made for this call's cells."""
+        builder = self.builder
+        target = self.make_resume(point)
+        if not point.closure:
+            builder.const_callee(target)
+            return
+        builder.before_callee()
+        builder.const_callee(target)
+        for name in point.closure:
+            builder.load_cell(name)
+        builder.call(len(point.closure))
+        builder.after_callee()
+
+    def _dead_parameters(self) -> list[str]:
+        code = self.writer.code
+        flags = code.co_flags
+        count = code.co_argcount + code.co_kwonlyargcount
+        count += bool(flags & inspect.CO_VARARGS) + bool(flags & inspect.CO_VARKEYWORDS)
+        return [name for name in code.co_varnames[:count] if name not in self.locals and name not in code.co_cellvars]
+
+
+def _with_fixed_shape(instruction: Instruction) -> tuple[Instruction, bool]:
+    """The same load without the method form, whose result depends on what is found; and whether it had that form."""
+    if instruction.opname == "LOAD_METHOD":
+        return Instruction("LOAD_ATTR", None, instruction.argval, position=instruction.position), True
+    if instruction.opname in ("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_SUPER_ATTR") and instruction.flags & 1:
+        instruction.flags &= ~1
+        instruction.arg = None
+        return instruction, True
+    return instruction, False

@@ -1,0 +1,109 @@
+"""The layout of an emitted frame: cells, graph call, effects, exit. Details live with the visitors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from stator.base.errors import CompileError
+
+from ..bytecode import BytecodeError, Position, assemble
+from ..captured import Break, Captured, Return
+from ..recipe import FrameCell, GraphOutput
+from . import effects as _effects
+from . import recipes as _recipes
+from . import sources as _sources
+from .breaks import BreakWriter, MakeResume
+from .writer import Writer
+
+_REGISTERED = (_effects, _recipes, _sources)  # imported for the visitors they register
+
+
+def emit(
+    captured: Captured,
+    compiled_graph: Callable[..., Any] | None,
+    *,
+    make_resume: MakeResume | None = None,
+    dispatch: Callable[[Any], Any] | None = None,
+) -> CodeType:
+    """Code with the captured frame's signature that does what the frame does, by the compiled graph.
+
+    make_resume: makes the callable that continues the frame at a `ResumePoint`, or, when the point has a closure, a
+        function from its cells to that callable; needed when the capture ends in a break.
+    dispatch: makes, at run time, from the callee of a call at a break a callable that compiles what it reaches.
+    Raises CompileError for what cannot be expressed as bytecode.
+    """
+    writer = Writer(captured)
+    try:
+        _prologue(writer)
+        if compiled_graph is not None:
+            _call_graph(writer, compiled_graph)
+        if captured.effects:
+            writer.preload_sources(writer.used_after_graph)
+        for effect in captured.effects:
+            writer.replay(effect)
+        if isinstance(captured.exit, Return):
+            writer.load(captured.exit.value)
+            writer.builder.return_value()
+        elif make_resume is None:
+            raise CompileError("dynamo", f"the graph ends early: {captured.exit.reason}")
+        else:
+            BreakWriter(writer, captured.exit, make_resume, dispatch).write()
+        return _assemble(writer)
+    except BytecodeError as error:
+        raise CompileError("dynamo", f"emitted bytecode cannot be encoded: {error}") from error
+
+
+def _prologue(writer: Writer) -> None:
+    code, builder = writer.code, writer.builder
+    builder.position = Position(code.co_firstlineno, code.co_firstlineno, 0, 0)
+    writer.made_cells = _cells_needed(writer)
+    for name in writer.made_cells:
+        builder.make_cell(name)
+    if code.co_freevars:
+        count = len(code.co_freevars)
+        builder.add("COPY_FREE_VARS", count, count)
+    builder.resume()
+
+
+def _cells_needed(writer: Writer) -> tuple[str, ...]:
+    """Cell variables of the frame that must exist as cells, in the frame's order."""
+    needed = {recipe.name for recipe in writer.used_recipes if isinstance(recipe, FrameCell)}
+    if isinstance(writer.captured.exit, Break):
+        needed.update(writer.captured.exit.cells)
+    return tuple(name for name in writer.code.co_cellvars if name in needed)
+
+
+def _call_graph(writer: Writer, compiled_graph: Callable[..., Any]) -> None:
+    captured, builder = writer.captured, writer.builder
+    builder.const_callee(compiled_graph)
+    for entry in captured.inputs:
+        if entry.is_static:
+            builder.const(entry.example)
+        else:
+            writer.load(entry.recipe)
+    builder.call(len(captured.inputs))
+    count = _output_count(captured)
+    builder.unpack(count)
+    used = {recipe.index for recipe in writer.used_recipes if isinstance(recipe, GraphOutput)}
+    for index in range(count):
+        if index in used:
+            writer.output_slots[index] = slot = writer.temporary()
+            builder.store(slot)
+        else:
+            builder.pop()
+
+
+def _output_count(captured: Captured) -> int:
+    assert captured.graph is not None
+    for node in reversed(captured.graph.graph.nodes):
+        if node.op == "output":
+            return len(node.args[0])
+    raise CompileError("dynamo", "the captured graph has no output node")
+
+
+def _assemble(writer: Writer) -> CodeType:
+    code = writer.code
+    names = code.co_varnames + tuple(writer.temporaries)
+    return assemble(writer.builder.instructions, code, co_varnames=names, co_nlocals=len(names))

@@ -1,0 +1,124 @@
+"""Functions that emitted code calls when it runs. No knowledge of bytecode or capture."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, deque
+from itertools import islice
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+
+def read_item(container: Any, key: Any) -> Any:
+    """`container[key]` past any override in a subclass of dict, list or tuple."""
+    if isinstance(container, dict):
+        return dict.__getitem__(container, key)
+    if isinstance(container, list):
+        return list.__getitem__(container, key)
+    if isinstance(container, tuple):
+        return tuple.__getitem__(container, key)
+    return container[key]
+
+
+def dict_key(container: dict[Any, Any], index: int) -> Any:
+    """The index-th key in insertion order."""
+    return next(islice(_keys(container), index, None))
+
+
+def _keys(container: dict[Any, Any]) -> Any:
+    if isinstance(container, OrderedDict):
+        return OrderedDict.__iter__(container)
+    return dict.__iter__(container)
+
+
+def instance_dict(instance: Any) -> Any:
+    """`instance.__dict__` past any __getattribute__."""
+    if isinstance(instance, type):
+        return type.__getattribute__(instance, "__dict__")
+    return object.__getattribute__(instance, "__dict__")
+
+
+def new_function(
+    code: CodeType,
+    namespace: dict[str, Any],
+    name: str,
+    qualname: str,
+    defaults: tuple[Any, ...] | None,
+    kwdefaults: dict[str, Any] | None,
+    annotations: dict[str, Any] | None,
+    closure: tuple[CellType, ...],
+) -> FunctionType:
+    """A function object, as MAKE_FUNCTION makes it."""
+    function = FunctionType(code, namespace, name, defaults, closure or None)
+    function.__qualname__ = qualname
+    if kwdefaults is not None:
+        function.__kwdefaults__ = kwdefaults
+    if annotations is not None:
+        function.__annotations__ = annotations
+    return function
+
+
+def set_content(cell: CellType, value: Any) -> None:
+    cell.cell_contents = value
+
+
+def clear_content(cell: CellType) -> None:
+    """Empty a cell that may be empty already."""
+    try:
+        del cell.cell_contents
+    except ValueError:
+        return
+
+
+def set_attribute(target: Any, name: str, value: Any) -> None:
+    """Attribute write past any __setattr__."""
+    if isinstance(target, type):
+        type.__setattr__(target, name, value)
+    else:
+        object.__setattr__(target, name, value)
+
+
+def delete_attribute(target: Any, name: str) -> None:
+    """Attribute deletion past any __delattr__."""
+    if isinstance(target, type):
+        type.__delattr__(target, name)
+    else:
+        object.__delattr__(target, name)
+
+
+def replace_list(target: Any, items: list[Any]) -> None:
+    """`target[:] = items` of a list or deque, past overrides."""
+    if isinstance(target, deque):
+        deque.clear(target)
+        deque.extend(target, items)
+    else:
+        list.__setitem__(target, slice(None), items)
+
+
+def replace_dict(target: dict[Any, Any], items: dict[Any, Any]) -> None:
+    """Make `target` hold exactly `items`, in this order, past overrides."""
+    kind: Any = OrderedDict if isinstance(target, OrderedDict) else dict
+    kind.clear(target)
+    for key, value in items.items():
+        kind.__setitem__(target, key, value)
+
+
+def replace_set(target: set[Any], items: list[Any]) -> None:
+    set.clear(target)
+    set.update(target, items)
+
+
+def fill_list(target: list[Any], *items: Any) -> None:
+    target.extend(items)
+
+
+def fill_dict(target: dict[Any, Any], items: dict[Any, Any]) -> None:
+    target.update(items)
+
+
+def set_module_global(module: str, name: str, value: Any) -> None:
+    sys.modules[module].__dict__[name] = value
+
+
+def delete_module_global(module: str, name: str) -> None:
+    del sys.modules[module].__dict__[name]

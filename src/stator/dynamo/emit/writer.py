@@ -1,0 +1,238 @@
+"""What all emission shares: the instruction builder, temporaries, and which sources and recipes are used how often.
+
+Visitors over sources, recipes and effects register here and live beside this file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stator.base.errors import CompileError
+from stator.base.registry import Registry
+
+from ..bytecode import Builder
+from ..captured import Break, Captured, Return
+from ..guard import GuardKind
+from ..recipe import Effect, Load, NewCell, NewDict, NewList, Recipe
+from ..source import ConstantSource, FunctionSource, LocalSource, Source
+from .children import effect_recipes, recipe_children, source_bases
+
+SourceWriter = Callable[["Writer", Any], None]
+RecipeWriter = Callable[["Writer", Any], None]
+EffectWriter = Callable[["Writer", Any], None]
+
+sources: Registry[type[Source], SourceWriter] = Registry("source")
+recipes: Registry[type[Recipe], RecipeWriter] = Registry("recipe")
+effects: Registry[type[Effect], EffectWriter] = Registry("effect")
+
+_ALLOCATED_FIRST = (NewCell, NewList, NewDict)  # what can close a cycle of references
+
+
+class Writer:
+    """Emits one frame. `load_source` and `load` push a value; each shared value is computed once into a temporary."""
+
+    def __init__(self, captured: Captured) -> None:
+        self.captured = captured
+        self.code = captured.code
+        self.builder = Builder()
+        self.temporaries: list[str] = []
+        self.made_cells: tuple[str, ...] = ()
+        self.output_slots: dict[int, str] = {}
+        self.types = {guard.source: guard.expected for guard in captured.guards if guard.kind is GuardKind.TYPE}
+        self._source_uses: Counter[Source] = Counter()
+        self._source_slots: dict[Source, str] = {}
+        self._recipe_uses: Counter[int] = Counter()
+        self._recipe_slots: dict[int, str] = {}
+        self.overwritten: set[str] = set()  # locals that are about to be assigned
+        self._cyclic: set[int] = set()
+        self._unfilled: list[Recipe] = []
+        self._building: set[int] = set()
+        self.used_after_graph: list[Recipe] = []
+        self.used_recipes = self._count_uses()
+
+    # ---- temporaries ----
+
+    def temporary(self) -> str:
+        name = f".{len(self.temporaries)}"
+        self.temporaries.append(name)
+        return name
+
+    def clear_temporaries(self, names: Iterable[str]) -> None:
+        """Unbind temporaries that are bound."""
+        for name in names:
+            self.builder.delete(name)
+
+    def forget_slots(self) -> list[str]:
+        """All temporaries that hold a value now; afterwards nothing is found in them any more."""
+        names = [*self._source_slots.values(), *self._recipe_slots.values(), *self.output_slots.values()]
+        self._source_slots.clear()
+        self._recipe_slots.clear()
+        self.output_slots.clear()
+        return names
+
+    # ---- counting ----
+
+    def roots(self) -> list[Recipe]:
+        """Recipes of effects and exit, in the order in which they are needed."""
+        captured = self.captured
+        found = [recipe for effect in captured.effects for recipe in effect_recipes(effect)]
+        if isinstance(captured.exit, Return):
+            found.append(captured.exit.value)
+        else:
+            found.extend(break_recipes(captured.exit))
+        return found
+
+    def _count_uses(self) -> list[Recipe]:
+        used: list[Recipe] = []
+        path: list[Recipe] = []
+
+        def visit(recipe: Recipe) -> None:
+            self._recipe_uses[id(recipe)] += 1
+            if self._recipe_uses[id(recipe)] > 1:
+                if recipe in path:
+                    self._cyclic.update(id(step) for step in path[path.index(recipe) :])
+                return
+            used.append(recipe)
+            path.append(recipe)
+            for child in recipe_children(recipe):
+                visit(child)
+            path.pop()
+
+        for entry in self.captured.inputs:
+            if not entry.is_static:
+                visit(entry.recipe)
+        for root in self.roots():
+            visit(root)
+        self.used_after_graph = _reachable(self.roots())
+        for recipe in used:
+            if isinstance(recipe, Load):
+                self._count_source(recipe.source)
+        return used
+
+    def _count_source(self, source: Source) -> None:
+        self._source_uses[source] += 1
+        if self._source_uses[source] == 1:
+            for base in source_bases(source):
+                self._count_source(base)
+
+    # ---- sources ----
+
+    def is_immediate(self, source: Source) -> bool:
+        """One instruction loads it, and nothing that emitted code does changes it."""
+        if isinstance(source, LocalSource):
+            return source.name not in self.made_cells and source.name not in self.overwritten
+        return isinstance(source, (ConstantSource, FunctionSource))
+
+    def load_source(self, source: Source) -> None:
+        """-> what the source held when the frame was entered"""
+        slot = self._source_slots.get(source)
+        if slot is not None:
+            self.builder.load_bound(slot)
+            return
+        handler = sources.get(type(source))
+        if handler is None:
+            raise CompileError("dynamo", f"no way to load a {type(source).__name__} ({source})")
+        handler(self, source)
+        if self._source_uses[source] > 1 and not self.is_immediate(source):
+            self._keep(self._source_slots, source)
+
+    def preload_sources(self, found: Iterable[Recipe]) -> None:
+        """Read every mutable source that these recipes load, before effects change what it holds."""
+        for recipe in found:
+            if isinstance(recipe, Load) and not self.is_immediate(recipe.source):
+                source = recipe.source
+                if source in self._source_slots:
+                    continue
+                self.load_source(source)
+                if source in self._source_slots:
+                    self.builder.pop()
+                else:
+                    self._source_slots[source] = slot = self.temporary()
+                    self.builder.store(slot)
+
+    def _keep(self, slots: dict[Any, str], key: Any) -> None:
+        """x -> x, remembered in a temporary"""
+        slots[key] = slot = self.temporary()
+        self.builder.duplicate()
+        self.builder.store(slot)
+
+    # ---- recipes ----
+
+    def load(self, recipe: Recipe) -> None:
+        """-> the object that the recipe makes; one recipe gives one object"""
+        if isinstance(recipe, Load):
+            self.load_source(recipe.source)
+            return
+        slot = self._recipe_slots.get(id(recipe))
+        if slot is not None:
+            self.builder.load_bound(slot)
+            return
+        if id(recipe) in self._cyclic and isinstance(recipe, _ALLOCATED_FIRST):
+            self._allocate(recipe)
+            return
+        if id(recipe) in self._building:
+            raise CompileError("dynamo", f"objects that refer to one another through a {type(recipe).__name__}")
+        handler = recipes.get(type(recipe))
+        if handler is None:
+            raise CompileError("dynamo", f"no way to make a {type(recipe).__name__}")
+        self._building.add(id(recipe))
+        handler(self, recipe)
+        self._building.discard(id(recipe))
+        if self._recipe_uses[id(recipe)] > 1 and type(recipe) not in _UNSHARED:
+            self._keep(self._recipe_slots, id(recipe))
+        if not self._building:
+            self._fill()
+
+    def _allocate(self, recipe: Recipe) -> None:
+        """-> the object, still empty; it is filled once the outermost recipe in work is done"""
+        allocations[type(recipe)][0](self, recipe)
+        self._keep(self._recipe_slots, id(recipe))
+        self._unfilled.append(recipe)
+        if not self._building:
+            self._fill()
+
+    def _fill(self) -> None:
+        while self._unfilled:
+            recipe = self._unfilled.pop()
+            allocations[type(recipe)][1](self, recipe)
+
+    def replay(self, effect: Effect) -> None:
+        handler = effects.get(type(effect))
+        if handler is None:
+            raise CompileError("dynamo", f"no way to replay a {type(effect).__name__}")
+        handler(self, effect)
+
+
+def _reachable(roots: list[Recipe]) -> list[Recipe]:
+    found: dict[int, Recipe] = {}
+    work = roots[::-1]
+    while work:
+        recipe = work.pop()
+        if id(recipe) not in found:
+            found[id(recipe)] = recipe
+            work.extend(recipe_children(recipe))
+    return list(found.values())
+
+
+def break_recipes(exit_: Break) -> list[Recipe]:
+    """Everything a break puts back."""
+    return [
+        *(recipe for recipe in exit_.stack if recipe is not None),
+        *exit_.locals.values(),
+        *exit_.cells.values(),
+    ]
+
+
+# recipe type -> (push it empty, fill it); for members of reference cycles
+allocations: Registry[type[Recipe], tuple[RecipeWriter, RecipeWriter]] = Registry("allocation")
+_UNSHARED: set[type[Recipe]] = set()  # recipes as cheap to evaluate as a temporary is to load
+
+
+def unshared(kind: type[Recipe]) -> type[Recipe]:
+    _UNSHARED.add(kind)
+    return kind
+
+
+__all__ = ["Writer", "allocations", "break_recipes", "effects", "recipes", "sources", "unshared"]
