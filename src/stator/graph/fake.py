@@ -14,6 +14,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from stator import prims as prims  # registers the shape rules
 from stator.base import counters
 from stator.base.errors import Unsupported
 from stator.base.registry import Registry
@@ -61,6 +62,13 @@ class FakeTensor(torch.Tensor):
     fake_storage: FakeStorage
     constant: torch.Tensor | None
     constant_version: int
+    # the tracer's: see tracer.Tracer
+    node: Any = None
+    seen: int = 0
+    steps: tuple[Any, ...] = ()
+    is_input: bool = False
+    # the real tensor that stands behind a constant
+    real_value: torch.Tensor | None = None
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -181,8 +189,12 @@ class FakeMode(TorchDispatchMode):
             return entry[1]
         meta = meta_of_real(tensor)
         fake = self._make_leaf(tensor, meta)
-        self._fakes[id(tensor)] = (weakref.ref(tensor), fake)
+        self.remember(tensor, fake)
         return fake
+
+    def remember(self, tensor: torch.Tensor, fake: FakeTensor) -> None:
+        """Let this fake stand for that tensor from now on."""
+        self._fakes[id(tensor)] = (weakref.ref(tensor), fake)
 
     def _make_leaf(self, tensor: torch.Tensor, meta: TensorMeta) -> FakeTensor:
         address = tensor.untyped_storage()._cdata
@@ -214,6 +226,7 @@ class FakeMode(TorchDispatchMode):
         if known is not None and known[0]() is tensor:
             return known[1]
         fake = self.make(meta_of_real(tensor), None, tensor.requires_grad and tensor.is_leaf)
+        fake.real_value = tensor
         self._constants[id(tensor)] = (tensor, fake)
         return fake
 
@@ -247,12 +260,11 @@ class FakeMode(TorchDispatchMode):
         info = op_info(func)
         if info.dynamic_shape or info.data_dependent:
             return self._data_dependent(func, args, kwargs, tensors)
+        if info.composite and (info.record.shape is None or info.is_view or info.mutates):
+            with self:
+                return func._op_dk(COMPOSITE, *args, **kwargs)
         if info.mutates:
             return self._mutate(info, args, kwargs, tensors)
-        if info.composite and info.record.shape is None:
-            with self:
-                result = func._op_dk(COMPOSITE, *args, **kwargs)
-            return result
         metas = self.infer(info, args, kwargs, tensors)
         result = self._wrap(info, metas, tensors, args)
         if not info.random and tensors:
@@ -343,7 +355,7 @@ class FakeMode(TorchDispatchMode):
         check_overlap(info, args, kwargs)
         results = self._infer_written(info, args, kwargs, tensors)
         for where in info.mutates:
-            for written in _flat(argument(info, args, kwargs, where)):
+            for written in flat_tensors(argument(info, args, kwargs, where)):
                 written.fake_storage.version += 1
         return self._returned(info, args, kwargs, results, tensors)
 
@@ -409,9 +421,10 @@ class FakeMode(TorchDispatchMode):
         return result
 
     def value(self, tensor: torch.Tensor) -> FakeTensor:
-        """A fake tensor whose value is known."""
+        """A fresh fake tensor made from a real one that nobody else holds; a small one keeps its value."""
         fake = self.make(meta_of_real(tensor))
-        fake.constant, fake.constant_version = tensor, fake.fake_storage.version
+        if tensor.numel() <= CONSTANT_LIMIT:
+            fake.constant, fake.constant_version = tensor, fake.fake_storage.version
         return fake
 
     def _follow_constants(
@@ -420,10 +433,10 @@ class FakeMode(TorchDispatchMode):
         for tensor in tensors:
             if tensor.constant is None or tensor.constant_version != tensor.fake_storage.version:
                 return
-        outputs = _flat(result)
+        outputs = flat_tensors(result)
         if not outputs or any(output.numel() > CONSTANT_LIMIT for output in outputs):
             return
-        values = _flat(func(*_to_values(args), **_to_values(kwargs)), torch.Tensor)
+        values = flat_tensors(func(*_to_values(args), **_to_values(kwargs)), torch.Tensor)
         for output, value in zip(outputs, values, strict=True):
             output.constant, output.constant_version = value, output.fake_storage.version
 
@@ -450,7 +463,7 @@ def check_overlap(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if info.target in IDEMPOTENT:
         return
     for where in info.mutates:
-        for written in _flat(argument(info, args, kwargs, where)):
+        for written in flat_tensors(argument(info, args, kwargs, where)):
             for size, stride in zip(written.meta.shape, written.meta.stride, strict=True):
                 if stride == 0 and size > 1:
                     raise RuntimeError(
@@ -491,14 +504,15 @@ def normal_device(device: Any) -> torch.device:
 
 def tensor_position(args: Sequence[Any], where: int) -> int:
     """How many tensors come before argument `where` among the flattened arguments."""
-    return sum(len(_flat(value)) for value in args[:where])
+    return sum(len(flat_tensors(value)) for value in args[:where])
 
 
-def _flat(value: Any, kind: type = FakeTensor) -> list[Any]:
+def flat_tensors(value: Any, kind: type = FakeTensor) -> list[Any]:
+    """The tensors in nested tuples and lists, in order."""
     if isinstance(value, kind):
         return [value]
     if isinstance(value, (tuple, list)):
-        return [leaf for item in value for leaf in _flat(item, kind)]
+        return [leaf for item in value for leaf in flat_tensors(item, kind)]
     return []
 
 
@@ -535,17 +549,12 @@ def fake_tensors(mode: FakeMode, tensors: Sequence[torch.Tensor]) -> Iterator[li
 def _lift(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.tensor(...)` hands its fresh real tensor over by this operator: the value is known."""
     fake = args[0]
-    real = next((real for real, known in mode._constants.values() if known is fake), None)
-    if real is None:
-        return NotImplemented
-    if real.numel() <= CONSTANT_LIMIT:
-        return mode.value(real)
-    return mode.make(fake.meta)
+    return NotImplemented if fake.real_value is None else mode.value(fake.real_value)
 
 
 @specials.register(aten.index.Tensor)
 def _index(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Indexing by a boolean mask has as many elements as the mask has True."""
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]):
-        return mode._data_dependent(aten.index.Tensor, args, kwargs, _flat(args))
+        return mode._data_dependent(aten.index.Tensor, args, kwargs, flat_tensors(args))
     return NotImplemented

@@ -45,7 +45,8 @@ class OpInfo:
 
 
 _infos: dict[OpOverload, OpInfo] = {}
-_functional: dict[OpOverload, OpOverload | None] = {}
+# Seeded with the pair whose names do not follow the rule.
+_functional: dict[OpOverload, OpOverload | None] = {aten.normal_.default: aten.normal_functional.default}
 
 
 def op_info(target: OpOverload) -> OpInfo:

@@ -1,0 +1,113 @@
+"""Operators that write to their arguments and have no functional twin, or hide what they write: one handler each.
+
+Importing this file registers the handlers with the tracer; in-place and out= operators with a twin need none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .fake import FakeTensor, check_overlap
+from .recording import Tracer, mutations
+from .schema import OpInfo
+
+aten = torch.ops.aten
+
+
+@mutations.register(aten.copy_.default, aten.fill_.Tensor)
+def _copy(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
+    target, source = args[0], args[1]
+    check_overlap(info, args, kwargs)
+    wanted, given = target.meta, source.meta
+    known = source.known_value()
+    if known is not None and known.dim() == 0:
+        return _fill_with(tracer, target, known.to(wanted.dtype).item())
+    changes: dict[str, Any] = {}
+    if given.dtype is not wanted.dtype:
+        changes["dtype"] = wanted.dtype
+    if given.device != wanted.device:
+        changes["device"] = wanted.device
+    if changes:
+        source = tracer.apply(aten._to_copy.default, source, **changes)
+    if given.shape != wanted.shape:
+        source = tracer.apply(aten.expand.default, source, list(wanted.shape))
+    tracer.write(target, tracer.snapshot(source))
+    return target
+
+
+@mutations.register(aten.fill_.Scalar)
+def _fill(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
+    return _fill_with(tracer, args[0], args[1])
+
+
+@mutations.register(aten.zero_.default)
+def _zero(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
+    return _fill_with(tracer, args[0], 0)
+
+
+def _fill_with(tracer: Tracer, target: FakeTensor, number: Any) -> FakeTensor:
+    meta = target.meta
+    tracer.write(
+        target, tracer.apply(aten.full.default, list(meta.shape), number, dtype=meta.dtype, device=meta.device)
+    )
+    return target
+
+
+@mutations.register(aten.detach_.default)
+def _detach(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
+    return args[0]
+
+
+@mutations.register(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+def _native_batch_norm(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return batch_norm(tracer, *args[:8])
+
+
+@mutations.register(aten.batch_norm.default)
+def _batch_norm(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return batch_norm(tracer, *args[:8])[0]
+
+
+@mutations.register(aten._batch_norm_impl_index.default)
+def _batch_norm_impl_index(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    reserve = tracer.apply(aten.empty.memory_format, [0], dtype=torch.uint8, device=args[0].meta.device)
+    return (*batch_norm(tracer, *args[:8]), reserve, 0)
+
+
+def batch_norm(
+    tracer: Tracer,
+    x: FakeTensor,
+    weight: FakeTensor | None,
+    bias: FakeTensor | None,
+    running_mean: FakeTensor | None,
+    running_var: FakeTensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[FakeTensor, FakeTensor, FakeTensor]:
+    """Batch norm by the functional operators; in training the running statistics are written, which no schema says.
+
+    x: [N, C, *]; the others [C]. Returns the output, the batch mean and the reciprocal of the standard deviation.
+    """
+    if not training:
+        return tracer.apply(
+            aten._native_batch_norm_legit_no_training.default, x, weight, bias, running_mean, running_var, momentum, eps
+        )
+    if running_mean is None or running_var is None:
+        return tracer.apply(aten._native_batch_norm_legit.no_stats, x, weight, bias, True, momentum, eps)
+    out, mean, rstd, new_mean, new_var = tracer.apply(
+        aten._native_batch_norm_legit_functional.default,
+        x,
+        weight,
+        bias,
+        running_mean,
+        running_var,
+        True,
+        momentum,
+        eps,
+    )
+    tracer.write(running_mean, new_mean)
+    tracer.write(running_var, new_var)
+    return out, mean, rstd

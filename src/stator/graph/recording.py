@@ -1,0 +1,434 @@
+"""The recording mode: operators on fake tensors become nodes of a functional graph.
+
+Aliasing and mutation are followed per storage, here; how single operators mutate is in `mutation.py`, how views are
+inverted in `views.py`. What is run, and what becomes of its results, is not known here (`tracer.py`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from stator.base.errors import Unsupported, UserPlace
+from stator.base.registry import Registry
+from stator.prims.layout import is_dense
+from stator.prims.record import TensorMeta
+
+from .fake import COMPOSITE, FakeMode, FakeStorage, FakeTensor, check_overlap, flat_tensors, meta_of_real, specials
+from .schema import OpInfo, argument, functional_twin, op_info
+from .traced import ViewStep
+from .views import IDENTITIES, replay, view_step, write_back
+
+aten = torch.ops.aten
+Keep = Callable[[OpOverload], bool]
+
+# How one operator that writes to arguments becomes functional: (tracer, info, args, kwargs) -> what it returns,
+# having called `tracer.write` for what it writes; or NotImplemented.
+Mutation = Callable[["Tracer", OpInfo, tuple[Any, ...], dict[str, Any]], Any]
+mutations: Registry[OpOverload, Mutation] = Registry("mutating operator")
+
+# Composite operators that a backend may keep whole: pure, never aliasing their input, drawing no random numbers.
+KEEPABLE = frozenset(
+    (
+        aten.linear.default,
+        aten.matmul.default,
+        aten.conv1d.default,
+        aten.conv2d.default,
+        aten.conv3d.default,
+        aten.layer_norm.default,
+        aten.group_norm.default,
+        aten.rms_norm.default,
+        aten.softmax.int,
+        aten.log_softmax.int,
+        aten.scaled_dot_product_attention.default,
+        aten.cross_entropy_loss.default,
+        aten.silu.default,
+        aten.upsample_nearest2d.vec,
+        aten.upsample_bilinear2d.vec,
+        aten.max_pool2d.default,
+        aten.adaptive_avg_pool2d.default,
+    )
+)
+RECURRENT = frozenset(
+    getattr(getattr(aten, name), overload)
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    for overload in ("input", "data")
+)
+
+
+# Views whose arguments are the tensor and its new sizes.
+SIZED = frozenset((aten.view.default, aten._unsafe_view.default, aten.expand.default))
+
+
+class Tracer(FakeMode):
+    """Records what runs inside `with tracer:` into `graph`. Fakes it makes carry, besides their meta:
+
+    node: the graph value that holds their contents as of storage version `seen`;
+    steps: the view operators that lead from the tensor owning the storage to this one.
+    """
+
+    def __init__(self, keep: Keep) -> None:
+        super().__init__()
+        self.graph = fx.Graph()
+        self.keep = keep
+        self.origin: fx.Node | None = None
+        self.place: UserPlace | None = None
+        self.inputs: list[FakeTensor] = []
+        self.input_nodes: list[fx.Node] = []
+        self.input_storages: dict[int, int] = {}  # id(storage) -> input index
+        self.constants: dict[str, torch.Tensor] = {}
+        self.constant_storages: dict[int, torch.Tensor] = {}
+        self._kept: dict[OpOverload, bool] = {}
+
+    # -- inputs and constants -------------------------------------------------------------------------------------
+
+    def add_input(self, real: torch.Tensor, name: str) -> FakeTensor:
+        """A placeholder. A tensor given twice has two placeholders, but only the first is used."""
+        node = self.graph.placeholder(name)
+        known = self._fakes.get(id(real))
+        meta = real.meta if isinstance(real, FakeTensor) else meta_of_real(real)
+        node.meta["val"] = meta
+        self.input_nodes.append(node)
+        if known is not None and known[0]() is real:
+            self.inputs.append(known[1])
+            return known[1]
+        fake = self.bind(self.make(meta), node)
+        fake.is_input = True
+        self.remember(real, fake)
+        self.input_storages[id(fake.fake_storage)] = len(self.inputs)
+        self.inputs.append(fake)
+        return fake
+
+    def bind(self, fake: FakeTensor, node: fx.Node, steps: tuple[ViewStep, ...] = ()) -> FakeTensor:
+        """Make `node` the value of a fake tensor; it owns its storage unless it is a view."""
+        storage = fake.fake_storage
+        fake.node, fake.steps, fake.seen = node, steps, storage.version
+        if not steps and storage.node is None:
+            storage.node = node
+        return fake
+
+    def constant(self, tensor: torch.Tensor) -> FakeTensor:
+        entry = self._constants.get(id(tensor))
+        if entry is not None:
+            return entry[1]
+        fake = super().constant(tensor)
+        if fake.node is None:
+            name = f"constant_{len(self.constants)}"
+            self.constants[name] = tensor
+            node = self.graph.get_attr(name)
+            node.meta["val"] = fake.meta
+            self.bind(fake, node)
+            self.constant_storages[id(fake.fake_storage)] = tensor
+        return fake
+
+    def value(self, tensor: torch.Tensor) -> FakeTensor:
+        """A fresh tensor of known value: the graph reads a constant that nobody else can write to."""
+        fake = super().value(tensor)
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = tensor
+        node = self.graph.get_attr(name)
+        node.meta["val"] = fake.meta
+        return self.bind(fake, node)
+
+    # -- values ---------------------------------------------------------------------------------------------------
+
+    def current(self, fake: FakeTensor) -> fx.Node:
+        """The graph value of a tensor now: computed anew from its storage's when something wrote to it meanwhile."""
+        storage = fake.fake_storage
+        if fake.seen != storage.version:
+            value = replay(self.apply, self.storage_value(storage), fake.steps)[-1]
+            fake.node, fake.seen = value.node, storage.version
+        return fake.node
+
+    def storage_value(self, storage: FakeStorage) -> FakeTensor:
+        """An immutable tensor with a storage's current contents, laid out as the tensor that owns it."""
+        return self.bind(self.make(storage.meta), storage.node)
+
+    def apply(self, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+        return self.dispatch(func, args, kwargs)
+
+    def write(self, target: FakeTensor, value: FakeTensor) -> None:
+        """Record that `target` now holds `value` (same shape and dtype), and so does what shares its storage."""
+        storage = target.fake_storage
+        if id(storage) in self.constant_storages:
+            raise Unsupported(
+                "captured-tensor-mutation",
+                "the traced code writes to a tensor that is not among its inputs",
+                hint="pass the tensor as an argument, or make it a buffer of the module",
+            )
+        if target.steps:
+            new = write_back(self.apply, self.storage_value(storage), storage.meta, target.steps, value)
+            if new is None:
+                raise Unsupported("view-mutation", f"writing through {target.steps[-1].func} cannot be traced")
+        else:
+            new = value
+        storage.node = self.laid_out(new, storage.meta).node
+        storage.version += 1
+        if not target.steps:
+            target.node, target.seen = storage.node, storage.version
+        elif same_strides(value.meta, target.meta):
+            target.node, target.seen = value.node, storage.version
+
+    def store(self, target: FakeTensor, value: FakeTensor) -> None:
+        """Like `write`, converting the dtype where eager does. Raises RuntimeError for what eager refuses."""
+        if value.meta.shape != target.meta.shape:
+            raise RuntimeError(
+                f"output with shape {list(target.meta.shape)} doesn't match "
+                f"the broadcast shape {list(value.meta.shape)}"
+            )
+        if value.meta.dtype is not target.meta.dtype:
+            if not torch.can_cast(value.meta.dtype, target.meta.dtype):
+                raise RuntimeError(
+                    f"result type {value.meta.dtype} can't be cast to the desired output type {target.meta.dtype}"
+                )
+            value = self.apply(aten._to_copy.default, value, dtype=target.meta.dtype)
+        self.write(target, value)
+
+    def laid_out(self, value: FakeTensor, meta: TensorMeta) -> FakeTensor:
+        """`value` with the strides of `meta`: later views of it depend on them."""
+        if same_strides(value.meta, meta):
+            return value
+        if not is_dense(meta.shape, meta.stride):
+            empty = self.apply(
+                aten.empty_strided.default, meta.shape, meta.stride, dtype=meta.dtype, device=meta.device
+            )
+            return self.apply(aten.copy.default, empty, value)
+        order = sorted(range(len(meta.shape)), key=lambda dim: (-meta.stride[dim], -meta.shape[dim]))
+        if order == list(range(len(order))):
+            return self.apply(aten.clone.default, value, memory_format=torch.contiguous_format)
+        dense = self.apply(aten.permute.default, value, order)
+        if not dense.is_contiguous():
+            dense = self.apply(aten.clone.default, dense, memory_format=torch.contiguous_format)
+        return self.apply(aten.permute.default, dense, [order.index(dim) for dim in range(len(order))])
+
+    # -- running operators ----------------------------------------------------------------------------------------
+
+    def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensors: list[FakeTensor] = []
+        args = tuple([self._fake_argument(value, tensors) for value in args])
+        if kwargs:
+            kwargs = {name: self._fake_argument(value, tensors) for name, value in kwargs.items()}
+        special = specials.get(func)
+        if special is not None:
+            result = special(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        info = op_info(func)
+        if info.dynamic_shape or info.data_dependent:
+            return self._data_dependent(func, args, kwargs, tensors)
+        mutation = mutations.get(func)
+        if mutation is not None:
+            result = mutation(self, info, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if info.mutates and not info.composite:
+            return self._mutate(info, args, kwargs, tensors)
+        result = self._decompose(info, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        metas = self.infer(info, args, kwargs, tensors)
+        return self._record(info, metas, args, kwargs, tensors)
+
+    def kept(self, info: OpInfo) -> bool:
+        """Whether the backend takes this operator whole."""
+        found = self._kept.get(info.target)
+        if found is None:
+            possible = not info.composite or (info.target in KEEPABLE and info.record.shape is not None)
+            found = self._kept[info.target] = possible and bool(self.keep(info.target))
+        return found
+
+    def _decompose(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The operator by simpler ones, run under this same mode; NotImplemented when it is to be recorded."""
+        if self.kept(info):
+            return NotImplemented
+        rule = info.record.decompose
+        if rule is not None:
+            with self:
+                result = rule(*args, **kwargs)
+            if result is not NotImplemented:
+                return self._detached(result, info, args, kwargs)
+        if not info.composite:
+            return NotImplemented
+        with ExitStack() as stack:
+            if info.target in RECURRENT:  # oneDNN's fused layer hides what it computes
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            stack.enter_context(self)
+            return info.target._op_dk(COMPOSITE, *args, **kwargs)
+
+    def _detached(self, result: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The results of a decomposition, not aliasing the arguments where the operator itself would not."""
+        if info.is_view:
+            return result
+        storages = {id(tensor.fake_storage) for tensor in flat_tensors((args, tuple(kwargs.values())))}
+        return pytree.tree_map_only(
+            FakeTensor,
+            lambda fake: self.snapshot(fake) if id(fake.fake_storage) in storages else fake,
+            result,
+        )
+
+    def snapshot(self, fake: FakeTensor) -> FakeTensor:
+        """A tensor with the same contents and a storage of its own; costs no operator."""
+        meta = fake.meta
+        return self.bind(self.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device)), self.current(fake))
+
+    # -- recording ------------------------------------------------------------------------------------------------
+
+    def _record(
+        self, info: OpInfo, metas: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        func = info.target
+        if func in IDENTITIES:
+            base = tensors[0]
+            fake = self.make(base.meta, base.fake_storage)
+            fake.constant = base.constant
+            if base.constant is not None:
+                fake.constant_version = base.constant_version
+            node = self.current(base)
+            return self.bind(fake, node, base.steps)
+        if func is aten.as_strided.default:
+            return self._as_strided(metas, args, kwargs)
+        if func in SIZED:  # -1 is resolved once, here
+            args = (args[0], list(metas.shape))
+        node = self._node(func, args, kwargs)
+        result: Any
+        if type(metas) is TensorMeta:
+            node.meta["val"] = metas
+            result = self._wrapped(info, metas, node, args, kwargs, tensors, 0)
+        elif isinstance(metas, (tuple, list)):
+            node.meta["val"] = type(metas)(metas)
+            result = type(metas)(
+                [self._part(info, meta, node, args, kwargs, tensors, index) for index, meta in enumerate(metas)]
+            )
+        else:
+            node.meta["val"] = metas
+            return metas
+        if tensors and not info.random:
+            self._follow_constants(func, args, kwargs, tensors, result)
+        return result
+
+    def _node(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        node = self.graph.create_node(
+            "call_function",
+            func,
+            tuple([self._node_argument(value) for value in args]),
+            {name: self._node_argument(value) for name, value in kwargs.items()} if kwargs else {},
+        )
+        if self.origin is not None:
+            node.meta["origin"] = self.origin
+            if self.place is not None:
+                node.meta["place"] = self.place
+        return node
+
+    def _node_argument(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is FakeTensor:
+            return value.node if value.seen == value.fake_storage.version else self.current(value)
+        if kind is list or kind is tuple:
+            return kind([self._node_argument(item) for item in value])
+        if kind is torch.Generator:
+            raise Unsupported("random-generator", "an explicit torch.Generator cannot be traced")
+        return value
+
+    def _part(
+        self,
+        info: OpInfo,
+        meta: Any,
+        node: fx.Node,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[FakeTensor],
+        index: int,
+    ) -> Any:
+        if type(meta) is not TensorMeta:
+            return meta
+        part = self.graph.create_node("call_function", operator.getitem, (node, index), {})
+        part.meta.update(node.meta)
+        part.meta["val"] = meta
+        return self._wrapped(info, meta, part, args, kwargs, tensors, index)
+
+    def _wrapped(
+        self,
+        info: OpInfo,
+        meta: TensorMeta,
+        node: fx.Node,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[FakeTensor],
+        index: int,
+    ) -> FakeTensor:
+        if not info.is_view:
+            return self.bind(FakeTensor(self, meta), node)
+        base = tensors[meta.view_of or 0]
+        step = view_step(info.target, args, kwargs, base.meta, meta, index)
+        fake = FakeTensor(self, meta, base.fake_storage)
+        return self.bind(fake, node, (*base.steps, step))
+
+    def _as_strided(self, meta: TensorMeta, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
+        """as_strided looks at the storage, not at the tensor it is called on: record it on the storage's owner."""
+        base = args[0]
+        storage = base.fake_storage
+        if storage.meta.dtype is not meta.dtype or storage.meta.offset != 0:
+            raise Unsupported("as-strided", "as_strided on a tensor that does not start at its storage's beginning")
+        owner = self.storage_value(storage)
+        node = self._node(aten.as_strided.default, (owner, meta.shape, meta.stride, meta.offset), {})
+        node.meta["val"] = meta
+        step = ViewStep(aten.as_strided.default, (meta.shape, meta.stride, meta.offset), {}, storage.meta, meta)
+        return self.bind(FakeTensor(self, meta, storage), node, (step,))
+
+    # -- mutation -------------------------------------------------------------------------------------------------
+
+    def _change_layout(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        fake = args[0]
+        if fake.is_input or id(fake.fake_storage) in self.constant_storages:
+            raise Unsupported("input-layout-mutation", f"{info.target} changes the layout of an input in place")
+        name = info.target._schema.name.removeprefix("aten::").removesuffix("_")
+        twin = getattr(getattr(aten, name), info.target._overloadname)
+        view = self.dispatch(twin, args, kwargs)
+        super()._change_layout(info, args, kwargs)
+        self.bind(fake, view.node, view.steps)
+        return fake
+
+    def set_data(self, fake: FakeTensor, new: torch.Tensor) -> None:
+        if fake.is_input or id(fake.fake_storage) in self.constant_storages:
+            raise Unsupported("input-data-assignment", "assigning to .data of an input cannot be traced")
+        super().set_data(fake, new)
+        source: Any = new if isinstance(new, FakeTensor) else self.constant(new)
+        self.bind(fake, self.current(source), source.steps)
+
+    def _mutate(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]) -> Any:
+        """Compute by the functional twin what the operator writes, then store it."""
+        if info.inplace_view:
+            return self._change_layout(info, args, kwargs)
+        check_overlap(info, args, kwargs)
+        twin = functional_twin(info.target)
+        if twin is None:
+            raise Unsupported("mutating-operator", f"{info.target} writes to its arguments and has no functional form")
+        inputs = {name: value for name, value in kwargs.items() if name not in info.mutates}
+        values = flat_tensors(self.dispatch(twin, args, inputs))
+        targets = self.written(info, args, kwargs)
+        if len(values) != len(targets):
+            raise Unsupported("mutating-operator", f"{info.target} returns more than what it writes")
+        for target, value in zip(targets, values, strict=True):
+            self.store(target, value)
+        returned = [argument(info, args, kwargs, source) for source in info.returns if source is not None]
+        return returned[0] if len(returned) == 1 else tuple(returned) or None
+
+    def written(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:
+        """The tensors an operator writes to, in the order of its schema."""
+        return flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
+
+
+def same_strides(first: TensorMeta, second: TensorMeta) -> bool:
+    """Whether two layouts of one shape place every element alike."""
+    if first.stride == second.stride:
+        return True
+    if any(size == 0 for size in first.shape):
+        return True
+    return all(a == b or size == 1 for a, b, size in zip(first.stride, second.stride, first.shape, strict=True))

@@ -1,0 +1,108 @@
+"""What tracing yields: a functional ATen graph, and how its outputs become the user's outputs. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from stator.prims.record import TensorMeta
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """One view operator applied to a tensor: `func(tensor, *args, **kwargs)`, with the layouts before and after."""
+
+    func: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    before: TensorMeta
+    after: TensorMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How to see `base` (a tensor laid out as `base_meta`) as the user's output.
+
+    By as_strided with shape, stride and offset (relative to the base's own offset); or, where the dtype changes, by
+    running the view operators in `steps`.
+    """
+
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
+    steps: tuple[ViewStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Graph output `position`, as it is. Two user outputs with one position are one object."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputItself:
+    """The very tensor given as input `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOfInput:
+    index: int
+    geometry: Geometry
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOfOutput:
+    """A view of graph output `position`; the output shares memory with other user outputs."""
+
+    position: int
+    geometry: Geometry
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOfConstant:
+    """A real tensor met while tracing, or a view of it (geometry None: itself)."""
+
+    tensor: torch.Tensor
+    geometry: Geometry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A Python value."""
+
+    value: Any
+
+
+Output = Fresh | InputItself | ViewOfInput | ViewOfOutput | ViewOfConstant | Value
+
+
+@dataclass(slots=True)
+class Traced:
+    """A functional ATen graph with what its caller must replay.
+
+    graph: placeholders for `example_inputs` then `captured`, in order; a flat tuple of tensors as output.
+    mutated: (input index, output position): the output is the new content of that input.
+    outputs: one per leaf of the user's result, in the order of `spec`.
+    spec: the pytree spec of the user's result (None for a flat tuple of a graph).
+    constants: tensors the graph reads by get_attr, by name.
+    """
+
+    graph: fx.GraphModule
+    mutated: list[tuple[int, int]]
+    outputs: list[Output]
+    spec: Any = None
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the graph's outputs are the user's outputs, with nothing to replay."""
+        return not self.mutated and all(
+            type(output) is Fresh and output.position == index for index, output in enumerate(self.outputs)
+        )

@@ -1,0 +1,122 @@
+"""Tracing: runs a graph of torch calls, or any callable, on fake tensors below autograd and yields a functional graph.
+
+How operators are recorded is in `recording.py`; nothing here knows a particular operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from stator.base.errors import CompileError, StatorError, Unsupported
+
+from . import mutation as mutation  # registers its handlers
+from .cleanup import clean_up
+from .outputs import describe_outputs
+from .recording import Keep, Tracer
+from .traced import Traced
+
+
+def trace(
+    function: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    *,
+    keep: Keep,
+    captured: Sequence[torch.Tensor] = (),
+) -> Traced:
+    """Trace a GraphModule of torch calls, or any callable, into a functional graph of ATen operators.
+
+    example_inputs: what `function` is called with; the tensors among them become placeholders. captured: tensors that
+    it reaches by itself (parameters, buffers) and that shall be placeholders too, after those. keep: which operators
+    the backend takes whole; the others are decomposed where a decomposition is known.
+
+    Raises Unsupported (with the user's place where the source graph has one) for what cannot be traced, and
+    CompileError when the traced code itself fails.
+    """
+    tracer = Tracer(keep)
+    leaves, spec = pytree.tree_flatten(list(example_inputs))
+    names = _placeholder_names(function, leaves)
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        fakes = [
+            tracer.add_input(leaf, name) if isinstance(leaf, torch.Tensor) else leaf
+            for leaf, name in zip(leaves, names, strict=True)
+        ]
+        for index, tensor in enumerate(captured):
+            tracer.add_input(tensor, f"captured_{index}")
+        with tracer:
+            arguments = pytree.tree_unflatten(fakes, spec)
+            if isinstance(function, fx.GraphModule):
+                result = run_graph(function, arguments, tracer)
+            else:
+                result = function(*arguments)
+            return _finish(tracer, result)
+
+
+def _placeholder_names(function: Callable[..., Any], leaves: Sequence[Any]) -> list[str]:
+    if isinstance(function, fx.GraphModule):
+        names = [str(node.target) for node in function.graph.nodes if node.op == "placeholder"]
+        if len(names) == len(leaves):
+            return names
+    return [f"arg_{index}" for index in range(len(leaves))]
+
+
+def _finish(tracer: Tracer, result: Any) -> Traced:
+    leaves, spec = pytree.tree_flatten(result)
+    values, mutated, outputs = describe_outputs(tracer, leaves)
+    node = tracer.graph.output(tuple(value.node for value in values))
+    node.meta["val"] = tuple(value.meta for value in values)
+    root = torch.nn.Module()
+    clean_up(tracer.graph)
+    used = {str(node.target) for node in tracer.graph.nodes if node.op == "get_attr"}
+    constants = {name: tensor for name, tensor in tracer.constants.items() if name in used}
+    for name, tensor in constants.items():
+        root.register_buffer(name, tensor, persistent=False)
+    graph = fx.GraphModule(root, tracer.graph, "AtenGraph")
+    return Traced(graph, mutated, outputs, spec, constants)
+
+
+def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: Tracer) -> Any:
+    """Run a graph of torch calls node by node, so that what is recorded knows the node and place it comes from."""
+    values: dict[fx.Node, Any] = {}
+    remaining = iter(arguments)
+    for node in module.graph.nodes:
+        tracer.origin, tracer.place = node, node.meta.get("place")
+        if node.op == "placeholder":
+            values[node] = next(remaining)
+            continue
+        if node.op == "output":
+            return fx.map_arg(node.args[0], values.__getitem__)
+        try:
+            values[node] = _run_node(module, node, values)
+        except Unsupported as error:
+            raise (error.at(tracer.place) if tracer.place else error) from error.__cause__
+        except StatorError:
+            raise
+        except Exception as error:
+            raise CompileError(
+                "aot", f"{node.format_node()} failed: {type(error).__name__}: {error}", place=tracer.place
+            ) from error
+    raise CompileError("aot", "the graph has no output node")
+
+
+def _run_node(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    if node.op == "get_attr":
+        value: Any = module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        return value
+    args = fx.map_arg(node.args, values.__getitem__)
+    kwargs = fx.map_arg(node.kwargs, values.__getitem__)
+    if node.op == "call_function":
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    return module.get_submodule(str(node.target))(*args, **kwargs)
