@@ -1,6 +1,6 @@
 """Addresses to callables: kernels called on tensors, and cached views of parameters.
 
-The C extension does it; without it the same is done here through ctypes, slower. Nothing here allocates or plans memory.
+The C extension does it; without it the same is done here through ctypes, slower. Nothing here allocates memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from .tensor_impl import calibrate
 
 try:
-    from . import _launch
+    from . import _launch  # type: ignore[attr-defined]
 except ImportError:  # installed where there was no C compiler
-    _launch = None  # type: ignore[assignment]
+    _launch = None
 
 if _launch is not None:
     _offsets = calibrate()

@@ -1,0 +1,7 @@
+"""Groups to an ordered list of launches, calls and a memory plan."""
+
+from .plan import plan
+from .printer import print_program
+from .verifier import verify
+
+__all__ = ["plan", "print_program", "verify"]

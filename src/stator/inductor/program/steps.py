@@ -65,5 +65,7 @@ class KernelSource:
 class Program:
     inputs: tuple[str, ...]
     buffers: dict[str, Buffer]
-    kernels: dict[str, KernelSource]
+    kernels: dict[str, KernelSource]  # by symbol; `Launch.kernel` is a symbol
     steps: tuple[Step, ...]
+    static_inputs: frozenset[str] = frozenset()  # inputs that are nearly always the same tensor: parameters, buffers
+    escaping: frozenset[str] = frozenset()  # computed buffers whose memory the caller gets to see

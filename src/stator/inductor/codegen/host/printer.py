@@ -1,0 +1,355 @@
+"""A program as Python source: `bind(rt)` looks everything up once, and returns `call(inputs...) -> tuple`.
+
+Text only; what the text needs at run time is in stator.runtime.host. Nothing here plans memory or orders steps.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stator.base.errors import VerificationError
+from stator.base.registry import Registry
+from stator.inductor.buffers import Buffer, Extern, Layout, View
+from stator.inductor.program.aliases import layout_bytes
+from stator.inductor.program.arena import lay_out
+from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse
+
+from .literals import NotLiteral, literal, sequence_text
+
+# A kernel that touches no more than this runs for less than giving up the interpreter lock takes
+SMALL_KERNEL_BYTES = 64 << 10
+
+_HEAD = '''\
+"""One compiled graph: `bind` looks everything up once, `call` runs it. The plan behind it is in 50_program.txt."""
+
+import torch
+from torch import device, inf, nan
+
+from stator.runtime.host import below_autograd, check_layout
+'''
+
+# Words of the printed text that no buffer's variable may be
+_RESERVED = frozenset(
+    (
+        *(
+            "rt",
+            "torch",
+            "device",
+            "inf",
+            "nan",
+            "complex",
+            "below_autograd",
+            "check_layout",
+            "KERNELS",
+            "bind",
+            "call",
+        ),
+        *("arena", "take", "give", "token", "block", "unchecked", *keyword.kwlist),
+    )
+)
+
+_print_step: Registry[type, Any] = Registry("program step")
+
+
+@dataclass(frozen=True, slots=True)
+class HostSource:
+    """text: the Python source; objects: what it refers to by name through `rt.object`."""
+
+    text: str
+    objects: dict[str, Any]
+
+
+def print_host(program: Program) -> HostSource:
+    """Text and objects of the program. The text defines `KERNELS` and `bind(rt)`."""
+    return _Printer(program).print()
+
+
+@dataclass(slots=True)
+class _Printer:
+    program: Program
+    bindings: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    objects: dict[str, Any] = field(default_factory=dict)
+    bound: dict[Any, str] = field(default_factory=dict)  # what was bound already -> its variable
+    slots: list[str] = field(default_factory=list)  # text of each arena slot
+    slot_names: list[str] = field(default_factory=list)
+    placed: dict[str, int] = field(default_factory=dict)  # buffer -> offset in the arena
+    variables: dict[str, str] = field(default_factory=dict)  # buffer -> its variable
+    taken: set[str] = field(default_factory=set)  # variables in use
+    numbers: dict[str, int] = field(default_factory=dict)  # the next number of each numbered variable
+    fresh: set[str] = field(default_factory=set)  # buffers allocated for this call alone
+    needs_guard: bool = False
+    checks: bool = False
+
+    def print(self) -> HostSource:
+        program = self.program
+        arena = lay_out(program)
+        self.placed = {entry.name: entry.offset for entry in arena.placed}
+        for name in program.buffers:
+            self.variables[name] = self.new_variable(name)
+        for step in program.steps:
+            _print_step[type(step)](self, step)
+        body = self._body()
+        arguments = ", ".join(self.variable(name) for name in program.inputs)
+        parts = [
+            _HEAD,
+            f"KERNELS = {sorted(program.kernels)!r}\n\n",
+            "def bind(rt):",
+            *self._arena_lines(arena.bytes),
+            *(f"    {line}" for line in self.bindings),
+            *(["    unchecked = True", ""] if self.checks else [""]),
+            f"    def call({arguments}):",
+            *(["        nonlocal unchecked"] if self.checks else []),
+            *(f"        {line}" for line in body),
+            "",
+            "    return call",
+            "",
+        ]
+        return HostSource("\n".join(parts), self.objects)
+
+    # --- pieces of the text ---
+
+    def _arena_lines(self, size: int) -> list[str]:
+        if not self.slots:
+            return []
+        return [
+            f"    # {size:,} bytes of intermediates: (byte offset, size, stride, dtype)",
+            f"    arena = rt.arena({size}, [",
+            *(f"        {slot},  # {name}" for slot, name in zip(self.slots, self.slot_names, strict=True)),
+            "    ])",
+            "    take, give, token = arena.take, arena.give, arena.token",
+        ]
+
+    def _body(self) -> list[str]:
+        lines = list(self.lines)
+        result = lines.pop()  # the return comes after the memory is given back
+        if self.checks:
+            lines.append("unchecked = False")
+        if self.needs_guard:
+            lines = ["with below_autograd():", *(f"    {line}" for line in lines)]
+        if self.slots:
+            names = sequence_text("(", self.slot_names, ")")
+            lines = ["block = take()", f"{names} = block.tensors[token]", *lines, "give(block)"]
+        return [*lines, result]
+
+    def bind(self, key: Any, prefix: str, text: str) -> str:
+        """The variable bound to the expression `text`; one for each `key`."""
+        if key not in self.bound:
+            self.bound[key] = self.new_variable(prefix, numbered=True)
+            self.bindings.append(f"{self.bound[key]} = {text}")
+        return self.bound[key]
+
+    def new_variable(self, name: str, numbered: bool = False) -> str:
+        text = re.sub(r"\W", "_", name, flags=re.ASCII)
+        if text[:1].isdigit() or text in _RESERVED:
+            text += "_"
+        if not numbered and text not in self.taken:
+            self.taken.add(text)
+            return text
+        number = self.numbers.get(text, 0)
+        while f"{text}_{number}" in self.taken:
+            number += 1
+        self.numbers[text] = number + 1
+        self.taken.add(f"{text}_{number}")
+        return f"{text}_{number}"
+
+    def buffer(self, name: str) -> Buffer:
+        buffer = self.program.buffers[name]
+        return self.buffer(buffer.value) if isinstance(buffer.value, str) else buffer
+
+    def variable(self, name: str) -> str:
+        """The variable that holds a buffer's tensor."""
+        buffer = self.buffer(name)
+        if buffer.kind == "constant":
+            return self.bind(("constant", buffer.name), "constant", f"rt.constant({buffer.name!r})")
+        return self.variables[buffer.name]
+
+    def view(self, view: View) -> str:
+        """An expression for a view of a buffer."""
+        base, layout = self.buffer(view.base), view.layout
+        if layout == base.layout:
+            return self.variable(view.base)
+        if base.name in self.placed:
+            return self._arena_view(base.name, layout)
+        if layout.dtype != base.layout.dtype:
+            raise VerificationError(f"a view of {view.base} changes its dtype, which only intermediates may")
+        shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.offset}"
+        variable = self.variable(view.base)
+        if base.kind == "constant":
+            return self.bind(("view", base.name, layout), "constant_view", f"rt.view({variable}, {shape})")
+        self.needs_guard = True
+        if base.name in self.program.static_inputs:
+            return f"{self.bind(('view', base.name, layout), 'view', f'rt.static_view({shape})')}({variable})"
+        if base.name in self.fresh:
+            return f"torch.as_strided({variable}, {shape})"
+        return f"{self.bind('view', 'make_view', 'rt.view')}({variable}, {shape})"
+
+    def _arena_view(self, name: str, layout: Layout) -> str:
+        key = ("arena view", name, layout)
+        if key not in self.bound:
+            itemsize = layout.dtype.itemsize
+            self.bound[key] = self.new_variable(f"{self.variables[name]}_as", numbered=True)
+            self.add_slot(self.bound[key], self.placed[name] + layout.offset * itemsize, layout)
+        return self.bound[key]
+
+    def add_slot(self, variable: str, offset: int, layout: Layout) -> None:
+        self.slot_names.append(variable)
+        self.slots.append(f"({offset}, {literal(layout.size)}, {literal(layout.stride)}, {layout.dtype})")
+
+    def argument(self, value: Any) -> str:
+        """An expression for one argument of a library call, or one returned value."""
+        if isinstance(value, str) and value in self.program.buffers:
+            return self.variable(value)
+        if isinstance(value, View):
+            return self.view(value)
+        if isinstance(value, tuple) and type(value) is tuple:
+            return sequence_text("(", [self.argument(item) for item in value], ")")
+        if isinstance(value, list):
+            return sequence_text("[", [self.argument(item) for item in value], "]")
+        try:
+            return literal(value)
+        except NotLiteral:
+            return self.object(value)
+
+    def object(self, value: Any) -> str:
+        name = f"object_{len(self.objects)}"
+        for known, other in self.objects.items():
+            if other is value:
+                name = known
+        self.objects[name] = value
+        return self.bind(("object", name), "object", f"rt.object({name!r})")
+
+
+@_print_step.register(Allocate)
+def _allocate(printer: _Printer, step: Allocate) -> None:
+    variable = printer.variables[step.name]
+    if step.layout.offset:
+        raise VerificationError(f"{step.name} is allocated at an offset")
+    if step.name in printer.placed:
+        printer.add_slot(variable, printer.placed[step.name], step.layout)
+        return
+    printer.fresh.add(step.name)
+    layout = step.layout
+    shape = f"{literal(layout.size)}, {literal(layout.stride)}"
+    if is_dense(layout):
+        like = printer.bind(
+            ("template", layout), "template", f"rt.template({shape}, {layout.dtype}, {str(layout.device)!r})"
+        )
+        function = printer.bind("empty_like", "empty_like", "torch._C._VariableFunctions.empty_like")
+        printer.lines.append(f"{variable} = {function}({like})")
+    else:
+        where = f"dtype={layout.dtype}, device={str(layout.device)!r}"
+        printer.lines.append(f"{variable} = torch.empty_strided({shape}, {where})")
+
+
+@_print_step.register(Reuse)
+def _reuse(printer: _Printer, step: Reuse) -> None:
+    if step.name in printer.placed:
+        printer.add_slot(printer.variables[step.name], printer.placed[step.name], step.layout)
+        return
+    # not on the CPU: there is no arena, the old tensor's memory is seen under the new layout
+    old, layout = printer.variables[step.old], step.layout
+    printer.needs_guard = True
+    printer.fresh.add(step.name)
+    if layout.dtype != printer.program.buffers[step.old].layout.dtype:
+        old = f"{old}.view({layout.dtype})"
+    shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.offset}"
+    printer.lines.append(f"{printer.variables[step.name]} = torch.as_strided({old}, {shape})")
+
+
+@_print_step.register(Free)
+def _free(printer: _Printer, step: Free) -> None:
+    if step.name not in printer.placed:
+        printer.lines.append(f"del {printer.variables[step.name]}")
+
+
+@_print_step.register(Launch)
+def _launch(printer: _Printer, step: Launch) -> None:
+    touched = sum(layout_bytes(printer.program.buffers[name].layout) for name in step.args)
+    small = touched <= SMALL_KERNEL_BYTES
+    kernel = printer.bind(
+        ("kernel", step.kernel, small),
+        "kernel",
+        f"rt.kernel({step.kernel!r}, {len(step.args)}{', small=True' if small else ''})",
+    )
+    printer.lines.append(f"{kernel}({', '.join(printer.variable(name) for name in step.args)})")
+
+
+@_print_step.register(Call)
+def _call(printer: _Printer, step: Call) -> None:
+    extern = step.extern
+    printer.needs_guard = True
+    arguments = [printer.argument(value) for value in extern.args]
+    arguments += [f"{key}={printer.argument(value)}" for key, value in extern.kwargs.items()]
+    if extern.style == "out":
+        outputs = [name for name in extern.outputs if name is not None]
+        if len(outputs) != 1:
+            raise VerificationError(
+                f"{extern.target} writes into {len(outputs)} outputs; only one can be passed as out="
+            )
+        arguments.append(f"out={printer.variable(outputs[0])}")
+    call = f"{_target(printer, extern)}({', '.join(arguments)})"
+    if extern.style != "returns":
+        printer.lines.append(call)
+        return
+    outputs = [name for name in extern.outputs if name is not None]
+    names = [printer.variables[name] if name is not None else "_" for name in extern.outputs]
+    if not outputs:
+        printer.lines.append(call)
+        return
+    several = len(names) > 1 or _returns_sequence(extern)
+    printer.lines.append(f"{sequence_text('(', names, ')') if several else names[0]} = {call}")
+    for name in outputs:
+        layout = printer.program.buffers[name].layout
+        printer.checks = True
+        shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}"
+        printer.lines.append(f"if unchecked: check_layout({printer.variables[name]}, {name!r}, {shape})")
+
+
+@_print_step.register(ReturnValues)
+def _return(printer: _Printer, step: ReturnValues) -> None:
+    values = []
+    for value in step.values:
+        expression = printer.argument(value)
+        if isinstance(value, View):
+            printer.lines.append(f"{(result := printer.new_variable('result', numbered=True))} = {expression}")
+            expression = result
+        elif isinstance(value, str) and value in printer.program.buffers:
+            # a constant may be changed by whoever receives it
+            expression += ".clone()" if printer.buffer(value).kind == "constant" else ""
+        values.append(expression)
+    printer.lines.append(f"return {sequence_text('(', values, ')')}")
+
+
+def _target(printer: _Printer, extern: Extern) -> str:
+    """The variable bound to what is called."""
+    target = extern.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return printer.object(target)
+    name = str(target)
+    finder = "operator_into" if extern.style == "out" else "operator"
+    prefix = name.split(".")[1] + ("_into" if extern.style == "out" else "")
+    return printer.bind((finder, name), prefix, f"rt.{finder}({name!r})")
+
+
+def _returns_sequence(extern: Extern) -> bool:
+    """Whether a call with one output still returns a tuple or list around it."""
+    schema = getattr(extern.target, "_schema", None)
+    return schema is not None and (len(schema.returns) > 1 or str(schema.returns[0].type) == "List[Tensor]")
+
+
+def is_dense(layout: Layout) -> bool:
+    """Whether the strides are those of some order of the dimensions without gaps: what empty_like preserves."""
+    expected = 1
+    for stride, size in sorted(zip(layout.stride, layout.size, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected or size == 0:
+            return False
+        expected *= size
+    return True

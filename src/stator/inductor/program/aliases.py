@@ -1,0 +1,80 @@
+"""Whose memory a buffer lives in, and which buffers a step touches. Nothing here decides where memory comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from stator.inductor.buffers import Buffer, Extern, Layout, View
+from stator.inductor.schedule.groups import Group
+
+
+def layout_bytes(layout: Layout) -> int:
+    """Bytes from the start of the memory to behind the last element, the layout's offset included."""
+    if 0 in layout.size:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True))
+    return (layout.offset + last + 1) * layout.dtype.itemsize
+
+
+def buffers_in(value: Any, buffers: Mapping[str, Buffer]) -> Iterator[str]:
+    """Names of the buffers in a tree of arguments or outputs: names themselves and the bases of Views."""
+    if isinstance(value, str):
+        if value in buffers:
+            yield value
+    elif isinstance(value, View):
+        yield value.base
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from buffers_in(item, buffers)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from buffers_in(item, buffers)
+
+
+def reads_of(step: Group | Extern, buffers: Mapping[str, Buffer]) -> tuple[str, ...]:
+    if isinstance(step, Group):
+        return step.reads
+    return tuple(dict.fromkeys(buffers_in((step.args, step.kwargs), buffers)))
+
+
+def writes_of(step: Group | Extern) -> tuple[str, ...]:
+    """Buffers the step fills or changes."""
+    if isinstance(step, Group):
+        return step.writes
+    return tuple(dict.fromkeys((*(name for name in step.outputs if name is not None), *step.mutates)))
+
+
+def may_alias_arguments(extern: Extern) -> bool:
+    """Whether results of this call may be views of its arguments, by the operator's schema."""
+    if extern.style != "returns":
+        return False
+    schema = getattr(extern.target, "_schema", None)
+    if schema is None:
+        return not isinstance(extern.target, torch._ops.OpOverload)  # a plain function promises nothing
+    return any(returned.alias_info is not None for returned in schema.returns)
+
+
+class Memory:
+    """For each buffer the buffers whose memory it may share (itself when it has memory of its own)."""
+
+    def __init__(self, buffers: Mapping[str, Buffer], steps: tuple[Group | Extern, ...]) -> None:
+        self._roots: dict[str, frozenset[str]] = {}
+        for name, buffer in buffers.items():
+            if buffer.kind == "computed" and isinstance(buffer.value, str):
+                self._roots[name] = frozenset((buffer.value,))
+        for step in steps:
+            if isinstance(step, Extern) and may_alias_arguments(step):
+                shared = frozenset(root for read in reads_of(step, buffers) for root in self.roots(read))
+                for output in step.outputs:
+                    if output is not None:
+                        self._roots[output] = frozenset((output,)) | shared
+
+    def roots(self, name: str) -> frozenset[str]:
+        return self._roots.get(name) or frozenset((name,))
+
+    def is_own(self, name: str) -> bool:
+        """The buffer has memory that is nobody else's."""
+        return name not in self._roots

@@ -1,0 +1,94 @@
+"""Where a program's intermediate buffers lie in one block of memory: offsets from the steps. Never runs anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stator.inductor.buffers import Layout
+
+from .aliases import layout_bytes
+from .steps import Allocate, Free, Program, Reuse
+
+ALIGNMENT = 64
+# Sizes that are powers of two would put all buffers at the same distance from a page's start, where loads wait for
+# stores to other buffers that only look like conflicts (4K aliasing): keep them apart
+_PAGE = 4096
+_STAGGER = 192
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Buffer `name` starts `offset` bytes into the arena."""
+
+    name: str
+    offset: int
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaLayout:
+    """bytes: what the arena needs. naive_bytes: what the same buffers need without any sharing."""
+
+    placed: tuple[Placed, ...]
+    bytes: int
+    naive_bytes: int
+
+
+@dataclass(slots=True)
+class _Block:
+    """One piece of memory and all the buffers that live in it, one after the other. Alive in steps [start, end]."""
+
+    names: list[str]
+    start: int
+    end: int
+    bytes: int
+    offset: int = 0
+
+
+def lay_out(program: Program) -> ArenaLayout:
+    """Place the CPU buffers that do not leave the program: largest first, each as low as is free all its life."""
+    blocks = _blocks(program)
+    placed: list[_Block] = []
+    for block in sorted(blocks, key=lambda block: (-block.bytes, block.start)):
+        others = sorted(
+            (other for other in placed if other.start <= block.end and block.start <= other.end),
+            key=lambda other: other.offset,
+        )
+        offset = 0
+        for other in others:
+            if offset + block.bytes <= other.offset:
+                break
+            offset = max(offset, other.offset + other.bytes)
+        block.offset = offset
+        placed.append(block)
+    layouts = {name: program.buffers[name].layout for block in blocks for name in block.names}
+    return ArenaLayout(
+        placed=tuple(Placed(name, block.offset, layouts[name]) for block in blocks for name in block.names),
+        bytes=max((block.offset + block.bytes for block in blocks), default=0),
+        naive_bytes=sum(_rounded(layout_bytes(layout)) for layout in layouts.values()),
+    )
+
+
+def _rounded(count: int) -> int:
+    return -(-count // ALIGNMENT) * ALIGNMENT
+
+
+def _padded(count: int) -> int:
+    return _rounded(count) + (_STAGGER if count >= _PAGE else 0)
+
+
+def _blocks(program: Program) -> list[_Block]:
+    blocks: list[_Block] = []
+    holder: dict[str, _Block] = {}
+    for position, step in enumerate(program.steps):
+        if isinstance(step, Allocate) and step.name not in program.escaping and step.layout.device.type == "cpu":
+            block = _Block([step.name], position, len(program.steps), _padded(layout_bytes(step.layout)))
+            blocks.append(block)
+            holder[step.name] = block
+        elif isinstance(step, Reuse) and step.old in holder:
+            holder[step.name] = block = holder[step.old]
+            block.names.append(step.name)
+            block.end = len(program.steps)
+        elif isinstance(step, Free) and step.name in holder:
+            holder[step.name].end = position
+    return blocks

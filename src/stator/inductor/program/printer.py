@@ -1,0 +1,102 @@
+"""A program as text: one line per step, headed by what its memory costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stator.base.registry import Registry
+from stator.inductor.buffers import Extern, Layout, View
+
+from .aliases import layout_bytes
+from .arena import lay_out
+from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, Step
+
+_lines: Registry[type, Any] = Registry("program step")
+
+
+def print_program(program: Program) -> str:
+    """Text for `50_program.txt`."""
+    arena = lay_out(program)
+    peak = peak_bytes(program)
+    head = [
+        f"program of {len(program.steps)} steps, {len(program.kernels)} distinct kernels",
+        f"intermediate memory: {peak:,} bytes live at most; {arena.bytes:,} in the arena; "
+        f"{arena.naive_bytes:,} without reuse",
+        "inputs: " + (", ".join(_input(program, name) for name in program.inputs) or "none"),
+        "",
+    ]
+    return (
+        "\n".join([*head, *(f"{number:4d}  {_lines[type(step)](step)}" for number, step in enumerate(program.steps))])
+        + "\n"
+    )
+
+
+def peak_bytes(program: Program) -> int:
+    """The most bytes that allocated buffers which do not leave the program hold at one time."""
+    live: dict[str, int] = {}
+    peak = 0
+    for step in program.steps:
+        if isinstance(step, Allocate) and step.name not in program.escaping:
+            live[step.name] = layout_bytes(step.layout)
+        elif isinstance(step, Reuse) and step.old in live:
+            live[step.name] = live.pop(step.old)
+        elif isinstance(step, Free):
+            live.pop(step.name, None)
+        peak = max(peak, sum(live.values())) if isinstance(step, (Allocate, Reuse)) else peak
+    return peak
+
+
+def layout_text(layout: Layout) -> str:
+    offset = f" at {layout.offset}" if layout.offset else ""
+    return f"{str(layout.dtype).removeprefix('torch.')}{list(layout.size)} stride {list(layout.stride)}{offset}"
+
+
+def _input(program: Program, name: str) -> str:
+    return f"{name} (static)" if name in program.static_inputs else name
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, View):
+        return f"{value.base} as {layout_text(value.layout)}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_argument(item) for item in value)}]"
+    return str(value)
+
+
+@_lines.register(Allocate)
+def _allocate(step: Allocate) -> str:
+    return f"allocate {step.name}: {layout_text(step.layout)}"
+
+
+@_lines.register(Reuse)
+def _reuse(step: Reuse) -> str:
+    return f"reuse    {step.name}: {layout_text(step.layout)} in the memory of {step.old}"
+
+
+@_lines.register(Free)
+def _free(step: Free) -> str:
+    return f"free     {step.name}"
+
+
+@_lines.register(Launch)
+def _launch(step: Launch) -> str:
+    return f"launch   {step.kernel}({', '.join(step.args)})"
+
+
+@_lines.register(Call)
+def _call(step: Call) -> str:
+    extern: Extern = step.extern
+    outputs = ", ".join(str(name) for name in extern.outputs) or "nothing"
+    arguments = [*map(_argument, extern.args), *(f"{key}={_argument(value)}" for key, value in extern.kwargs.items())]
+    mutates = f" changing {', '.join(extern.mutates)}" if extern.mutates else ""
+    return f"call     {outputs} = {extern.target}({', '.join(arguments)}) [{extern.style}]{mutates}"
+
+
+@_lines.register(ReturnValues)
+def _return(step: ReturnValues) -> str:
+    return f"return   {', '.join(_argument(value) for value in step.values)}"
+
+
+def step_text(step: Step) -> str:
+    """One step as a line."""
+    return _lines[type(step)](step)

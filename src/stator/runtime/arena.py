@@ -1,0 +1,112 @@
+"""Memory for the intermediates of compiled programs: blocks that are kept between calls and shared by all programs.
+
+A call borrows one block and gives it back, so that steady calls neither fault pages in nor construct tensors. A block
+that is in use is in nobody's pool, which makes this safe under threads and re-entrant calls. What leaves a program
+never lies here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import weakref
+from collections.abc import Sequence
+
+import torch
+
+# One intermediate: (offset in bytes, size, stride, dtype)
+Slot = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+
+_ALIGNMENT = 64
+_HUGE_PAGE = 2 << 20
+_MOST_IDLE = 16  # blocks kept when nobody uses them; each is as large as the largest program needs
+
+_idle: list[Block] = []
+_tokens = itertools.count()
+_needs: dict[int, int] = {}  # bytes wanted by each living ArenaUser
+
+
+class Block:
+    """One piece of memory, and for each program that used it the tensors it sees there."""
+
+    __slots__ = ("bytes", "memory", "tensors")
+
+    def __init__(self, size: int) -> None:
+        self.bytes = size
+        self.memory = _reserve(size)
+        self.tensors: dict[int, tuple[torch.Tensor, ...]] = {}
+
+
+class ArenaUser:
+    """A program's demand: `take` gives a block, where `tensors[user.token]` are the slots; `give` takes it back."""
+
+    __slots__ = ("__weakref__", "bytes", "slots", "token")
+
+    def __init__(self, size: int, slots: Sequence[Slot]) -> None:
+        self.bytes = size
+        self.slots = tuple(slots)
+        self.token = next(_tokens)
+        _needs[self.token] = size
+        weakref.finalize(self, _forget, self.token)
+
+    def take(self) -> Block:
+        try:
+            block = _idle.pop()
+        except IndexError:
+            block = None
+        if block is None or block.bytes < self.bytes:
+            block = Block(max(_needs.values(), default=self.bytes))  # so that it fits whoever borrows it next
+        if self.token not in block.tensors:
+            block.tensors[self.token] = _make_tensors(block.memory, self.slots)
+        return block
+
+    def give(self, block: Block) -> None:
+        if len(_idle) < _MOST_IDLE:
+            _idle.append(block)
+
+
+def clear() -> None:
+    """Give all idle blocks back to the system."""
+    _idle.clear()
+
+
+def idle_bytes() -> int:
+    return sum(block.bytes for block in _idle)
+
+
+def _forget(token: int) -> None:
+    """A program is gone: drop its tensors, and blocks larger than anybody left needs."""
+    _needs.pop(token, None)
+    most = max(_needs.values(), default=0)
+    for block in list(_idle):
+        block.tensors.pop(token, None)
+        if block.bytes > most and block in _idle:
+            _idle.remove(block)
+
+
+def _reserve(size: int) -> torch.Tensor:
+    """Zeroed, page-aligned bytes; in huge pages where the system gives them, which saves most of the TLB misses."""
+    # made outside inference mode: a normal tensor can be used in every mode, an inference tensor cannot
+    with torch.inference_mode(False):
+        if size < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+            return _aligned(torch.empty(max(size, 1) + _ALIGNMENT, dtype=torch.uint8, device="cpu"))
+        length = -(-size // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE
+        # private: a forked child must not write into its parent's intermediates
+        pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages.madvise(mmap.MADV_HUGEPAGE)
+        return _aligned(torch.frombuffer(pages, dtype=torch.uint8), _HUGE_PAGE)
+
+
+def _aligned(memory: torch.Tensor, to: int = _ALIGNMENT) -> torch.Tensor:
+    return memory[-memory.data_ptr() % to :]
+
+
+def _make_tensors(memory: torch.Tensor, slots: Sequence[Slot]) -> tuple[torch.Tensor, ...]:
+    storage, start = memory.untyped_storage(), memory.storage_offset()
+    made = []
+    with torch.inference_mode(False):
+        for offset, size, stride, dtype in slots:
+            tensor = torch.empty(0, dtype=dtype, device="cpu")
+            tensor.set_(storage, (start + offset) // dtype.itemsize, size, stride)
+            made.append(tensor)
+    return tuple(made)

@@ -1,0 +1,140 @@
+"""What a printed host program binds when it is loaded: kernels, library functions, constants, templates, memory.
+
+Everything that can be looked up or built once is, here; the printed `call` only runs it. Nothing here plans or prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from stator.base.errors import VerificationError
+
+from . import launch
+from .arena import ArenaUser, Slot
+
+Size = tuple[int, ...]
+
+_FUNCTIONS = torch._C._VariableFunctions
+
+# Operators whose torch function takes the same arguments in the same order as the schema. Called directly they skip the
+# generic argument handling of an OpOverload, about 0.5 us a call.
+DIRECT = {
+    "aten.mm.default": "mm",
+    "aten.bmm.default": "bmm",
+    "aten.addmm.default": "addmm",
+    "aten.baddbmm.default": "baddbmm",
+    "aten.mv.default": "mv",
+    "aten.addmv.default": "addmv",
+    "aten.dot.default": "dot",
+    "aten.convolution.default": "convolution",
+    "aten.mkldnn_convolution.default": "mkldnn_convolution",
+}
+
+
+def _library_keys() -> torch._C.DispatchKeySet:
+    key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet
+    names = ("AutogradFunctionality", "AutogradOther", "ADInplaceOrView", "AutocastCPU", "AutocastCUDA")
+    excluded = keys(key.AutogradCPU) | keys(key.AutogradCUDA)
+    for name in names:
+        if hasattr(key, name):
+            excluded = excluded | keys(getattr(key, name))
+    return excluded
+
+
+_BELOW = _library_keys()
+
+
+def below_autograd() -> Any:
+    """A context in which operators run as they were traced: no autograd, no autocast; those have been compiled in."""
+    return torch._C._ExcludeDispatchKeyGuard(_BELOW)
+
+
+class Binder:
+    """Handed to a printed program's `bind`.
+
+    kernels: addresses by symbol; constants: tensors by buffer name; objects: what the text refers to by name because it
+    cannot be written as text (call targets that are no registered operators, and the like).
+    """
+
+    def __init__(
+        self,
+        kernels: Mapping[str, int],
+        constants: Mapping[str, torch.Tensor],
+        objects: Mapping[str, Any],
+    ) -> None:
+        self._kernels, self._constants, self._objects = kernels, constants, objects
+
+    def kernel(self, symbol: str, count: int, small: bool = False) -> Callable[..., None]:
+        return launch.make_kernel(self._kernels[symbol], count, symbol, small=small)
+
+    def constant(self, name: str) -> torch.Tensor:
+        return self._constants[name]
+
+    def object(self, name: str) -> Any:
+        return self._objects[name]
+
+    def operator(self, name: str) -> Callable[..., Any]:
+        """A callable for "namespace.operator.overload" that returns its results."""
+        if name in DIRECT and hasattr(_FUNCTIONS, DIRECT[name]):
+            return getattr(_FUNCTIONS, DIRECT[name])
+        return getattr(_overload(name), "_op", None) or _overload(name)
+
+    def operator_into(self, name: str) -> Callable[..., Any]:
+        """A callable for the same operator that takes `out=`."""
+        if name in DIRECT and hasattr(_FUNCTIONS, DIRECT[name]):
+            return getattr(_FUNCTIONS, DIRECT[name])
+        return _out_variant(_overload(name))
+
+    def template(self, size: Size, stride: Size, dtype: torch.dtype, device: str) -> torch.Tensor:
+        """A tensor of this layout without memory; `torch.empty_like` of it is the quickest way to a fresh tensor."""
+        with torch.inference_mode(False):
+            made = torch.empty_strided(size, stride, dtype=dtype, device=device)
+            made.untyped_storage().resize_(0)
+        return made
+
+    def arena(self, size: int, slots: Sequence[Slot]) -> ArenaUser:
+        return ArenaUser(size, slots)
+
+    def static_view(self, size: Size, stride: Size, offset: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        return launch.make_static_view(size, stride, offset)
+
+    def view(self, base: torch.Tensor, size: Size, stride: Size, offset: int) -> torch.Tensor:
+        """A view relative to where `base` starts."""
+        return torch.as_strided(base, size, stride, base.storage_offset() + offset)
+
+
+def _overload(name: str) -> Any:
+    namespace, operator, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+
+
+def _out_variant(overload: Any) -> Callable[..., Any]:
+    """The overload with the same arguments and one more, `out`. Raises VerificationError if there is none."""
+    if any(argument.is_out for argument in overload._schema.arguments):
+        return overload._op
+    wanted = [str(argument.type) for argument in overload._schema.arguments]
+    packet = overload.overloadpacket
+    for name in packet.overloads():
+        candidate = getattr(packet, name)
+        arguments = candidate._schema.arguments
+        given = [str(argument.type) for argument in arguments if not argument.is_out]
+        outs = [argument.name for argument in arguments if argument.is_out]
+        if outs == ["out"] and given == wanted:
+            return candidate._op
+    raise VerificationError(f"{overload} has no variant that takes out=")
+
+
+def check_layout(tensor: Any, name: str, size: Size, stride: Size, dtype: torch.dtype) -> None:
+    """Raise VerificationError when a library call returned another layout than was promised to the kernels."""
+    if not isinstance(tensor, torch.Tensor):
+        raise VerificationError(f"{name} should be a tensor, but the call returned {type(tensor).__name__}")
+    met = tuple(tensor.stride())
+    same = all(one == other or length == 1 for one, other, length in zip(met, stride, size, strict=False))
+    if tuple(tensor.shape) != size or tensor.dtype != dtype or (not same and 0 not in size):
+        raise VerificationError(
+            f"{name} was promised as {dtype} {list(size)} with strides {list(stride)}, "
+            f"but the call returned {tensor.dtype} {list(tensor.shape)} with strides {list(met)}"
+        )
