@@ -1,0 +1,5 @@
+"""From lowered nodes to an ordered list of fused groups and library calls."""
+
+from .scheduler import schedule
+
+__all__ = ["schedule"]

@@ -515,6 +515,12 @@ INLINE vf32 load_masked(const float *p, mask m, int n) {
     return __builtin_ia32_loadups512_mask(p, vf32{}, (uint16_t)(bitmask(n) & bitmask(m)));
 }
 #endif
+// work: elements of simple arithmetic; a thread is worth its start for some ten thousand
+INLINE int threads_for(int64_t work) {
+    int64_t wanted = work / 16384 + 1, most = omp_get_max_threads();
+    return (int)(wanted < most ? wanted : most);
+}
+
 // LANES values that are `stride` elements apart
 template <class P> INLINE auto load_strided(const P *p, int64_t stride, int n) {
     decltype(load(p)) r{};

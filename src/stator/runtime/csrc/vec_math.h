@@ -592,3 +592,34 @@ INLINE bool reduce_any(mask m) { return any(m); }
 INLINE bool reduce_all(mask m) { return all(m); }
 INLINE bool reduce_max(mask m) { return any(m); }
 INLINE bool reduce_min(mask m) { return all(m); }
+
+// ---- position of the largest or smallest; a NaN counts as that, the first wins ------------------------------------------------------
+#define ARG_REDUCTION(kind, op) \
+    template <class T> INLINE bool better_##kind(T value, T best) { \
+        return value op best || (value != value && best == best); \
+    } \
+    INLINE mask better_##kind(vf32 value, vf32 best) { return {(value op best) | ((value != value) & (best == best))}; } \
+    INLINE mask better_##kind(vi32 value, vi32 best) { return {value op best}; } \
+    INLINE mask better_##kind(vf64 value, vf64 best) { return (value op best) | ((value != value) & (best == best)); } \
+    INLINE mask better_##kind(vi64 value, vi64 best) { return value op best; } \
+    template <class T> INLINE void update_##kind(T &best, int64_t &position, T value, int64_t at, bool) { \
+        if (position < 0 || better_##kind(value, best)) best = value, position = at; \
+    } \
+    template <class V> INLINE void update_##kind(V &best, vi64 &position, V value, vi64 at, mask valid) { \
+        mask m = valid & (better_##kind(value, best) | (position < vi64{})); \
+        best = select(m, value, best); \
+        position = select(m, at, position); \
+    } \
+    template <class V> INLINE int64_t reduce_##kind(V best, vi64 position) { \
+        auto value = lane(best, 0); \
+        int64_t found = lane(position, 0); \
+        for (int i = 1; i < LANES; ++i) { \
+            int64_t at = lane(position, i); \
+            auto other = lane(best, i); \
+            bool tie = other == value || (other != other && value != value); \
+            if (at >= 0 && (found < 0 || better_##kind(other, value) || (tie && at < found))) value = other, found = at; \
+        } \
+        return found; \
+    }
+ARG_REDUCTION(argmax, >)
+ARG_REDUCTION(argmin, <)

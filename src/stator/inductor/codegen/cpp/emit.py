@@ -1,0 +1,417 @@
+"""The text of one kernel: loops, accumulators, scratch rows, stores. Decisions come from vectorize.py and phases.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+from stator.base.errors import CompileError
+from stator.inductor.buffers import Buffer
+from stator.inductor.loops.vocabulary import HEAVY
+from stator.shapes.expr import Expr, Symbol
+
+from .indices import print_index, print_vector_index
+from .kernel import Kernel, Store, Value
+from .phases import Phase, Plan, plan_phases
+from .types import KIND, SCALAR, VECTOR, identity, literal
+from .values import print_value
+from .vectorize import LoopOrder
+
+# Elements of simple work below which one thread does it all; a parallel region costs some microseconds
+_SERIAL_WORK = 16384
+_PLENTY = 64  # iterations of a loop that are enough to share between threads
+
+
+class Emitter:
+    """Prints one kernel. `lanes`: the number of valid lanes where text is being printed, "LANES" or "n"."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        order: LoopOrder,
+        pointers: Mapping[str, str],
+        buffers: Mapping[str, Buffer],
+    ) -> None:
+        self.kernel, self.order, self.pointers, self.buffers = kernel, order, pointers, buffers
+        self.plan: Plan = plan_phases(kernel)
+        self.lines: list[str] = []
+        self.depth = 1
+        self.lanes = "LANES"
+        self.vector_bit = 0 if order.vector is None else 1 << order.vector
+        self.lane_symbol = None if order.vector is None else kernel.loops[order.vector]
+        self.vector_indirect: dict[Symbol, str] = {}
+        self.uses_error = any(value.name == "indirect" and value.args[2] for value in kernel.values)
+        self.parallel_at = self._parallel_loop()
+
+    # ---- text ----------------------------------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.line(f"{head} {{" if head else "{")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line("}")
+
+    def emit(self) -> list[str]:
+        if self.parallel_at is None:
+            self._outer(0)
+        else:
+            self.line(f"#pragma omp parallel num_threads(threads_for({self._work()}ll))")
+            with self.block(""):
+                self._outer(0)
+        return self.lines
+
+    # ---- loops ---------------------------------------------------------------------------------------------------------
+
+    def _work(self) -> int:
+        kernel = self.kernel
+        each = sum(8 if value.name in HEAVY else 1 for value in kernel.values if value.name != "constant")
+        return math.prod(kernel.sizes) * max(1, each // 4)
+
+    def _parallel_loop(self) -> int | None:
+        """Which place of the outer order is shared between threads."""
+        sizes = [self.kernel.sizes[loop] for loop in self.order.outer]
+        if not sizes or self._work() <= _SERIAL_WORK or any(s.mode in ("max", "min") for s in self.kernel.stores):
+            return None
+        chunks = [math.ceil(s / 16) if self.order.outer[at] == self.order.vector else s for at, s in enumerate(sizes)]
+        for at, size in enumerate(chunks):
+            if size >= _PLENTY:
+                return at
+        best = max(range(len(chunks)), key=lambda at: (chunks[at], -at))
+        return best if chunks[best] > 1 else None
+
+    def _outer(self, depth: int) -> None:
+        outer = self.order.outer
+        for position in self.plan.outside:
+            if self._place(position) == depth:
+                self._define(position)
+        if depth == len(outer):
+            self._phases()
+            return
+        self._loop(outer[depth], lambda: self._outer(depth + 1), shared=depth == self.parallel_at)
+
+    def _place(self, position: int) -> int:
+        """The number of outer loops that a value outside the inner loops is inside of; -1 after reductions."""
+        value = self.kernel.values[position]
+        if value.phase > 0 or value.name == "constant":
+            return -1
+        return max((at + 1 for at, loop in enumerate(self.order.outer) if value.loops & (1 << loop)), default=0)
+
+    def _loop(self, loop: int, body, shared: bool = False) -> None:  # type: ignore[no-untyped-def]
+        name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
+        pragma = "#pragma omp for schedule(static) nowait"
+        if loop != self.order.vector:
+            if shared:
+                self.line(pragma)
+            with self.block(f"for (int64_t {name} = 0; {name} < {size}; ++{name})"):
+                body()
+            return
+        if size > 16 or size % 16 == 0:
+            if shared:
+                self.line(pragma)
+            limit = f"{size}" if size % 16 == 0 else f"{size} / LANES * LANES"
+            with self.block(f"for (int64_t {name} = 0; {name} < {limit}; {name} += LANES)"):
+                body()
+            if size % 16 == 0:
+                return
+            if shared:
+                self.line("#pragma omp single nowait")
+            head = f"if (constexpr int n = {size} % LANES)"
+            with self.block(head):
+                self.line(f"const int64_t {name} = {size} / LANES * LANES;")
+                self._with_lanes("n", body)
+            return
+        if shared:
+            self.line(pragma)
+        with self.block(f"for (int64_t {name} = 0; {name} < {size}; {name} += LANES)"):
+            self.line(f"const int n = {size} - {name} < LANES ? {size} - {name} : LANES;")
+            self._with_lanes("n", body)
+
+    def _with_lanes(self, lanes: str, body) -> None:  # type: ignore[no-untyped-def]
+        self.lanes = lanes
+        body()
+        self.lanes = "LANES"
+
+    # ---- phases --------------------------------------------------------------------------------------------------------
+
+    def _phases(self) -> None:
+        plan = self.plan
+        self._scratch_rows()
+        stores = list(plan.outside_stores)
+        self._after_reductions(0, stores)
+        for number, phase in enumerate(plan.phases):
+            self._phase(phase)
+            self._after_reductions(number + 1, stores)
+
+    def _after_reductions(self, phase: int, stores: list[Store]) -> None:
+        """Values and stores outside the inner loops that became computable with this number of complete phases."""
+        for position in self.plan.outside:
+            value = self.kernel.values[position]
+            if value.phase == phase and phase > 0 and value.name not in ("reduce", "constant"):
+                self._define(position)
+        for store in stores:
+            if store.phase == phase:
+                self._store(store)
+
+    def _scratch_rows(self) -> None:
+        inner = math.prod(self.kernel.sizes[self.kernel.outer :])
+        for phase in self.plan.phases:
+            for position in phase.keeps:
+                kind = KIND[self.kernel.values[position].dtype]
+                if self.order.vector is not None and self.order.vector < self.kernel.outer:
+                    self.line(f"{VECTOR[kind] if self._is_vector(position) else SCALAR[kind]} row{position}[{inner}];")
+                else:
+                    self.line(f"alignas(64) {SCALAR[kind]} row{position}[{inner} + LANES];")
+
+    def _phase(self, phase: Phase) -> None:
+        for position in phase.reduces:
+            self._accumulator(position)
+        self._inner(0, phase)
+        for position in phase.reduces:
+            self._complete(position)
+
+    def _inner(self, depth: int, phase: Phase) -> None:
+        inner = self.order.inner
+        for position in phase.values:
+            if self._inner_place(position, phase) == depth:
+                if position in phase.fetches:
+                    self._fetch(position)
+                else:
+                    self._define(position)
+                if position in phase.keeps:
+                    self._keep(position)
+        if depth < len(inner):
+            self._loop(inner[depth], lambda: self._inner(depth + 1, phase))
+            return
+        for position in phase.reduces:
+            self._accumulate(position)
+        for store in phase.stores:
+            self._store(store)
+
+    def _inner_place(self, position: int, phase: Phase) -> int:
+        if position in phase.fetches or position in phase.keeps:
+            return len(self.order.inner)
+        value = self.kernel.values[position]
+        return max((at + 1 for at, loop in enumerate(self.order.inner) if value.loops & (1 << loop)), default=0)
+
+    # ---- values --------------------------------------------------------------------------------------------------------
+
+    def _is_vector(self, position: int) -> bool:
+        return bool(self.kernel.values[position].loops & self.vector_bit)
+
+    def dtype(self, position: int) -> torch.dtype:
+        return self.kernel.values[position].dtype
+
+    def operand(self, position: int, vector: bool) -> str:
+        value = self.kernel.values[position]
+        text = literal(value.args[0], value.dtype) if value.name == "constant" else f"t{position}"
+        return f"splat({text})" if vector and not self._is_vector(position) else text
+
+    def _define(self, position: int) -> None:
+        value = self.kernel.values[position]
+        vector = self._is_vector(position)
+        kind = KIND[value.dtype]
+        text = print_value(self, value, vector)
+        if value.name == "indirect":
+            name = f"indirect{position}"
+            if vector:
+                self.vector_indirect[Symbol(name)] = name
+            self.line(f"const {VECTOR[kind] if vector else SCALAR[kind]} {name} = {text};")
+            return
+        self.line(f"const {VECTOR[kind] if vector else SCALAR[kind]} t{position} = {text};")
+
+    def index_number(self, index: Expr, vector: bool) -> str:
+        if not vector:
+            return f"(int64_t)({print_index(index, self.kernel.ranges)})"
+        return print_vector_index(index, self.kernel.ranges, self.lane_symbol, self.vector_indirect)
+
+    def _step(self, index: Expr) -> int | None:
+        """Elements from one lane to the next; None when that is not constant."""
+        if not index.symbols.isdisjoint(self.vector_indirect):
+            return None
+        return index.coefficient(self.lane_symbol) if self.lane_symbol is not None else 0
+
+    def _at(self, buffer: str, index: Expr) -> str:
+        text = print_index(index, self.kernel.ranges)
+        return f"{self.pointers[buffer]} + {text}" if text != "0" else self.pointers[buffer]
+
+    def load(self, value: Value, vector: bool) -> str:
+        buffer, index, mask, other = value.args
+        if mask is None:
+            return self._load(buffer, index, vector)
+        neutral = literal(other, value.dtype)
+        if not vector:
+            return f"{self.operand(mask.position, False)} ? {self._load(buffer, index, False)} : {neutral}"
+        if not self._is_vector(mask.position):
+            read = self._load(buffer, index, True)
+            read = read if self._varies(index) else f"splat({read})"
+            return f"{self.operand(mask.position, False)} ? {read} : splat({neutral})"
+        lanes = self.operand(mask.position, True)
+        step = self._step(index)
+        if step == 1:
+            read = f"load_masked({self._at(buffer, index)}, {lanes}, {self.lanes})"
+        else:
+            read = f"gather({self.pointers[buffer]}, {self.index_number(index, True)}, {lanes}, {self.lanes})"
+        return f"select({lanes}, {read}, splat({neutral}))"
+
+    def _varies(self, index: Expr) -> bool:
+        return self.lane_symbol in index.symbols or not index.symbols.isdisjoint(self.vector_indirect)
+
+    def _load(self, buffer: str, index: Expr, vector: bool) -> str:
+        if not vector or not self._varies(index):
+            return f"load_one({self._at(buffer, index)})"
+        step = self._step(index)
+        if step == 1:
+            return f"load({self._at(buffer, index)}{self._tail()})"
+        if step is not None:
+            return f"load_strided({self._at(buffer, index)}, {step}, {self.lanes})"
+        return f"gather({self.pointers[buffer]}, {self.index_number(index, True)}, {self.lanes})"
+
+    def _tail(self) -> str:
+        return "" if self.lanes == "LANES" else f", {self.lanes}"
+
+    def _store(self, store: Store) -> None:
+        vector = bool(store.loops & self.vector_bit)
+        target = self._at(store.buffer, store.index)
+        value = self.operand(store.value, vector)
+        if store.mode is not None or store.mask is not None:
+            self._unusual_store(store, target, value)
+        elif not vector:
+            self.line(f"store_one({target}, {value});")
+        elif self._step(store.index) == 1:
+            self.line(f"store({target}, {value}{self._tail()});")
+        elif self._step(store.index):
+            self.line(f"store_strided({target}, {self._step(store.index)}, {value}, {self.lanes});")
+        else:
+            index = self.index_number(store.index, True)
+            self.line(f"scatter({self.pointers[store.buffer]}, {index}, {value}, {self.lanes});")
+
+    def _unusual_store(self, store: Store, target: str, value: str) -> None:
+        """Scalars only: such kernels are not vectorised."""
+        if store.mode == "add":
+            text = f"add_atomic({target}, {value});"
+        elif store.mode in ("max", "min"):
+            text = f"store_one({target}, op_{store.mode}imum(load_one({target}), {value}));"
+        else:
+            text = f"store_one({target}, {value});"
+        if store.mask is not None:
+            text = f"if ({self.operand(store.mask, False)}) {text}"
+        self.line(text)
+
+    # ---- scratch rows ----------------------------------------------------------------------------------------------------
+
+    def _row(self, position: int) -> str:
+        flat = ""
+        for loop in range(self.kernel.outer, len(self.kernel.loops)):
+            name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
+            flat = f"({flat}) * {size} + {name}" if flat else name
+        return f"row{position}[{flat}]"
+
+    def _rows_are_vectors(self) -> bool:
+        return self.order.vector is not None and self.order.vector < self.kernel.outer
+
+    def _keep(self, position: int) -> None:
+        if self._rows_are_vectors() or not self._is_vector(position):
+            value = self.operand(position, self._is_vector(position))
+            if not self._rows_are_vectors() and self.vector_bit:
+                self.line(f"store(&{self._row(position)}, splat({value}));")
+            else:
+                self.line(f"{self._row(position)} = {value};")
+        elif self._row_step() == 1:
+            self.line(f"store(&{self._row(position)}, t{position}{self._tail()});")
+        else:
+            self.line(f"store_strided(&{self._row(position)}, {self._row_step()}, t{position}, {self.lanes});")
+
+    def _fetch(self, position: int) -> None:
+        kind = KIND[self.kernel.values[position].dtype]
+        vector = self._is_vector(position)
+        row = self._row(position)
+        if self._rows_are_vectors() or not vector:
+            text = row
+        elif self._row_step() == 1:
+            text = f"load((const {SCALAR[kind]} *)&{row})"
+        else:
+            text = f"load_strided((const {SCALAR[kind]} *)&{row}, {self._row_step()}, {self.lanes})"
+        self.line(f"const {VECTOR[kind] if vector else SCALAR[kind]} t{position} = {text};")
+
+    def _row_step(self) -> int:
+        """Distance in a scratch row between neighbouring lanes."""
+        assert self.order.vector is not None
+        return math.prod(self.kernel.sizes[self.order.vector + 1 :])
+
+    # ---- reductions --------------------------------------------------------------------------------------------------------
+
+    def _lanes_reduced(self) -> bool:
+        """Do the lanes run along a loop that is reduced over?"""
+        return self.order.vector is not None and self.order.vector >= self.kernel.outer
+
+    def _wide(self, position: int) -> bool:
+        return self._lanes_reduced() or self._is_vector(position)
+
+    def _accumulator(self, position: int) -> None:
+        value = self.kernel.values[position]
+        kind, source = value.args[0], self.dtype(value.args[1].position)
+        wide = self._wide(position)
+        types = VECTOR if wide else SCALAR
+        neutral = f"splat({identity(kind, source)})" if wide else identity(kind, source)
+        self.line(f"{types[KIND[source]]} a{position} = {neutral};")
+        if kind.startswith("arg"):
+            self.line(f"{types['i64']} p{position} = {'splat((int64_t)-1)' if wide else '-1'};")
+
+    def _accumulate(self, position: int) -> None:
+        value = self.kernel.values[position]
+        kind, source = value.args[0], value.args[1].position
+        wide = self._wide(position)
+        operand = self.operand(source, wide)
+        if kind.startswith("arg"):
+            self._accumulate_position(position, kind, operand, wide)
+            return
+        if wide and self._lanes_reduced() and self.lanes != "LANES":
+            operand = f"select(first_lanes({self.lanes}), {operand}, splat({identity(kind, self.dtype(source))}))"
+        function = _COMBINE[kind]
+        self.line(f"a{position} = {function}(a{position}, {operand});")
+
+    def _accumulate_position(self, position: int, kind: str, operand: str, wide: bool) -> None:
+        flat = ""
+        for loop in range(self.kernel.outer, len(self.kernel.loops)):
+            name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
+            flat = f"({flat}) * {size} + {name}" if flat else name
+        if self._lanes_reduced():
+            index, valid = f"arange_i64({flat}, 1)", f"first_lanes({self.lanes})"
+        else:
+            index, valid = f"splat((int64_t)({flat}))" if wide else f"(int64_t)({flat})", "LANES" if wide else ""
+            valid = "first_lanes(LANES)" if wide else "true"
+        self.line(f"update_{kind}(a{position}, p{position}, {operand}, {index}, {valid});")
+
+    def _complete(self, position: int) -> None:
+        value = self.kernel.values[position]
+        kind, source = value.args[0], self.dtype(value.args[1].position)
+        wide = self._wide(position)
+        result_wide = self._is_vector(position)
+        register = (VECTOR if result_wide else SCALAR)[KIND[value.dtype]]
+        across = wide and not result_wide
+        if kind.startswith("arg"):
+            text = f"reduce_{kind}(a{position}, p{position})" if across else f"p{position}"
+        else:
+            text = f"reduce_{kind}(a{position})" if across else f"a{position}"
+            if KIND[source] != KIND[value.dtype]:
+                raise CompileError("inductor", f"reduction {kind} of {source} to {value.dtype}")
+        self.line(f"const {register} t{position} = {text};")
+
+
+_COMBINE = {
+    "sum": "op_add",
+    "prod": "op_mul",
+    "max": "op_maximum",
+    "min": "op_minimum",
+    "any": "op_bitwise_or",
+    "all": "op_bitwise_and",
+    "xor_sum": "op_bitwise_xor",
+}

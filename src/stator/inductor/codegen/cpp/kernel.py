@@ -1,0 +1,210 @@
+"""A group's members merged into one SSA: what the C++ kernel computes, before it is decided where and how wide.
+
+Loads of what an earlier member stored become that value, equal values are computed once, Welford becomes two sums.
+Every value knows the loops it varies with and its phase. No text is made here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stator.base.errors import CompileError
+from stator.inductor.buffers import Buffer
+from stator.inductor.loops.body import IndexRef, LoopBody, Ref
+from stator.inductor.schedule.groups import Group
+from stator.shapes.expr import Bound, Expr, Symbol, loop_ranges
+
+
+@dataclass(slots=True)
+class Value:
+    """`args` as in loops/body.py, with index expressions in place of index references. `loops`: a bit per loop it varies
+    with. `phase`: how many reductions over the inner loops must be complete before it can be computed.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    dtype: torch.dtype
+    loops: int
+    phase: int
+
+
+@dataclass(slots=True)
+class Store:
+    """`at`: number of values that come before it in program order."""
+
+    buffer: str
+    index: Expr
+    value: int
+    mode: str | None
+    mask: int | None
+    loops: int
+    phase: int
+    at: int
+
+
+@dataclass(slots=True)
+class Kernel:
+    """`loops[:outer]` are shared by all; `loops[outer:]` are the inner loops, run once per phase."""
+
+    loops: tuple[Symbol, ...]
+    sizes: tuple[int, ...]
+    outer: int
+    values: list[Value] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    ranges: dict[Symbol, tuple[Bound, Bound]] = field(default_factory=dict)
+    indirect: dict[Symbol, int] = field(default_factory=dict)
+
+    @property
+    def inner_bits(self) -> int:
+        return ((1 << len(self.loops)) - 1) & ~((1 << self.outer) - 1)
+
+    @property
+    def phases(self) -> int:
+        """How many times the inner loops run."""
+        inner = self.inner_bits
+        last = [s.phase for s in self.stores if s.loops & inner]
+        last += [self.values[v.args[1].position].phase for v in self.values if v.name == "reduce"]
+        return max(last) + 1 if last else 0
+
+    def loops_of(self, index: Expr) -> int:
+        bits = 0
+        for at, symbol in enumerate(self.loops):
+            if symbol in index.symbols:
+                bits |= 1 << at
+        for symbol, position in self.indirect.items():
+            if symbol in index.symbols:
+                bits |= self.values[position].loops
+        return bits
+
+    def operands(self, args: tuple[Any, ...]) -> list[int]:
+        """Positions of the values that arguments refer to, those inside index expressions included."""
+        found = []
+        for arg in args:
+            if isinstance(arg, Ref):
+                found.append(arg.position)
+            elif isinstance(arg, Expr) and self.indirect:
+                found += [self.indirect[symbol] for symbol in arg.symbols if symbol in self.indirect]
+        return found
+
+
+def merge(group: Group, buffers: Mapping[str, Buffer]) -> Kernel:
+    """The members' bodies, in order, as one kernel. Raises CompileError for what a schedule must not contain."""
+    first = next((m.body for m in group.members if m.body.reduction_vars or len(m.body.vars) > len(group.ranges)), None)
+    body = first or group.members[0].body
+    shared = len(group.ranges)
+    loops = (*body.vars, *body.reduction_vars)
+    sizes = (*body.ranges, *body.reduction_ranges)
+    kernel = Kernel(loops, sizes, shared)
+    kernel.ranges = loop_ranges(loops, sizes)
+    merger = _Merger(kernel, group.internal)
+    for member in group.members:
+        merger.add(member.body)
+    return kernel
+
+
+class _Merger:
+    def __init__(self, kernel: Kernel, internal: frozenset[str]) -> None:
+        self.kernel = kernel
+        self.internal = internal
+        self.numbers: dict[object, int] = {}
+        self.stored: dict[tuple[str, Expr], int] = {}
+        self.written: set[str] = set()
+
+    def add(self, body: LoopBody) -> None:
+        kernel = self.kernel
+        positions: list[int] = []  # of the body's operations among the kernel's values; a welford's is its mean's
+        parts: dict[int, tuple[int, int, int]] = {}
+        renamed: dict[Symbol, Expr] = {}
+        for at, op in enumerate(body.ops):
+            args = []
+            for arg in op.args:
+                if isinstance(arg, Ref):
+                    args.append(Ref(positions[arg.position]))
+                elif isinstance(arg, IndexRef):
+                    index = body.indices[arg.position]
+                    args.append(index.substitute(renamed) if renamed else index)
+                else:
+                    args.append(arg)
+            if op.name == "store":
+                self._store(*args)
+                positions.append(-1)
+            elif op.name == "welford":
+                parts[at] = self._welford(args[0], op.dtype)
+                positions.append(parts[at][0])
+            elif op.name == "get":
+                positions.append(parts[op.args[0].position][op.args[1]])
+            elif op.name == "load":
+                positions.append(self._load(tuple(args), op.dtype))
+            else:
+                position = self.value(op.name, tuple(args), op.dtype)
+                if op.name == "indirect":
+                    symbol = Symbol(f"indirect{position}")
+                    renamed[Symbol(f"indirect{at}")] = symbol
+                    kernel.indirect[symbol] = position
+                    kernel.ranges[symbol] = (0, max(args[1] - 1, 0))
+                positions.append(position)
+
+    def value(self, name: str, args: tuple[Any, ...], dtype: torch.dtype) -> int:
+        # repr tells 0.0 from -0.0 and 1 from True, and makes NaN equal to itself
+        key = (name, tuple([arg if isinstance(arg, Ref | Expr) else repr(arg) for arg in args]), dtype)
+        found = self.numbers.get(key)
+        if found is not None:
+            return found
+        kernel = self.kernel
+        loops, phase = 0, 0
+        for arg in args:
+            if isinstance(arg, Expr):
+                loops |= kernel.loops_of(arg)
+        for position in kernel.operands(args):
+            loops |= kernel.values[position].loops
+            phase = max(phase, kernel.values[position].phase)
+        if name == "reduce":
+            loops &= ~kernel.inner_bits
+            phase += 1
+        self.numbers[key] = len(kernel.values)
+        kernel.values.append(Value(name, args, dtype, loops, phase))
+        return len(kernel.values) - 1
+
+    def _load(self, args: tuple[Any, ...], dtype: torch.dtype) -> int:
+        buffer, index, mask, other = args
+        if buffer not in self.written:
+            return self.value("load", args, dtype)
+        found = self.stored.get((buffer, index))
+        if found is None:
+            raise CompileError("inductor", f"a fused kernel reads {buffer}[{index}], which it writes in another order")
+        if mask is None:
+            return found
+        neutral = self.value("constant", (other, dtype), dtype)
+        return self.value("where", (mask, Ref(found), Ref(neutral)), dtype)
+
+    def _store(self, buffer: str, index: Expr, value: Ref, mode: str | None = None, mask: Ref | None = None) -> None:
+        kernel = self.kernel
+        if mode is None and mask is None:
+            self.stored[buffer, index] = value.position
+        self.written.add(buffer)
+        if buffer in self.internal:
+            return
+        source = kernel.values[value.position]
+        loops, phase = source.loops | kernel.loops_of(index), source.phase
+        for position in kernel.operands((index, *((mask,) if mask else ()))):
+            loops |= kernel.values[position].loops
+            phase = max(phase, kernel.values[position].phase)
+        masked = None if mask is None else mask.position
+        kernel.stores.append(Store(buffer, index, value.position, mode, masked, loops, phase, len(kernel.values)))
+
+    def _welford(self, value: Ref, dtype: torch.dtype) -> tuple[int, int, int]:
+        """Mean, then squared deviations from it: two passes over a row in cache beat one pass with a division per step,
+        and are more exact."""
+        kernel = self.kernel
+        number = math.prod(kernel.sizes[kernel.outer :])
+        count = self.value("constant", (float(number), dtype), dtype)
+        total = self.value("reduce", ("sum", value), dtype)
+        mean = self.value("div", (Ref(total), Ref(count)), dtype)
+        deviation = self.value("sub", (value, Ref(mean)), dtype)
+        square = self.value("mul", (Ref(deviation), Ref(deviation)), dtype)
+        return mean, self.value("reduce", ("sum", Ref(square)), dtype), count

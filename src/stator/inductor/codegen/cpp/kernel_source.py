@@ -1,0 +1,57 @@
+"""From a group to a self-contained kernel with a name that follows from its content. ABI: runtime/kernel_abi.md."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from stator.base.config import Options
+from stator.base.errors import CompileError
+from stator.inductor.buffers import Buffer
+from stator.inductor.program.steps import KernelSource
+from stator.inductor.schedule.groups import Group
+
+from .emit import Emitter
+from .kernel import merge
+from .types import memory_type
+from .vectorize import choose_order
+
+_DEFAULT = Options()
+
+
+def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options = _DEFAULT) -> KernelSource:
+    """C++ of a group. Groups that differ in names only give identical text. Raises CompileError for what C++ kernels
+    cannot compute."""
+    kernel = merge(group, buffers)
+    if 0 in kernel.sizes[kernel.outer :]:
+        raise CompileError("inductor", "a reduction over no elements reached code generation")
+    pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
+    pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
+    emitter = Emitter(kernel, choose_order(kernel, options.vectorize), pointers, buffers)
+    body = emitter.emit()
+    aliased = _aliased(group, buffers)
+    lines = []
+    for at, name in enumerate((*group.reads, *group.writes)):
+        written = at >= len(group.reads)
+        if not written and name in group.writes:
+            continue
+        constness = "" if written else "const "
+        restrict = "" if name in aliased else " __restrict__"
+        kind = memory_type(buffers[name].layout.dtype)
+        lines.append(f"    {constness}{kind} *{restrict} {pointers[name]} = ({constness}{kind} *)pointers[{at}];")
+    if emitter.uses_error:
+        lines.append(f"    int64_t *error = (int64_t *)pointers[{len(group.reads) + len(group.writes)}];")
+    text = "\n".join(["(void *const *pointers) {", *lines, *body, "}", ""])
+    symbol = f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return KernelSource(group.name, symbol, f'extern "C" void {symbol}{text}', "cpp")
+
+
+def _aliased(group: Group, buffers: Mapping[str, Buffer]) -> set[str]:
+    """Arguments whose memory another argument may be, because of mutation in place."""
+    owners: dict[str, set[str]] = {}
+    for name in {*group.reads, *group.writes}:
+        buffer = buffers[name]
+        owner = buffer.value if buffer.kind == "computed" and isinstance(buffer.value, str) else name
+        owners.setdefault(owner, set()).add(name)
+    shared = {name for names in owners.values() if len(names) > 1 for name in names}
+    return shared | (set(group.reads) & set(group.writes))

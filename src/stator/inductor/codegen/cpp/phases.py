@@ -1,0 +1,129 @@
+"""What each run over the inner loops computes, and what it keeps for later runs: recompute, or a scratch row. No text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from stator.inductor.loops.body import Ref
+from stator.inductor.loops.vocabulary import HEAVY
+
+from .kernel import Kernel, Store
+
+SCRATCH_ELEMENTS = 16384
+_HEAVY_COST = 10
+_RECOMPUTE_COST = 2  # a load and one operation more: no dearer than reading scratch
+
+
+@dataclass(slots=True)
+class Phase:
+    """One run over the inner loops. `values`: what is computed, in order; `reduces`: the accumulators; `stores`; `keeps`:
+    values written to scratch here; `fetches`: values read from scratch here.
+    """
+
+    values: list[int] = field(default_factory=list)
+    reduces: list[int] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    keeps: list[int] = field(default_factory=list)
+    fetches: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Plan:
+    """`outside`: live values that do not vary with the inner loops."""
+
+    phases: list[Phase]
+    outside: list[int]
+    outside_stores: list[Store]
+
+
+def plan_phases(kernel: Kernel) -> Plan:
+    inner = kernel.inner_bits
+    phases = [Phase() for _ in range(kernel.phases)]
+    live_reduces = _live_reduces(kernel)
+    for position in live_reduces:
+        phases[kernel.values[kernel.values[position].args[1].position].phase].reduces.append(position)
+    outside_stores = []
+    for store in kernel.stores:
+        if store.loops & inner:
+            phases[store.phase].stores.append(store)
+        else:
+            outside_stores.append(store)
+    first: dict[int, int] = {}  # inner value -> the phase that computes it first
+    kept: set[int] = set()
+    room = math.prod(kernel.sizes[kernel.outer :]) <= SCRATCH_ELEMENTS
+    outside: set[int] = set()
+    for number, phase in enumerate(phases):
+        needed: set[int] = set()
+        pending = _roots(kernel, phase)
+        while pending:
+            position = pending.pop()
+            if position in needed:
+                continue
+            value = kernel.values[position]
+            if not value.loops & inner:
+                outside.add(position)
+                continue
+            if position in first:
+                if room and (position in kept or _cost(kernel, position) > _RECOMPUTE_COST):
+                    phase.fetches.add(position)
+                    needed.add(position)
+                    if position not in kept:
+                        kept.add(position)
+                        phases[first[position]].keeps.append(position)
+                    continue
+            needed.add(position)
+            pending += kernel.operands(value.args)
+        for position in needed:
+            if position not in phase.fetches:
+                first.setdefault(position, number)
+        phase.values = sorted(needed)
+    pending = [*outside, *live_reduces]
+    for store in outside_stores:
+        pending += _store_operands(kernel, store)
+    outside = set()
+    while pending:
+        position = pending.pop()
+        value = kernel.values[position]
+        if position not in outside and not value.loops & inner:
+            outside.add(position)
+            if value.name != "reduce":
+                pending += kernel.operands(value.args)
+    return Plan(phases, sorted(outside), outside_stores)
+
+
+def _store_operands(kernel: Kernel, store: Store) -> list[int]:
+    return [*kernel.operands((store.index, Ref(store.value))), *([] if store.mask is None else [store.mask])]
+
+
+def _roots(kernel: Kernel, phase: Phase) -> list[int]:
+    roots = [kernel.values[position].args[1].position for position in phase.reduces]
+    for store in phase.stores:
+        roots += _store_operands(kernel, store)
+    return roots
+
+
+def _live_reduces(kernel: Kernel) -> list[int]:
+    seen: set[int] = set()
+    pending = [position for store in kernel.stores for position in _store_operands(kernel, store)]
+    while pending:
+        position = pending.pop()
+        if position not in seen:
+            seen.add(position)
+            pending += kernel.operands(kernel.values[position].args)
+    return sorted(position for position in seen if kernel.values[position].name == "reduce")
+
+
+def _cost(kernel: Kernel, position: int) -> int:
+    """Of computing a value anew inside the inner loops, from memory on."""
+    seen: set[int] = set()
+    pending, total = [position], 0
+    while pending and total <= _RECOMPUTE_COST:
+        at = pending.pop()
+        value = kernel.values[at]
+        if at in seen or not value.loops & kernel.inner_bits:
+            continue
+        seen.add(at)
+        total += _HEAVY_COST if value.name in HEAVY else 1
+        pending += kernel.operands(value.args)
+    return total

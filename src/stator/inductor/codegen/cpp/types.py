@@ -1,0 +1,99 @@
+"""How dtypes appear in generated C++: in memory, and in scalar and vector registers. Names are those of vec.h."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from stator.base.errors import CompileError
+
+MEMORY = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.int16: "int16_t",
+    torch.int8: "int8_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "bool",
+}
+
+KIND = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f32",
+    torch.bfloat16: "f32",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i32",
+    torch.int8: "i32",
+    torch.uint8: "i32",
+    torch.bool: "bool",
+}
+
+SCALAR = {"f32": "float", "f64": "double", "i64": "int64_t", "i32": "int32_t", "bool": "bool"}
+VECTOR = {"f32": "vf32", "f64": "vf64", "i64": "vi64", "i32": "vi32", "bool": "mask"}
+
+# what brings a register back to the values its dtype has
+NARROW = {
+    torch.float16: "round_f16",
+    torch.bfloat16: "round_bf16",
+    torch.int16: "wrap_i16",
+    torch.int8: "wrap_i8",
+    torch.uint8: "wrap_u8",
+}
+
+
+def memory_type(dtype: torch.dtype) -> str:
+    found = MEMORY.get(dtype)
+    if found is None:
+        raise CompileError("inductor", f"generated C++ kernels do not support {dtype}")
+    return found
+
+
+def literal(value: float | int | bool, dtype: torch.dtype) -> str:
+    """A constant in the register type of `dtype`."""
+    kind = KIND[dtype]
+    if kind == "bool":
+        return "true" if value else "false"
+    if kind == "i32":
+        return f"(int32_t){int(value)}" if value != -(2**31) else "(int32_t)0x80000000"
+    if kind == "i64":
+        return f"(int64_t){int(value)}ll" if value != -(2**63) else "(int64_t)0x8000000000000000ull"
+    suffix = "f" if kind == "f32" else ""
+    number = float(value)
+    if math.isnan(number):
+        return f'__builtin_nan{suffix}("")'
+    if math.isinf(number):
+        return f"{'-' if number < 0 else ''}__builtin_inf{suffix}()"
+    return f"{number!r}{suffix}"
+
+
+_LIMITS = {
+    torch.int64: (-(2**63), 2**63 - 1),
+    torch.int32: (-(2**31), 2**31 - 1),
+    torch.int16: (-(2**15), 2**15 - 1),
+    torch.int8: (-(2**7), 2**7 - 1),
+    torch.uint8: (0, 255),
+    torch.bool: (0, 1),
+}
+
+
+def identity(kind: str, dtype: torch.dtype) -> str:
+    """The neutral element of a reduction."""
+    low, high = _LIMITS.get(dtype, (-math.inf, math.inf))
+    neutral = {
+        "sum": 0,
+        "prod": 1,
+        "xor_sum": 0,
+        "any": 0,
+        "all": 1,
+        "max": low,
+        "min": high,
+        "argmax": low,
+        "argmin": high,
+    }
+    return literal(neutral[kind], dtype)

@@ -1,0 +1,124 @@
+"""One operation of the vocabulary as a C++ expression: a handler per operation, for scalars and vectors alike.
+
+The functions called are those of vec.h and vec_math.h, overloaded on both. No statement, no loop is made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from stator.base.errors import CompileError
+from stator.base.registry import Registry
+from stator.inductor.loops.vocabulary import ELEMENTWISE
+from stator.shapes.expr import Expr
+
+from .kernel import Value
+from .types import KIND, NARROW, literal
+
+
+class Context(Protocol):
+    """Where an expression is printed."""
+
+    def operand(self, position: int, vector: bool) -> str: ...
+
+    def dtype(self, position: int) -> torch.dtype: ...
+
+    def load(self, value: Value, vector: bool) -> str: ...
+
+    def index_number(self, index: Expr, vector: bool) -> str: ...
+
+    lanes: str
+
+
+Handler = Callable[[Context, Value, bool], str]
+PRINTERS: Registry[str, Handler] = Registry("operation of the loop vocabulary")
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+
+
+def print_value(context: Context, value: Value, vector: bool) -> str:
+    handler = PRINTERS.get(value.name)
+    if handler is None:
+        raise CompileError("inductor", f"generated C++ kernels cannot compute {value.name!r} yet")
+    return handler(context, value, vector)
+
+
+def _elementwise(context: Context, value: Value, vector: bool) -> str:
+    args = [context.operand(arg.position, vector) for arg in value.args]
+    kind = KIND[value.dtype]
+    if value.name in _INFIX and kind in ("f32", "f64"):
+        text = f"{args[0]} {_INFIX[value.name]} {args[1]}"
+    else:
+        text = f"op_{value.name}({', '.join(args)})"
+    narrow = NARROW.get(value.dtype)
+    return f"{narrow}({text})" if narrow else text
+
+
+for _name in ELEMENTWISE - {"where"}:
+    PRINTERS.add(_name, _elementwise)
+
+
+@PRINTERS.register("where")
+def _where(context: Context, value: Value, vector: bool) -> str:
+    condition, chosen, other = (context.operand(arg.position, vector) for arg in value.args)
+    return f"select({condition}, {chosen}, {other})"
+
+
+@PRINTERS.register("load")
+def _load(context: Context, value: Value, vector: bool) -> str:
+    return context.load(value, vector)
+
+
+@PRINTERS.register("constant")
+def _constant(context: Context, value: Value, vector: bool) -> str:
+    return literal(value.args[0], value.dtype)
+
+
+@PRINTERS.register("index_value")
+def _index_value(context: Context, value: Value, vector: bool) -> str:
+    return _converted(context.index_number(value.args[0], vector), torch.int64, value.dtype)
+
+
+@PRINTERS.register("to_dtype")
+def _to_dtype(context: Context, value: Value, vector: bool) -> str:
+    source = value.args[0].position
+    return _converted(context.operand(source, vector), context.dtype(source), value.dtype)
+
+
+def _converted(text: str, source: torch.dtype, target: torch.dtype) -> str:
+    if source is target:
+        return text
+    if KIND[source] != KIND[target]:
+        text = f"convert_{KIND[target]}({text})"
+    narrow = NARROW.get(target)
+    return f"{narrow}({text})" if narrow else text
+
+
+_BITCASTS = {
+    (torch.float32, torch.int32),
+    (torch.int32, torch.float32),
+    (torch.float64, torch.int64),
+    (torch.int64, torch.float64),
+}
+
+
+@PRINTERS.register("bitcast")
+def _bitcast(context: Context, value: Value, vector: bool) -> str:
+    source: Any = context.dtype(value.args[0].position)
+    if (source, value.dtype) not in _BITCASTS:
+        raise CompileError("inductor", f"generated C++ kernels cannot reinterpret {source} as {value.dtype} yet")
+    return f"bitcast_{KIND[value.dtype]}({context.operand(value.args[0].position, vector)})"
+
+
+@PRINTERS.register("indirect")
+def _indirect(context: Context, value: Value, vector: bool) -> str:
+    source, size, check = value.args
+    text = context.operand(source.position, vector)
+    if context.dtype(source.position) is not torch.int64:
+        text = f"convert_i64({text})"
+    if not check:
+        return f"wrap_index({text}, {size})"
+    return f"check_index({text}, {size}, error{f', {context.lanes}' if vector else ''})"

@@ -1,0 +1,110 @@
+"""Loop nests in a standard form: loops of one iteration dropped, outer loops in the order of the store's strides, standard
+symbols. And the opposite end: loops that all indices walk through as one are merged. No fusion is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from stator.inductor.buffers import Loops
+from stator.inductor.loops.body import IndexRef, LoopBody
+from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, loop_ranges, simplify
+
+OUTER = tuple(Symbol(f"x{at}") for at in range(32))
+INNER = tuple(Symbol(f"r{at}") for at in range(32))
+
+
+def normalize(node: Loops) -> Loops:
+    """The same node over standard loops."""
+    body = node.body
+    strides = [_store_stride(body, symbol) for symbol in body.vars]
+    order = [at for at in range(len(body.vars)) if body.ranges[at] != 1]
+    if all(stride is not None for stride in strides):
+        order.sort(key=lambda at: -abs(strides[at]))  # type: ignore[arg-type]
+    replacements: dict[Symbol, ExprLike] = {symbol: ZERO for symbol in (*body.vars, *body.reduction_vars)}
+    for new, at in zip(OUTER, order, strict=False):
+        replacements[body.vars[at]] = new
+    reduced = [at for at in range(len(body.reduction_vars)) if body.reduction_ranges[at] != 1]
+    if body.reduction_vars and not reduced:
+        reduced = [len(body.reduction_vars) - 1]  # a reduction stays one, over a single element
+    for new, at in zip(INNER, reduced, strict=False):
+        replacements[body.reduction_vars[at]] = new
+    return substitute(
+        node,
+        replacements,
+        OUTER[: len(order)],
+        tuple([body.ranges[at] for at in order]),
+        INNER[: len(reduced)],
+        tuple([body.reduction_ranges[at] for at in reduced]),
+    )
+
+
+def substitute(
+    node: Loops,
+    replacements: Mapping[Symbol, ExprLike],
+    variables: tuple[Symbol, ...],
+    ranges: tuple[int, ...],
+    reduction_variables: tuple[Symbol, ...],
+    reduction_ranges: tuple[int, ...],
+) -> Loops:
+    """The node with its loop variables expressed in others, which must cover the same iterations."""
+    limits = loop_ranges((*variables, *reduction_variables), (*ranges, *reduction_ranges))
+    indices = tuple([simplify(index.substitute(replacements), limits) for index in node.body.indices])
+    body = LoopBody(variables, ranges, reduction_variables, reduction_ranges, indices, node.body.ops)
+    return replace(node, body=body)
+
+
+def _store_stride(body: LoopBody, symbol: Symbol) -> int | None:
+    for op in body.ops:
+        if op.name == "store":
+            index = op.args[1]
+            assert isinstance(index, IndexRef)
+            return body.indices[index.position].coefficient(symbol)
+    return None
+
+
+def collapse(members: Sequence[Loops], shared: int) -> tuple[tuple[Loops, ...], tuple[int, ...], tuple[int, ...]]:
+    """Members of one group with neighbouring loops merged wherever every index allows it; the ranges of the shared loops
+    and of the inner ones. The members' loops have the same symbols already."""
+    widest = max((member.body for member in members), key=lambda body: len(body.vars) + len(body.reduction_vars))
+    symbols = (*widest.vars, *widest.reduction_vars)
+    sizes = (*widest.ranges, *widest.reduction_ranges)
+    indices = {index for member in members for index in member.body.indices}
+    outer, outer_sizes, replacements = _merge(symbols[:shared], sizes[:shared], indices, OUTER)
+    inner, inner_sizes, more = _merge(symbols[shared:], sizes[shared:], indices, INNER)
+    replacements |= more
+    changed = []
+    for member in members:
+        reduces = bool(member.body.reduction_vars)
+        has_inner = reduces or len(member.body.vars) > shared
+        variables, ranges = outer, outer_sizes
+        if has_inner and not reduces:
+            variables, ranges = outer + inner, outer_sizes + inner_sizes
+        reduction = (inner, inner_sizes) if reduces else ((), ())
+        changed.append(substitute(member, replacements, variables, ranges, *reduction))
+    return tuple(changed), outer_sizes, inner_sizes
+
+
+def _merge(
+    symbols: tuple[Symbol, ...], sizes: tuple[int, ...], indices: set[Expr], names: tuple[Symbol, ...]
+) -> tuple[tuple[Symbol, ...], tuple[int, ...], dict[Symbol, ExprLike]]:
+    """Runs of loops that are walked through as one become one loop."""
+    replacements: dict[Symbol, ExprLike] = {}
+    merged: list[int] = []
+    for at, (symbol, size) in enumerate(zip(symbols, sizes, strict=True)):
+        if at and _contiguous(symbols[at - 1], symbol, size, indices):
+            replacements[symbols[at - 1]] = ZERO
+            merged[-1] *= size
+        else:
+            merged.append(size)
+        replacements[symbol] = names[len(merged) - 1]
+    return names[: len(merged)], tuple(merged), replacements
+
+
+def _contiguous(first: Symbol, second: Symbol, size: int, indices: set[Expr]) -> bool:
+    for index in indices:
+        step = index.coefficient(second)
+        if step is None or index.coefficient(first) != step * size:
+            return False
+    return True
