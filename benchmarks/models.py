@@ -84,9 +84,9 @@ TIMM = (
 NAMES = (*TRANSFORMERS, *TIMM)
 
 
-def import_timm() -> Any:
-    """timm, also beside a torch for which torchvision's compiled operators do not exist."""
-    if "timm" not in sys.modules:
+def import_torchvision() -> None:
+    """Import torchvision, which transformers and timm reach for, also where its compiled operators do not load."""
+    if "torchvision" not in sys.modules:
         try:
             importlib.import_module("torchvision")
         except RuntimeError:  # "operator torchvision::nms does not exist"
@@ -95,8 +95,8 @@ def import_timm() -> Any:
             library = torch.library.Library("torchvision", "DEF")
             library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
             library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            import_timm.library = library  # type: ignore[attr-defined]  # the definitions live as long as this object
-    return importlib.import_module("timm")
+            importlib.import_module("torchvision")
+            import_torchvision.library = library  # type: ignore[attr-defined]  # the definitions live as long as this object
 
 
 def build(name: str, *, size: str = "full", batch: int = 1, sequence: int = 128, seed: int = 0) -> Case:
@@ -112,6 +112,7 @@ def build(name: str, *, size: str = "full", batch: int = 1, sequence: int = 128,
 
 
 def _build_transformer(name: str, *, size: str, batch: int, sequence: int) -> Case:
+    import_torchvision()
     import transformers
 
     config_class, model_class, full, small = TRANSFORMERS[name]
@@ -125,7 +126,10 @@ def _build_transformer(name: str, *, size: str, batch: int, sequence: int) -> Ca
 
 
 def _build_timm(name: str, *, size: str, batch: int, sequence: int) -> Case:
-    model = import_timm().create_model(name, pretrained=False).eval()
+    import_torchvision()
+    import timm
+
+    model = timm.create_model(name, pretrained=False).eval()
     for module in model.modules():  # freshly made statistics (0 and 1) would hide mistakes in normalisation
         if isinstance(module, torch.nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)
