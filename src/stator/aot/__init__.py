@@ -1,0 +1,7 @@
+"""FX graphs of torch calls to functional ATen graphs, and the wrapper that replays mutation and aliasing."""
+
+from .eager import keep_all, run_eagerly
+from .grad import needs_grad
+from .inference import compile_inference
+
+__all__ = ["compile_inference", "keep_all", "needs_grad", "run_eagerly"]

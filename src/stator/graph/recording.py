@@ -89,19 +89,20 @@ class Tracer(FakeMode):
 
     # -- inputs and constants -------------------------------------------------------------------------------------
 
-    def add_input(self, real: torch.Tensor, name: str) -> FakeTensor:
-        """A placeholder. A tensor given twice has two placeholders, but only the first is used."""
+    def add_input(self, real: torch.Tensor, name: str, merge: bool = False) -> FakeTensor:
+        """A placeholder. Of a tensor given twice with `merge`, only the first placeholder is used."""
         node = self.graph.placeholder(name)
         known = self._fakes.get(id(real))
         meta = real.meta if isinstance(real, FakeTensor) else meta_of_real(real)
         node.meta["val"] = meta
         self.input_nodes.append(node)
-        if known is not None and known[0]() is real:
+        if merge and known is not None and known[0]() is real:
             self.inputs.append(known[1])
             return known[1]
         fake = self.bind(self.make(meta), node)
         fake.is_input = True
-        self.remember(real, fake)
+        if known is None or known[0]() is not real:
+            self.remember(real, fake)
         self.input_storages[id(fake.fake_storage)] = len(self.inputs)
         self.inputs.append(fake)
         return fake
@@ -296,7 +297,7 @@ class Tracer(FakeMode):
             return self._as_strided(metas, args, kwargs)
         if func in SIZED:  # -1 is resolved once, here
             args = (args[0], list(metas.shape))
-        node = self._node(func, args, kwargs)
+        node = self._node(info, args, kwargs)
         result: Any
         if type(metas) is TensorMeta:
             node.meta["val"] = metas
@@ -313,12 +314,13 @@ class Tracer(FakeMode):
             self._follow_constants(func, args, kwargs, tensors, result)
         return result
 
-    def _node(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    def _node(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
         node = self.graph.create_node(
             "call_function",
-            func,
+            info.target,
             tuple([self._node_argument(value) for value in args]),
             {name: self._node_argument(value) for name, value in kwargs.items()} if kwargs else {},
+            info.name,
         )
         if self.origin is not None:
             node.meta["origin"] = self.origin
@@ -377,7 +379,7 @@ class Tracer(FakeMode):
         if storage.meta.dtype is not meta.dtype or storage.meta.offset != 0:
             raise Unsupported("as-strided", "as_strided on a tensor that does not start at its storage's beginning")
         owner = self.storage_value(storage)
-        node = self._node(aten.as_strided.default, (owner, meta.shape, meta.stride, meta.offset), {})
+        node = self._node(op_info(aten.as_strided.default), (owner, meta.shape, meta.stride, meta.offset), {})
         node.meta["val"] = meta
         step = ViewStep(aten.as_strided.default, (meta.shape, meta.stride, meta.offset), {}, storage.meta, meta)
         return self.bind(FakeTensor(self, meta, storage), node, (step,))

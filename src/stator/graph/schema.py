@@ -20,6 +20,7 @@ aten = torch.ops.aten
 class OpInfo:
     """Facts about one overload.
 
+    name: of the operator, without namespace and overload.
     mutates: what is written: positions of positional arguments (int) and names of keyword-only ones (str).
     returns: for each return the position or name of the argument it aliases, or None for a fresh tensor.
     is_view: some return aliases an argument that is not written.
@@ -32,6 +33,7 @@ class OpInfo:
     """
 
     target: OpOverload
+    name: str
     record: OpRecord
     mutates: tuple[int | str, ...]
     returns: tuple[int | str | None, ...]
@@ -76,6 +78,7 @@ def _inspect(target: OpOverload) -> OpInfo:
     tags = target.tags
     return OpInfo(
         target=target,
+        name=schema.name.rpartition("::")[2],
         record=record(target),
         mutates=tuple(mutates),
         returns=tuple(returns),

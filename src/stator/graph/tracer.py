@@ -28,12 +28,14 @@ def trace(
     *,
     keep: Keep,
     captured: Sequence[torch.Tensor] = (),
+    merge_equal: bool = False,
 ) -> Traced:
     """Trace a GraphModule of torch calls, or any callable, into a functional graph of ATen operators.
 
     example_inputs: what `function` is called with; the tensors among them become placeholders. captured: tensors that
     it reaches by itself (parameters, buffers) and that shall be placeholders too, after those. keep: which operators
-    the backend takes whole; the others are decomposed where a decomposition is known.
+    the backend takes whole; the others are decomposed where a decomposition is known. merge_equal: take a tensor that
+    is given twice as one input (writes to either are then seen by both), instead of as two.
 
     Raises Unsupported (with the user's place where the source graph has one) for what cannot be traced, and
     CompileError when the traced code itself fails.
@@ -46,7 +48,7 @@ def trace(
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         fakes = [
-            tracer.add_input(leaf, name) if isinstance(leaf, torch.Tensor) else leaf
+            tracer.add_input(leaf, name, merge_equal) if isinstance(leaf, torch.Tensor) else leaf
             for leaf, name in zip(leaves, names, strict=True)
         ]
         for index, tensor in enumerate(captured):

@@ -1,0 +1,20 @@
+"""The simplest compiler of functional graphs: none. Runs the traced ATen graph operator by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+
+def run_eagerly(graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
+    """A `compile_graph` for `compile_inference`: the generated Python function of the graph itself."""
+    return graph.forward
+
+
+def keep_all(operator: OpOverload) -> bool:
+    """A `keep` for it: nothing is decomposed that need not be."""
+    return True

@@ -1,0 +1,38 @@
+"""Whether autograd would have something to record when a graph runs. Nothing is traced here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from .captured import captured_tensors
+
+_GRAD_SWITCHES = (torch.enable_grad, torch.set_grad_enabled, torch._C._set_grad_enabled)
+
+
+def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[object]) -> bool:
+    """Whether running `gm` on these inputs, in the grad mode of now, could yield tensors that require grad.
+
+    So when a tensor that it is given or holds requires grad while grad mode is on (or is switched on inside), and when
+    it asks for a tensor that requires grad itself.
+    """
+    if any(_asks_for_grad(node) for node in gm.graph.nodes):
+        return True
+    if not torch.is_grad_enabled() and not any(_switches_grad_on(node) for node in gm.graph.nodes):
+        return False
+    tensors = [*example_inputs, *captured_tensors(gm, example_inputs)]
+    return any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors)
+
+
+def _asks_for_grad(node: fx.Node) -> bool:
+    if node.op == "call_method" and node.target == "requires_grad_":
+        return not (node.args[1:] == (False,) or node.kwargs.get("requires_grad") is False)
+    return node.op in ("call_function", "call_method") and bool(node.kwargs.get("requires_grad"))
+
+
+def _switches_grad_on(node: fx.Node) -> bool:
+    if node.op != "call_function" or node.target not in _GRAD_SWITCHES:
+        return False
+    return node.target is torch.enable_grad or bool(node.args[:1] != (False,))

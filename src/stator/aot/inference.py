@@ -1,0 +1,139 @@
+"""Compiling an FX graph for inference: analyse its inputs, trace it, hand it to a compiler, wrap what comes back.
+
+Nothing of autograd is handled here: see `needs_grad`, which the caller asks first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base import counters, dumps, logs
+from stator.base.errors import Unsupported
+from stator.graph.printer import print_graph
+from stator.graph.recording import Keep
+from stator.graph.traced import Traced
+from stator.graph.tracer import trace
+
+from .captured import captured_tensors
+from .replay import is_flat, with_effects
+
+CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
+
+
+def compile_inference(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph, *, keep: Keep
+) -> Callable[..., Any]:
+    """Compile a graph of torch calls; returns a callable with the same arguments and results.
+
+    compile_graph: given the functional ATen graph and the tensors for its placeholders, returns a callable of those
+    tensors that returns a tuple with one tensor per output of the graph. When nothing is mutated or aliased, what it
+    returns is returned as it is.
+
+    Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `gm` itself then.
+    """
+    captured = captured_tensors(gm, example_inputs)
+    tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)] + captured
+    _refuse_dynamic(example_inputs)
+    with counters.timed("aot"):
+        traced, merged = _trace(gm, example_inputs, captured, tensors, keep)
+    dumps.write("21_forward.py", lambda: print_graph(traced.graph))
+    if logs.enabled("graph"):
+        logs.log("graph", "forward graph:\n%s", print_graph(traced.graph))
+    inner = compile_graph(traced.graph, tensors)
+    only_tensors = len(tensors) == len(example_inputs) and not captured
+    if only_tensors and traced.is_plain and is_flat(traced):
+        return inner
+    return _wrap(gm, traced, inner, _equalities(tensors) if merged else None, captured)
+
+
+def _refuse_dynamic(example_inputs: Sequence[Any]) -> None:
+    for value in example_inputs:
+        symbolic = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or (
+            isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
+        )
+        if symbolic:
+            raise Unsupported("dynamic-shape", "an input has a symbolic size; graphs are compiled for fixed sizes")
+
+
+def _trace(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    captured: Sequence[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
+    keep: Keep,
+) -> tuple[Traced, bool]:
+    """Trace with every input on its own; if one that shares memory is written to, again with equal inputs merged."""
+    traced = trace(gm, example_inputs, keep=keep, captured=captured)
+    if not traced.mutated or writes_are_private(traced, tensors):
+        return traced, False
+    traced = trace(gm, example_inputs, keep=keep, captured=captured, merge_equal=True)
+    if not writes_are_private(traced, tensors, merged=True):
+        raise Unsupported(
+            "overlapping-inputs",
+            "the graph writes to an input that shares its memory with another input",
+            hint="pass a clone, or write to the base tensor only",
+        )
+    return traced, True
+
+
+def writes_are_private(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
+    """Whether no input that is written to shares its storage with another input.
+
+    merged: the very same tensor given twice is one input.
+    """
+    counts: dict[int, int] = {}
+    seen: set[int] = set()
+    for tensor in tensors:
+        if merged and id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        address = tensor.untyped_storage()._cdata
+        counts[address] = counts.get(address, 0) + 1
+    return all(counts[tensors[index].untyped_storage()._cdata] == 1 for index, _ in traced.mutated)
+
+
+def _equalities(tensors: Sequence[Any]) -> list[int]:
+    """For each tensor the position of the first that is the same object."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(tensor), position) for position, tensor in enumerate(tensors)]
+
+
+def _wrap(
+    gm: fx.GraphModule,
+    traced: Traced,
+    inner: Callable[..., Sequence[Any]],
+    equalities: list[int] | None,
+    captured: Sequence[torch.Tensor],
+) -> Callable[..., Any]:
+    """Add captured tensors, drop Python numbers, replay effects, check that inputs share memory as they did.
+
+    equalities: which inputs were the same object, when the graph relies on it.
+    """
+    run = with_effects(traced, inner)
+    placed = tuple(captured)
+
+    def tensors_of(args: Sequence[Any]) -> list[torch.Tensor]:
+        return [*[value for value in args if isinstance(value, torch.Tensor)], *placed]
+
+    def call(*args: Any) -> Any:
+        return run(tensors_of(args))
+
+    if not traced.mutated:
+        return call
+
+    def call_checked(*args: Any) -> Any:
+        tensors = tensors_of(args)
+        same = equalities is None or _equalities(tensors) == equalities
+        if same and writes_are_private(traced, tensors, merged=equalities is not None):
+            return run(tensors)
+        logs.warn_once(
+            "aot:overlapping-inputs",
+            "stator: inputs share memory in another way than when this graph was compiled; running it eagerly",
+        )
+        return gm(*args)
+
+    return call_checked

@@ -1,0 +1,112 @@
+"""What surrounds a compiled functional graph when it runs: writing mutated inputs back and rebuilding aliased outputs.
+
+One small closure per effect; a graph without effects gets none and is called directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stator.base.registry import Registry
+from stator.graph.traced import (
+    Fresh,
+    Geometry,
+    InputItself,
+    Traced,
+    Value,
+    ViewOfConstant,
+    ViewOfInput,
+    ViewOfOutput,
+)
+
+Inner = Callable[..., Sequence[Any]]
+# make(inputs, results) -> one of the user's outputs
+Make = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
+makers: Registry[type, Callable[[Any], Make]] = Registry("output kind")
+
+
+@makers.register(Fresh)
+def _fresh(output: Fresh) -> Make:
+    position = output.position
+    return lambda inputs, results: results[position]
+
+
+@makers.register(InputItself)
+def _input_itself(output: InputItself) -> Make:
+    index = output.index
+    return lambda inputs, results: inputs[index]
+
+
+@makers.register(ViewOfInput)
+def _view_of_input(output: ViewOfInput) -> Make:
+    index, view = output.index, _viewer(output.geometry)
+    return lambda inputs, results: view(inputs[index])
+
+
+@makers.register(ViewOfOutput)
+def _view_of_output(output: ViewOfOutput) -> Make:
+    position, view = output.position, _viewer(output.geometry)
+    return lambda inputs, results: view(results[position])
+
+
+@makers.register(ViewOfConstant)
+def _view_of_constant(output: ViewOfConstant) -> Make:
+    tensor = output.tensor
+    if output.geometry is None:
+        return lambda inputs, results: tensor
+    view = _viewer(output.geometry)
+    return lambda inputs, results: view(tensor)
+
+
+@makers.register(Value)
+def _value(output: Value) -> Make:
+    value = output.value
+    return lambda inputs, results: value
+
+
+def _viewer(geometry: Geometry) -> Callable[[torch.Tensor], torch.Tensor]:
+    if geometry.steps:
+
+        def by_steps(base: torch.Tensor) -> torch.Tensor:
+            for step in geometry.steps:
+                base = step.func(base, *step.args, **step.kwargs)
+            return base
+
+        return by_steps
+    shape, stride, offset = geometry.shape, geometry.stride, geometry.offset
+    return lambda base: base.as_strided(shape, stride, base.storage_offset() + offset)
+
+
+def with_effects(traced: Traced, inner: Inner) -> Callable[[Sequence[torch.Tensor]], Any]:
+    """A function of all the graph's inputs (one sequence) that yields the user's outputs, effects included."""
+    mutated = tuple(traced.mutated)
+    makes = tuple(makers[type(output)](output) for output in traced.outputs)
+    build = _builder(traced)
+
+    def run(inputs: Sequence[torch.Tensor]) -> Any:
+        results = inner(*inputs)
+        if mutated:
+            with torch.no_grad():
+                for index, position in mutated:
+                    inputs[index].copy_(results[position])
+        return build([make(inputs, results) for make in makes])
+
+    return run
+
+
+def _builder(traced: Traced) -> Callable[[list[Any]], Any]:
+    """Put the leaves of the user's result together: a tuple for the flat output of a graph."""
+    if is_flat(traced):
+        return tuple
+    spec = traced.spec
+    return lambda leaves: pytree.tree_unflatten(leaves, spec)
+
+
+def is_flat(traced: Traced) -> bool:
+    """Whether the user's result is one flat tuple or list."""
+    spec = traced.spec
+    return spec.type in (tuple, list) and all(child.is_leaf() for child in spec.children())
