@@ -1,0 +1,194 @@
+"""What happens when no compiled version of a frame fits: explain, compile, insert, or give up; and how all is forgotten.
+
+Works without torch: how a frame is compiled is the `compile_frame` that is handed in. The lookup itself is in C.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, Protocol
+
+from stator.base import counters, logs
+from stator.base.errors import StatorError, UserPlace, VerificationError
+
+from .guard import Guard
+from .guard_tree import build_guard_tree, describe_failure, notes
+from .native_status import native as _native
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFrame:
+    """What compiling a frame gave. `code` takes the place of the function's code (same parameters and free variables);
+    None: under these guards the original runs as it is."""
+
+    guards: Sequence[Guard]
+    code: CodeType | None
+
+
+CompileFrame = Callable[[FunctionType, dict[str, object]], CompiledFrame]
+
+
+class CacheOptions(Protocol):
+    """The part of base.config.Options that matters here."""
+
+    @property
+    def recompile_limit(self) -> int: ...
+
+
+_caches: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def make_cache(
+    code: CodeType, compile_frame: CompileFrame, options: CacheOptions, *, fullgraph: bool = False, as_function: bool = True
+) -> Any:
+    """An empty Cache for frames of `code`. `as_function`: versions are called as functions (by an Entry); otherwise only
+    their code is used (by the frame hook)."""
+    cache = _native.Cache(code, _Miss(compile_frame, options, fullgraph, as_function))  # type: ignore[union-attr]
+    _caches.add(cache)
+    return cache
+
+
+def reset() -> None:
+    """Forget every compiled version and every decision to run eagerly."""
+    for cache in list(_caches):
+        cache.versions = ()
+        cache.eager = False
+    if _native is not None:
+        _native.reset_hook()
+
+
+class _Miss:
+    """The callback of one cache: called with (cache, function, bound arguments) when no version fits."""
+
+    def __init__(self, compile_frame: CompileFrame, options: CacheOptions, fullgraph: bool, as_function: bool) -> None:
+        self.compile_frame, self.options = compile_frame, options
+        self.fullgraph, self.as_function = fullgraph, as_function
+        self.lock = threading.Lock()
+
+    def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
+        # Held by this thread: the compiler itself calls the function. Held by another: it is compiling this frame.
+        # Running the original is right in both cases, and never waiting means never a deadlock.
+        if not self.lock.acquire(blocking=False):
+            counters.count("dynamo.eager_while_compiling")
+            return None
+        try:
+            return self._version(cache, function, bound)
+        finally:
+            self.lock.release()
+
+    def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
+        values = tuple(bound.values())
+        for version in cache.versions:  # another thread may have been quicker
+            if version.guards.check(values, function):
+                return version
+        reasons = _why_none_fits(cache, function, values)
+        if len(cache.versions) >= self.options.recompile_limit:
+            return self._stop_recompiling(cache, function, reasons)
+        if reasons:
+            counters.count("dynamo.recompiles")
+            logs.log("recompiles", "%s", "\n  ".join([f"recompiling {_frame_name(function)}", *reasons]))
+        return self._compile(cache, function, bound, values)
+
+    def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
+        try:
+            frame = self.compile_frame(function, bound)
+            version = self._make_version(cache, function, frame)
+            failure = version.guards.explain(values, function)
+            if failure is not None:
+                raise VerificationError(
+                    "a guard does not hold for the very values it was made from: "
+                    + describe_failure(version.detail, failure)
+                )
+        except Exception as error:
+            if self.fullgraph:
+                raise
+            return _give_up(cache, function, error)
+        counters.count("dynamo.compiled_frames")
+        cache.versions = (version, *cache.versions)
+        return version
+
+    def _make_version(self, cache: Any, function: FunctionType, frame: CompiledFrame) -> Any:
+        dead = _DropDead(cache)
+        tree = build_guard_tree(frame.guards, function, dead)
+        dead.tree = weakref.ref(tree)
+        target = None
+        if frame.code is not None:
+            _native.mark_code(frame.code, True)  # type: ignore[union-attr]
+            if self.as_function:
+                target = _function_like(function, frame.code)
+        return _native.Version(tree, frame.code, target, notes(frame.guards))  # type: ignore[union-attr]
+
+    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str]) -> None:
+        cache.eager = True
+        limit = self.options.recompile_limit
+        text = "\n  ".join(
+            [
+                f"stator: {_frame_name(function)} was compiled {limit} times (recompile_limit={limit}) and runs eagerly from "
+                "now on. It would have to be compiled again because",
+                *reasons,
+            ]
+        )
+        counters.count("dynamo.recompile_limit")
+        logs.log("recompiles", "%s", text)
+        logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
+
+
+class _DropDead:
+    """Removes a version whose guards can never hold again, because an object they compare with has died."""
+
+    def __init__(self, cache: Any) -> None:
+        self.cache = weakref.ref(cache)
+        self.tree: weakref.ref[Any] | None = None
+
+    def __call__(self, _: object) -> None:
+        cache = self.cache()
+        tree = self.tree() if self.tree else None
+        if cache is not None and tree is not None:
+            cache.versions = tuple(version for version in cache.versions if version.guards is not tree)
+
+
+def _function_like(function: FunctionType, code: CodeType) -> FunctionType:
+    target = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    target.__kwdefaults__ = function.__kwdefaults__
+    target.__qualname__ = function.__qualname__
+    target.__module__ = function.__module__
+    return target
+
+
+def _why_none_fits(cache: Any, function: FunctionType, values: tuple[object, ...]) -> list[str]:
+    reasons = []
+    for number, version in enumerate(cache.versions):
+        failure = version.guards.explain(values, function)
+        if failure is not None:
+            reasons.append(f"version {number}: {describe_failure(version.detail, failure)}")
+    return reasons
+
+
+def _frame_name(function: FunctionType) -> str:
+    code = function.__code__
+    return f'{function.__qualname__} (File "{code.co_filename}", line {code.co_firstlineno})'
+
+
+def _give_up(cache: Any, function: FunctionType, error: Exception) -> None:
+    """The program goes on eagerly; say once why."""
+    cache.eager = True
+    counters.count("dynamo.failed_frames")
+    stage = getattr(error, "stage", None) or getattr(error, "kind", None) or "an internal error"
+    place = getattr(error, "place", None) or _innermost_place(error)
+    where = "" if isinstance(error, StatorError) or place is None else f"\n  {place}"
+    logs.warn_once(
+        f"dynamo.failed:{_frame_name(function)}",
+        f"stator: {_frame_name(function)} runs eagerly, because compiling it failed ({stage}): "
+        f"{type(error).__name__}: {error}{where}",
+        stacklevel=5,
+    )
+
+
+def _innermost_place(error: Exception) -> UserPlace | None:
+    frames = traceback.extract_tb(error.__traceback__)
+    return UserPlace(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name) if frames else None

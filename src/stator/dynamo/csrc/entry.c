@@ -1,0 +1,345 @@
+/* Entry: the callable that stands for a compiled function. It binds the arguments in C, finds the compiled version whose
+ * guards hold, and calls it with the original arguments. Decisions about compiling are the cache's miss callback's. */
+#include "native.h"
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *function; /* the original */
+    PyObject *cache;    /* Cache */
+    PyObject *code;     /* the original's code object when the entry was made */
+    PyObject *dict;
+    PyObject *weakrefs;
+} Entry;
+
+static PyTypeObject EntryType;
+
+/* ---- binding ---- */
+
+#define BOUND_ON_STACK 32
+
+/* Arguments in the order of co_varnames. `owned` are the references to give back. */
+typedef struct {
+    PyObject *const *values;
+    PyObject **own;
+    PyObject *varargs, *varkwargs;
+    PyObject *on_stack[BOUND_ON_STACK];
+} Bound;
+
+static void bound_release(Bound *bound)
+{
+    Py_XDECREF(bound->varargs);
+    Py_XDECREF(bound->varkwargs);
+    if (bound->own && bound->own != bound->on_stack) {
+        PyMem_Free(bound->own);
+    }
+}
+
+/* Position of a keyword among the named parameters, or -1. */
+static int parameter_named(PyCodeObject *code, PyObject *names, PyObject *keyword)
+{
+    int named = code->co_argcount + code->co_kwonlyargcount;
+    for (int i = code->co_posonlyargcount; i < named; i++) {
+        if (PyTuple_GET_ITEM(names, i) == keyword) {
+            return i;
+        }
+    }
+    for (int i = code->co_posonlyargcount; i < named; i++) {
+        if (PyUnicode_Compare(PyTuple_GET_ITEM(names, i), keyword) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static int bind_positional(Bound *bound, PyCodeObject *code, PyObject *const *args, Py_ssize_t count)
+{
+    Py_ssize_t named = count < code->co_argcount ? count : code->co_argcount;
+    for (Py_ssize_t i = 0; i < named; i++) {
+        bound->own[i] = args[i];
+    }
+    if (code->co_flags & CO_VARARGS) {
+        bound->varargs = PyTuple_New(count - named);
+        if (!bound->varargs) {
+            return 0;
+        }
+        for (Py_ssize_t i = named; i < count; i++) {
+            PyTuple_SET_ITEM(bound->varargs, i - named, Py_NewRef(args[i]));
+        }
+        bound->own[code->co_argcount + code->co_kwonlyargcount] = bound->varargs;
+        return 1;
+    }
+    return count == named;
+}
+
+static int bind_keywords(Bound *bound, PyCodeObject *code, PyObject *const *values, PyObject *keywords)
+{
+    PyObject *names = code->co_localsplusnames; /* parameters come first, in the order of co_varnames */
+    if (code->co_flags & CO_VARKEYWORDS) {
+        bound->varkwargs = PyDict_New();
+        if (!bound->varkwargs) {
+            return 0;
+        }
+        bound->own[stator_bound_count(code) - 1] = bound->varkwargs;
+    }
+    for (Py_ssize_t i = 0; i < (keywords ? PyTuple_GET_SIZE(keywords) : 0); i++) {
+        PyObject *keyword = PyTuple_GET_ITEM(keywords, i);
+        int position = parameter_named(code, names, keyword);
+        if (position >= 0) {
+            if (bound->own[position]) {
+                return 0; /* given twice */
+            }
+            bound->own[position] = values[i];
+        } else if (!bound->varkwargs || PyDict_SetItem(bound->varkwargs, keyword, values[i]) < 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int bind_defaults(Bound *bound, PyCodeObject *code, PyObject *function)
+{
+    PyObject *defaults = PyFunction_GET_DEFAULTS(function), *kwdefaults = PyFunction_GET_KW_DEFAULTS(function);
+    Py_ssize_t default_count = defaults && PyTuple_Check(defaults) ? PyTuple_GET_SIZE(defaults) : 0;
+    Py_ssize_t first_default = code->co_argcount - default_count;
+    for (int i = 0; i < code->co_argcount; i++) {
+        if (!bound->own[i]) {
+            if (i < first_default) {
+                return 0;
+            }
+            bound->own[i] = PyTuple_GET_ITEM(defaults, i - first_default);
+        }
+    }
+    for (int i = code->co_argcount; i < code->co_argcount + code->co_kwonlyargcount; i++) {
+        if (!bound->own[i]) {
+            PyObject *name = PyTuple_GET_ITEM(code->co_localsplusnames, i);
+            bound->own[i] = kwdefaults && PyDict_Check(kwdefaults) ? PyDict_GetItemWithError(kwdefaults, name) : NULL;
+            if (!bound->own[i]) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* 1: bound; 0: the arguments do not fit (perhaps with an exception set). The values are borrowed from the caller, from
+ * the function's defaults, and from `bound`. */
+static int bind(Bound *bound, PyCodeObject *code, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    bound->own = NULL;
+    bound->varargs = bound->varkwargs = NULL;
+    int needed = stator_bound_count(code);
+    if (!keywords && count == needed && count == code->co_argcount) {
+        bound->values = args;
+        return 1;
+    }
+    bound->own = needed <= BOUND_ON_STACK ? bound->on_stack : PyMem_Malloc(needed * sizeof(PyObject *));
+    if (!bound->own) {
+        return 0;
+    }
+    memset(bound->own, 0, needed * sizeof(PyObject *));
+    bound->values = bound->own;
+    return bind_positional(bound, code, args, count) && bind_keywords(bound, code, args + count, keywords)
+        && bind_defaults(bound, code, function);
+}
+
+/* ---- calling ---- */
+
+static PyObject *call_original(Entry *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
+{
+    if (stator_hook_thread.callback) {
+        /* the hook would otherwise try what this entry just gave up on */
+        stator_hook_thread.let_through = (PyCodeObject *)PyFunction_GET_CODE(self->function);
+    }
+    PyObject *function = Py_NewRef(self->function);
+    PyObject *result = PyObject_Vectorcall(function, args, nargsf, keywords);
+    stator_hook_thread.let_through = NULL;
+    Py_DECREF(function);
+    return result;
+}
+
+/* The target follows later changes of the original's defaults, which it must bind as the original would. */
+static int follow_defaults(PyObject *target, PyObject *function)
+{
+    PyObject *defaults = PyFunction_GET_DEFAULTS(function), *kwdefaults = PyFunction_GET_KW_DEFAULTS(function);
+    if (PyFunction_GET_DEFAULTS(target) != defaults
+        && PyFunction_SetDefaults(target, defaults ? defaults : Py_None) < 0) {
+        return -1;
+    }
+    if (PyFunction_GET_KW_DEFAULTS(target) != kwdefaults) {
+        return PyFunction_SetKwDefaults(target, kwdefaults ? kwdefaults : Py_None);
+    }
+    return 0;
+}
+
+static PyObject *call_version(Entry *self, Version *version, PyObject *const *args, size_t nargsf, PyObject *keywords)
+{
+    if (version->target == Py_None) {
+        Py_DECREF(version);
+        return call_original(self, args, nargsf, keywords);
+    }
+    PyObject *target = Py_NewRef(version->target);
+    Py_DECREF(version);
+    PyObject *result = NULL;
+    if (!PyFunction_Check(target) || follow_defaults(target, self->function) == 0) {
+        result = PyObject_Vectorcall(target, args, nargsf, keywords);
+    }
+    Py_DECREF(target);
+    return result;
+}
+
+static PyObject *entry_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *keywords)
+{
+    Entry *self = (Entry *)callable;
+    Cache *cache = (Cache *)self->cache;
+    if (!cache || cache->eager || PyFunction_GET_CODE(self->function) != self->code) {
+        if (!self->function) {
+            PyErr_SetString(PyExc_RuntimeError, "this compiled function was already destroyed");
+            return NULL;
+        }
+        return call_original(self, args, nargsf, keywords);
+    }
+    PyCodeObject *code = (PyCodeObject *)self->code;
+    Bound bound;
+    if (!bind(&bound, code, self->function, args, PyVectorcall_NARGS(nargsf), keywords)) {
+        bound_release(&bound);
+        PyErr_Clear();
+        return call_original(self, args, nargsf, keywords); /* raises Python's own TypeError */
+    }
+    Py_INCREF(self);
+    Version *version = stator_cache_lookup(cache, bound.values, stator_bound_count(code), self->function);
+    if (!version) {
+        Py_INCREF(cache);
+        version = stator_cache_miss(cache, code, bound.values, self->function);
+        Py_DECREF(cache);
+    }
+    bound_release(&bound);
+    PyObject *result = NULL;
+    if (version) {
+        result = call_version(self, version, args, nargsf, keywords);
+    } else if (!PyErr_Occurred()) {
+        result = call_original(self, args, nargsf, keywords);
+    }
+    Py_DECREF(self);
+    return result;
+}
+
+/* ---- the object ---- */
+
+static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"function", "cache", NULL};
+    PyObject *function, *cache;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!", names, &PyFunction_Type, &function, &CacheType, &cache)) {
+        return NULL;
+    }
+    Entry *self = (Entry *)type->tp_alloc(type, 0);
+    if (self) {
+        self->vectorcall = entry_vectorcall;
+        self->function = Py_NewRef(function);
+        self->cache = Py_NewRef(cache);
+        self->code = Py_NewRef(PyFunction_GET_CODE(function));
+    }
+    return (PyObject *)self;
+}
+
+static int entry_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Entry *entry = (Entry *)self;
+    Py_VISIT(entry->function);
+    Py_VISIT(entry->cache);
+    Py_VISIT(entry->code);
+    Py_VISIT(entry->dict);
+    return 0;
+}
+
+static int entry_clear(PyObject *self)
+{
+    Entry *entry = (Entry *)self;
+    /* the function stays until the end: a call from a finalizer must still find it */
+    Py_CLEAR(entry->cache);
+    Py_CLEAR(entry->dict);
+    return 0;
+}
+
+static void entry_dealloc(PyObject *self)
+{
+    Entry *entry = (Entry *)self;
+    PyObject_GC_UnTrack(self);
+    if (entry->weakrefs) {
+        PyObject_ClearWeakRefs(self);
+    }
+    entry_clear(self);
+    Py_CLEAR(entry->function);
+    Py_CLEAR(entry->code);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *entry_descr_get(PyObject *self, PyObject *instance, PyObject *Py_UNUSED(type))
+{
+    return instance && instance != Py_None ? PyMethod_New(self, instance) : Py_NewRef(self);
+}
+
+/* Its own attributes first, then the original's (__code__, __defaults__, __globals__, __annotations__, ...). */
+static PyObject *entry_getattro(PyObject *self, PyObject *name)
+{
+    PyObject *value = PyObject_GenericGetAttr(self, name);
+    if (value || !PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return value;
+    }
+    PyErr_Clear();
+    return PyObject_GetAttr(((Entry *)self)->function, name);
+}
+
+static PyObject *entry_repr(PyObject *self)
+{
+    return PyUnicode_FromFormat("<compiled %R>", ((Entry *)self)->function);
+}
+
+/* Copied and pickled by reference, as functions are. */
+static PyObject *entry_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyObject_GetAttrString(self, "__qualname__");
+}
+
+static PyMethodDef entry_methods[] = {
+    {"__reduce__", entry_reduce, METH_NOARGS, NULL},
+    {0},
+};
+
+static PyMemberDef entry_members[] = {
+    {"_cache", T_OBJECT, offsetof(Entry, cache), READONLY, "the Cache of compiled versions"},
+    {"_function", T_OBJECT, offsetof(Entry, function), READONLY, "the original function"},
+    {"__dictoffset__", T_PYSSIZET, offsetof(Entry, dict), READONLY, NULL},
+    {0},
+};
+
+static PyGetSetDef entry_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {0},
+};
+
+static PyTypeObject EntryType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Entry",
+    .tp_basicsize = sizeof(Entry),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_vectorcall_offset = offsetof(Entry, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = entry_new,
+    .tp_dealloc = entry_dealloc,
+    .tp_traverse = entry_traverse,
+    .tp_clear = entry_clear,
+    .tp_descr_get = entry_descr_get,
+    .tp_getattro = entry_getattro,
+    .tp_repr = entry_repr,
+    .tp_methods = entry_methods,
+    .tp_members = entry_members,
+    .tp_getset = entry_getset,
+    .tp_dictoffset = offsetof(Entry, dict),
+    .tp_weaklistoffset = offsetof(Entry, weakrefs),
+};
+
+int stator_entry_add_to(PyObject *module)
+{
+    return PyModule_AddType(module, &EntryType);
+}

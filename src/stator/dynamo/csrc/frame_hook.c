@@ -1,0 +1,526 @@
+/* The PEP 523 frame hook: on only during call_with_hook and only for the calling thread. A frame whose code has a compiled
+ * version gets that version's code in place; what to compile is decided by a Python callback, once per code object. */
+#include "native.h"
+
+#define Py_BUILD_CORE
+#undef _PyGC_FINALIZED
+#include <internal/pycore_frame.h>
+#include <internal/pycore_pystate.h>
+#include <internal/pycore_code.h>
+#undef Py_BUILD_CORE
+
+typedef struct _PyInterpreterFrame Frame;
+
+#if PY_VERSION_HEX >= 0x030D0000
+#define FRAME_CODE(frame) ((PyCodeObject *)(frame)->f_executable)
+#define FRAME_SET_CODE(frame, code) ((frame)->f_executable = (PyObject *)(code))
+#define FRAME_REWIND(frame, code) ((frame)->instr_ptr = _PyCode_CODE(code))
+#else
+#define FRAME_CODE(frame) ((frame)->f_code)
+#define FRAME_SET_CODE(frame, code) ((frame)->f_code = (PyCodeObject *)(code))
+#define FRAME_REWIND(frame, code) ((frame)->prev_instr = _PyCode_CODE(code) - 1)
+#endif
+#if PY_VERSION_HEX >= 0x030C0000
+#define FRAME_FUNCTION(frame) ((frame)->f_funcobj)
+#define code_set_extra PyUnstable_Code_SetExtra
+#define code_request_extra PyUnstable_Eval_RequestCodeExtraIndex
+#else
+#define FRAME_FUNCTION(frame) ((PyObject *)(frame)->f_func)
+#define code_set_extra _PyCode_SetExtra
+#define code_request_extra _PyEval_RequestCodeExtraIndex
+#endif
+
+typedef enum {
+    MODE_ASK,      /* frames of this code may be compiled: see `answers` */
+    MODE_LEAVE,    /* run as it is; frames that it calls are looked at */
+    MODE_UNHOOKED, /* run as it is, the hook off: code that we generated, or that asked to be left alone */
+} Mode;
+
+/* What one callback said about a code object. */
+typedef struct Answer {
+    PyObject *callback; /* owned */
+    PyObject *cache;    /* owned Cache; NULL: leave these frames alone */
+    struct Answer *next;
+} Answer;
+
+/* Kept in the code object's extra slot. */
+typedef struct {
+    Mode mode;
+    int marked;          /* the mode was set by mark_code and outlives a reset */
+    unsigned long epoch; /* of the answers and of an unmarked mode */
+    Answer *answers;
+} Record;
+
+__thread HookThread stator_hook_thread = {NULL, NULL};
+
+static Py_ssize_t extra_index = -1;
+static long users = 0; /* calls in flight that want the hook, over all threads */
+static unsigned long epoch = 1;
+static PyObject *left_alone = NULL; /* tuple of file name prefixes */
+static _PyFrameEvalFunction evaluate_below = NULL;
+static struct {
+    unsigned long long seen, swapped, called;
+} statistics;
+
+/* ---- records ---- */
+
+static void answers_free(Answer *answer)
+{
+    while (answer) {
+        Answer *next = answer->next;
+        Py_XDECREF(answer->callback);
+        Py_XDECREF(answer->cache);
+        PyMem_Free(answer);
+        answer = next;
+    }
+}
+
+static void record_free(void *pointer)
+{
+    Record *record = pointer;
+    if (record) {
+        Answer *answers = record->answers;
+        record->answers = NULL;
+        answers_free(answers);
+        PyMem_Free(record);
+    }
+}
+
+static Record *record_of(PyCodeObject *code)
+{
+    struct {
+        Py_ssize_t size;
+        void *extras[1];
+    } *extra = (void *)code->co_extra; /* _PyCodeObjectExtra */
+    return extra && extra->size > extra_index ? extra->extras[extra_index] : NULL;
+}
+
+static int starts_with_any(PyObject *text, PyObject *prefixes)
+{
+    for (Py_ssize_t i = 0; prefixes && i < PyTuple_GET_SIZE(prefixes); i++) {
+        if (PyUnicode_Tailmatch(text, PyTuple_GET_ITEM(prefixes, i), 0, PY_SSIZE_T_MAX, -1) == 1) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Generators and coroutines live longer than one evaluation; module and class bodies run once; comprehensions (3.11) are
+ * too small to be frames of their own. */
+static Mode first_sight(PyCodeObject *code)
+{
+    int const suspendable = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
+    int const function = CO_OPTIMIZED | CO_NEWLOCALS;
+    if ((code->co_flags & suspendable) || (code->co_flags & function) != function) {
+        return MODE_LEAVE;
+    }
+    const char *name = PyUnicode_AsUTF8(code->co_name);
+    if (!name) {
+        PyErr_Clear();
+        return MODE_LEAVE;
+    }
+    if (name[0] == '<' && strcmp(name, "<lambda>") != 0) {
+        return MODE_LEAVE;
+    }
+    return starts_with_any(code->co_filename, left_alone) ? MODE_LEAVE : MODE_ASK;
+}
+
+/* The record, made when missing and renewed when a reset came in between; NULL when memory is short. */
+static Record *record_for(PyCodeObject *code)
+{
+    Record *record = record_of(code);
+    if (record && record->epoch == epoch) {
+        return record;
+    }
+    if (!record) {
+        record = PyMem_Calloc(1, sizeof *record);
+        if (!record || code_set_extra((PyObject *)code, extra_index, record) < 0) {
+            PyMem_Free(record);
+            PyErr_Clear();
+            return NULL;
+        }
+    }
+    Answer *old = record->answers;
+    record->answers = NULL;
+    record->epoch = epoch;
+    if (!record->marked) {
+        record->mode = first_sight(code);
+    }
+    answers_free(old);
+    return record;
+}
+
+/* New reference to the cache of this code under this callback; NULL: leave the frame alone. */
+static Cache *cache_for(Record *record, PyObject *callback, PyObject *function)
+{
+    for (Answer *answer = record->answers; answer; answer = answer->next) {
+        if (answer->callback == callback) {
+            return (Cache *)Py_XNewRef(answer->cache);
+        }
+    }
+    HookThread saved = stator_hook_thread;
+    stator_hook_thread = (HookThread){NULL, NULL};
+    PyObject *cache = PyObject_CallOneArg(callback, function);
+    stator_hook_thread = saved;
+    if (cache && cache != Py_None && !Py_IS_TYPE(cache, &CacheType)) {
+        PyErr_Format(PyExc_TypeError, "the hook's callback returned %.100s, not Cache or None", Py_TYPE(cache)->tp_name);
+        Py_CLEAR(cache);
+    }
+    if (!cache) {
+        return NULL; /* with an exception */
+    }
+    if (cache == Py_None) {
+        Py_CLEAR(cache);
+    }
+    Answer *answer = PyMem_Calloc(1, sizeof *answer);
+    if (answer) {
+        *answer = (Answer){Py_NewRef(callback), Py_XNewRef(cache), record->answers};
+        record->answers = answer;
+    }
+    return (Cache *)cache;
+}
+
+/* ---- running frames ---- */
+
+static PyObject *run_frame(PyThreadState *thread, Frame *frame, int throwing)
+{
+    return (evaluate_below ? evaluate_below : _PyEval_EvalFrameDefault)(thread, frame, throwing);
+}
+
+static PyObject *run_unhooked(PyThreadState *thread, Frame *frame)
+{
+    HookThread saved = stator_hook_thread;
+    stator_hook_thread = (HookThread){NULL, NULL};
+    PyObject *result = run_frame(thread, frame, 0);
+    stator_hook_thread = saved;
+    return result;
+}
+
+#if PY_VERSION_HEX >= 0x030C0000
+static void pop_frame(PyThreadState *thread, Frame *frame)
+{
+    PyObject **base = (PyObject **)frame;
+    if (base == &thread->datastack_chunk->data[0]) { /* the first of its chunk */
+        _PyStackChunk *chunk = thread->datastack_chunk, *previous = chunk->previous;
+        PyObjectArenaAllocator allocator;
+        thread->datastack_top = &previous->data[previous->top];
+        thread->datastack_chunk = previous;
+        PyObject_GetArenaAllocator(&allocator);
+        allocator.free(allocator.ctx, chunk, chunk->size);
+        thread->datastack_limit = (PyObject **)(((char *)previous) + previous->size);
+    } else {
+        thread->datastack_top = base;
+    }
+}
+#endif
+
+/* Give back a frame that never started. Nothing has seen it, so this is a release of what it owns; 3.11's caller does it. */
+static void abandon(PyThreadState *thread, Frame *frame)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    for (int i = 0; i < frame->stacktop; i++) {
+        Py_XDECREF(frame->localsplus[i]);
+    }
+    Py_XDECREF(frame->f_locals);
+    Py_DECREF(FRAME_FUNCTION(frame));
+    Py_DECREF(FRAME_CODE(frame));
+    pop_frame(thread, frame);
+#else
+    (void)thread;
+    (void)frame;
+#endif
+}
+
+static Py_ssize_t frame_size(PyCodeObject *code)
+{
+    return FRAME_SPECIALS_SIZE + code->co_nlocalsplus + code->co_stacksize;
+}
+
+/* Put `code` in place of the frame's own, making room on the data stack. 0: there is no room. Takes over no reference. */
+static int swap_code(PyThreadState *thread, Frame *frame, PyCodeObject *code)
+{
+    PyCodeObject *old = FRAME_CODE(frame);
+    PyObject **top = (PyObject **)frame + frame_size(code);
+    if (thread->datastack_top != (PyObject **)frame + frame_size(old)) {
+        return 0;
+    }
+    if (top > thread->datastack_top) {
+        if (top >= thread->datastack_limit) {
+            return 0;
+        }
+        thread->datastack_top = top;
+    }
+    int arguments = stator_bound_count(old);
+    for (int i = arguments; i < code->co_nlocalsplus; i++) {
+        frame->localsplus[i] = NULL;
+    }
+    FRAME_SET_CODE(frame, Py_NewRef(code));
+    Py_DECREF(old);
+    frame->stacktop = code->co_nlocalsplus;
+    FRAME_REWIND(frame, code);
+    return 1;
+}
+
+static PyObject *function_with_code(PyObject *original, PyCodeObject *code)
+{
+    PyObject *function = PyFunction_New((PyObject *)code, PyFunction_GET_GLOBALS(original));
+    PyObject *closure = PyFunction_GET_CLOSURE(original);
+    if (function && closure && PyFunction_SetClosure(function, closure) < 0) {
+        Py_CLEAR(function);
+    }
+    return function;
+}
+
+/* The arguments as (positional tuple, keyword dict) for an ordinary call. */
+static int frame_arguments(Frame *frame, PyObject **positional, PyObject **keywords)
+{
+    PyCodeObject *code = FRAME_CODE(frame);
+    int named = code->co_argcount + code->co_kwonlyargcount;
+    PyObject *more = code->co_flags & CO_VARARGS ? frame->localsplus[named] : NULL;
+    Py_ssize_t more_count = more ? PyTuple_GET_SIZE(more) : 0;
+    *positional = PyTuple_New(code->co_argcount + more_count);
+    *keywords = code->co_flags & CO_VARKEYWORDS ? PyDict_Copy(frame->localsplus[named + (more != NULL)]) : PyDict_New();
+    if (!*positional || !*keywords) {
+        return -1;
+    }
+    for (int i = 0; i < code->co_argcount; i++) {
+        PyTuple_SET_ITEM(*positional, i, Py_NewRef(frame->localsplus[i]));
+    }
+    for (Py_ssize_t i = 0; i < more_count; i++) {
+        PyTuple_SET_ITEM(*positional, code->co_argcount + i, Py_NewRef(PyTuple_GET_ITEM(more, i)));
+    }
+    for (int i = code->co_argcount; i < named; i++) {
+        if (PyDict_SetItem(*keywords, PyTuple_GET_ITEM(code->co_localsplusnames, i), frame->localsplus[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Where the data stack has no room: the code in a frame of its own. */
+static PyObject *call_code(PyThreadState *thread, Frame *frame, PyCodeObject *code)
+{
+    PyObject *positional = NULL, *keywords = NULL, *result = NULL;
+    PyObject *function = function_with_code(FRAME_FUNCTION(frame), code);
+    if (function && frame_arguments(frame, &positional, &keywords) == 0) {
+        HookThread saved = stator_hook_thread;
+        stator_hook_thread = (HookThread){NULL, NULL};
+        result = PyObject_Call(function, positional, keywords);
+        stator_hook_thread = saved;
+    }
+    Py_XDECREF(function);
+    Py_XDECREF(positional);
+    Py_XDECREF(keywords);
+    abandon(thread, frame);
+    return result;
+}
+
+/* New reference to the version that fits; NULL without exception: run the original. */
+static Version *version_for(Cache *cache, PyCodeObject *code, Frame *frame)
+{
+    if (cache->eager) {
+        return NULL;
+    }
+    PyObject *function = FRAME_FUNCTION(frame);
+    Version *version = stator_cache_lookup(cache, frame->localsplus, stator_bound_count(code), function);
+    return version ? version : stator_cache_miss(cache, code, frame->localsplus, function);
+}
+
+static PyObject *run_version(PyThreadState *thread, Frame *frame, Version *version)
+{
+    PyCodeObject *code = version->code == Py_None ? NULL : (PyCodeObject *)Py_NewRef(version->code);
+    Py_DECREF(version);
+    if (!code) {
+        return run_frame(thread, frame, 0);
+    }
+    PyObject *result;
+    if (swap_code(thread, frame, code)) {
+        statistics.swapped++;
+        result = run_unhooked(thread, frame);
+    } else {
+        statistics.called++;
+        result = call_code(thread, frame, code);
+    }
+    Py_DECREF(code);
+    return result;
+}
+
+static PyObject *run_asked(PyThreadState *thread, Frame *frame, PyCodeObject *code, Record *record)
+{
+    PyObject *function = FRAME_FUNCTION(frame);
+    PyObject *callback = stator_hook_thread.callback;
+    Cache *cache = PyFunction_Check(function) ? cache_for(record, callback, function) : NULL;
+    Version *version = cache ? version_for(cache, code, frame) : NULL;
+    Py_XDECREF(cache);
+    if (version) {
+        return run_version(thread, frame, version);
+    }
+    if (PyErr_Occurred()) {
+        abandon(thread, frame);
+        return NULL;
+    }
+    return run_frame(thread, frame, 0);
+}
+
+static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
+{
+    HookThread *mine = &stator_hook_thread;
+    if (!mine->callback || throwing || frame->owner != FRAME_OWNED_BY_THREAD) {
+        return run_frame(thread, frame, throwing);
+    }
+    PyCodeObject *code = FRAME_CODE(frame);
+    if (mine->let_through == code) {
+        mine->let_through = NULL;
+        return run_frame(thread, frame, 0);
+    }
+    Record *record = record_for(code);
+    if (!record || record->mode == MODE_LEAVE) {
+        return run_frame(thread, frame, 0);
+    }
+    if (record->mode == MODE_UNHOOKED) {
+        return run_unhooked(thread, frame);
+    }
+    statistics.seen++;
+    return run_asked(thread, frame, code, record);
+}
+
+/* ---- turning it on and off ---- */
+
+static void acquire_hook(PyInterpreterState *interpreter)
+{
+    if (users++ == 0) {
+        _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+        if (current != hook) {
+            evaluate_below = current; /* somebody else's hook, or the default */
+        }
+        _PyInterpreterState_SetEvalFrameFunc(interpreter, hook);
+    }
+}
+
+static void release_hook(PyInterpreterState *interpreter)
+{
+    if (--users == 0 && _PyInterpreterState_GetEvalFrameFunc(interpreter) == hook) {
+        _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate_below ? evaluate_below : _PyEval_EvalFrameDefault);
+    }
+}
+
+static int ensure_index(void)
+{
+    if (extra_index < 0) {
+        extra_index = code_request_extra(record_free);
+        if (extra_index < 0) {
+            PyErr_SetString(PyExc_RuntimeError, "no room for data on code objects");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *call_with_hook(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    if (count < 2) {
+        PyErr_SetString(PyExc_TypeError, "call_with_hook(callback, function, *args, **kwargs)");
+        return NULL;
+    }
+    if (ensure_index() < 0) {
+        return NULL;
+    }
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    HookThread saved = stator_hook_thread;
+    acquire_hook(interpreter);
+    stator_hook_thread = (HookThread){args[0] == Py_None ? NULL : args[0], NULL};
+    PyObject *result = PyObject_Vectorcall(args[1], args + 2, count - 2, keywords);
+    stator_hook_thread = saved;
+    release_hook(interpreter);
+    return result;
+}
+
+/* ---- for Python ---- */
+
+static PyObject *hook_callback(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    PyObject *callback = stator_hook_thread.callback;
+    return Py_NewRef(callback ? callback : Py_None);
+}
+
+static PyObject *hook_users(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromLong(users);
+}
+
+static PyObject *hook_statistics(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    return Py_BuildValue("{sKsKsK}", "seen", statistics.seen, "swapped", statistics.swapped, "called", statistics.called);
+}
+
+static PyObject *mark_code(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    PyObject *code;
+    int unhooked;
+    if (!PyArg_ParseTuple(args, "O!p", &PyCode_Type, &code, &unhooked) || ensure_index() < 0) {
+        return NULL;
+    }
+    Record *record = record_for((PyCodeObject *)code);
+    if (!record) {
+        return PyErr_NoMemory();
+    }
+    record->mode = unhooked ? MODE_UNHOOKED : MODE_LEAVE;
+    record->marked = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *code_mode(PyObject *Py_UNUSED(self), PyObject *code)
+{
+    if (!PyCode_Check(code)) {
+        PyErr_SetString(PyExc_TypeError, "a code object is expected");
+        return NULL;
+    }
+    if (ensure_index() < 0) {
+        return NULL;
+    }
+    static const char *const names[] = {"ask", "leave", "unhooked"};
+    Record *record = record_for((PyCodeObject *)code);
+    return PyUnicode_FromString(names[record ? record->mode : MODE_LEAVE]);
+}
+
+static PyObject *set_left_alone(PyObject *Py_UNUSED(self), PyObject *prefixes)
+{
+    if (!PyTuple_CheckExact(prefixes)) {
+        PyErr_SetString(PyExc_TypeError, "a tuple of file name prefixes is expected");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(prefixes); i++) {
+        if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(prefixes, i))) {
+            PyErr_SetString(PyExc_TypeError, "a tuple of file name prefixes is expected");
+            return NULL;
+        }
+    }
+    Py_XSETREF(left_alone, Py_NewRef(prefixes));
+    epoch++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *reset_hook(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    epoch++;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"call_with_hook", (PyCFunction)(void (*)(void))call_with_hook, METH_FASTCALL | METH_KEYWORDS,
+     "call_with_hook(callback, function, *args, **kwargs): call it, and ask callback(function) -> Cache or None about the\n"
+     "code of each Python frame that starts in this thread meanwhile. callback None: the hook is off during the call."},
+    {"hook_callback", hook_callback, METH_NOARGS, "The callback that is on in this thread, or None."},
+    {"hook_users", hook_users, METH_NOARGS, "How many call_with_hook are in flight, over all threads."},
+    {"hook_statistics", hook_statistics, METH_NOARGS, "Frames seen, swapped, and called for want of room."},
+    {"mark_code", mark_code, METH_VARARGS, "mark_code(code, unhooked): always run it as it is; unhooked: and what it calls."},
+    {"code_mode", code_mode, METH_O, "\"ask\", \"leave\" or \"unhooked\"."},
+    {"set_left_alone", set_left_alone, METH_O, "File name prefixes of code that the hook leaves alone."},
+    {"reset_hook", reset_hook, METH_NOARGS, "Forget what callbacks said about code objects."},
+    {0},
+};
+
+int stator_hook_add_to(PyObject *module)
+{
+    return PyModule_AddFunctions(module, methods);
+}

@@ -1,0 +1,94 @@
+/* What the sources of stator.dynamo._native share: the guard tree, a cache of compiled versions, the entry, the frame hook.
+ * Nothing here knows torch's headers; tensors are read through runtime/csrc/tensor_impl.h. */
+#ifndef STATOR_NATIVE_H
+#define STATOR_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <structmember.h>
+
+#include "tensor_impl.h"
+
+/* ---- guard tree (guards.c) ---- */
+
+extern PyTypeObject GuardTreeType;
+
+/* Why an evaluation failed; only filled when asked for. */
+typedef struct {
+    Py_ssize_t guard; /* ordinal of the guard in the list that the tree was built from; -1: unknown */
+    PyObject *found;  /* owned: what the source holds now; NULL: it could not be read */
+} Failure;
+
+/* 1: all guards hold; 0: one fails. Never sets an exception. `locals` are borrowed, in the order of co_varnames. */
+int stator_guards_hold(PyObject *tree, PyObject *const *locals, Py_ssize_t count, PyObject *function, Failure *failure);
+
+int stator_guards_add_to(PyObject *module);
+
+/* ---- torch's thread-wide and process-wide state (state.c) ---- */
+
+typedef struct {
+    uint64_t dispatch_keys[2];
+    int64_t mode_stack;
+    int32_t num_threads;
+    uint8_t autograd, default_dtype, torch_function, deterministic;
+} StateSnapshot;
+
+int stator_state_ready(void);
+void stator_state_read(StateSnapshot *snapshot);
+int stator_state_is(StateSnapshot const *expected);
+int stator_state_add_to(PyObject *module);
+
+/* ---- versions and caches (cache.c) ---- */
+
+/* One compiled version of a frame. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *guards; /* GuardTree */
+    PyObject *code;   /* code object or None: run the original */
+    PyObject *target; /* callable that takes the original's arguments, or None: run the original */
+    PyObject *detail; /* for Python: what explanations need */
+    unsigned long long hits;
+} Version;
+
+/* All versions of a frame, most recently used first, and what to do when none fits. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *versions; /* tuple of Version */
+    PyObject *miss;     /* (cache, function, {name: value}) -> Version or None (run the original) */
+    PyObject *code;     /* weak reference to the original code object */
+    PyObject *weakrefs;
+    char eager; /* no more lookups: run the original */
+} Cache;
+
+extern PyTypeObject VersionType, CacheType;
+
+/* New reference to the version that fits, or NULL without an exception. */
+Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t count, PyObject *function);
+/* Ask the miss callback. New reference; NULL without exception: run the original; NULL with exception: pass it on. */
+Version *stator_cache_miss(Cache *cache, PyCodeObject *code, PyObject *const *locals, PyObject *function);
+int stator_cache_add_to(PyObject *module);
+
+/* ---- the entry (entry.c) ---- */
+
+int stator_entry_add_to(PyObject *module);
+
+/* ---- the frame hook (frame_hook.c) ---- */
+
+/* Per-thread state of the hook. */
+typedef struct {
+    PyObject *callback;           /* borrowed from the innermost call_with_hook; NULL: off in this thread */
+    PyCodeObject *let_through;    /* run the next frame of this code as it is */
+} HookThread;
+
+extern __thread HookThread stator_hook_thread;
+int stator_hook_add_to(PyObject *module);
+
+/* Number of values that a call binds: positional, keyword-only, *args, **kwargs. */
+static inline int stator_bound_count(PyCodeObject *code)
+{
+    return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0)
+        + ((code->co_flags & CO_VARKEYWORDS) != 0);
+}
+
+#endif

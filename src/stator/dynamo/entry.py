@@ -1,0 +1,62 @@
+"""The public side of the cache of compiled frames: makes the callable that stands for a function.
+
+How arguments are bound and versions found is csrc/entry.c and csrc/cache.c; what happens on a miss is cache.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from stator.base.config import Options
+
+from . import guard_torch as guard_torch  # registers what tensors and torch's state need
+from .cache import CompiledFrame, CompileFrame, make_cache, reset
+from .native_status import native as _native
+from .native_status import warn_if_missing
+
+__all__ = ["CompileFrame", "CompiledFrame", "cache_of", "is_entry", "make_entry", "make_hook_callback", "original", "reset"]
+
+
+def make_entry(
+    function: FunctionType, compile_frame: CompileFrame, options: Options, *, fullgraph: bool = False
+) -> Callable[..., Any]:
+    """The compiled twin of `function`: same signature, attributes passed through, works as a method.
+
+    `compile_frame(function, {parameter: value})` is called when no compiled version fits the arguments. What it raises is
+    passed on under `fullgraph`; otherwise the user gets one warning and the original runs from then on. Without the C
+    extension the function itself comes back, with one warning.
+    """
+    if _native is None:
+        warn_if_missing()
+        return function
+    cache = make_cache(function.__code__, compile_frame, options, fullgraph=fullgraph)
+    return functools.update_wrapper(_native.Entry(function, cache), function)
+
+
+def make_hook_callback(compile_frame: CompileFrame, options: Options) -> Callable[[FunctionType], Any]:
+    """A callback for hook.call_with_hook: frames that start under it are compiled by `compile_frame`.
+
+    Make one per compilation context and keep it: versions are shared by all calls with the same callback.
+    """
+
+    def callback(function: FunctionType) -> Any:
+        return make_cache(function.__code__, compile_frame, options, as_function=False)
+
+    return callback
+
+
+def is_entry(value: object) -> bool:
+    return _native is not None and type(value) is _native.Entry
+
+
+def original(entry: Any) -> FunctionType:
+    """The function that an entry stands for."""
+    return entry._function
+
+
+def cache_of(entry: Any) -> Any:
+    """The Cache of an entry: `.versions` (each with `.guards`, `.code`, `.target`, `.hits`) and `.eager`."""
+    return entry._cache

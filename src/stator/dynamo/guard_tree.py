@@ -1,0 +1,365 @@
+"""Turns a list of guards into the C guard tree, and a failed guard into a sentence.
+
+Shared prefixes of sources become shared nodes. What tensors and torch's state need is registered by guard_torch.py, so
+that this file works without torch. Nothing here evaluates a guard: that is csrc/guards.c.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType, FunctionType
+from typing import Any
+
+from stator.base.errors import CompileError
+from stator.base.registry import Registry
+
+from . import source as sources
+from .guard import Guard, GuardKind
+from .native_status import native as _native
+from .source import Source
+
+MAX_CALL_ARGUMENTS = 8
+
+
+@dataclass(slots=True)
+class Builder:
+    """The tree under construction. `ordinal` is the index of the guard at work."""
+
+    tree: Any
+    code: CodeType
+    parameters: dict[str, int]
+    by_identity: dict[int, int]
+    by_path: dict[tuple[object, ...], int]
+    checked: set[tuple[int, GuardKind, int]]
+    ordinal: int = 0
+
+    def node(self, source: Source) -> int:
+        """The node that reads `source`; made on first use."""
+        node = self.by_identity.get(id(source))
+        if node is None:
+            accessor = accessors.get(type(source))
+            if accessor is None:
+                raise CompileError("guards", f"no accessor for {type(source).__name__} ({source})")
+            node = self.by_identity[id(source)] = accessor(self, source)
+        return node
+
+    def child(self, parent: int, access: int, key: Any = None, index: int = 0, identity: object = None) -> int:
+        """The child of `parent` by this accessor; `identity` stands for keys that are not told apart by equality."""
+        path = (parent, access, type(key), key if identity is None else identity, index)
+        node = self.by_path.get(path)
+        if node is None:
+            node = self.by_path[path] = self.tree.add_node(parent, access, key, index, self.ordinal)
+        return node
+
+    def check(self, guard: Guard, kind: int, payload: object) -> None:
+        node = self.node(guard.source)
+        mark = (node, guard.kind, id(guard.expected))
+        if mark not in self.checked:
+            self.checked.add(mark)
+            self.tree.add_check(node, kind, payload, self.ordinal)
+
+
+Accessor = Callable[[Builder, Any], int]
+Checker = Callable[[Builder, Guard], None]
+accessors: Registry[type[Source], Accessor] = Registry("source accessor")
+checkers: Registry[GuardKind, Checker] = Registry("guard kind")
+describers: Registry[GuardKind, Callable[[Guard, object], str]] = Registry("description of a guard kind")
+
+
+def build_guard_tree(guards: Sequence[Guard], function: FunctionType, invalidated: Callable[[Any], None] | None = None) -> Any:
+    """The C tree for `guards` over calls of `function`.
+
+    `invalidated` is called (with a weak reference) when an object dies that an identity guard holds weakly: the tree can
+    then never hold again. Raises CompileError for a guard that cannot be expressed.
+    """
+    code = function.__code__
+    parameters = {name: index for index, name in enumerate(code.co_varnames[: bound_count(code)])}
+    builder = Builder(_native.GuardTree(invalidated), code, parameters, {}, {}, set())  # type: ignore[union-attr]
+    for builder.ordinal, guard in enumerate(guards):
+        checkers[guard.kind](builder, guard)
+    return builder.tree
+
+
+def bound_count(code: CodeType) -> int:
+    """How many leading local variables a call binds."""
+    star = bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
+    return code.co_argcount + code.co_kwonlyargcount + star
+
+
+# ---- sources ----
+
+
+@accessors.register(sources.LocalSource)
+def _local(builder: Builder, source: sources.LocalSource) -> int:
+    if source.name not in builder.parameters:
+        raise CompileError("guards", f"{source.name!r} is not a parameter of {builder.code.co_name}")
+    return builder.child(0, _native.ACCESS_LOCAL, None, builder.parameters[source.name])
+
+
+@accessors.register(sources.FunctionSource)
+def _function(builder: Builder, source: Source) -> int:
+    return builder.child(0, _native.ACCESS_FUNCTION)
+
+
+@accessors.register(sources.CellSource)
+def _cell(builder: Builder, source: sources.CellSource) -> int:
+    if source.name not in builder.code.co_freevars:
+        raise CompileError("guards", f"{source.name!r} is not a free variable of {builder.code.co_name}")
+    index = builder.code.co_freevars.index(source.name)
+    return builder.child(builder.child(0, _native.ACCESS_FUNCTION), _native.ACCESS_CLOSURE, None, index)
+
+
+@accessors.register(sources.GlobalSource)
+def _global(builder: Builder, source: sources.GlobalSource) -> int:
+    function = builder.child(0, _native.ACCESS_FUNCTION)
+    return builder.child(builder.child(function, _native.ACCESS_GLOBALS), _native.ACCESS_DICT_ITEM, source.name)
+
+
+@accessors.register(sources.ModuleGlobalSource)
+def _module_global(builder: Builder, source: sources.ModuleGlobalSource) -> int:
+    module = builder.child(0, _native.ACCESS_MODULE_DICT, source.module)
+    return builder.child(module, _native.ACCESS_DICT_ITEM, source.name)
+
+
+@accessors.register(sources.BuiltinSource)
+def _builtin(builder: Builder, source: sources.BuiltinSource) -> int:
+    return builder.child(builder.child(0, _native.ACCESS_BUILTINS), _native.ACCESS_DICT_ITEM, source.name)
+
+
+@accessors.register(sources.ConstantSource)
+def _constant(builder: Builder, source: sources.ConstantSource) -> int:
+    return builder.child(0, _native.ACCESS_CONSTANT, source.value, identity=id(source.value))
+
+
+@accessors.register(sources.AttrSource)
+def _attribute(builder: Builder, source: sources.AttrSource) -> int:
+    return builder.child(builder.node(source.base), _native.ACCESS_ATTR, source.name)
+
+
+@accessors.register(sources.InstanceDictSource)
+def _instance_dict(builder: Builder, source: sources.InstanceDictSource) -> int:
+    return builder.child(builder.node(source.base), _native.ACCESS_INSTANCE_DICT)
+
+
+@accessors.register(sources.ItemSource)
+def _item(builder: Builder, source: sources.ItemSource) -> int:
+    base = builder.node(source.base)
+    if type(source.key) is int and abs(source.key) < 1 << 62:
+        return builder.child(base, _native.ACCESS_SEQUENCE_ITEM, source.key, source.key)
+    identity = None if is_plain(source.key) else id(source.key)
+    return builder.child(base, _native.ACCESS_DICT_ITEM, source.key, identity=identity)
+
+
+@accessors.register(sources.DictKeySource)
+def _dict_key(builder: Builder, source: sources.DictKeySource) -> int:
+    return builder.child(builder.node(source.base), _native.ACCESS_DICT_KEY, None, source.index)
+
+
+@accessors.register(sources.TypeSource)
+def _type(builder: Builder, source: sources.TypeSource) -> int:
+    return builder.child(builder.node(source.base), _native.ACCESS_TYPE)
+
+
+@accessors.register(sources.ClosureSource)
+def _closure(builder: Builder, source: sources.ClosureSource) -> int:
+    return builder.child(builder.node(source.base), _native.ACCESS_CLOSURE, None, source.index)
+
+
+@accessors.register(sources.CallSource)
+def _call(builder: Builder, source: sources.CallSource) -> int:
+    if len(source.args) > MAX_CALL_ARGUMENTS:
+        raise CompileError("guards", f"{source} has more than {MAX_CALL_ARGUMENTS} arguments")
+    slots = tuple(builder.tree.save(builder.node(argument)) for argument in source.args)
+    identity = (id(source.function), slots)
+    return builder.child(0, _native.ACCESS_CALL, (source.function, slots), identity=identity)
+
+
+# ---- checks ----
+
+PLAIN_TYPES: set[type] = {int, float, complex, bool, str, bytes, type(None), type(Ellipsis), range}
+
+
+def register_plain_type(type_: type) -> None:
+    """Allow EQUALS for this type; its == must be written in C and have no effects."""
+    PLAIN_TYPES.add(type_)
+    if _native is not None:
+        _native.register_plain_type(type_)
+
+
+def is_plain(value: object) -> bool:
+    """Can EQUALS compare this without running user code?"""
+    if type(value) in (tuple, slice):
+        parts = value if isinstance(value, tuple) else (value.start, value.stop, value.step)  # type: ignore[attr-defined]
+        return all(map(is_plain, parts))
+    return type(value) in PLAIN_TYPES or isinstance(value, enum.Enum)
+
+
+@checkers.register(GuardKind.IS)
+def _check_is(builder: Builder, guard: Guard) -> None:
+    builder.check(guard, _native.CHECK_IS, guard.expected)
+
+
+@checkers.register(GuardKind.TYPE)
+def _check_type(builder: Builder, guard: Guard) -> None:
+    builder.check(guard, _native.CHECK_TYPE, guard.expected)
+
+
+@checkers.register(GuardKind.EQUALS)
+def _check_equals(builder: Builder, guard: Guard) -> None:
+    if not is_plain(guard.expected):
+        raise CompileError("guards", f"{guard.source} == {type(guard.expected).__name__} could run user code")
+    builder.check(guard, _native.CHECK_EQUALS, guard.expected)
+
+
+@checkers.register(GuardKind.LENGTH)
+def _check_length(builder: Builder, guard: Guard) -> None:
+    builder.check(guard, _native.CHECK_LENGTH, guard.expected)
+
+
+@checkers.register(GuardKind.DICT_KEYS)
+def _check_keys(builder: Builder, guard: Guard) -> None:
+    builder.check(guard, _native.CHECK_DICT_KEYS, tuple(guard.expected))
+
+
+@checkers.register(GuardKind.ABSENT)
+def _check_absent(builder: Builder, guard: Guard) -> None:
+    builder.check(guard, _native.CHECK_ABSENT, guard.expected)
+
+
+@checkers.register(GuardKind.NOT_IN)
+def _check_not_in(builder: Builder, guard: Guard) -> None:
+    builder.check(guard, _native.CHECK_NOT_IN, guard.expected)
+
+
+@checkers.register(GuardKind.CODE)
+def _check_code(builder: Builder, guard: Guard) -> None:
+    builder.check(guard, _native.CHECK_CODE, guard.expected)
+
+
+@checkers.register(GuardKind.PREDICATE)
+def _check_predicate(builder: Builder, guard: Guard) -> None:
+    builder.check(guard, _native.CHECK_PREDICATE, guard.expected)
+
+
+@checkers.register(GuardKind.DISTINCT)
+def _check_distinct(builder: Builder, guard: Guard) -> None:
+    _relate(builder, guard, _native.CHECK_DISTINCT)
+
+
+@checkers.register(GuardKind.SAME)
+def _check_same(builder: Builder, guard: Guard) -> None:
+    _relate(builder, guard, _native.CHECK_SAME)
+
+
+def _relate(builder: Builder, guard: Guard, kind: int) -> None:
+    one, other = (builder.tree.save(builder.node(source)) for source in (guard.source, guard.expected))
+    builder.tree.add_relation(kind, one, other, builder.ordinal)
+
+
+# ---- explanations ----
+
+HELD_WEAKLY = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Stands for an object in a kept guard, so that explanations keep nothing alive."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def notes(guards: Sequence[Guard]) -> tuple[Guard, ...]:
+    """The guards without strong references to the objects they compare identities with."""
+    return tuple(
+        replace(guard, expected=Name(brief(guard.expected))) if guard.kind in HELD_WEAKLY else guard for guard in guards
+    )
+
+
+def brief(value: object) -> str:
+    """A short text that never runs user code."""
+    if type(value) in PLAIN_TYPES or (type(value) is tuple and is_plain(value)):
+        text = repr(value)
+        return text if len(text) <= 80 else text[:77] + "..."
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, FunctionType):
+        return f"function {value.__qualname__}"
+    if isinstance(value, CodeType):
+        return f'code of {value.co_name}, File "{value.co_filename}", line {value.co_firstlineno}'
+    return f"{type(value).__name__} object"
+
+
+def describe_failure(guards: Sequence[Guard], failure: tuple[int] | tuple[int, object]) -> str:
+    """One line for what `GuardTree.explain` returned, e.g. `x: tensor shape [4] became [5] (relied on at File ...)`."""
+    if failure[0] < 0:
+        return "the objects that the guards refer to are gone"
+    guard = guards[failure[0]]
+    if len(failure) == 1:
+        text = f"{guard.source}: cannot be read any more"
+    else:
+        text = f"{guard.source}: {describers.get(guard.kind)(guard, failure[1])}"  # type: ignore[misc]
+    return f"{text} (relied on at {guard.place})" if guard.place else text
+
+
+@describers.register(GuardKind.IS, GuardKind.EQUALS)
+def _describe_value(guard: Guard, found: object) -> str:
+    old, new = repr(guard.expected), brief(found)
+    return f"{old} became {new}" if old != new else f"{old} became another {new}"
+
+
+@describers.register(GuardKind.TYPE)
+def _describe_type(guard: Guard, found: object) -> str:
+    return f"type {guard.expected!r} became {brief(type(found))}"
+
+
+@describers.register(GuardKind.LENGTH)
+def _describe_length(guard: Guard, found: object) -> str:
+    length = len(found) if isinstance(found, (list, tuple, dict, set, frozenset, str)) else "that of " + brief(found)
+    return f"length {guard.expected} became {length}"
+
+
+@describers.register(GuardKind.DICT_KEYS)
+def _describe_keys(guard: Guard, found: object) -> str:
+    if not isinstance(found, dict):
+        return f"a dict became {brief(found)}"
+    old, new = list(guard.expected), list(dict.keys(found))
+    added = [brief(key) for key in new if not any(key is k or (is_plain(key) and key == k) for k in old)]
+    gone = [brief(key) for key in old if not any(key is k or (is_plain(key) and key == k) for k in new)]
+    changes = ([f"gained {', '.join(added)}"] if added else []) + ([f"lost {', '.join(gone)}"] if gone else [])
+    return f"its keys {' and '.join(changes) or 'changed their order'}"
+
+
+@describers.register(GuardKind.ABSENT)
+def _describe_absent(guard: Guard, found: object) -> str:
+    return f"attribute {guard.expected!r} changed between absent and present"
+
+
+@describers.register(GuardKind.NOT_IN)
+def _describe_not_in(guard: Guard, found: object) -> str:
+    return f"now has the key {brief(guard.expected)}"
+
+
+@describers.register(GuardKind.CODE)
+def _describe_code(guard: Guard, found: object) -> str:
+    new = brief(found.__code__) if isinstance(found, FunctionType) else brief(found)
+    return f"{guard.expected!r} became {new}"
+
+
+@describers.register(GuardKind.PREDICATE)
+def _describe_predicate(guard: Guard, found: object) -> str:
+    return f"{getattr(guard.expected, '__name__', 'a predicate')} no longer holds for {brief(found)}"
+
+
+@describers.register(GuardKind.DISTINCT)
+def _describe_distinct(guard: Guard, found: object) -> str:
+    return f"is now the same object as {guard.expected}"
+
+
+@describers.register(GuardKind.SAME)
+def _describe_same(guard: Guard, found: object) -> str:
+    return f"is no longer the same object as {guard.expected}"

@@ -1,0 +1,66 @@
+"""Calls a function with the frame hook on, so that frames which cannot be seen beforehand get compiled too.
+
+The hook itself is csrc/frame_hook.c; here is only which code it leaves alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from .native_status import native as _native
+
+STATOR_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def leave_alone(*prefixes: str) -> None:
+    """Add file name prefixes of code that is run as it is (what it calls is still looked at)."""
+    global _left_alone
+    _left_alone = tuple(dict.fromkeys((*_left_alone, *prefixes)))
+    if _native is not None:
+        _native.set_left_alone(_left_alone)
+
+
+def never_compile(code: CodeType) -> None:
+    """Frames of this code, and all that they call, run without the hook."""
+    if _native is not None:
+        _native.mark_code(code, True)
+
+
+def active() -> bool:
+    """Is the hook on in this thread?"""
+    return _native is not None and _native.hook_callback() is not None
+
+
+def _call_plainly(callback: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+# call_with_hook(callback, function, *args, **kwargs). For each Python function whose frame starts in this thread during the
+# call, `callback(function)` gives the Cache of its code (entry.make_hook_callback), or None to leave it alone. A callback
+# of None turns the hook off during the call.
+call_with_hook: Callable[..., Any] = _native.call_with_hook if _native is not None else _call_plainly
+
+_left_alone: tuple[str, ...] = ()
+
+
+def _standard_folders() -> list[str]:
+    paths = sysconfig.get_paths()
+    # the standard library's folder holds site-packages, whose packages are users' code: so its parts, not the whole
+    folders = [STATOR_FOLDER, "<frozen ", "<eval_with_key>", "<attrs generated"]
+    for root in dict.fromkeys((paths["stdlib"], paths["platstdlib"])):
+        if os.path.isdir(root):
+            folders += [
+                os.path.join(root, name) + (os.sep if os.path.isdir(os.path.join(root, name)) else "")
+                for name in os.listdir(root)
+                if name not in ("site-packages", "dist-packages", "__pycache__") and (name.endswith(".py") or "." not in name)
+            ]
+    for site in dict.fromkeys((paths["purelib"], paths["platlib"])):
+        folders += [os.path.join(site, name) + os.sep for name in ("torch", "functorch", "triton", "numpy", "sympy")]
+    return folders
+
+
+leave_alone(*_standard_folders())

@@ -1,0 +1,32 @@
+"""Whether the C extension is there. Without it stator says so once and programs run eagerly; nothing else is decided here."""
+
+from __future__ import annotations
+
+import sysconfig
+from types import ModuleType
+
+from stator.base import logs
+
+native: ModuleType | None
+problem: str | None
+try:
+    from . import _native
+
+    native, problem = _native, None
+except ImportError as error:
+    native, problem = None, str(error)
+
+
+def available() -> bool:
+    return native is not None
+
+
+def warn_if_missing() -> None:
+    """The one clear message, given once per process."""
+    if native is None:
+        logs.warn_once(
+            "native.missing",
+            f"stator's C extension is not usable ({problem}), so everything runs eagerly. Install a C compiler (gcc) and "
+            f"the headers of Python {sysconfig.get_python_version()}, then install stator again.",
+            stacklevel=4,
+        )
