@@ -113,10 +113,20 @@ def convolution(
 
 def convolved_strides(input: Any, weight: Any, result: Sizes) -> Sizes:
     """Channels last when the input or the weight suggests it, as the backends of 2-d and 3-d convolutions do."""
+    if len(result) == 3:  # computed as a 2-d convolution of height 1, after making the input contiguous
+        if not strides_like_channels_last(*lifted(tuple(weight.shape), weight.stride())):
+            return contiguous_strides(result)
+        image = channels_last_strides((*result[:2], 1, result[2]))
+        return (image[0], image[1], image[3])
     for tensor in (input, weight):
         if strides_like_channels_last(tuple(tensor.shape), tensor.stride()):
             return channels_last_strides(result)
     return contiguous_strides(result)
+
+
+def lifted(shape: Sizes, strides: Sizes) -> tuple[Sizes, Sizes]:
+    """Shape and strides with a dimension of one before the last."""
+    return (*shape[:2], 1, shape[2]), (*strides[:2], shape[2] * strides[2], strides[2])
 
 
 @shape_rule(aten.convolution_backward.default, tags=CONV)

@@ -5,11 +5,12 @@ The tables list overloads by how they choose the result's dtype; in-place twins 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from stator.prims.layout import elementwise_strides, preserved_strides
+from stator.prims.layout import broadcast_shapes, elementwise_strides, preserved_strides
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 from stator.prims.type_promotion import REAL_OF_COMPLEX, Kind, apply_kind, common_dtype, is_integral
 
@@ -20,8 +21,8 @@ aten = torch.ops.aten
 # One tensor; further arguments are numbers that do not take part in type promotion.
 UNARY = {
     Kind.DEFAULT: """
-        neg positive sgn sign floor ceil round round.decimals trunc frac bitwise_not relu nan_to_num conj_physical
-        square hardtanh leaky_relu threshold elu celu selu relu6
+        neg positive sgn sign floor ceil round round.decimals trunc frac bitwise_not relu conj_physical
+        square leaky_relu threshold elu celu selu relu6
     """,
     Kind.INT_TO_FLOAT: """
         exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh
@@ -29,7 +30,7 @@ UNARY = {
         special_i1e special_entr special_erfcx special_log_ndtr special_ndtri special_bessel_j0 special_bessel_j1
         special_bessel_y0 special_bessel_y1 special_modified_bessel_i0 special_modified_bessel_i1
         special_modified_bessel_k0 special_modified_bessel_k1 special_scaled_modified_bessel_k0
-        special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_airy_ai mvlgamma
+        special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_airy_ai
     """,
     Kind.ALWAYS_BOOL: "isnan isinf isposinf isneginf signbit logical_not",
 }
@@ -134,8 +135,9 @@ def polygamma(n: int, self: Any) -> TensorMeta:
 
 @with_in_place(aten.angle.default, tags=("pointwise",))
 def angle(self: Any) -> TensorMeta:
-    dtype = REAL_OF_COMPLEX.get(self.dtype, self.dtype)
-    return unary_meta(self, torch.get_default_dtype() if is_integral(dtype) else dtype)
+    if self.dtype.is_complex:
+        return fresh(self.shape, self, REAL_OF_COMPLEX[self.dtype])
+    return unary_meta(self, apply_kind(self.dtype, Kind.INT_TO_FLOAT))
 
 
 @with_in_place(aten.div.Tensor_mode, aten.div.Scalar_mode, tags=("pointwise",))
@@ -190,7 +192,7 @@ def masked_fill(self: Any, mask: Any, value: Any) -> TensorMeta:
             f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {len(value.shape)} "
             "dimension(s)."
         )
-    return elementwise((self, mask), self.dtype)
+    return fresh(broadcast_shapes(tuple(self.shape), tuple(mask.shape)), self)
 
 
 @shape_rule(aten.isfinite.default, aten.isreal.default, tags=("pointwise",))
@@ -205,7 +207,8 @@ def is_close(self: Any, other: Any, *_args: Any, **_options: Any) -> TensorMeta:
 
 @shape_rule(aten.frexp.Tensor, tags=("pointwise",))
 def frexp(self: Any) -> tuple[TensorMeta, TensorMeta]:
-    return unary_meta(self, self.dtype), unary_meta(self, torch.int32)
+    mantissa = preserved(self)
+    return mantissa, replace(mantissa, dtype=torch.int32)
 
 
 @shape_rule(aten.complex.default, aten.polar.default, tags=("pointwise",))
@@ -216,7 +219,19 @@ def complex_(real: Any, imag: Any) -> TensorMeta:
 
 @shape_rule(aten.fill.Scalar, aten.fill.Tensor, tags=("pointwise",))
 def fill(self: Any, value: Any) -> TensorMeta:
-    return unary_meta(self, self.dtype)
+    return preserved(self)
+
+
+@with_in_place(aten.hardtanh.default, aten.nan_to_num.default, tags=("pointwise",))
+def preserved(self: Any, *_args: Any, **_options: Any) -> TensorMeta:
+    """An elementwise operator that writes into a tensor made by `empty_like`."""
+    shape = tuple(self.shape)
+    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
+
+
+@with_in_place(aten.mvlgamma.default, tags=("pointwise",))
+def mvlgamma(self: Any, p: int) -> TensorMeta:
+    return fresh(self.shape, self, apply_kind(self.dtype, Kind.INT_TO_FLOAT))
 
 
 @shape_rule(aten.fill_.Scalar, aten.fill_.Tensor, tags=("pointwise", "inplace"))
@@ -231,7 +246,7 @@ def zero_(self: Any) -> TensorMeta:
 
 @shape_rule(aten.log_sigmoid_forward.default, tags=("pointwise",))
 def log_sigmoid_forward(self: Any) -> tuple[TensorMeta, TensorMeta]:
-    result = unary_meta(self, self.dtype)
-    if self.device.type == "cpu":
-        return result, result
-    return result, TensorMeta((0,), (1,), self.dtype, self.device)
+    if self.device.type != "cpu":
+        return unary_meta(self, self.dtype), TensorMeta((0,), (1,), self.dtype, self.device)
+    result = fresh(self.shape, self)
+    return result, result

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import broadcast_shapes
+from stator.prims.layout import broadcast_shapes, elementwise_strides
 from stator.prims.record import TensorMeta, shape_rule
 
 from .operands import common_device, fresh, overloads, with_in_place
@@ -127,7 +127,12 @@ def addr(self: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> T
     shape = (vec1.shape[0], vec2.shape[0])
     check_expands(self, shape)
     dtype = torch.promote_types(self.dtype, torch.promote_types(vec1.dtype, vec2.dtype))
-    return fresh(shape, self, dtype)
+    layouts = (
+        (tuple(self.shape), self.stride()),
+        ((shape[0], 1), (vec1.stride()[0], 0)),
+        ((1, shape[1]), (0, vec2.stride()[0])),
+    )
+    return fresh(shape, self, dtype, elementwise_strides(shape, layouts))
 
 
 @shape_rule(*overloads("linear"), tags=MATMUL)

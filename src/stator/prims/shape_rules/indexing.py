@@ -1,0 +1,211 @@
+"""Shape rules of gathers and scatters by index tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import (
+    Sizes,
+    broadcast_shapes,
+    elementwise_strides,
+    preserved_strides,
+    wrap_dim,
+)
+from stator.prims.record import TensorMeta, record, shape_rule
+
+from .operands import fresh, itself, overloads, with_in_place
+
+aten = torch.ops.aten
+INDEX = ("index",)
+SCATTER = ("scatter",)
+MASKS = (torch.bool, torch.uint8)
+
+DATA_DEPENDENT = """
+    nonzero masked_select _unique2 unique_consecutive unique_dim _local_scalar_dense item equal allclose bincount
+    is_nonzero repeat_interleave.Tensor nonzero_numpy histc
+"""
+for _target in overloads(DATA_DEPENDENT):
+    record(_target).tags |= {"data_dependent"}
+
+
+def broadcast_indices(indices: Sequence[Any]) -> Sizes:
+    shape: Sizes = ()
+    for index in indices:
+        if index is not None:
+            try:
+                shape = broadcast_shapes(shape, tuple(index.shape))
+            except RuntimeError:
+                shapes = ", ".join(str(list(other.shape)) for other in indices if other is not None)
+                raise IndexError(
+                    f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
+                ) from None
+    return shape
+
+
+def indexed_parts(self: Any, indices: Sequence[Any]) -> tuple[Sizes, list[tuple[Sizes, Sizes]]] | None:
+    """The result's shape and the layouts that decide its strides: the source with zero strides where it is indexed, and
+    the index tensors. None when an index is a mask, whose result has a size that depends on data."""
+    shape, strides = tuple(self.shape), self.stride()
+    if len(indices) > len(shape):
+        raise IndexError(f"too many indices for tensor of dimension {len(shape)} (got {len(indices)})")
+    given = [*indices, *(None,) * (len(shape) - len(indices))]
+    for index in given:
+        if index is not None and index.dtype in MASKS:
+            return None
+        if index is not None and index.dtype not in (torch.int64, torch.int32):
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+    replacement = broadcast_indices(given)
+    order = list(range(len(shape)))
+    indexed = [dim for dim in order if given[dim] is not None]
+    if not indexed:
+        return shape, [(shape, strides)]
+    if indexed[-1] - indexed[0] != len(indexed) - 1:  # not side by side: the index dimensions come first
+        order = indexed + [dim for dim in order if given[dim] is None]
+        before: list[int] = []
+        after = order[len(indexed) :]
+    else:
+        before, after = order[: indexed[0]], order[indexed[-1] + 1 :]
+    if any(shape[dim] == 0 for dim in indexed) and 0 not in replacement:
+        raise IndexError(f"index is out of bounds for dimension with size 0 in tensor of shape {list(shape)}")
+    result = (*(shape[d] for d in before), *replacement, *(shape[d] for d in after))
+    layouts = [(result, (*(strides[d] for d in before), *(0,) * len(replacement), *(strides[d] for d in after)))]
+    for dim in indexed:
+        layouts.append(index_layout(given[dim], replacement, len(before), len(after)))
+    return result, layouts
+
+
+def index_layout(index: Any, replacement: Sizes, before: int, after: int) -> tuple[Sizes, Sizes]:
+    """Shape and strides of an index tensor, broadcast to `replacement`, among the result's dimensions."""
+    own, strides = tuple(index.shape), index.stride()
+    missing = len(replacement) - len(own)
+    expanded = (0,) * missing + tuple(
+        0 if size == 1 and target != 1 else stride
+        for size, target, stride in zip(own, replacement[missing:], strides, strict=True)
+    )
+    return (1,) * before + replacement + (1,) * after, (0,) * before + expanded + (0,) * after
+
+
+@shape_rule(*overloads("index.Tensor _unsafe_index.Tensor"), tags=INDEX)
+def index(self: Any, indices: Sequence[Any]) -> Any:
+    parts = indexed_parts(self, indices)
+    if parts is None:
+        return NotImplemented
+    shape, layouts = parts
+    return fresh(shape, self, stride=elementwise_strides(shape, layouts))
+
+
+@shape_rule(*overloads("index_put _unsafe_index_put _index_put_impl"), tags=SCATTER)
+def index_put(self: Any, indices: Sequence[Any], values: Any, *_flags: bool) -> TensorMeta:
+    shape = tuple(self.shape)
+    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
+
+
+@shape_rule(*overloads("index_put_ _index_put_impl_"), tags=("scatter", "inplace"))
+def index_put_(self: Any, indices: Sequence[Any], values: Any, *_flags: bool) -> TensorMeta:
+    if self.dtype is not values.dtype:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
+            f"{values.dtype} for the source."
+        )
+    return itself(self)
+
+
+@shape_rule(aten.index_select.default, tags=INDEX)
+def index_select(self: Any, dim: int, index: Any) -> TensorMeta:
+    shape = tuple(self.shape)
+    if len(index.shape) > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
+    dim = wrap_dim(dim, len(shape))
+    if not shape:
+        return fresh((), self)
+    return fresh((*shape[:dim], index.shape[0] if len(index.shape) else 1, *shape[dim + 1 :]), self)
+
+
+@shape_rule(aten.gather.default, tags=INDEX)
+def gather(self: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> TensorMeta:
+    rank = len(self.shape)
+    dim = wrap_dim(dim, rank)
+    if 0 in tuple(index.shape):  # eager checks nothing then
+        return fresh(index.shape, self)
+    if index.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError("gather(): Expected dtype int32/int64 for index")
+    if max(rank, 1) != max(len(index.shape), 1):
+        raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
+    for axis in range(len(index.shape) if rank else 0):
+        if axis != dim and index.shape[axis] > self.shape[axis]:
+            raise RuntimeError(
+                f"Size does not match at dimension {axis} expected index {list(index.shape)} to be no larger than self "
+                f"{list(self.shape)} apart from dimension {dim}"
+            )
+    return fresh(index.shape, self)
+
+
+@with_in_place(
+    *overloads("scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add scatter_reduce.two"),
+    tags=SCATTER,
+)
+def scatter(self: Any, dim: int, index: Any, src: Any, *_reduce: Any, **_options: Any) -> TensorMeta:
+    wrap_dim(dim, len(self.shape))
+    if hasattr(src, "dtype") and src.dtype is not self.dtype:
+        raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")
+    return fresh(self.shape, self)
+
+
+@with_in_place(*overloads("index_add index_copy index_reduce"), tags=SCATTER)
+def index_add(self: Any, dim: int, index: Any, source: Any, *_reduce: Any, **_options: Any) -> TensorMeta:
+    wrap_dim(dim, len(self.shape))
+    return fresh(self.shape, self)
+
+
+@with_in_place(*overloads("index_fill.int_Scalar index_fill.int_Tensor"), tags=SCATTER)
+def index_fill(self: Any, dim: int, index: Any, value: Any) -> TensorMeta:
+    wrap_dim(dim, len(self.shape))
+    shape = tuple(self.shape)
+    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
+
+
+@with_in_place(*overloads("masked_scatter"), tags=SCATTER)
+def masked_scatter(self: Any, mask: Any, source: Any) -> TensorMeta:
+    return fresh(broadcast_shapes(tuple(self.shape), tuple(mask.shape)), self)
+
+
+@shape_rule(aten.take.default, tags=INDEX)
+def take(self: Any, index: Any) -> TensorMeta:
+    return fresh(index.shape, self)
+
+
+@with_in_place(aten.put.default, tags=SCATTER)
+def put(self: Any, index: Any, source: Any, accumulate: bool = False) -> TensorMeta:
+    shape = tuple(self.shape)
+    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
+
+
+@shape_rule(*overloads("searchsorted.Tensor"), tags=INDEX)
+def searchsorted(
+    sorted_sequence: Any,
+    self: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: Any = None,
+    sorter: Any = None,
+) -> TensorMeta:
+    return fresh(self.shape, self, torch.int32 if out_int32 else torch.int64)
+
+
+@shape_rule(*overloads("searchsorted.Scalar"), tags=INDEX)
+def searchsorted_scalar(sorted_sequence: Any, self: Any, *, out_int32: bool = False, **_options: Any) -> TensorMeta:
+    return fresh((), sorted_sequence, torch.int32 if out_int32 else torch.int64)
+
+
+@shape_rule(*overloads("bucketize.Tensor"), tags=INDEX)
+def bucketize(self: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> TensorMeta:
+    return fresh(self.shape, self, torch.int32 if out_int32 else torch.int64)
+
+
+@shape_rule(*overloads("isin.Tensor_Tensor isin.Tensor_Scalar"), tags=("pointwise",))
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> TensorMeta:
+    return fresh(elements.shape, elements, torch.bool)

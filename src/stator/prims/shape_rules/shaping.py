@@ -1,0 +1,277 @@
+"""Shape rules of operators that rearrange whole tensors into new ones: cat, stack, pad, roll, flip, repeat, tril."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import (
+    Sizes,
+    channels_last_strides,
+    contiguous_strides,
+    numel,
+    preserved_strides,
+    strides_like_channels_last,
+    suggested_strides,
+    wrap_dim,
+    wrap_dims,
+)
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.type_promotion import common_dtype
+
+from .operands import common_device, fresh, overloads, with_in_place
+from .views import slice_bounds, unsqueeze, view_strides
+
+aten = torch.ops.aten
+INDEX = ("index",)
+
+
+def all_channels_last(layouts: Sequence[tuple[Sizes, Sizes]]) -> bool:
+    """Whether every (shape, strides) suggests the channels-last format."""
+    return all(strides_like_channels_last(shape, strides) for shape, strides in layouts)
+
+
+@shape_rule(aten.cat.default, *overloads("concat concatenate"), tags=INDEX)
+def cat(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
+    if not tensors:
+        raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
+    layouts = [(tuple(tensor.shape), tensor.stride()) for tensor in tensors]
+    for position, (shape, _) in enumerate(layouts):
+        if not shape:
+            raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
+    first: Sizes | None = None
+    total: Any = 0
+    for position, (shape, _) in enumerate(layouts):
+        if len(shape) == 1 and shape[0] == 0:  # eager skips these whatever the rank of the others
+            continue
+        if first is None:
+            first = shape
+            dim = wrap_dim(dim, len(shape))
+        elif len(shape) != len(first):
+            raise RuntimeError(
+                f"Tensors must have same number of dimensions: got {len(first)} and {len(shape)} (tensor number "
+                f"{position})"
+            )
+        else:
+            for axis, (size, other) in enumerate(zip(first, shape, strict=True)):
+                if axis != dim and size != other:
+                    raise RuntimeError(
+                        f"Sizes of tensors must match except in dimension {dim}. Expected size {size} but got size "
+                        f"{other} for tensor number {position} in the list."
+                    )
+        total = total + shape[dim]
+    dtype = common_dtype(tensors)
+    device = common_device(tensors)
+    if first is None:
+        return TensorMeta((0,), (1,), dtype, device)
+    result = (*first[:dim], total, *first[dim + 1 :])
+    strides = channels_last_strides(result) if all_channels_last(layouts) else contiguous_strides(result)
+    return TensorMeta(result, strides, dtype, device)
+
+
+@shape_rule(aten.stack.default, tags=INDEX)
+def stack(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
+    if not tensors:
+        raise RuntimeError("stack expects a non-empty TensorList")
+    shape = tuple(tensors[0].shape)
+    for position, tensor in enumerate(tensors):
+        if tuple(tensor.shape) != shape:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got {list(shape)} at entry 0 and "
+                f"{list(tensor.shape)} "
+                f"at entry {position}"
+            )
+    dim = wrap_dim(dim, len(shape) + 1)
+    result = (*shape[:dim], len(tensors), *shape[dim:])
+    strides = contiguous_strides(result)
+    if dim < len(shape):  # eager concatenates along the dimension and splits it afterwards
+        if all_channels_last([(shape, tensor.stride()) for tensor in tensors]):
+            joined = (*shape[:dim], len(tensors) * shape[dim], *shape[dim + 1 :])
+            split = view_strides(joined, channels_last_strides(joined), result)
+            if split is not None:
+                strides = split
+    else:
+        lifted = [unsqueeze(tensor, dim) for tensor in tensors]
+        if all_channels_last([(meta.shape, meta.stride) for meta in lifted]):
+            strides = channels_last_strides(result)
+    return TensorMeta(result, strides, common_dtype(tensors), common_device(tensors))
+
+
+@shape_rule(aten.constant_pad_nd.default, tags=INDEX)
+def constant_pad_nd(self: Any, pad: Sequence[Any], value: Any = 0) -> TensorMeta:
+    shape = list(self.shape)
+    if len(pad) % 2:
+        raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")
+    if len(pad) // 2 > len(shape):
+        raise RuntimeError(
+            "Length of pad should be no more than twice the number of dimensions of the input. Pad length is "
+            f"{len(pad)} "
+            f"while the input has {len(shape)} dimensions."
+        )
+    for axis in range(len(pad) // 2):
+        dim = len(shape) - 1 - axis
+        size = shape[dim] + pad[2 * axis] + pad[2 * axis + 1]
+        if size < 0:
+            raise RuntimeError(
+                f"The input size {shape[dim]}, plus negative padding {pad[2 * axis]} and {pad[2 * axis + 1]} "
+                "resulted in "
+                f"a negative output size, which is invalid."
+            )
+        shape[dim] = size
+    if all(amount <= 0 for amount in pad):
+        return fresh(shape, self, stride=preserved_strides(tuple(shape), self.stride()))
+    return fresh(shape, self, stride=suggested_strides(tuple(self.shape), self.stride(), tuple(shape)))
+
+
+@shape_rule(aten.roll.default, tags=INDEX)
+def roll(self: Any, shifts: Any, dims: Any = ()) -> TensorMeta:
+    shape = tuple(self.shape)
+    shifts = shifts if isinstance(shifts, (tuple, list)) else (shifts,)
+    dims = dims if isinstance(dims, (tuple, list)) else (dims,)
+    if not shifts:
+        raise RuntimeError("`shifts` required")
+    if not dims and len(shifts) == 1:
+        return fresh(shape, self)
+    if len(shifts) != len(dims):
+        raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
+    strides = self.stride()
+    for shift, dim in zip(shifts, dims, strict=True):
+        if not shape:
+            raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
+        strides = rolled_strides(shape, strides, shift, wrap_dim(dim, len(shape)))
+    return fresh(shape, self, stride=strides)
+
+
+def rolled_strides(shape: Sizes, strides: Sizes, shift: Any, dim: int) -> Sizes:
+    """Strides after rolling one dimension, which eager does by concatenating two slices."""
+    if numel(shape) == 0:
+        return preserved_strides(shape, strides)
+    start = (shape[dim] - shift) % shape[dim]
+    pieces = [(*shape[:dim], length, *shape[dim + 1 :]) for length in (shape[dim] - start, start)]
+    like_channels_last = all(strides_like_channels_last(piece, strides) for piece in pieces)
+    return channels_last_strides(shape) if like_channels_last else contiguous_strides(shape)
+
+
+@shape_rule(aten.flip.default, tags=INDEX)
+def flip(self: Any, dims: Sequence[int]) -> TensorMeta:
+    shape = tuple(self.shape)
+    wrap_dims(dims, len(shape))
+    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
+
+
+@shape_rule(aten.repeat.default, tags=INDEX)
+def repeat(self: Any, repeats: Sequence[Any]) -> TensorMeta:
+    missing = len(repeats) - len(self.shape)
+    if missing < 0:
+        raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+    padded = (1,) * missing + tuple(self.shape)
+    return fresh([size * count for size, count in zip(padded, repeats, strict=True)], self)
+
+
+@shape_rule(*overloads("repeat_interleave.self_int"), tags=INDEX)
+def repeat_interleave(self: Any, repeats: Any, dim: int | None = None, *, output_size: Any = None) -> TensorMeta:
+    shape = tuple(self.shape)
+    if dim is None:
+        return fresh((numel(shape) * repeats,), self)
+    dim = wrap_dim(dim, len(shape))
+    return fresh((*shape[:dim], shape[dim] * repeats, *shape[dim + 1 :]), self)
+
+
+@with_in_place(*overloads("tril triu"), tags=("pointwise",))
+def triangle(self: Any, diagonal: Any = 0) -> TensorMeta:
+    if len(self.shape) < 2:
+        raise RuntimeError("tril: input tensor must have at least 2 dimensions")
+    return fresh(self.shape, self)
+
+
+@shape_rule(aten.diag_embed.default, tags=INDEX)
+def diag_embed(self: Any, offset: Any = 0, dim1: int = -2, dim2: int = -1) -> TensorMeta:
+    shape = list(self.shape)
+    rank = len(shape) + 1
+    dim1, dim2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
+    if dim1 == dim2:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    side = shape.pop() + (offset if offset >= 0 else -offset)
+    for dim in sorted((dim1, dim2)):
+        shape.insert(dim, side)
+    return fresh(shape, self)
+
+
+@shape_rule(*overloads("pixel_shuffle"), tags=INDEX)
+def pixel_shuffle(self: Any, upscale_factor: Any) -> TensorMeta:
+    *batch, channels, height, width = self.shape
+    area = upscale_factor * upscale_factor
+    if channels % area != 0:
+        raise RuntimeError(
+            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
+            "upscale_factor, but "
+            f"input.size(-3)={channels} is not divisible by {area}"
+        )
+    shape = (*batch, channels // area, height * upscale_factor, width * upscale_factor)
+    return fresh(shape, self, stride=suggested_strides(tuple(self.shape), self.stride(), shape))
+
+
+@shape_rule(*overloads("pixel_unshuffle"), tags=INDEX)
+def pixel_unshuffle(self: Any, downscale_factor: Any) -> TensorMeta:
+    *batch, channels, height, width = self.shape
+    if height % downscale_factor != 0 or width % downscale_factor != 0:
+        raise RuntimeError("pixel_unshuffle expects height and width to be divisible by downscale_factor")
+    area = downscale_factor * downscale_factor
+    shape = (*batch, channels * area, height // downscale_factor, width // downscale_factor)
+    if downscale_factor == 1 and 0 in shape:  # a clone
+        return fresh(shape, self, stride=preserved_strides(tuple(shape), self.stride()))
+    return fresh(shape, self, stride=suggested_strides(tuple(self.shape), self.stride(), shape))
+
+
+@shape_rule(*overloads("channel_shuffle native_channel_shuffle"), tags=INDEX)
+def channel_shuffle(self: Any, groups: Any) -> TensorMeta:
+    shape = tuple(self.shape)
+    if shape[1] % groups != 0:
+        raise RuntimeError(
+            f"Number of channels must be divisible by groups. Got {shape[1]} channels and {groups} groups."
+        )
+    return fresh(shape, self, stride=suggested_strides(shape, self.stride(), shape))
+
+
+@shape_rule(*overloads("block_diag"), tags=INDEX)
+def block_diag(tensors: Sequence[Any]) -> TensorMeta:
+    rows: Any = 0
+    columns: Any = 0
+    for tensor in tensors:
+        shape = (1,) * (2 - len(tensor.shape)) + tuple(tensor.shape)
+        rows, columns = rows + shape[0], columns + shape[1]
+    return TensorMeta(
+        (rows, columns), contiguous_strides((rows, columns)), common_dtype(tensors), common_device(tensors)
+    )
+
+
+@shape_rule(*overloads("slice_scatter select_scatter diagonal_scatter as_strided_scatter"), tags=("scatter",))
+def scatter_into_view(self: Any, src: Any, *_where: Any, **_options: Any) -> TensorMeta:
+    """A copy that keeps even gaps in the layout, and the offset."""
+    shape, strides = tuple(self.shape), self.stride()
+    if any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True)):
+        return fresh(shape, self, stride=preserved_strides(shape, strides))
+    return TensorMeta(shape, strides, self.dtype, self.device, self.storage_offset())
+
+
+@shape_rule(*overloads("slice_backward"), tags=("scatter",))
+def slice_backward(grad: Any, input_sizes: Sequence[Any], *_where: Any) -> TensorMeta:
+    return fresh(input_sizes, grad)
+
+
+@shape_rule(*overloads("select_backward diagonal_backward unfold_backward"), tags=("scatter",))
+def view_backward(grad: Any, input_sizes: Sequence[Any], *_where: Any) -> TensorMeta:
+    return fresh(input_sizes, grad)
+
+
+@shape_rule(*overloads("narrow_copy"), tags=INDEX)
+def narrow_copy(self: Any, dim: int, start: Any, length: Any) -> TensorMeta:
+    shape = list(self.shape)
+    dim = wrap_dim(dim, len(shape))
+    begin, end = slice_bounds(shape[dim], start, start + length)
+    if end - begin != length:
+        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({shape[dim]}).")
+    shape[dim] = length
+    return fresh(shape, self)

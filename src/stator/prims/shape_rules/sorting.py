@@ -1,0 +1,70 @@
+"""Shape rules of sorts, selections by rank, and running sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stator.prims.layout import preserved_strides, wrap_dim
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.type_promotion import is_integral
+
+from .operands import fresh, overloads, with_in_place
+
+aten = torch.ops.aten
+SORT = ("sort",)
+
+
+@shape_rule(aten.sort.default, tags=SORT)
+def sort(self: Any, dim: int = -1, descending: bool = False) -> tuple[TensorMeta, TensorMeta]:
+    shape = tuple(self.shape)
+    wrap_dim(dim, len(shape))
+    strides = preserved_strides(shape, self.stride())
+    return fresh(shape, self, stride=strides), fresh(shape, self, torch.int64, strides)
+
+
+@shape_rule(aten.sort.stable, tags=SORT)
+def sort_stable(
+    self: Any, *, stable: bool | None, dim: int = -1, descending: bool = False
+) -> tuple[TensorMeta, TensorMeta]:
+    return sort(self, dim, descending)
+
+
+@shape_rule(*overloads("argsort"), tags=SORT)
+def argsort(self: Any, dim: int = -1, descending: bool = False) -> TensorMeta:
+    return sort(self, dim, descending)[1]
+
+
+@shape_rule(*overloads("argsort.stable"), tags=SORT)
+def argsort_stable(self: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> TensorMeta:
+    return sort(self, dim, descending)[1]
+
+
+@shape_rule(aten.topk.default, tags=SORT)
+def topk(self: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[TensorMeta, TensorMeta]:
+    shape = list(self.shape)
+    dim = wrap_dim(dim, len(shape))
+    if k < 0 or k > (shape[dim] if shape else 1):
+        raise RuntimeError("selected index k out of range")
+    if shape:
+        shape[dim] = k
+    return fresh(shape, self), fresh(shape, self, torch.int64)
+
+
+@with_in_place(*overloads("cumsum cumprod"), tags=("reduction",))
+def running_sum(self: Any, dim: int, *, dtype: torch.dtype | None = None) -> TensorMeta:
+    wrap_dim(dim, len(self.shape))
+    return fresh(self.shape, self, dtype or (torch.int64 if is_integral(self.dtype) else self.dtype))
+
+
+@shape_rule(*overloads("logcumsumexp"), tags=("reduction",))
+def logcumsumexp(self: Any, dim: int) -> TensorMeta:
+    wrap_dim(dim, len(self.shape))
+    return fresh(self.shape, self)
+
+
+@shape_rule(*overloads("cummax cummin"), tags=("reduction",))
+def running_extremum(self: Any, dim: int) -> tuple[TensorMeta, TensorMeta]:
+    wrap_dim(dim, len(self.shape))
+    return fresh(self.shape, self), fresh(self.shape, self, torch.int64)
