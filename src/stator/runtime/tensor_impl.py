@@ -242,6 +242,10 @@ def _looks_like_pointer(word: int) -> bool:
     return word > 1 << 20 and word % 8 == 0
 
 
+def _autograd_bytes(tensor: torch.Tensor, offset: int) -> bytes:
+    return _memory(_word(_impl(tensor), offset), META_BYTES)
+
+
 def _find_autograd() -> tuple[int, int, int, int]:
     plain = torch.empty(3, device="cpu")
     leaf = torch.empty(3, device="cpu", requires_grad=True)
@@ -256,20 +260,28 @@ def _find_autograd() -> tuple[int, int, int, int]:
         return words["plain"] == 0 and all(map(_looks_like_pointer, others)) and len(set(others)) == 3
 
     meta = _the_one("autograd_meta", _words(IMPL_BYTES), is_meta)
-    metas = {name: _memory(_word(impls[name], meta), META_BYTES) for name in ("leaf", "result", "frozen")}
-    leaf_meta, result_meta, frozen_meta = metas["leaf"], metas["result"], metas["frozen"]
+    metas = {name: _autograd_bytes(tensor, meta) for name, tensor in (("result", result), ("frozen", frozen))}
+    # what lies behind the object is anybody's: only one and the same tensor, changed back and forth, tells it apart
+    toggled = []
+    for flag in (True, False, True, False):
+        toggled.append((flag, _autograd_bytes(frozen.requires_grad_(flag), meta)))
     requires_grad = _the_one(
         "requires_grad",
         range(8, META_BYTES),
-        lambda at: leaf_meta[at] == 1 and frozen_meta[at] == 0 and result_meta[at] == 0,
+        lambda at: all(memory[at] == flag for flag, memory in toggled) and metas["result"][at] == 0,
     )
+    results = [_autograd_bytes(tensor, meta) for tensor in (result, leaf + 1, leaf.exp())]
+    leaves = [metas["frozen"], *(memory for _, memory in toggled), _autograd_bytes(leaf, meta)]
     grad_fn = _the_one(
         "grad_fn",
         range(8, META_BYTES - 7, 8),
         lambda at: (
-            _looks_like_pointer(_word(result_meta, at)) and _word(leaf_meta, at) == 0 and _word(frozen_meta, at) == 0
+            all(_word(memory, at) == 0 for memory in leaves)
+            and all(_looks_like_pointer(_word(memory, at)) for memory in results)
+            and len({_word(memory, at) for memory in results}) == len(results)
         ),
     )
+    metas["leaf"] = _autograd_bytes(leaf, meta)
     vtables = {_word(memory, 0) for memory in metas.values()}
     if len(vtables) != 1:
         raise CalibrationError(f"autograd metadata of leaves begins with different words {sorted(map(hex, vtables))}")

@@ -16,11 +16,7 @@ from stator.shapes.expr import Symbol
 
 def layout(*size: int, dtype: torch.dtype = torch.float32, stride: tuple[int, ...] | None = None) -> Layout:
     if stride is None:
-        strides: list[int] = []
-        for length in reversed(size):
-            strides.insert(0, strides[0] * done if strides else 1)
-            done = max(length, 1)
-        stride = tuple(strides)
+        stride = torch.empty(size, device="meta").stride()
     return Layout(size, stride, dtype, torch.device("cpu"))
 
 
@@ -42,7 +38,8 @@ def add_body(reads: tuple[str, ...], write: str, count: int, *, shifted: bool = 
 def add_kernel(reads: int, count: int) -> KernelSource:
     symbol = f"add{reads}_{count}"
     total = " + ".join(f"((const float *)p[{k}])[i]" for k in range(reads)) or "1.0f"
-    text = f'extern "C" void {symbol}(void *const *p) {{ for (long i = 0; i < {count}; ++i) ((float *)p[{reads}])[i] = {total}; }}'
+    loop = f"for (long i = 0; i < {count}; ++i) ((float *)p[{reads}])[i] = {total};"
+    text = f'extern "C" void {symbol}(void *const *p) {{ {loop} }}'
     return KernelSource(symbol, symbol, text, "cpp")
 
 

@@ -43,6 +43,7 @@ static int is_empty(char const *impl)
     return 0;
 }
 
+/* The same through the getters. 1: the address is known; 0: elements but no memory; -1: an exception. */
 static int address_slowly(PyObject *tensor, void **address)
 {
     PyObject *number = PyObject_CallOneArg(data_ptr, tensor);
@@ -51,7 +52,23 @@ static int address_slowly(PyObject *tensor, void **address)
     }
     *address = PyLong_AsVoidPtr(number);
     Py_DECREF(number);
-    return *address == NULL && PyErr_Occurred() ? -1 : 0;
+    if (*address) {
+        return 1;
+    }
+    if (PyErr_Occurred() || !(number = PyObject_CallMethod(tensor, "numel", NULL))) {
+        return -1;
+    }
+    int elements = PyObject_IsTrue(number);
+    Py_DECREF(number);
+    return elements < 0 ? -1 : !elements;
+}
+
+/* The same directly; never an exception. */
+static int address_quickly(PyObject *tensor, void **address)
+{
+    char const *impl = stator_tensor_impl(&layout, tensor);
+    *address = impl ? stator_tensor_data(&layout, impl) : NULL;
+    return *address || (impl && is_empty(impl));
 }
 
 /* ---- Kernel ---------------------------------------------------------------------------------------------------- */
@@ -103,14 +120,11 @@ static PyObject *Kernel_call(PyObject *callable, PyObject *const *args, size_t n
                          Py_TYPE(args[i])->tp_name);
             goto done;
         }
-        if (layout.valid) {
-            char const *impl = stator_tensor_impl(&layout, args[i]);
-            pointers[i] = impl ? stator_tensor_data(&layout, impl) : NULL;
-            if (!pointers[i] && (!impl || !is_empty(impl))) {
+        int known = layout.valid ? address_quickly(args[i], &pointers[i]) : address_slowly(args[i], &pointers[i]);
+        if (known != 1) {
+            if (known == 0) {
                 raise_no_memory(self, i);
-                goto done;
             }
-        } else if (address_slowly(args[i], &pointers[i]) < 0) {
             goto done;
         }
     }

@@ -146,8 +146,10 @@ class _Printer:
 
     def new_variable(self, name: str, numbered: bool = False) -> str:
         text = re.sub(r"\W", "_", name, flags=re.ASCII)
-        if text[:1].isdigit() or text in _RESERVED:
+        if text in _RESERVED:
             text += "_"
+        if not text.isidentifier():
+            text = "_" + text
         if not numbered and text not in self.taken:
             self.taken.add(text)
             return text

@@ -1,0 +1,321 @@
+"""Printed host programs: right results against eager, memory that never leaks out, safety under threads and errors."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "program"))
+
+from handmade import Graph, View, layout
+
+from stator.base.errors import VerificationError
+from stator.inductor.codegen.host import execute, load, print_host
+from stator.inductor.codegen.host.literals import NotLiteral, literal
+from stator.inductor.program import plan, verify
+from stator.inductor.program.steps import KernelSource
+from stator.runtime import arena
+from stator.runtime.build import build_kernels
+from stator.runtime.host import Binder
+
+aten = torch.ops.aten
+TRANSPOSED = layout(4, 3, stride=(1, 4))
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    torch.manual_seed(0)
+
+
+def compiled(graph: Graph, *outputs: Any, static: tuple[str, ...] = ()) -> Callable[..., tuple[Any, ...]]:
+    program = plan(*graph.finish(*outputs), static)
+    verify(program)
+    return load(print_host(program), program, build_kernels(list(program.kernels.values())))
+
+
+def test_kernels_calls_and_views_in_one_program() -> None:
+    graph = Graph()
+    graph.input("x", 8, 4), graph.input("w", 3, 4), graph.input("b", 8, 4)
+    graph.add("b0", "x", "b")
+    graph.add("b1", "b0", "b")
+    graph.call(("b2",), ((8, 3),), aten.mm.default, "b1", View("w", TRANSPOSED), style="out")
+    graph.add("b3", "b2", "b2")
+    graph.call(("b4", None), ((8, 3), (8, 3)), aten.sort.default, "b3", -1)
+    graph.add("b5", "b4", "b3")
+    function = compiled(graph, "b5", View("b5", layout(3, 8, stride=(1, 3))), static=("w",))
+    weight = torch.nn.Parameter(torch.randn(3, 4))
+    for _ in range(3):
+        x, b = torch.randn(8, 4), torch.randn(8, 4)
+        result, transposed = function(x, weight, b)
+        doubled = ((x + b + b) @ weight.detach().t()) * 2
+        torch.testing.assert_close(result, doubled.sort(-1)[0] + doubled)
+        assert torch.equal(transposed, result.t()) and not result.requires_grad
+
+
+def test_results_of_earlier_calls_are_not_overwritten() -> None:
+    graph = Graph()
+    graph.input("x", 16)
+    graph.add("b0", "x", "x")
+    graph.add("b1", "b0", "x", shifted=False)
+    graph.add("b2", "b1", "b0")
+    function = compiled(graph, "b1", "b2")
+    kept = [(x, function(x)) for x in (torch.randn(16) for _ in range(5))]
+    for x, (first, second) in kept:
+        torch.testing.assert_close(first, 3 * x)
+        torch.testing.assert_close(second, 5 * x)
+
+
+@pytest.mark.parametrize("static", [(), ("w",)])
+def test_swapping_a_parameters_data_is_seen(static: tuple[str, ...]) -> None:
+    graph = Graph()
+    graph.input("x", 8, 4), graph.input("w", 3, 4)
+    graph.call(("b0",), ((8, 3),), aten.mm.default, "x", View("w", TRANSPOSED), style="out")
+    function = compiled(graph, "b0", static=static)
+    x, weight = torch.randn(8, 4), torch.nn.Parameter(torch.randn(3, 4))
+    for _ in range(3):
+        torch.testing.assert_close(function(x, weight)[0], x @ weight.detach().t())
+        weight.data = torch.randn(3, 4)
+
+
+def test_views_start_where_their_base_starts() -> None:
+    graph = Graph()
+    graph.input("x", 4, 4)
+    graph.call(
+        ("b0",),
+        ((2, 2),),
+        aten.mm.default,
+        View("x", layout(2, 4)),
+        View("x", layout(4, 2, stride=(4, 1))),
+        style="out",
+    )
+    function = compiled(graph, "b0")
+    x = torch.randn(10, 4)[3:7]  # an input that does not start its storage
+    torch.testing.assert_close(function(x)[0], x[:2] @ x[:, :2])
+
+
+def test_views_of_intermediates_have_offsets() -> None:
+    graph = Graph()
+    graph.input("x", 6, 4)
+    graph.add("b0", "x", "x")
+    lower = View("b0", layout(2, 4))
+    upper = View("b0", layout(4, 2, stride=(1, 4)).__class__((4, 2), (1, 4), torch.float32, torch.device("cpu"), 8))
+    graph.call(("b1",), ((2, 2),), aten.mm.default, lower, upper, style="out")
+    function = compiled(graph, "b1")
+    x = torch.randn(6, 4)
+    torch.testing.assert_close(function(x)[0], 4 * x[:2] @ x[2:4].t())
+
+
+def test_constants_are_bound_and_their_views_made_once() -> None:
+    graph = Graph()
+    graph.input("x", 8, 4)
+    weight = torch.randn(3, 4)
+    graph.constant("c", weight)
+    graph.call(("b0",), ((8, 3),), aten.mm.default, "x", View("c", TRANSPOSED), style="out")
+    function = compiled(graph, "b0", "c")
+    x = torch.randn(8, 4)
+    result, constant = function(
+        x,
+    )
+    torch.testing.assert_close(result, x @ weight.t())
+    constant.zero_()  # the caller's copy
+    torch.testing.assert_close(function(x)[0], x @ weight.t())
+
+
+def test_a_kernel_may_change_an_input() -> None:
+    graph = Graph()
+    graph.input("x", 8), graph.input("y", 8)
+    graph.add("b0", "x", "y", mutates="x")
+    function = compiled(graph, "b0")
+    x, y = torch.randn(8), torch.randn(8)
+    expected = x + y
+    (result,) = function(x, y)
+    assert result is x
+    torch.testing.assert_close(x, expected)
+
+
+def test_a_call_may_change_a_buffer() -> None:
+    graph = Graph()
+    graph.input("x", 8)
+    graph.add("b0", "x", "x")
+    graph.call((), (), aten.mul_.Scalar, "b0", 3.0, style="mutates", mutates=("b0",))
+    graph.add("b1", "b0", "x")
+    function = compiled(graph, "b1")
+    x = torch.randn(8)
+    torch.testing.assert_close(function(x)[0], 7 * x)
+
+
+def test_lists_of_buffers_and_plain_values_go_through() -> None:
+    graph = Graph()
+    graph.input("x", 2, 4)
+    graph.add("b0", "x", "x")
+    graph.call(("b1",), ((4, 4),), aten.cat.default, ["x", View("b0", layout(2, 4))], 0)
+    function = compiled(graph, "b1", 7, None, "text", 2.5)
+    x = torch.randn(2, 4)
+    result, *rest = function(x)
+    torch.testing.assert_close(result, torch.cat([x, 2 * x]))
+    assert rest == [7, None, "text", 2.5]
+
+
+def test_operators_that_return_lists_and_tuples_are_unpacked() -> None:
+    graph = Graph()
+    graph.input("x", 4, 4)
+    graph.call(("b0", "b1"), (layout(4, 2, stride=(4, 1)), layout(4, 2, stride=(4, 1))), aten.split.Tensor, "x", 2, 1)
+    graph.call(("b2", None), ((4,), (4,)), aten.max.dim, "x", 1)
+    function = compiled(graph, "b0", "b1", "b2")
+    x = torch.randn(4, 4)
+    for got, expected in zip(function(x), (*x.split(2, 1), x.max(1)[0]), strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_targets_that_are_no_operators_are_called() -> None:
+    graph = Graph()
+    graph.input("x", 4)
+    graph.call(("b0",), ((4,),), lambda x, by: x * by, "x", 3.0)
+    x = torch.randn(4)
+    torch.testing.assert_close(compiled(graph, "b0")(x)[0], 3 * x)
+
+
+def test_a_call_that_breaks_its_promised_layout_is_noticed() -> None:
+    graph = Graph()
+    graph.input("x", 4, 3)
+    graph.call(("b0",), ((3, 4),), aten.permute.default, "x", [1, 0])
+    with pytest.raises(VerificationError, match="b0 was promised"):
+        compiled(graph, "b0")(torch.randn(4, 3))
+
+
+def test_programs_run_as_traced_under_autocast_and_grad() -> None:
+    graph = Graph()
+    graph.input("x", 4, 4), graph.input("w", 4, 4)
+    graph.call(("b0",), ((4, 4),), aten.mm.default, "x", "w")
+    function = compiled(graph, "b0")
+    x, weight = torch.randn(4, 4), torch.nn.Parameter(torch.randn(4, 4))
+    with torch.autocast("cpu"):
+        (result,) = function(x, weight)
+    assert result.dtype == torch.float32 and not result.requires_grad
+
+
+def test_inputs_may_be_called_like_words_of_the_text() -> None:
+    graph = Graph()
+    names = ["rt", "block", "class", "kernel_0", "arena", "torch", "take", "0", "a.b", "a_b"]
+    for name in names:
+        graph.input(name, 4)
+    graph.add("call", *names)
+    graph.add("token", "call", "rt")
+    values = [torch.randn(4) for _ in names]
+    torch.testing.assert_close(compiled(graph, "token")(*values)[0], sum(values) + values[0])
+
+
+def test_overlapping_calls_from_threads_do_not_share_intermediates() -> None:
+    graph = Graph()
+    graph.input("x", 4096)
+    graph.add("b0", "x", "x")
+    graph.call(("b1",), ((4096,),), aten.sin.default, "b0")
+    graph.add("b2", "b1", "b0")
+    function = compiled(graph, "b2")
+    wrong = []
+
+    def work(seed: int) -> None:
+        x = torch.randn(4096, generator=torch.Generator().manual_seed(seed))
+        expected = (2 * x).sin() + 2 * x
+        for _ in range(200):
+            if not torch.allclose(function(x)[0], expected):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_program_called_from_within_itself_keeps_its_intermediates() -> None:
+    depth = []
+    graph = Graph()
+    graph.input("x", 8)
+    graph.add("b0", "x", "x")
+
+    def again(value: torch.Tensor) -> torch.Tensor:
+        if len(depth) < 3:
+            depth.append(1)
+            function(torch.full((8,), 100.0))
+        return value.clone()
+
+    graph.call(("b1",), ((8,),), again, "b0")
+    graph.add("b2", "b1", "b0")
+    function = compiled(graph, "b2")
+    x = torch.randn(8)
+    torch.testing.assert_close(function(x)[0], 4 * x)
+    assert len(depth) == 3
+
+
+def test_an_error_in_a_call_leaves_the_program_usable() -> None:
+    fail = [True]
+
+    def picky(value: torch.Tensor) -> torch.Tensor:
+        if fail[0]:
+            raise ValueError("on purpose")
+        return value.clone()
+
+    graph = Graph()
+    graph.input("x", 8)
+    graph.add("b0", "x", "x")
+    graph.call(("b1",), ((8,),), picky, "b0")
+    function = compiled(graph, "b1")
+    with pytest.raises(ValueError, match="on purpose"):
+        function(torch.ones(8))
+    fail[0] = False
+    assert torch.equal(function(torch.ones(8))[0], torch.full((8,), 2.0))
+
+
+def test_steady_calls_take_no_new_memory_for_intermediates() -> None:
+    graph = Graph()
+    graph.input("x", 1 << 20)
+    graph.add("b0", "x", "x")
+    graph.add("b1", "b0", "x", shifted=True)
+    function = compiled(graph, "b1")
+    x = torch.zeros(1 << 20)
+    function(x)
+    before = arena.idle_bytes()
+    for _ in range(5):
+        function(x)
+    assert arena.idle_bytes() == before > 0
+
+
+def test_the_text_runs_again_by_itself() -> None:
+    graph = Graph()
+    graph.input("x", 8)
+    graph.add("b0", "x", "x")
+    program = plan(*graph.finish("b0"))
+    text = print_host(program).text
+    namespace: dict[str, Any] = {}
+    exec(text, namespace)
+    assert namespace["KERNELS"] == ["add2_8"]
+    source = program.kernels["add2_8"].source
+    addresses = build_kernels([KernelSource(symbol, symbol, source, "cpp") for symbol in namespace["KERNELS"]])
+    x = torch.randn(8)
+    torch.testing.assert_close(execute(text, Binder(addresses, {}, {}))(x)[0], 2 * x)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, 3, -2.5, float("inf"), -float("inf"), "it's", 1 + 2j, torch.float16, torch.strided),
+        *(torch.channels_last, torch.device("cpu"), torch.device("cuda:1"), (1,), (), [1, [2.0, None]], {"a": (1, 2)}),
+    ],
+)
+def test_literals_evaluate_to_themselves(value: Any) -> None:
+    names = {"torch": torch, "inf": float("inf"), "nan": float("nan"), "device": torch.device}
+    assert eval(literal(value), names) == value
+
+
+def test_what_has_no_text_is_said_so() -> None:
+    assert literal(float("nan")) == "nan"
+    with pytest.raises(NotLiteral):
+        literal(object())

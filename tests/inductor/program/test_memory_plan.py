@@ -1,0 +1,204 @@
+"""The memory plan: when memory is taken, shared and given back; and that its verifier notices what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+import torch
+from handmade import Graph, View, layout
+
+from stator.base.errors import VerificationError
+from stator.inductor.program import plan, print_program, verify
+from stator.inductor.program.arena import ArenaLayout, lay_out
+from stator.inductor.program.in_place import may_overwrite
+from stator.inductor.program.printer import peak_bytes
+from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse
+from stator.inductor.program.verifier import verify_arena
+
+aten = torch.ops.aten
+
+
+def planned(graph: Graph, *outputs, **options) -> Program:
+    program = plan(*graph.finish(*outputs), **options)
+    verify(program)
+    return program
+
+
+def steps(program: Program, kind: type) -> list:
+    return [step for step in program.steps if isinstance(step, kind)]
+
+
+def chain(length: int, shifted: bool = False) -> Graph:
+    graph = Graph()
+    previous = graph.input("x", 1024)
+    for number in range(length):
+        previous = graph.add(f"b{number}", "x", previous, shifted=shifted)
+    return graph
+
+
+def test_a_chain_in_place_needs_one_intermediate() -> None:
+    program = planned(chain(6), "b5")
+    assert peak_bytes(program) == 4096
+    assert [step.old for step in steps(program, Reuse)] == ["b0", "b1", "b2", "b3"]
+
+
+def test_a_chain_that_reads_elsewhere_needs_two() -> None:
+    program = planned(chain(6, shifted=True), "b5")
+    assert peak_bytes(program) == 2 * 4096
+    assert all(step.old != f"b{int(step.name[1:]) - 1}" for step in steps(program, Reuse))
+
+
+def test_without_reuse_every_buffer_is_allocated_and_freed() -> None:
+    program = planned(chain(4), "b3", reuse=False)
+    assert len(steps(program, Allocate)) == 4
+    assert {step.name for step in steps(program, Free)} == {"b0", "b1", "b2"}
+
+
+def test_memory_is_taken_just_before_the_writer_and_freed_after_the_last_reader() -> None:
+    program = planned(chain(2), "b1", reuse=False)
+    assert [type(step) for step in program.steps] == [Allocate, Launch, Allocate, Launch, Free, ReturnValues]
+
+
+def test_what_the_caller_gets_is_fresh_memory() -> None:
+    graph = chain(3, shifted=True)
+    program = planned(graph, "b1", View("b2", layout(512)))
+    assert program.escaping == {"b1", "b2"}
+    assert not {step.name for step in steps(program, Reuse)} & {"b1", "b2"}
+    assert not {entry.name for entry in lay_out(program).placed} & {"b1", "b2"}
+    assert not {step.name for step in steps(program, Free)} & {"b1", "b2"}
+
+
+def test_inputs_and_constants_are_never_taken_over() -> None:
+    graph = Graph()
+    graph.input("x", 8)
+    graph.constant("c", torch.ones(8))
+    graph.add("b0", "x", "c")
+    graph.add("b1", "b0", "c")
+    program = planned(graph, "b1")
+    assert not {"x", "c"} & {step.old for step in steps(program, Reuse)}
+    assert not {"x", "c"} & {step.name for step in steps(program, Free)}
+
+
+def test_a_buffer_read_through_a_view_lives_until_then() -> None:
+    graph = Graph()
+    graph.input("x", 4, 4)
+    graph.add("b0", "x")
+    graph.add("b1", "x", "x")
+    graph.call(("b2",), ((4, 4),), aten.mm.default, "b1", View("b0", layout(4, 4, stride=(1, 4))), style="out")
+    program = planned(graph, "b2")
+    order = [step for step in program.steps if isinstance(step, (Call, Free))]
+    assert isinstance(order[0], Call) and {step.name for step in order[1:]} == {"b0", "b1"}
+
+
+def test_results_that_may_be_views_keep_their_base_alive() -> None:
+    graph = Graph()
+    graph.input("x", 4, 4)
+    graph.add("b0", "x")
+    graph.call(("b1",), ((16,),), aten.reshape.default, "b0", [16])
+    graph.add("b2", "x", "x")
+    graph.add("b3", "b1")
+    program = planned(graph, "b3")
+    order = [getattr(step, "name", getattr(step, "kernel", None)) for step in program.steps]
+    assert order.index("b0", 1) > order.index("add1_16") and not steps(program, Reuse)
+
+
+def test_a_result_that_may_be_a_view_and_leaves_takes_its_base_out_of_the_arena() -> None:
+    graph = Graph()
+    graph.input("x", 4, 4)
+    graph.add("b0", "x")
+    graph.call(("b1",), ((16,),), aten.reshape.default, "b0", [16])
+    program = planned(graph, "b1")
+    assert "b0" in program.escaping and lay_out(program).placed == ()
+
+
+def test_a_buffer_that_changes_an_input_needs_no_memory() -> None:
+    graph = Graph()
+    graph.input("x", 8)
+    graph.add("b0", "x", mutates="x")
+    program = planned(graph, "x")
+    assert [type(step) for step in program.steps] == [Launch, ReturnValues]
+
+
+def test_a_much_larger_dead_buffer_is_not_wasted_on_a_small_one() -> None:
+    graph = Graph()
+    graph.input("x", 4096)
+    graph.input("y", 16)
+    graph.add("large", "x")
+    graph.add("used", "large", "x", shifted=True)
+    graph.add("small", "y")
+    graph.add("out", "small", "y")
+    program = planned(graph, "used", "out")
+    assert steps(program, Reuse) == []
+
+
+def test_identical_kernels_appear_once() -> None:
+    program = planned(chain(6), "b5")
+    assert list(program.kernels) == ["add2_1024"] and len(steps(program, Launch)) == 6
+
+
+def test_in_place_is_refused_across_dtypes_of_different_width() -> None:
+    graph = chain(2)
+    program = planned(graph, "b1")
+    group = graph.steps[1]
+    old, new = program.buffers["b0"], program.buffers["b1"]
+    assert may_overwrite(group, old, new)
+    wider = dataclasses.replace(new, layout=dataclasses.replace(new.layout, dtype=torch.float64))
+    assert not may_overwrite(group, old, wider)
+
+
+def test_random_graphs_keep_the_rules_and_never_need_more_than_without_reuse() -> None:
+    for seed in range(60):
+        draw = random.Random(seed)
+        graph = Graph()
+        made = [graph.input("x", 64), graph.input("y", 64)]
+        for number in range(draw.randrange(1, 25)):
+            reads = [draw.choice(made) for _ in range(draw.randrange(1, 4))]
+            made.append(graph.add(f"b{number}", *reads, shifted=draw.random() < 0.5))
+        outputs = draw.sample(made, draw.randrange(1, min(4, len(made))))
+        with_reuse = planned(graph, *outputs)
+        without = planned(graph, *outputs, reuse=False)
+        assert peak_bytes(with_reuse) <= peak_bytes(without)
+        assert lay_out(with_reuse).bytes <= lay_out(without).naive_bytes
+
+
+def broken(program: Program, *changed) -> Program:
+    return dataclasses.replace(program, steps=changed)
+
+
+def test_the_verifier_notices_each_kind_of_mistake() -> None:
+    program = planned(chain(3, shifted=True), "b2", reuse=False)
+    a0, l0, a1, l1, f0, a2, l2, f1, result = program.steps
+    reuse = Reuse("b2", "b0", a2.layout)
+    mistakes = {
+        "no memory": (l0, result),
+        "b0 is used": (a0, l0, a1, Free("b0"), l1, f1, a2, l2, result),
+        "b0 has memory already": (a0, a0, l0, a1, l1, f0, a2, l2, f1, result),
+        "must end by returning": program.steps[:-1],
+        "there is no kernel": (a0, dataclasses.replace(l0, kernel="other"), result),
+        "the caller gets to see": (a0, l0, a1, l1, reuse, l2, f1, result),
+        "not this program's": (a0, l0, a1, l1, Reuse("b2", "x", a2.layout), l2, result),
+        "b2 is used": (a0, l0, a1, l1, result),
+    }
+    for message, steps_ in mistakes.items():
+        with pytest.raises(VerificationError, match=message):
+            verify(broken(program, *steps_))
+
+
+def test_the_verifier_notices_overlap_in_the_arena() -> None:
+    program = planned(chain(3, shifted=True), "b2")
+    good = lay_out(program)
+    verify_arena(program, good)
+    bad = tuple(dataclasses.replace(entry, offset=0) for entry in good.placed)
+    with pytest.raises(VerificationError, match="overlaps"):
+        verify_arena(program, ArenaLayout(bad, good.bytes, good.naive_bytes))
+    with pytest.raises(VerificationError, match="behind the end"):
+        verify_arena(program, ArenaLayout(good.placed, 64, good.naive_bytes))
+
+
+def test_the_printed_program_states_its_memory() -> None:
+    text = print_program(planned(chain(4), "b3"))
+    assert "4,096 bytes live at most" in text and "12,288 without reuse" in text
+    assert "reuse    b1: float32[1024] stride [1] in the memory of b0" in text
+    assert text.splitlines()[-1].endswith("return   b3")

@@ -1,0 +1,207 @@
+"""Building kernels: sharing, caching, damaged caches, compile errors, missing compilers, one OpenMP runtime."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from stator.base import counters
+from stator.base.errors import CompileError, MissingToolchain
+from stator.runtime import build, toolchain
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATOR_CACHE_DIR", str(tmp_path / "cache"))
+    build.forget_loaded()
+    counters.clear()
+
+
+def kernel(symbol: str, value: int) -> SimpleNamespace:
+    text = f'extern "C" void {symbol}(void *const *p) {{ *(long long *)p[0] = {value}; }}'
+    return SimpleNamespace(symbol=symbol, source=text)
+
+
+def run(address: int) -> int:
+    result = ctypes.c_int64(-1)
+    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(result))
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(ctypes.addressof(pointers))
+    return result.value
+
+
+def test_each_symbol_leads_to_its_own_kernel() -> None:
+    addresses = build.build_kernels([kernel(f"k{value}", value) for value in range(5)])
+    assert {name: run(address) for name, address in addresses.items()} == {f"k{value}": value for value in range(5)}
+
+
+def test_no_kernels_need_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    assert build.build_kernels([]) == {}
+
+
+def test_a_kernel_asked_for_twice_is_compiled_once() -> None:
+    build.build_kernels([kernel("a", 1), kernel("a", 1)])
+    build.build_kernels([kernel("a", 1)])
+    assert counters.counts["kernels.compiled"] == 1
+
+
+def test_another_set_that_shares_kernels_compiles_only_the_rest() -> None:
+    build.build_kernels([kernel("a", 1), kernel("b", 2)])
+    build.forget_loaded()
+    addresses = build.build_kernels([kernel("b", 2), kernel("c", 3)])
+    assert counters.counts["kernels.compiled"] == 3
+    assert run(addresses["b"]) == 2 and run(addresses["c"]) == 3
+
+
+def test_a_changed_kernel_of_the_same_name_is_another_kernel() -> None:
+    first = build.build_kernels([kernel("a", 1)])["a"]
+    second = build.build_kernels([kernel("a", 2)])["a"]
+    assert (run(first), run(second)) == (1, 2)
+
+
+def test_two_kernels_of_one_name_are_refused() -> None:
+    with pytest.raises(CompileError, match="both called a"):
+        build.build_kernels([kernel("a", 1), kernel("a", 2)])
+
+
+@pytest.mark.parametrize("damage", ["truncate", "empty", "garbage", "remove"])
+def test_a_damaged_cache_is_built_again(damage: str) -> None:
+    build.build_kernels([kernel("a", 1)])
+    cache = build.current_cache()
+    (unit,) = cache.units.iterdir()
+    data = unit.read_bytes()
+    unit.unlink()
+    if damage != "remove":
+        unit.write_bytes({"truncate": data[: len(data) // 2], "empty": b"", "garbage": b"x" * len(data)}[damage])
+    build.forget_loaded()
+    assert run(build.build_kernels([kernel("a", 1)])["a"]) == 1
+    assert counters.counts["kernels.compiled"] == 2
+
+
+def test_a_compile_error_names_the_kernel_and_keeps_the_source() -> None:
+    with pytest.raises(CompileError, match="broken") as caught:
+        build.build_kernels([SimpleNamespace(symbol="broken", source='extern "C" void broken() { oops; }')])
+    assert "oops" in str(caught.value)
+    kept = build.current_cache().folder / "rejected.cpp"
+    assert str(kept) in str(caught.value) and "oops" in kept.read_text()
+
+
+def test_a_source_without_its_entry_point_is_refused() -> None:
+    with pytest.raises(CompileError, match="does not define its entry point absent"):
+        build.build_kernels([SimpleNamespace(symbol="absent", source="static int unused;")])
+
+
+def test_a_missing_compiler_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    with pytest.raises(MissingToolchain, match=r"/nowhere/c\+\+.*(\n.*)?Install"):
+        build.build_kernels([kernel("a", 1)])
+
+
+def test_without_any_compiler_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingToolchain, match="apt-get install"):
+        build.build_kernels([kernel("a", 1)])
+
+
+def fake_compiler(folder: Path, body: str) -> str:
+    path = folder / "fake-c++"
+    path.write_text("#!/bin/sh\n" + body)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_compiler_that_builds_nothing_is_a_missing_toolchain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    only_version = '[ "$1" = --version ] && echo fake 1.0 && exit 0\necho "no cc1plus here" >&2\nexit 1\n'
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path, only_version))
+    with pytest.raises(MissingToolchain, match="no cc1plus here"):
+        build.build_kernels([kernel("a", 1)])
+
+
+def test_a_compiler_that_does_not_know_march_native_is_used_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    picky = 'for word in "$@"; do case "$word" in -m*=native) echo "bad option $word" >&2; exit 1;; esac; done\n'
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path, picky + f'exec {" ".join(toolchain.find_compiler())} "$@"\n'))
+    assert run(build.build_kernels([kernel("a", 7)])["a"]) == 7
+    assert toolchain.find_toolchain(build.current_cache().notes).native == ()
+    toolchain._found.clear()  # as in another process: it is remembered on disk
+    assert toolchain.find_toolchain(build.current_cache().notes).native == ()
+
+
+def test_units_are_balanced_and_keep_every_kernel() -> None:
+    wanted = [build._Wanted(f"k{n}", "x" * length, str(n)) for n, length in enumerate((9000, 100, 4000, 5000, 200))]
+    units = build.partition(wanted, 2)
+    assert sorted(kernel.symbol for unit in units for kernel in unit) == [f"k{n}" for n in range(5)]
+    lengths = [sum(len(kernel.source) for kernel in unit) for unit in units]
+    assert max(lengths) - min(lengths) <= 1000
+    assert len(build.partition(wanted[1:2], 8)) == 1
+
+
+_CHILD = """
+import sys
+from types import SimpleNamespace
+from stator.base import counters
+from stator.runtime import build
+text = 'extern "C" void k{0}(void *const *p) {{ *(long long *)p[0] = {0}; }}'
+build.build_kernels([SimpleNamespace(symbol=f"k{n}", source=text.format(n)) for n in range(4)])
+print(counters.counts["kernels.compiled"])
+"""
+
+
+def test_processes_share_the_cache_and_may_build_at_once() -> None:
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", _CHILD], stdout=subprocess.PIPE, text=True)
+
+    together = [start() for _ in range(2)]
+    assert all(child.communicate(timeout=120)[0].strip() in ("0", "4") for child in together)
+    assert start().communicate(timeout=120)[0].strip() == "0"
+
+
+_OPENMP_CHILD = """
+import ctypes, os, threading
+from types import SimpleNamespace
+import torch
+from stator.runtime import build, launch
+text = '''
+extern "C" int omp_get_num_threads();
+extern "C" void count(void *const *p) {
+#pragma omp parallel
+    {
+#pragma omp master
+        *(long long *)p[0] = omp_get_num_threads();
+    }
+}
+'''
+address = build.build_kernels([SimpleNamespace(symbol="count", source=text)])["count"]
+kernel = launch.make_kernel(address, 1, "count")
+seen = []
+def run():
+    result = torch.zeros(1, dtype=torch.int64)
+    kernel(result)
+    seen.append(int(result))
+for threads in (1, 3, 2):
+    torch.set_num_threads(threads)
+    run()
+other = threading.Thread(target=run)  # a thread torch has not met yet
+other.start()
+other.join()
+with open("/proc/self/maps") as maps:
+    loaded = {os.path.realpath(line.split()[-1]) for line in maps if "omp" in os.path.basename(line.split()[-1])}
+print(seen, len(loaded))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_kernels_use_torchs_openmp_and_its_number_of_threads() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "4"}
+    answer = subprocess.run([sys.executable, "-c", _OPENMP_CHILD], capture_output=True, text=True, env=environment)
+    assert answer.stdout.strip() == "[1, 3, 2, 2] 1", answer.stderr
