@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 
@@ -88,6 +89,6 @@ def _verify_elementwise(body: LoopBody, position: int, op: Op, operands: list[to
         _fail(body, position, "operands must not be bool")
 
 
-def _fail(body: LoopBody, position: int | None, reason: str) -> None:
+def _fail(body: LoopBody, position: int | None, reason: str) -> NoReturn:
     where = "" if position is None else f" at %{position} ({body.ops[position].name})"
     raise VerificationError(f"loop body{where}: {reason}\n{print_body(body)}")

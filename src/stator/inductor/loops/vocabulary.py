@@ -126,7 +126,40 @@ ELEMENTWISE = frozenset(name for name, info in VOCABULARY.items() if info.result
 
 # Dearer than a handful of multiplications: recomputing one costs more than reading a stored value.
 HEAVY = frozenset(
-    ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "lgamma", "pow", "atan2", "hypot", "fmod", "mod", "floor_div", "trunc_div", "rand", "randn"]
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "sigmoid",
+        "lgamma",
+        "pow",
+        "atan2",
+        "hypot",
+        "fmod",
+        "mod",
+        "floor_div",
+        "trunc_div",
+        "rand",
+        "randn",
+    ]
 )
 
 REDUCTIONS = {

@@ -1,0 +1,77 @@
+"""Merging of adjacent loops whose every index moves through them as through one. A pass over frozen bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stator.shapes.expr import ZERO, Expr, FloorDiv, Mod, Symbol, loop_ranges, simplify
+
+from .body import LoopBody
+
+
+def collapse(body: LoopBody) -> LoopBody:
+    """The same body with loops of one iteration dropped and contiguous neighbours merged, outer and reduced apart."""
+    indices = body.indices
+    variables, ranges, indices = _merge(body.vars, body.ranges, indices)
+    reduced, reduced_ranges, indices = _merge(body.reduction_vars, body.reduction_ranges, indices)
+    if indices is body.indices and variables == body.vars and reduced == body.reduction_vars:
+        return body
+    if body.reduction_vars and not reduced:
+        # reduce() needs a loop to reduce over, be it of one iteration
+        reduced, reduced_ranges = body.reduction_vars[-1:], body.reduction_ranges[-1:]
+    limits = loop_ranges((*variables, *reduced), (*ranges, *reduced_ranges))
+    for at, op in enumerate(body.ops):
+        if op.name == "indirect":
+            limits[Symbol(f"indirect{at}")] = (0, max(op.args[1] - 1, 0))  # type: ignore[operator]
+    simplified = tuple(simplify(index, limits) for index in indices)
+    return LoopBody(variables, ranges, reduced, reduced_ranges, simplified, body.ops)
+
+
+def _merge(
+    variables: tuple[Symbol, ...], ranges: tuple[int, ...], indices: tuple[Expr, ...]
+) -> tuple[tuple[Symbol, ...], tuple[int, ...], tuple[Expr, ...]]:
+    single = {symbol: ZERO for symbol, size in zip(variables, ranges, strict=True) if size == 1}
+    if single:
+        indices = tuple(index.substitute(single) for index in indices)
+    kept: list[tuple[Symbol, int]] = []
+    for inner, size in zip(reversed(variables), reversed(ranges), strict=True):
+        if inner in single:
+            continue
+        if kept and 0 not in (size, kept[-1][1]):
+            # `inner` is now the loop around kept[-1]
+            last, extent = kept[-1]
+            if all(_moves_as_one(index, inner, last, extent) for index in indices):
+                indices = tuple(index.substitute({inner: ZERO}) for index in indices)
+                kept[-1] = (last, size * extent)
+                continue
+        kept.append((inner, size))
+    kept.reverse()
+    return tuple(symbol for symbol, _ in kept), tuple(size for _, size in kept), indices
+
+
+def _moves_as_one(index: Expr, outer: Symbol, inner: Symbol, extent: int) -> bool:
+    """Is `index` a function of extent*outer + inner?"""
+    if outer not in index.symbols and inner not in index.symbols:
+        return True
+    outside = inside = 0
+    for monomial, value in index.terms().items():
+        if not any(outer in atom.symbols or inner in atom.symbols for atom in monomial):
+            continue
+        if len(monomial) != 1:
+            return False
+        atom = monomial[0]
+        if atom is outer:
+            outside = value
+        elif atom is inner:
+            inside = value
+        elif isinstance(atom, FloorDiv | Mod):
+            if not isinstance(atom.denominator, int) or not _moves_as_one(atom.numerator, outer, inner, extent):
+                return False
+        else:
+            return False
+    return outside == extent * inside
+
+
+def moves_as_one(indices: Sequence[Expr], outer: Symbol, inner: Symbol, extent: int) -> bool:
+    """May the loops `outer` and `inner` (of `extent` iterations) of a body with these indices become one?"""
+    return all(_moves_as_one(index, outer, inner, extent) for index in indices)

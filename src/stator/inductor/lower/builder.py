@@ -1,0 +1,327 @@
+"""The buffers and nodes of a graph under construction: realising tensors, emitting loops and library calls.
+
+What lowerings are given. Knows no operator; thresholds are in heuristics.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stator.inductor.buffers import Buffer, Extern, Layout, Loops, View
+from stator.inductor.loops.body import LoopBody, Ref
+from stator.inductor.loops.collapse import collapse
+from stator.inductor.loops.handler import freeze
+from stator.prims.layout import broadcast_shapes, contiguous_strides, elementwise_strides, is_dense, preserved_strides
+from stator.prims.record import TensorMeta
+from stator.shapes.expr import ExprLike, Symbol
+
+from .tensor import Computed, Index, Stored, Strides, Tensor, Viewed
+
+_LOOP_SYMBOLS = tuple(Symbol(f"i{at}") for at in range(16))
+_REDUCTION_SYMBOLS = tuple(Symbol(f"r{at}") for at in range(16))
+
+
+class Builder:
+    """Collects buffers and nodes. `node`, `origin` (its name), `target` and `meta` are the FX node being lowered."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[str, Buffer] = {}
+        self.nodes: list[Loops | Extern] = []
+        self.inputs: list[str] = []
+        self.origin = ""
+        self.target = ""
+        self.node: Any = None
+        self.meta: Any = None
+        self._count = 0
+
+    # ---- memory
+
+    def add_input(self, name: str, meta: TensorMeta) -> Tensor:
+        self.inputs.append(name)
+        return self._add(name, meta.shape, meta.stride, meta.dtype, meta.device, "input", offset=meta.offset)
+
+    def add_constant(self, value: torch.Tensor, name: str) -> Tensor:
+        return self._add(
+            name, tuple(value.shape), tuple(value.stride()), value.dtype, value.device, "constant", value=value
+        )
+
+    def new_buffer(self, shape: Sequence[int], strides: Strides, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Uninitialised memory; whoever asks must emit a node that fills it."""
+        name = f"buf{self._count}"
+        self._count += 1
+        return self._add(name, tuple(shape), strides, dtype, device, "computed")
+
+    def _add(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        strides: Strides,
+        dtype: torch.dtype,
+        device: torch.device,
+        kind: str,
+        value: Any = None,
+        offset: int = 0,
+    ) -> Tensor:
+        self.buffers[name] = Buffer(name, Layout(shape, strides, dtype, device, offset), kind, value)
+        return Tensor(shape, dtype, device, Stored(name, strides))
+
+    def dtype_of(self, buffer: str) -> torch.dtype:
+        return self.buffers[buffer].layout.dtype
+
+    # ---- closures
+
+    def computed(
+        self,
+        inner: Callable[[Any, Index], Ref],
+        operands: Sequence[Tensor],
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        heavy: bool = False,
+    ) -> Tensor:
+        """An unevaluated tensor that reads `operands`; its layout follows theirs."""
+        shape = tuple(shape)
+        work = frozenset((self.origin,)).union(*[operand.work for operand in operands])
+        reads = frozenset[str]().union(*[operand.reads for operand in operands])
+        heavy = heavy or any(operand.heavy for operand in operands)
+        strides, deviates = follow_layout(shape, operands)
+        return Tensor(shape, dtype, device, Computed(inner, work, reads, heavy), strides, deviates)
+
+    def pointwise(
+        self,
+        function: Callable[..., Ref],
+        operands: Sequence[Tensor],
+        dtype: torch.dtype,
+        *,
+        heavy: bool = False,
+    ) -> Tensor:
+        """`function(ops, *values)` for operands broadcast against each other; it must give a value of `dtype`."""
+        shape: tuple[int, ...] = ()
+        for operand in operands:
+            shape = broadcast_shapes(shape, operand.shape)
+        plans = [_broadcast_plan(operand.shape, shape) for operand in operands]
+        pairs = list(zip(operands, plans, strict=True))
+
+        def inner(ops: Any, index: Index) -> Ref:
+            return function(ops, *[t.load(ops, index if plan is None else _planned(index, plan)) for t, plan in pairs])
+
+        return self.computed(inner, operands, shape, dtype, operands[0].device, heavy=heavy)
+
+    # ---- realising
+
+    def realize(self, tensor: Tensor) -> Stored | None:
+        """Put the elements into memory, unless they are there. None: loads go through an index map over memory."""
+        stored = tensor.resolved()
+        if stored is not None:
+            return stored
+        source = tensor.source
+        if isinstance(source, Viewed):
+            if source.base.numel <= tensor.numel:
+                self.realize(source.base)
+                return tensor.resolved()
+            return self.materialize(tensor)
+        return self.materialize(tensor)
+
+    def materialize(self, tensor: Tensor, strides: Strides | None = None) -> Stored:
+        """Store the tensor in a buffer of its own with these strides (its own layout by default)."""
+        if strides is None:
+            strides = preserved_strides(tensor.shape, tensor.strides)
+        target = self.new_buffer(tensor.shape, strides, tensor.dtype, tensor.device)
+        self.store(target, tensor)
+        tensor.source, tensor.strides = target.source, strides
+        return target.source  # type: ignore[return-value]
+
+    def copy(self, tensor: Tensor, strides: Strides) -> Tensor:
+        """A new buffer with the tensor's elements under these strides."""
+        target = self.new_buffer(tensor.shape, strides, tensor.dtype, tensor.device)
+        self.store(target, tensor)
+        return target
+
+    def store(self, target: Tensor, value: Tensor) -> None:
+        """Emit loops that write `value` into `target`, which is (part of) a buffer and has the same shape."""
+        memory: Stored = target.source  # type: ignore[assignment]
+        order = loop_order(target.shape, memory.strides)
+        variables, index = loop_variables(order, target.shape)
+
+        def body(ops: Any) -> None:
+            ops.store(memory.buffer, linear(memory, index), value.load(ops, index))
+
+        frozen = self.freeze(body, variables, tuple(target.shape[dim] for dim in order))
+        self.emit((memory.buffer,), frozen, value.work)
+
+    def freeze(
+        self,
+        body: Callable[[Any], None],
+        variables: tuple[Symbol, ...],
+        ranges: tuple[int, ...],
+        reduced: tuple[Symbol, ...] = (),
+        reduced_ranges: tuple[int, ...] = (),
+    ) -> LoopBody:
+        return collapse(freeze(body, variables, ranges, reduced, reduced_ranges, self.dtype_of))
+
+    def emit(self, outputs: tuple[str, ...], body: LoopBody, work: frozenset[str]) -> None:
+        self.nodes.append(Loops(outputs, body, tuple(sorted(work | {self.origin}))))
+
+    def store_together(self, values: Sequence[Tensor]) -> None:
+        """Materialise several tensors of one shape and layout by a single pass over them."""
+        targets = [self.new_buffer(value.shape, value.strides, value.dtype, value.device) for value in values]
+        shape, strides = values[0].shape, values[0].strides
+        order = loop_order(shape, strides)
+        variables, index = loop_variables(order, shape)
+        names = [target.source.buffer for target in targets]  # type: ignore[union-attr]
+
+        def body(ops: Any) -> None:
+            for target, value in zip(targets, values, strict=True):
+                memory: Stored = target.source  # type: ignore[assignment]
+                ops.store(memory.buffer, linear(memory, index), value.load(ops, index))
+
+        frozen = self.freeze(body, variables, tuple(shape[dim] for dim in order))
+        work = frozenset[str]().union(*[value.work for value in values])
+        self.emit(tuple(names), frozen, work)
+        for target, value in zip(targets, values, strict=True):
+            value.source = target.source
+
+    # ---- reductions
+
+    def reduction(
+        self,
+        compute: Callable[[Any, Index], Sequence[Ref]],
+        operands: Sequence[Tensor],
+        shape: Sequence[int],
+        dims: Sequence[int],
+        dtypes: Sequence[torch.dtype],
+    ) -> list[Tensor]:
+        """Emit one reduction over `dims` of an index space of `shape`.
+
+        `compute(ops, index)` loads, reduces and returns one value per dtype. Results have the reduced dims as size 1.
+        """
+        shape, reduced = tuple(shape), set(dims)
+        kept_shape = tuple(1 if dim in reduced else size for dim, size in enumerate(shape))
+        hint, _ = follow_layout(shape, operands)
+        order = sorted(
+            (dim for dim, size in enumerate(shape) if size != 1 or dim in reduced), key=lambda dim: -hint[dim]
+        )
+        outer = [dim for dim in order if dim not in reduced]
+        inner = [dim for dim in order if dim in reduced]
+        strides = _dense_in_order(kept_shape, outer)
+        device = operands[0].device
+        targets = [self.new_buffer(kept_shape, strides, dtype, device) for dtype in dtypes]
+        index: list[ExprLike] = [0] * len(shape)
+        for at, dim in enumerate(outer):
+            index[dim] = _LOOP_SYMBOLS[at]
+        for at, dim in enumerate(inner):
+            index[dim] = _REDUCTION_SYMBOLS[at]
+        where = tuple(index)
+        stored_at = tuple(0 if dim in reduced else index[dim] for dim in range(len(shape)))
+
+        def body(ops: Any) -> None:
+            for target, value in zip(targets, compute(ops, where), strict=True):
+                memory: Stored = target.source  # type: ignore[assignment]
+                ops.store(memory.buffer, linear(memory, stored_at), value)
+
+        frozen = self.freeze(
+            body,
+            _LOOP_SYMBOLS[: len(outer)],
+            tuple(shape[dim] for dim in outer),
+            _REDUCTION_SYMBOLS[: len(inner)],
+            tuple(shape[dim] for dim in inner),
+        )
+        names = tuple(target.source.buffer for target in targets)  # type: ignore[union-attr]
+        self.emit(names, frozen, frozenset().union(*[operand.work for operand in operands]))
+        return targets
+
+    # ---- library calls
+
+    def argument(self, tensor: Tensor, strides: Strides | None = None) -> str | View:
+        """A tensor as an argument of a library call: a buffer's name, or a View; with exactly `strides` if given."""
+        stored = self.realize(tensor)
+        if stored is None or (strides is not None and not same_strides(tensor.shape, stored.strides, strides)):
+            if strides is None:
+                strides = contiguous_strides(tensor.shape)
+            if not is_dense(tensor.shape, strides):
+                strides = preserved_strides(tensor.shape, strides)
+            stored = self.copy(tensor, strides).source  # type: ignore[assignment]
+        return self.reference(tensor, stored)  # type: ignore[arg-type]
+
+    def reference(self, tensor: Tensor, stored: Stored) -> str | View:
+        layout = self.buffers[stored.buffer].layout
+        if layout.size == tensor.shape and layout.stride == stored.strides and stored.offset == 0:
+            return stored.buffer
+        return View(stored.buffer, Layout(tensor.shape, stored.strides, tensor.dtype, tensor.device, stored.offset))
+
+    def extern(
+        self,
+        target: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        metas: Sequence[TensorMeta | None],
+        style: str = "returns",
+    ) -> list[Tensor | None]:
+        """Emit a library call whose outputs have the given layouts; arguments are already buffers, Views or values."""
+        outputs = [
+            None if meta is None else self.new_buffer(meta.shape, meta.stride, meta.dtype, meta.device)
+            for meta in metas
+        ]
+        names = tuple(None if output is None else output.source.buffer for output in outputs)  # type: ignore[union-attr]
+        self.nodes.append(Extern(names, target, tuple(args), kwargs, style, (), (self.origin,)))
+        return outputs
+
+
+def follow_layout(shape: tuple[int, ...], operands: Sequence[Tensor]) -> tuple[Strides, bool]:
+    """Strides of a result: those of an operand of full shape whose layout was decided here, else as eager would."""
+    for operand in operands:
+        if operand.deviates and operand.shape == shape:
+            return preserved_strides(shape, operand.strides), True
+    return elementwise_strides(shape, [(operand.shape, operand.strides) for operand in operands]), False
+
+
+def loop_variables(order: Sequence[int], shape: Sequence[int]) -> tuple[tuple[Symbol, ...], Index]:
+    """Loop symbols, outermost first, for dimensions taken in `order`; and the index tuple made of them."""
+    index: list[ExprLike] = [0] * len(shape)
+    for at, dim in enumerate(order):
+        index[dim] = _LOOP_SYMBOLS[at]
+    return _LOOP_SYMBOLS[: len(order)], tuple(index)
+
+
+def loop_order(shape: Sequence[int], strides: Strides) -> list[int]:
+    """Dimensions of more than one element, the largest stride (the outermost loop) first."""
+    return sorted((dim for dim, size in enumerate(shape) if size != 1), key=lambda dim: -strides[dim])
+
+
+def linear(memory: Stored, index: Index) -> ExprLike:
+    position: Any = memory.offset
+    for at, stride in zip(index, memory.strides, strict=True):
+        position = at * stride + position
+    return position
+
+
+def same_strides(shape: Sequence[int], first: Strides, second: Strides) -> bool:
+    """Do both address the same elements? Strides of dimensions of size one do not matter, nor those of no elements."""
+    if first == second or 0 in shape:
+        return True
+    return all(a == b or size == 1 for size, a, b in zip(shape, first, second, strict=True))
+
+
+def _dense_in_order(shape: tuple[int, ...], order: Sequence[int]) -> Strides:
+    strides = [1] * len(shape)
+    running = 1
+    for dim in reversed(order):
+        strides[dim] = running
+        running *= max(shape[dim], 1)
+    return tuple(strides)
+
+
+def _broadcast_plan(own: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """For each own dimension, which position of the full index to take (-1: zero); None when nothing changes."""
+    if own == shape:
+        return None
+    missing = len(shape) - len(own)
+    return tuple(-1 if size == 1 and shape[missing + at] != 1 else missing + at for at, size in enumerate(own))
+
+
+def _planned(index: Index, plan: tuple[int, ...]) -> Index:
+    return tuple([0 if at < 0 else index[at] for at in plan])

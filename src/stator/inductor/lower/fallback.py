@@ -1,0 +1,63 @@
+"""Library calls for operators that have no lowering, or not for the case at hand: exact, never fused, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base.counters import count
+from stator.base.errors import CompileError
+from stator.prims.record import TensorMeta
+
+from .builder import Builder
+from .tensor import Tensor
+
+
+def call_library(builder: Builder, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Call the node's own target on arguments that have the strides eager gives them. Counted by name."""
+    target = _without_aliasing(node.target)
+    count(f"inductor_fallback:{node.target}")
+    given = _arguments(builder, list(node.args), list(args))
+    named = dict(zip(kwargs, _arguments(builder, list(node.kwargs.values()), list(kwargs.values())), strict=True))
+    return library_results(builder, target, given, named, node.meta["val"])
+
+
+def library_results(builder: Builder, target: Any, args: Sequence[Any], kwargs: dict[str, Any], meta: Any) -> Any:
+    """Emit a call that returns what `meta` says: one tensor, or a tuple or list with tensors in it."""
+    if isinstance(meta, TensorMeta):
+        return builder.extern(target, args, kwargs, [meta])[0]
+    if isinstance(meta, tuple | list):
+        metas = [part if isinstance(part, TensorMeta) else None for part in meta]
+        outputs = builder.extern(target, args, kwargs, metas)
+        return [output if isinstance(part, TensorMeta) else part for output, part in zip(outputs, meta, strict=True)]
+    raise CompileError("inductor", f"{target} gives {meta!r}, which is not known before it runs")
+
+
+def _arguments(builder: Builder, nodes: list[Any], values: list[Any]) -> list[Any]:
+    result: list[Any] = []
+    for node, value in zip(nodes, values, strict=True):
+        if isinstance(value, Tensor):
+            result.append(builder.argument(value, node.meta["val"].stride))
+        elif isinstance(value, list) and isinstance(node, tuple | list):
+            result.append(_arguments(builder, list(node), value))
+        else:
+            result.append(value)
+    return result
+
+
+def _without_aliasing(target: Any) -> Any:
+    """The overload itself, or its copying twin when its result would share memory with an argument."""
+    schema = target._schema
+    if not any(part.alias_info is not None for part in schema.returns):
+        return target
+    if any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments):
+        raise CompileError("inductor", f"{target} mutates its argument; graphs given to lowering must not")
+    name = schema.name.removeprefix("aten::")
+    twin = getattr(torch.ops.aten, f"{name}_copy", None)
+    overload = getattr(twin, target._overloadname, None) if twin is not None else None
+    if overload is None:
+        raise CompileError("inductor", f"{target} gives a view, and has no lowering")
+    return overload

@@ -1,0 +1,162 @@
+"""From an ATen FX graph to buffers and nodes: one walk over the graph, node by node. Knows no particular operator."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base.errors import CompileError, StatorError
+from stator.inductor.buffers import Lowered
+from stator.prims.record import TensorMeta
+
+from .builder import Builder
+from .fallback import call_library
+from .heuristics import store_before_reuse, too_large
+from .registry import lowerings, view_targets
+from .tensor import Tensor
+
+_PLAIN_DTYPES = frozenset(
+    (
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    )
+)
+
+
+def lower(gm: fx.GraphModule) -> Lowered:
+    """Lower a functional ATen graph whose nodes carry `meta["val"]`. Raises CompileError naming the node."""
+    return _Walk(gm).run()
+
+
+class _Walk:
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm = gm
+        self.builder = Builder()
+        self.values: dict[fx.Node, Any] = {}
+        self.uses: dict[fx.Node, int] = {}
+        self.outputs: list[Any] = []
+
+    def run(self) -> Lowered:
+        for node in self.gm.graph.nodes:
+            try:
+                _HANDLERS[node.op](self, node)
+            except StatorError:
+                raise
+            except Exception as error:
+                text = f"lowering of {node.format_node()} failed: {type(error).__name__}: {error}"
+                raise CompileError("inductor", text) from error
+        builder = self.builder
+        return Lowered(builder.buffers, builder.nodes, builder.inputs, self.outputs)
+
+    def placeholder(self, node: fx.Node) -> None:
+        meta = node.meta["val"]
+        if not isinstance(meta, TensorMeta):
+            raise CompileError("inductor", f"the graph's input {node.name} is {meta!r}, not a tensor")
+        self.values[node] = self.builder.add_input(node.name, meta)
+
+    def get_attr(self, node: fx.Node) -> None:
+        value: Any = self.gm
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise CompileError("inductor", f"the attribute {node.target} is {type(value).__name__}, not a tensor")
+        self.values[node] = self.builder.add_constant(value, node.name)
+
+    def call_function(self, node: fx.Node) -> None:
+        builder = self.builder
+        if node.target is operator.getitem:
+            self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
+            return
+        builder.node, builder.origin, builder.target = node, node.name, str(node.target)
+        builder.meta = node.meta["val"]
+        args, kwargs = self.mapped(node.args), self.mapped(node.kwargs)
+        lowering = lowerings.get(node.target)  # type: ignore[arg-type]
+        result = NotImplemented
+        if lowering is not None and _is_plain(args, builder.meta):
+            result = lowering(builder, *args, **kwargs)
+        if result is NotImplemented:
+            result = call_library(builder, node, args, kwargs)
+        self.values[node] = result
+        self.store_if_worthwhile(node, result)
+
+    def output(self, node: fx.Node) -> None:
+        flat = node.args[0]
+        if not isinstance(flat, tuple | list):
+            flat = (flat,)
+        for value in flat:
+            self.outputs.append(self.result(value) if isinstance(value, fx.Node) else value)
+
+    def result(self, node: fx.Node) -> Any:
+        """A graph output: memory with exactly the strides eager promises."""
+        value, meta = self.values[node], node.meta["val"]
+        if not isinstance(value, Tensor):
+            return value
+        self.builder.origin = node.name
+        if value.copies:
+            value = self.builder.copy(value, meta.stride)
+        elif value.resolved() is None and value.root is value:
+            self.builder.materialize(value, meta.stride)
+        return self.builder.argument(value, meta.stride)
+
+    def mapped(self, arguments: Any) -> Any:
+        if isinstance(arguments, fx.Node):
+            return self.values[arguments]
+        if isinstance(arguments, tuple | list):
+            return [self.mapped(item) for item in arguments]
+        if isinstance(arguments, dict):
+            return {name: self.mapped(item) for name, item in arguments.items()}
+        return arguments
+
+    def store_if_worthwhile(self, node: fx.Node, result: Any) -> None:
+        for value in result if isinstance(result, list | tuple) else (result,):
+            if not isinstance(value, Tensor):
+                continue
+            root = value.root
+            if root.resolved() is not None:
+                continue
+            size = len(root.reads), len(root.work)
+            if too_large(*size) or (store_before_reuse(*size, root.heavy) and root.reads and self.used(node) > 1):
+                self.builder.realize(root)
+
+    def used(self, node: fx.Node) -> int:
+        """How many nodes compute with this value, counting through views."""
+        found = self.uses.get(node)
+        if found is None:
+            found = 0
+            for user in node.users:
+                found += self.used(user) if user.target is operator.getitem or user.target in view_targets else 1
+            self.uses[node] = found
+        return found
+
+
+def _is_plain(args: Sequence[Any], meta: Any) -> bool:
+    """Can loops compute with these dtypes?"""
+    for item in args:
+        if isinstance(item, Tensor):
+            if item.dtype not in _PLAIN_DTYPES:
+                return False
+        elif isinstance(item, list) and not _is_plain(item, None):
+            return False
+    if isinstance(meta, TensorMeta):
+        return meta.dtype in _PLAIN_DTYPES
+    return True
+
+
+_HANDLERS = {
+    "placeholder": _Walk.placeholder,
+    "get_attr": _Walk.get_attr,
+    "call_function": _Walk.call_function,
+    "output": _Walk.output,
+}

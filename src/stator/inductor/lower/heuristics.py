@@ -1,0 +1,34 @@
+"""When lowering stores an intermediate result instead of recomputing it in every consumer. All the thresholds live here.
+
+Storing is cheaper than it looks: the scheduler fuses the store's loops with its consumers where it may, and drops the
+memory when nobody else reads it. Recomputing costs time in every consumer, and makes each one's body larger.
+"""
+
+from __future__ import annotations
+
+# A closure that combines more buffers than this in one body runs out of address registers and prefetch streams.
+MAX_READS = 8
+
+# Longer bodies cost compile time when they are inlined into several consumers, and spill registers.
+MAX_OPERATIONS = 48
+
+# Below these, a value that is used several times is recomputed: it is one load and a few instructions.
+REUSED_MAX_READS = 1
+REUSED_MAX_OPERATIONS = 3
+
+# Reductions of at most this many elements go over their data twice (it stays in the first-level cache, and two plain
+# loops vectorise better than Welford's dependent updates); longer ones once.
+TWO_PASS_MAX_ELEMENTS = 8192
+
+# Pooling windows up to this many elements are unrolled into one expression; adaptive ones beyond it call the library.
+MAX_UNROLLED_WINDOW = 32
+
+
+def store_before_reuse(reads: int, operations: int, heavy: bool) -> bool:
+    """Should a value with several consumers be stored? `heavy`: it contains an exponential, an indirect load, ..."""
+    return heavy or reads > REUSED_MAX_READS or operations > REUSED_MAX_OPERATIONS
+
+
+def too_large(reads: int, operations: int) -> bool:
+    """Should a value be stored even though it has a single consumer?"""
+    return reads > MAX_READS or operations > MAX_OPERATIONS

@@ -1,0 +1,109 @@
+"""A slow reference executor of `Lowered`: loops through their interpreter, library calls as they are. A test oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.base.errors import VerificationError
+from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View
+from stator.inductor.loops.interpret import interpret
+
+
+def run(lowered: Lowered, inputs: Sequence[torch.Tensor]) -> list[Any]:
+    """The graph's outputs for these inputs. Raises VerificationError when a library call breaks a promised layout."""
+    return _Machine(lowered, inputs).run()
+
+
+class _Machine:
+    def __init__(self, lowered: Lowered, inputs: Sequence[torch.Tensor]) -> None:
+        self.lowered = lowered
+        self.memory: dict[str, torch.Tensor] = {}  # each buffer's elements, flat, from its element 0
+        for name, value in zip(lowered.inputs, inputs, strict=True):
+            self.memory[name] = flat(value)
+        for buffer in lowered.buffers.values():
+            if buffer.kind == "constant":
+                self.memory[buffer.name] = flat(buffer.value)
+
+    def run(self) -> list[Any]:
+        for node in self.lowered.nodes:
+            if isinstance(node, Extern):
+                self.call(node)
+            else:
+                for name in node.outputs:
+                    self.allocate(name)
+                interpret(node.body, self.memory)
+        return [self.value(output) if isinstance(output, str | View) else output for output in self.lowered.outputs]
+
+    def allocate(self, name: str) -> None:
+        """Poisoned memory, unless an earlier node made it: a forgotten store shows as NaN or a wild number."""
+        if name in self.memory:
+            return
+        layout = self.lowered.buffers[name].layout
+        elements = extent(layout)
+        if layout.dtype.is_floating_point or layout.dtype.is_complex:
+            poison: Any = float("nan")
+        else:
+            poison = True if layout.dtype is torch.bool else 77
+        self.memory[name] = torch.full((elements,), poison, dtype=layout.dtype)
+
+    def value(self, reference: str | View) -> torch.Tensor:
+        if isinstance(reference, View):
+            layout, base = reference.layout, reference.base
+            return self.memory[base].as_strided(layout.size, layout.stride, self.start(base) + layout.offset)
+        layout = self.lowered.buffers[reference].layout
+        return self.memory[reference].as_strided(layout.size, layout.stride, self.start(reference))
+
+    def start(self, name: str) -> int:
+        return self.memory[name].storage_offset()
+
+    def given(self, argument: Any) -> Any:
+        if isinstance(argument, View) or (isinstance(argument, str) and argument in self.lowered.buffers):
+            return self.value(argument)
+        if isinstance(argument, list | tuple):
+            return [self.given(item) for item in argument]
+        return argument
+
+    def call(self, extern: Extern) -> None:
+        args = [self.given(argument) for argument in extern.args]
+        kwargs = {name: self.given(argument) for name, argument in extern.kwargs.items()}
+        if extern.style == "out":
+            name = extern.outputs[0]
+            assert name is not None
+            self.allocate(name)
+            extern.target(*args, **kwargs, out=self.value(name))
+            return
+        results = extern.target(*args, **kwargs)
+        if extern.style == "mutates":
+            return
+        for name, result in zip(
+            extern.outputs, results if isinstance(results, list | tuple) else [results], strict=True
+        ):
+            if name is not None:
+                self.check(extern, self.lowered.buffers[name], result)
+                self.memory[name] = flat(result)
+
+    def check(self, extern: Extern, buffer: Buffer, result: torch.Tensor) -> None:
+        layout = buffer.layout
+        same = tuple(result.shape) == layout.size and result.dtype is layout.dtype
+        strides = zip(result.stride(), layout.stride, layout.size, strict=True) if same else ()
+        if not same or (result.numel() and any(a != b for a, b, size in strides if size != 1)):
+            raise VerificationError(
+                f"{extern.target} gave {result.dtype} {tuple(result.shape)} strides {result.stride()} "
+                f"where {buffer.name} promises {layout.dtype} {layout.size} strides {layout.stride}"
+            )
+
+
+def flat(value: torch.Tensor) -> torch.Tensor:
+    """All elements a tensor's strides reach, as one dimension that starts at its element 0."""
+    layout = Layout(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+    return value.as_strided((extent(layout),), (1,), value.storage_offset())
+
+
+def extent(layout: Layout) -> int:
+    """How many elements lie between the first and the last that a layout reaches, both included."""
+    if 0 in layout.size:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True))

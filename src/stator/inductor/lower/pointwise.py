@@ -1,0 +1,472 @@
+"""Lowerings of scalar elementwise operators: arithmetic, comparisons, selections, activations.
+
+float16 and bfloat16 are computed in float32 and rounded where the result is stored (or cast), as eager rounds each
+operator's result: a fused chain rounds once at its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.inductor.loops.vocabulary import HEAVY
+from stator.prims.type_promotion import Kind, apply_kind, common_dtype, computation_dtype, is_integral
+
+from .builder import Builder
+from .registry import lowerings, lowers
+from .tensor import Tensor
+
+aten = torch.ops.aten
+Number = int | float | bool
+Operand = Tensor | Number
+
+
+def elementwise(
+    builder: Builder,
+    function: Callable[..., Ref],
+    operands: Sequence[Operand],
+    kind: Kind = Kind.DEFAULT,
+    *,
+    heavy: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Apply `function(ops, *values)` to operands promoted to their common dtype.
+
+    Values arrive in the computation dtype (float32 for half floats). The result has the dtype promotion gives, or
+    `dtype`; `function` must return a value of the computation dtype, or bool for kind ALWAYS_BOOL.
+    """
+    common = common_dtype(operands)
+    result = dtype or apply_kind(common, kind)
+    working = computation_dtype(apply_kind(common, kind) if kind is not Kind.ALWAYS_BOOL else common)
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    is_tensor = [isinstance(operand, Tensor) for operand in operands]
+    if all(is_tensor):
+
+        def wrapped(ops: Any, *values: Ref) -> Ref:
+            return ops.to_dtype(function(ops, *[ops.to_dtype(value, working) for value in values]), result)
+
+    else:
+
+        def wrapped(ops: Any, *values: Ref) -> Ref:
+            given = iter(values)
+            promoted = [
+                ops.to_dtype(next(given), working) if flag else ops.constant(operand, working)
+                for operand, flag in zip(operands, is_tensor, strict=True)
+            ]
+            return ops.to_dtype(function(ops, *promoted), result)
+
+    return builder.pointwise(wrapped, tensors, result, heavy=heavy)
+
+
+def cast(builder: Builder, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if tensor.dtype is dtype:
+        return tensor
+    return builder.pointwise(lambda ops, x: ops.to_dtype(x, dtype), [tensor], dtype)
+
+
+def _named(name: str) -> Callable[..., Ref]:
+    return lambda ops, *values: ops.elementwise(name, *values)
+
+
+def _register(overloads: str, function: Callable[..., Ref], kind: Kind, heavy: bool) -> None:
+    for path in overloads.split():
+        packet, overload = path.split(".")
+        target = getattr(getattr(aten, packet), overload)
+        arity = sum(1 for argument in target._schema.arguments if not argument.kwarg_only)
+
+        def lowering(builder: Builder, *operands: Operand, _arity: int = arity) -> Any:
+            if len(operands) != _arity:
+                return NotImplemented
+            return elementwise(builder, function, operands, kind, heavy=heavy)
+
+        lowerings.add(target, lowering)
+
+
+# ---- one operation of the vocabulary
+
+for _name in (
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc sigmoid lgamma"
+).split():
+    _register(f"{_name}.default", _named(_name), Kind.INT_TO_FLOAT, _name in HEAVY)
+
+for _name in "isnan isinf".split():
+
+    def _float_test(builder: Builder, x: Tensor, _operation: str = _name) -> Tensor:
+        if is_integral(x.dtype):
+            return elementwise(builder, lambda ops, v: ops.constant(False, torch.bool), [x], Kind.ALWAYS_BOOL)
+        return elementwise(builder, _named(_operation), [x], Kind.ALWAYS_BOOL)
+
+    lowerings.add(getattr(aten, _name).default, _float_test)
+
+_register("neg.default", _named("neg"), Kind.DEFAULT, False)
+_register("logical_not.default", _named("logical_not"), Kind.ALWAYS_BOOL, False)
+_register("bitwise_not.default", _named("bitwise_not"), Kind.DEFAULT, False)
+_register("mul.Tensor mul.Scalar", _named("mul"), Kind.DEFAULT, False)
+_register("maximum.default", _named("maximum"), Kind.DEFAULT, False)
+_register("minimum.default", _named("minimum"), Kind.DEFAULT, False)
+_register("fmax.default", lambda ops, x, y: _ignoring_nan(ops, "fmax", "maximum", x, y), Kind.DEFAULT, False)
+_register("fmin.default", lambda ops, x, y: _ignoring_nan(ops, "fmin", "minimum", x, y), Kind.DEFAULT, False)
+_register("atan2.default", _named("atan2"), Kind.INT_TO_FLOAT, True)
+_register("hypot.default", _named("hypot"), Kind.DEFAULT, True)
+_register("copysign.Tensor copysign.Scalar", _named("copysign"), Kind.INT_TO_FLOAT, False)
+_register("div.Tensor div.Scalar true_divide.Tensor", _named("div"), Kind.INT_TO_FLOAT, False)
+_register("fmod.Tensor fmod.Scalar", _named("fmod"), Kind.DEFAULT, True)
+_register("remainder.Tensor remainder.Scalar", _named("mod"), Kind.DEFAULT, True)
+for _name in "eq ne lt le gt ge".split():
+    _register(f"{_name}.Tensor {_name}.Scalar", _named(_name), Kind.ALWAYS_BOOL, False)
+for _name in "and or xor".split():
+    _register(
+        f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar __{_name}__.Tensor __{_name}__.Scalar",
+        _named(f"bitwise_{_name}"),
+        Kind.DEFAULT,
+        False,
+    )
+for _name, _operation in (("left", "lshift"), ("right", "rshift")):
+    _register(
+        f"bitwise_{_name}_shift.Tensor bitwise_{_name}_shift.Tensor_Scalar", _named(_operation), Kind.DEFAULT, False
+    )
+
+
+def _ignoring_nan(ops: Any, floating: str, integral: str, x: Ref, y: Ref) -> Ref:
+    return ops.elementwise(floating if ops.dtype(x).is_floating_point else integral, x, y)
+
+
+def _truth(ops: Any, value: Ref) -> Ref:
+    return ops.to_dtype(value, torch.bool)
+
+
+for _name in "and or xor".split():
+
+    def _logical(ops: Any, x: Ref, y: Ref, _operation: str = f"bitwise_{_name}") -> Ref:
+        return ops.elementwise(_operation, _truth(ops, x), _truth(ops, y))
+
+    _register(f"logical_{_name}.default", _logical, Kind.ALWAYS_BOOL, False)
+
+
+def _rounding(name: str) -> Callable[..., Ref]:
+    return lambda ops, x: ops.elementwise(name, x) if ops.dtype(x).is_floating_point else x
+
+
+for _name in "floor ceil trunc round".split():
+    _register(f"{_name}.default", _rounding(_name), Kind.DEFAULT, False)
+
+
+@lowers(aten.abs.default, aten.sign.default, aten.sgn.default)
+def _abs_or_sign(builder: Builder, x: Tensor) -> Any:
+    if x.dtype is torch.bool:
+        return x
+    return elementwise(builder, _named("abs" if "abs" in builder.target else "sign"), [x])
+
+
+# ---- arithmetic with a factor
+
+
+@lowers(aten.add.Tensor, aten.add.Scalar)
+def _add(builder: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
+    return elementwise(builder, lambda ops, a, b: ops.add(a, _scaled(ops, b, alpha)), [x, y])
+
+
+@lowers(aten.sub.Tensor, aten.sub.Scalar)
+def _sub(builder: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
+    return elementwise(builder, lambda ops, a, b: ops.sub(a, _scaled(ops, b, alpha)), [x, y])
+
+
+@lowers(aten.rsub.Tensor, aten.rsub.Scalar)
+def _rsub(builder: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
+    return elementwise(builder, lambda ops, a, b: ops.sub(b, _scaled(ops, a, alpha)), [x, y])
+
+
+def _scaled(ops: Any, value: Ref, factor: Number) -> Ref:
+    return value if factor == 1 else ops.mul(value, ops.constant(factor, ops.dtype(value)))
+
+
+@lowers(aten.addcmul.default)
+def _addcmul(builder: Builder, x: Tensor, y: Tensor, z: Tensor, value: Number = 1) -> Tensor:
+    return elementwise(builder, lambda ops, a, b, c: ops.add(a, ops.mul(_scaled(ops, b, value), c)), [x, y, z])
+
+
+@lowers(aten.addcdiv.default)
+def _addcdiv(builder: Builder, x: Tensor, y: Tensor, z: Tensor, value: Number = 1) -> Any:
+    if is_integral(common_dtype([x, y, z])):
+        return NotImplemented
+    return elementwise(builder, lambda ops, a, b, c: ops.add(a, ops.div(_scaled(ops, b, value), c)), [x, y, z])
+
+
+@lowers(aten.lerp.Scalar, aten.lerp.Tensor)
+def _lerp(builder: Builder, start: Tensor, end: Tensor, weight: Operand) -> Tensor:
+    def function(ops: Any, a: Ref, b: Ref, w: Ref) -> Ref:
+        dtype = ops.dtype(a)
+        difference = ops.sub(b, a)
+        near = ops.lt(ops.abs(w), ops.constant(0.5, dtype))
+        from_start = ops.add(a, ops.mul(w, difference))
+        from_end = ops.sub(b, ops.mul(difference, ops.sub(ops.constant(1, dtype), w)))
+        return ops.where(near, from_start, from_end)
+
+    return elementwise(builder, function, [start, end, weight])
+
+
+@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def _div_mode(builder: Builder, x: Tensor, y: Operand, *, rounding_mode: str | None) -> Tensor:
+    if rounding_mode is None:
+        return elementwise(builder, _named("div"), [x, y], Kind.INT_TO_FLOAT)
+    if is_integral(common_dtype([x, y])):
+        return elementwise(
+            builder, _named("floor_div" if rounding_mode == "floor" else "trunc_div"), [x, y], heavy=True
+        )
+    if rounding_mode == "trunc":
+        return elementwise(builder, lambda ops, a, b: ops.trunc(ops.div(a, b)), [x, y])
+    return elementwise(builder, _float_floor_divide, [x, y], heavy=True)
+
+
+@lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
+def _floor_divide(builder: Builder, x: Tensor, y: Operand) -> Tensor:
+    return _div_mode(builder, x, y, rounding_mode="floor")
+
+
+def _float_floor_divide(ops: Any, a: Ref, b: Ref) -> Ref:
+    """Python's float floor division, by way of the exact remainder, as eager does it."""
+    dtype = ops.dtype(a)
+    zero, one = ops.constant(0, dtype), ops.constant(1, dtype)
+    remainder = ops.fmod(a, b)
+    quotient = ops.div(ops.sub(a, remainder), b)
+    signs_differ = ops.bitwise_xor(ops.lt(b, zero), ops.lt(remainder, zero))
+    adjust = ops.bitwise_and(ops.ne(remainder, zero), signs_differ)
+    quotient = ops.where(adjust, ops.sub(quotient, one), quotient)
+    floored = ops.floor(quotient)
+    floored = ops.where(ops.gt(ops.sub(quotient, floored), ops.constant(0.5, dtype)), ops.add(floored, one), floored)
+    plain = ops.div(a, b)
+    floored = ops.where(ops.eq(quotient, zero), ops.copysign(zero, plain), floored)
+    return ops.where(ops.eq(b, zero), plain, floored)
+
+
+# ---- powers
+
+
+@lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def _pow(builder: Builder, base: Operand, exponent: Operand) -> Any:
+    if isinstance(exponent, Tensor):
+        if is_integral(common_dtype([base, exponent])):
+            return NotImplemented  # negative integer exponents are an error that depends on the data
+        return elementwise(builder, _named("pow"), [base, exponent], heavy=True)
+    simple = _POWERS.get(float(exponent))
+    if is_integral(common_dtype([base, exponent])):
+        if exponent < 0 or common_dtype([base, exponent]) is torch.bool:
+            return NotImplemented
+        if exponent in (1, 2, 3):
+            return elementwise(builder, lambda ops, x, _: simple(ops, x), [base, exponent])  # type: ignore[misc]
+        return elementwise(builder, _named("pow"), [base, exponent], heavy=True)
+    if simple is not None:
+        return elementwise(builder, lambda ops, x, _: simple(ops, x), [base, exponent])
+    return elementwise(builder, _named("pow"), [base, exponent], heavy=True)
+
+
+# the same special cases as eager's kernel, rounding step by rounding step
+_POWERS: dict[float, Callable[..., Ref]] = {
+    0.0: lambda ops, x: ops.constant(1, ops.dtype(x)),
+    1.0: lambda ops, x: x,
+    2.0: lambda ops, x: ops.mul(x, x),
+    3.0: lambda ops, x: ops.mul(ops.mul(x, x), x),
+    0.5: lambda ops, x: ops.sqrt(x),
+    -0.5: lambda ops, x: ops.rsqrt(x),
+    -1.0: lambda ops, x: ops.reciprocal(x),
+    -2.0: lambda ops, x: ops.reciprocal(ops.mul(x, x)),
+}
+
+
+@lowers(aten.square.default)
+def _square(builder: Builder, x: Tensor) -> Tensor:
+    return elementwise(builder, lambda ops, v: ops.mul(v, v), [x])
+
+
+# ---- selections
+
+
+@lowers(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def _where(builder: Builder, condition: Tensor, x: Operand, y: Operand) -> Tensor:
+    dtype = common_dtype([x, y])
+    tensors = [condition, *(operand for operand in (x, y) if isinstance(operand, Tensor))]
+
+    def function(ops: Any, test: Ref, *values: Ref) -> Ref:
+        given = iter(values)
+        first, second = (
+            ops.to_dtype(next(given), dtype) if isinstance(operand, Tensor) else _halfable(ops, operand, dtype)
+            for operand in (x, y)
+        )
+        return ops.where(ops.to_dtype(test, torch.bool), first, second)
+
+    return builder.pointwise(function, tensors, dtype)
+
+
+def _halfable(ops: Any, value: Number, dtype: torch.dtype) -> Ref:
+    return ops.to_dtype(ops.constant(value, computation_dtype(dtype)), dtype)
+
+
+@lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def _masked_fill(builder: Builder, x: Tensor, mask: Tensor, value: Operand) -> Any:
+    tensors = [x, mask, *([value] if isinstance(value, Tensor) else [])]
+
+    def function(ops: Any, old: Ref, test: Ref, *new: Ref) -> Ref:
+        fill = ops.to_dtype(new[0], x.dtype) if new else _halfable(ops, value, x.dtype)  # type: ignore[arg-type]
+        return ops.where(ops.to_dtype(test, torch.bool), fill, old)
+
+    return builder.pointwise(function, tensors, x.dtype)
+
+
+@lowers(aten.clamp.default, aten.clamp.Tensor)
+def _clamp(builder: Builder, x: Tensor, low: Operand | None = None, high: Operand | None = None) -> Tensor:
+    bounds = [bound for bound in (low, high) if bound is not None]
+
+    def function(ops: Any, value: Ref, *limits: Ref) -> Ref:
+        given = iter(limits)
+        if low is not None:
+            value = ops.maximum(value, next(given))
+        if high is not None:
+            value = ops.minimum(value, next(given))
+        return value
+
+    return elementwise(builder, function, [x, *bounds])
+
+
+@lowers(aten.clamp_min.default, aten.clamp_min.Tensor)
+def _clamp_min(builder: Builder, x: Tensor, low: Operand) -> Tensor:
+    return _clamp(builder, x, low)
+
+
+@lowers(aten.clamp_max.default, aten.clamp_max.Tensor)
+def _clamp_max(builder: Builder, x: Tensor, high: Operand) -> Tensor:
+    return _clamp(builder, x, None, high)
+
+
+@lowers(aten.nan_to_num.default)
+def _nan_to_num(
+    builder: Builder, x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    if is_integral(x.dtype):
+        return x
+    limits = torch.finfo(x.dtype)
+
+    def function(ops: Any, value: Ref) -> Ref:
+        dtype = ops.dtype(value)
+        infinite = ops.constant(math.inf, dtype)
+        result = ops.where(ops.isnan(value), ops.constant(nan or 0.0, dtype), value)
+        top = ops.constant(limits.max if posinf is None else posinf, dtype)
+        bottom = ops.constant(limits.min if neginf is None else neginf, dtype)
+        result = ops.where(ops.eq(value, infinite), top, result)
+        return ops.where(ops.eq(value, ops.neg(infinite)), bottom, result)
+
+    return elementwise(builder, function, [x])
+
+
+# ---- activations
+
+
+def _activation(*targets: Any, heavy: bool = False) -> Callable[[Callable[..., Ref]], Callable[..., Ref]]:
+    """Decorator: `function(ops, x, *numbers)` with the op's own scalar arguments, on floating tensors."""
+
+    def decorate(function: Callable[..., Ref]) -> Callable[..., Ref]:
+        def lowering(builder: Builder, x: Tensor, *numbers: Any, **named: Any) -> Any:
+            if is_integral(x.dtype):
+                return NotImplemented
+            return elementwise(builder, lambda ops, v: function(ops, v, *numbers, **named), [x], heavy=heavy)
+
+        for target in targets:
+            lowerings.add(target, lowering)
+        return function
+
+    return decorate
+
+
+def _constant(ops: Any, like: Ref, value: Number) -> Ref:
+    return ops.constant(value, ops.dtype(like))
+
+
+def _clamped(ops: Any, x: Ref, low: Number, high: Number) -> Ref:
+    return ops.minimum(ops.maximum(x, _constant(ops, x, low)), _constant(ops, x, high))
+
+
+@lowers(aten.relu.default)
+def _relu(builder: Builder, x: Tensor) -> Any:
+    if x.dtype is torch.bool:
+        return NotImplemented
+    return elementwise(builder, lambda ops, v: ops.maximum(v, _constant(ops, v, 0)), [x])
+
+
+@_activation(aten.relu6.default)
+def _relu6(ops: Any, x: Ref) -> Ref:
+    return _clamped(ops, x, 0, 6)
+
+
+@_activation(aten.hardtanh.default)
+def _hardtanh(ops: Any, x: Ref, low: Number = -1, high: Number = 1) -> Ref:
+    return _clamped(ops, x, low, high)
+
+
+@_activation(aten.hardsigmoid.default)
+def _hardsigmoid(ops: Any, x: Ref) -> Ref:
+    shifted = _clamped(ops, ops.add(x, _constant(ops, x, 3)), 0, 6)
+    return ops.mul(shifted, _constant(ops, x, 1 / 6))
+
+
+@_activation(aten.hardswish.default)
+def _hardswish(ops: Any, x: Ref) -> Ref:
+    shifted = _clamped(ops, ops.add(x, _constant(ops, x, 3)), 0, 6)
+    return ops.mul(ops.mul(x, shifted), _constant(ops, x, 1 / 6))
+
+
+@_activation(aten.silu.default, heavy=True)
+def _silu(ops: Any, x: Ref) -> Ref:
+    return ops.div(x, ops.add(_constant(ops, x, 1), ops.exp(ops.neg(x))))
+
+
+@_activation(aten.gelu.default, heavy=True)
+def _gelu(ops: Any, x: Ref, approximate: str = "none") -> Ref:
+    half = ops.mul(_constant(ops, x, 0.5), x)
+    if approximate == "tanh":
+        cube = ops.mul(ops.mul(x, x), x)
+        inside = ops.add(x, ops.mul(_constant(ops, x, 0.044715), cube))
+        curve = ops.tanh(ops.mul(_constant(ops, x, math.sqrt(2 / math.pi)), inside))
+    else:
+        curve = ops.erf(ops.mul(x, _constant(ops, x, math.sqrt(0.5))))
+    return ops.mul(half, ops.add(_constant(ops, x, 1), curve))
+
+
+@_activation(aten.leaky_relu.default)
+def _leaky_relu(ops: Any, x: Ref, slope: Number = 0.01) -> Ref:
+    return ops.where(ops.gt(x, _constant(ops, x, 0)), x, ops.mul(x, _constant(ops, x, slope)))
+
+
+@_activation(aten.elu.default, heavy=True)
+def _elu(ops: Any, x: Ref, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Ref:
+    negative = ops.mul(ops.expm1(ops.mul(x, _constant(ops, x, input_scale))), _constant(ops, x, alpha * scale))
+    return ops.where(ops.gt(x, _constant(ops, x, 0)), ops.mul(x, _constant(ops, x, scale)), negative)
+
+
+@_activation(aten.softplus.default, heavy=True)
+def _softplus(ops: Any, x: Ref, beta: Number = 1, threshold: Number = 20) -> Ref:
+    scaled = ops.mul(x, _constant(ops, x, beta))
+    curve = ops.div(ops.log1p(ops.exp(scaled)), _constant(ops, x, beta))
+    return ops.where(ops.gt(scaled, _constant(ops, x, threshold)), x, curve)
+
+
+@_activation(aten.mish.default, heavy=True)
+def _mish(ops: Any, x: Ref) -> Ref:
+    return ops.mul(x, ops.tanh(ops.log1p(ops.exp(x))))
+
+
+@lowers(aten.prelu.default, aten._prelu_kernel.default)
+def _prelu(builder: Builder, x: Tensor, weight: Tensor) -> Any:
+    if weight.shape != (1,) * x.rank and "kernel" not in builder.target:
+        return NotImplemented
+    return elementwise(
+        builder, lambda ops, v, w: ops.where(ops.gt(v, _constant(ops, v, 0)), v, ops.mul(v, w)), [x, weight]
+    )
+
+
+@_activation(aten.threshold.default)
+def _threshold(ops: Any, x: Ref, limit: Number, value: Number) -> Ref:
+    return ops.where(ops.le(x, _constant(ops, x, limit)), _constant(ops, x, value), x)

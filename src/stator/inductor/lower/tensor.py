@@ -1,0 +1,160 @@
+"""Tensors during lowering: memory, an unevaluated closure, or a view of another tensor. No operator is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.prims.layout import contiguous_strides
+from stator.shapes.expr import ExprLike, Ranges
+
+Index = tuple[ExprLike, ...]
+Strides = tuple[int, ...]
+Remap = Callable[[Index, Ranges], Index]
+# (strides, offset) of the base to (strides, offset) of the view, or None when strides cannot express it
+Relayout = Callable[[Strides, int], "tuple[Strides, int] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Elements of a buffer; the offset counts from the buffer's element 0."""
+
+    buffer: str
+    strides: Strides
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A closure `inner(ops, index)` giving a value of the tensor's dtype. `work`: names of the FX nodes inlined in it."""
+
+    inner: Callable[[Any, Index], Ref]
+    work: frozenset[str]
+    reads: frozenset[str]
+    heavy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Viewed:
+    """Another tensor under an index map; follows the base when that is stored later.
+
+    `copies`: the graph asked for fresh memory (a clone), which matters only if it gets out of the graph.
+    """
+
+    base: Tensor
+    remap: Remap
+    relayout: Relayout
+    copies: bool = False
+
+
+class Tensor:
+    """A value of the graph. `strides` is the layout it has or will be stored with; `deviates` says that this is not
+    eager's layout, because a layout decision was taken upstream that consumers should follow.
+    """
+
+    __slots__ = ("deviates", "device", "dtype", "shape", "source", "strides")
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        source: Stored | Computed | Viewed,
+        strides: Strides | None = None,
+        deviates: bool = False,
+    ) -> None:
+        self.shape = tuple(shape)
+        self.dtype, self.device, self.source = dtype, device, source
+        if strides is None:
+            strides = source.strides if isinstance(source, Stored) else contiguous_strides(self.shape)
+        self.strides: Strides = strides
+        self.deviates = deviates
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    def load(self, ops: Any, index: Index) -> Ref:
+        """The element at an index, as a value of the handler `ops`."""
+        source = self.source
+        if isinstance(source, Stored):
+            position: Any = source.offset
+            for at, stride, size in zip(index, source.strides, self.shape, strict=True):
+                if size != 1:
+                    position = at * stride + position
+            return ops.load(source.buffer, position)
+        if isinstance(source, Viewed):
+            return source.base.load(ops, source.remap(index, ops.ranges))
+        key = (id(self), index, ops.mask)
+        found = ops.memo.get(key)
+        if found is None:
+            found = ops.memo[key] = source.inner(ops, index)
+        return found
+
+    def resolved(self) -> Stored | None:
+        """Where the elements lie, if they are in memory and strides can tell."""
+        source = self.source
+        if isinstance(source, Viewed):
+            base = source.base.resolved()
+            layout = None if base is None else source.relayout(base.strides, base.offset)
+            return None if base is None or layout is None else Stored(base.buffer, *layout)
+        return source if isinstance(source, Stored) else None
+
+    @property
+    def copies(self) -> bool:
+        """Must this not share memory with what it is a view of?"""
+        source = self.source
+        return isinstance(source, Viewed) and (source.copies or source.base.copies)
+
+    @property
+    def root(self) -> Tensor:
+        """The tensor under all views."""
+        tensor = self
+        while isinstance(tensor.source, Viewed):
+            tensor = tensor.source.base
+        return tensor
+
+    @property
+    def work(self) -> frozenset[str]:
+        source = self.root.source
+        return source.work if isinstance(source, Computed) else frozenset()
+
+    @property
+    def reads(self) -> frozenset[str]:
+        source = self.root.source
+        return source.reads if isinstance(source, Computed) else frozenset((source.buffer,))  # type: ignore[union-attr]
+
+    @property
+    def heavy(self) -> bool:
+        source = self.root.source
+        return isinstance(source, Computed) and source.heavy
+
+
+def view(base: Tensor, shape: Sequence[int], remap: Remap, relayout: Relayout) -> Tensor:
+    """A view; plain memory when strides can express it."""
+    stored = base.source
+    if isinstance(stored, Stored):
+        layout = relayout(stored.strides, stored.offset)
+        if layout is not None:
+            return Tensor(shape, base.dtype, base.device, Stored(stored.buffer, *layout), deviates=base.deviates)
+    hint = relayout(base.strides, 0)
+    strides = hint[0] if hint else None
+    deviates = base.deviates and hint is not None
+    return Tensor(shape, base.dtype, base.device, Viewed(base, remap, relayout), strides, deviates)
+
+
+def copied(base: Tensor, strides: Strides) -> Tensor:
+    """A clone: the same elements, laid out by `strides` if they are ever stored anew."""
+    source = Viewed(base, lambda index, ranges: index, lambda own, offset: (own, offset), copies=True)
+    return Tensor(base.shape, base.dtype, base.device, source, strides, base.deviates)
