@@ -108,7 +108,7 @@ class Recorder:
         """The value as an index expression: a Symbol whose range is [0, size), or the index it was computed from."""
         operation = self.ops[value.position]
         if operation.name == "constant" and -size <= operation.args[0] < size:  # type: ignore[operator]
-            return constant(operation.args[0] % size)  # type: ignore[operator]
+            return constant(int(operation.args[0]) % size)  # type: ignore[arg-type]
         if operation.name == "index_value":
             expr = self.indices[operation.args[0].position]  # type: ignore[union-attr]
             low, high = expr.bounds(self.ranges)

@@ -1,4 +1,4 @@
-"""A slow reference evaluator: a loop body over its whole index grid at once, with torch tensors. The oracle of tests."""
+"""A slow evaluator of loop bodies, over the whole index grid at once with torch tensors. The oracle of tests."""
 
 from __future__ import annotations
 

@@ -267,10 +267,10 @@ def inside(ops: Any, index: Index, shape: Sequence[int]) -> Ref | None:
     mask: Ref | None = None
     for at, size in zip(index, shape, strict=True):
         if isinstance(at, int):
-            low = high = at
+            low, high = float(at), float(at)
         else:
             low, high = at.bounds(ops.ranges)
-        tests = []
+        tests: list[tuple[str, int]] = []
         if low < 0:
             tests.append(("ge", 0))
         if high >= size:

@@ -1,4 +1,4 @@
-"""When lowering stores an intermediate result instead of recomputing it in every consumer. All the thresholds live here.
+"""When lowering stores an intermediate result instead of recomputing it in every consumer. All thresholds live here.
 
 Storing is cheaper than it looks: the scheduler fuses the store's loops with its consumers where it may, and drops the
 memory when nobody else reads it. Recomputing costs time in every consumer, and makes each one's body larger.

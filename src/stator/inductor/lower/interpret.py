@@ -57,7 +57,7 @@ class _Machine:
         return self.memory[reference].as_strided(layout.size, layout.stride, self.start(reference))
 
     def start(self, name: str) -> int:
-        return self.memory[name].storage_offset()
+        return int(self.memory[name].storage_offset())
 
     def given(self, argument: Any) -> Any:
         if isinstance(argument, View) or (isinstance(argument, str) and argument in self.lowered.buffers):

@@ -28,7 +28,7 @@ def _layer_norm(
 ) -> Any:
     if x.numel == 0 or numel(tuple(normalized)) == 0:
         return NotImplemented
-    out_meta, mean_meta, _ = builder.meta
+    _, mean_meta, _ = builder.meta
     dims = tuple(range(x.rank - len(normalized), x.rank))
     rstd, mean = _inverse_deviation(builder, x, dims, eps, mean_meta.dtype)
     out = _normalized(builder, x, mean, rstd, weight, bias)
@@ -124,7 +124,8 @@ def _batch_norm_inference(
     working = computation_dtype(x.dtype)
     per_channel = (1, -1, *([1] * (x.rank - 2)))
     weight, bias, mean, variance = (
-        None if part is None else cast(builder, part, working) for part in (weight, bias, mean, variance)
+        None if part is None else cast(builder, part, working)  # type: ignore[assignment]
+        for part in (weight, bias, mean, variance)
     )
 
     def inverse_deviation(ops: Any, spread: Ref, *factor: Ref) -> Ref:

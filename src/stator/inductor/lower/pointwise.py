@@ -88,13 +88,14 @@ def _register(overloads: str, function: Callable[..., Ref], kind: Kind, heavy: b
 
 # ---- one operation of the vocabulary
 
-for _name in (
+_UNARY_FLOAT = (
     "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh "
     "atanh erf erfc sigmoid lgamma"
-).split():
+)
+for _name in _UNARY_FLOAT.split():
     _register(f"{_name}.default", _named(_name), Kind.INT_TO_FLOAT, _name in HEAVY)
 
-for _name in "isnan isinf".split():
+for _name in ("isnan", "isinf"):
 
     def _float_test(builder: Builder, x: Tensor, _operation: str = _name) -> Tensor:
         if is_integral(x.dtype):
@@ -117,9 +118,9 @@ _register("copysign.Tensor copysign.Scalar", _named("copysign"), Kind.INT_TO_FLO
 _register("div.Tensor div.Scalar true_divide.Tensor", _named("div"), Kind.INT_TO_FLOAT, False)
 _register("fmod.Tensor fmod.Scalar", _named("fmod"), Kind.DEFAULT, True)
 _register("remainder.Tensor remainder.Scalar", _named("mod"), Kind.DEFAULT, True)
-for _name in "eq ne lt le gt ge".split():
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _register(f"{_name}.Tensor {_name}.Scalar", _named(_name), Kind.ALWAYS_BOOL, False)
-for _name in "and or xor".split():
+for _name in ("and", "or", "xor"):
     _register(
         f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar __{_name}__.Tensor __{_name}__.Scalar",
         _named(f"bitwise_{_name}"),
@@ -140,7 +141,7 @@ def _truth(ops: Any, value: Ref) -> Ref:
     return ops.to_dtype(value, torch.bool)
 
 
-for _name in "and or xor".split():
+for _name in ("and", "or", "xor"):
 
     def _logical(ops: Any, x: Ref, y: Ref, _operation: str = f"bitwise_{_name}") -> Ref:
         return ops.elementwise(_operation, _truth(ops, x), _truth(ops, y))
@@ -152,7 +153,7 @@ def _rounding(name: str) -> Callable[..., Ref]:
     return lambda ops, x: ops.elementwise(name, x) if ops.dtype(x).is_floating_point else x
 
 
-for _name in "floor ceil trunc round".split():
+for _name in ("floor", "ceil", "trunc", "round"):
     _register(f"{_name}.default", _rounding(_name), Kind.DEFAULT, False)
 
 

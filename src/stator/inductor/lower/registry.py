@@ -9,7 +9,7 @@ import torch
 
 from stator.base.registry import Registry
 
-# Called with (builder, *args, **kwargs): the op's own arguments with tensors as `lower.tensor.Tensor`. Returns a Tensor,
+# Called with (builder, *args, **kwargs), the op's own arguments with tensors as `lower.tensor.Tensor`. Gives a Tensor,
 # a tuple or list of them, a number, or NotImplemented when it does not cover the case (the library is called then).
 Lowering = Callable[..., Any]
 

@@ -30,7 +30,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A closure `inner(ops, index)` giving a value of the tensor's dtype. `work`: names of the FX nodes inlined in it."""
+    """A closure `inner(ops, index)` giving a value of the tensor's dtype. `work`: FX nodes inlined."""
 
     inner: Callable[[Any, Index], Ref]
     work: frozenset[str]

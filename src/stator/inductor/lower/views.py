@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -181,7 +182,7 @@ def _view_strides(
     """Strides of a reshaped view, or None when some group of old dimensions is not evenly spaced."""
     result = [-1] * len(new)
     for old_dims, new_dims in groups:
-        for outer, inner in zip(old_dims, old_dims[1:], strict=False):
+        for outer, inner in itertools.pairwise(old_dims):
             if strides[outer] != strides[inner] * old[inner]:
                 return None
         running = strides[old_dims[-1]]
