@@ -79,15 +79,3 @@ class Captured:
     guards: list[Guard]
     op_count: int = 0
     break_reasons: list[BreakReason] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledFrame:
-    """What stands in for a frame while `guards` hold. `code` None: the original is as good, run that.
-
-    `code` has the original's signature, closure and cells, and is run with the original function's globals and closure.
-    """
-
-    code: CodeType | None
-    guards: list[Guard]
-    captured: Captured

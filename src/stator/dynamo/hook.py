@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -30,18 +31,37 @@ def never_compile(code: CodeType) -> None:
         _native.mark_code(code, True)
 
 
+def leave_frame_alone(code: CodeType) -> None:
+    """Frames of this code run as they are; what they call is still looked at."""
+    if _native is not None:
+        _native.mark_code(code, False)
+
+
 def active() -> bool:
     """Is the hook on in this thread?"""
     return _native is not None and _native.hook_callback() is not None
+
+
+@contextmanager
+def entries_off() -> Iterator[None]:
+    """Compiled functions that are called in this thread meanwhile run their originals."""
+    if _native is None:
+        yield
+        return
+    _native.switch_entries(True)
+    try:
+        yield
+    finally:
+        _native.switch_entries(False)
 
 
 def _call_plainly(callback: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-# call_with_hook(callback, function, *args, **kwargs). For each Python function whose frame starts in this thread during the
-# call, `callback(function)` gives the Cache of its code (entry.make_hook_callback), or None to leave it alone. A callback
-# of None turns the hook off during the call.
+# call_with_hook(callback, function, *args, **kwargs). For each Python function whose frame starts in this thread during
+# the call, `callback(function)` gives the Cache of its code (entry.make_hook_callback), or None to leave it alone. A
+# callback of None turns the hook off during the call.
 call_with_hook: Callable[..., Any] = _native.call_with_hook if _native is not None else _call_plainly
 
 _left_alone: tuple[str, ...] = ()
@@ -53,10 +73,11 @@ def _standard_folders() -> list[str]:
     folders = [STATOR_FOLDER, "<frozen ", "<eval_with_key>", "<attrs generated"]
     for root in dict.fromkeys((paths["stdlib"], paths["platstdlib"])):
         if os.path.isdir(root):
+            folders += [os.path.join(root, name) for name in os.listdir(root) if name.endswith(".py")]
             folders += [
-                os.path.join(root, name) + (os.sep if os.path.isdir(os.path.join(root, name)) else "")
+                os.path.join(root, name) + os.sep
                 for name in os.listdir(root)
-                if name not in ("site-packages", "dist-packages", "__pycache__") and (name.endswith(".py") or "." not in name)
+                if "." not in name and name not in ("site-packages", "dist-packages", "__pycache__")
             ]
     for site in dict.fromkeys((paths["purelib"], paths["platlib"])):
         folders += [os.path.join(site, name) + os.sep for name in ("torch", "functorch", "triton", "numpy", "sympy")]

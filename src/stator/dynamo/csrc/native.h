@@ -82,6 +82,7 @@ typedef struct {
 } HookThread;
 
 extern __thread HookThread stator_hook_thread;
+extern __thread int stator_entries_off; /* above 0: entries in this thread run their originals */
 int stator_hook_add_to(PyObject *module);
 
 /* Number of values that a call binds: positional, keyword-only, *args, **kwargs. */

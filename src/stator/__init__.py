@@ -1,0 +1,25 @@
+"""stator: a compiler for PyTorch programs. `stator.compile(model)` is where to begin; see docs/architecture.md."""
+
+from stator.api import compile, disable, reset
+from stator.backends import list_backends, register_backend
+from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UsageError
+from stator.dynamo.status import is_compiling
+from stator.tools.explain import Explanation, explain
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CompileError",
+    "Explanation",
+    "MissingToolchain",
+    "StatorError",
+    "Unsupported",
+    "UsageError",
+    "compile",
+    "disable",
+    "explain",
+    "is_compiling",
+    "list_backends",
+    "register_backend",
+    "reset",
+]

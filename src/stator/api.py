@@ -1,0 +1,186 @@
+"""What users call. Everything here checks what it is given and hands it to the stages below; no stage lives here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import ContextDecorator
+from types import FunctionType, MethodType
+from typing import Any, TypeVar, overload
+
+import torch
+
+from stator.backends import Backend, backend_name, resolve_backend
+from stator.base import logs
+from stator.base.errors import UsageError
+from stator.compiled_module import compile_module
+from stator.dynamo import entry as entries
+from stator.dynamo import native_status
+from stator.dynamo.callables import compiled_call, original_of
+from stator.dynamo.convert import Converter, Settings
+from stator.dynamo.hook import call_with_hook, entries_off, leave_frame_alone
+from stator.dynamo.status import DISABLED_MARK
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def compile(
+    model: F,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Backend = "inductor",
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    disable: bool = False,
+) -> F: ...
+@overload
+def compile(
+    model: None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Backend = "inductor",
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    disable: bool = False,
+) -> Callable[[F], F]: ...
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Backend = "inductor",
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    disable: bool = False,
+) -> Any:
+    """Compile a function, method, nn.Module or callable object; compilation happens when it is first called.
+
+    Also a decorator, with or without arguments. A module comes back as a module: isinstance, state_dict, attributes,
+    hooks, `.to`, `.train`, deepcopy and pickling behave as before, and parameters are shared with the original.
+
+    fullgraph: raise when the whole call cannot be one graph, instead of running parts of it eagerly.
+    dynamic: True asks for code for all sizes; sizes are specialised at present, which is said once.
+    backend: a name from `list_backends()`, or a callable `(gm: fx.GraphModule, example_inputs: list[Tensor])` that
+        returns a callable from the same inputs to a tuple or list. Backends written for torch.compile work unchanged.
+    mode, options: for built-in backends see `stator.base.config`; other backends get them as keyword arguments.
+    disable: give `model` back as it is.
+
+    Raises UsageError for unknown names and for what cannot be called. Errors in compiling never reach the program,
+    except under fullgraph: they are warned about once, and the function runs eagerly.
+    """
+    make_converter = _check(fullgraph, dynamic, backend, mode, options)
+    if model is None:
+        return lambda decorated: decorated if disable else _compile(decorated, make_converter)
+    if not callable(model):
+        raise UsageError(f"stator.compile takes a function or module, not {type(model).__name__}: {model!r}")
+    return model if disable else _compile(model, make_converter)
+
+
+def _check(
+    fullgraph: bool,
+    dynamic: bool | None,
+    backend: str | Backend,
+    mode: str | None,
+    options: Mapping[str, object] | None,
+) -> Callable[[], Converter]:
+    """Check what the user chose now, not at the first call; return what makes the converter of each compiled thing."""
+    resolved, chosen = resolve_backend(backend, mode, options)
+    if dynamic:
+        logs.warn_once(
+            "api.dynamic",
+            "stator.compile(dynamic=True): sizes are specialised in this version; a call with new sizes compiles again",
+            stacklevel=4,
+        )
+    settings = Settings(resolved, backend_name(backend), fullgraph, chosen)
+    return lambda: Converter(settings)
+
+
+def _compile(target: Any, make_converter: Callable[[], Converter]) -> Any:
+    if not native_status.available():
+        native_status.warn_if_missing()
+        return target
+    if isinstance(target, torch.nn.Module):
+        return compile_module(target, make_converter)
+    if isinstance(target, type):
+        return _compile_class(target, make_converter)
+    return compiled_call(target, make_converter())
+
+
+def _compile_class(cls: type, make_converter: Callable[[], Converter]) -> type:
+    """A class whose instances are compiled: its `__call__` is replaced."""
+    call = original_of(cls.__call__)  # type: ignore[operator]
+    if not isinstance(call, FunctionType):
+        raise UsageError(
+            f"instances of {cls.__qualname__} have no __call__ written in Python; compile a function instead"
+        )
+    cls.__call__ = make_converter().entry(call)  # type: ignore[assignment]
+    return cls
+
+
+def reset() -> None:
+    """Forget everything compiled in this process, decisions to run eagerly, and warnings already given.
+
+    Compiled functions and modules stay usable; they compile again when called.
+    """
+    entries.reset()
+    logs.forget_warnings()
+
+
+class disable(ContextDecorator):
+    """Keep code from being compiled: `@disable`, `@disable()`, `disable(function)`, or `with disable():`.
+
+    recursive: what the function calls is left alone too; otherwise only the function itself.
+    In the `with` form, compiled functions that are called in the block run eagerly. A module is changed in place (its
+    `forward` is replaced on the instance) and returned.
+    """
+
+    def __new__(cls, target: Any = None, *, recursive: bool = True) -> Any:
+        return super().__new__(cls) if target is None else _disable(target, recursive)
+
+    def __init__(self, target: None = None, *, recursive: bool = True) -> None:
+        self.recursive = recursive
+        self._blocks: list[Any] = []
+
+    def __call__(self, function: Any) -> Any:
+        return _disable(function, self.recursive)
+
+    def __enter__(self) -> disable:
+        block = entries_off()
+        block.__enter__()
+        self._blocks.append(block)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._blocks.pop().__exit__(*exception)
+
+
+def _disable(target: Any, recursive: bool) -> Any:
+    if isinstance(target, torch.nn.Module):
+        target.forward = _disable(target.forward, recursive)
+        return target
+    if not callable(target):
+        raise UsageError(f"stator.disable takes a function or module, not {type(target).__name__}: {target!r}")
+    target = original_of(target)
+    if not recursive:
+        return _disable_frame(target)
+
+    @functools.wraps(target)
+    def run_disabled(*args: Any, **kwargs: Any) -> Any:
+        with entries_off():
+            return call_with_hook(None, target, *args, **kwargs)
+
+    setattr(run_disabled, DISABLED_MARK, "recursive")
+    return run_disabled
+
+
+def _disable_frame(target: Any) -> Any:
+    """Leave this function's own frames alone; what they call may be compiled."""
+    function = target.__func__ if isinstance(target, MethodType) else target
+    if not isinstance(function, FunctionType):
+        raise UsageError(f"stator.disable(recursive=False) takes a function written in Python, not {target!r}")
+    leave_frame_alone(function.__code__)
+    setattr(function, DISABLED_MARK, "frame")
+    return target

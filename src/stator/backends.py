@@ -1,0 +1,124 @@
+"""Backends by name: what turns a captured graph into a callable. How it compiles is the pipeline's or the user's."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, overload
+
+from torch import fx
+
+from stator.base.config import Options, make_options
+from stator.base.errors import UsageError
+from stator.base.registry import Registry
+
+CompiledGraph = Callable[..., Sequence[Any]]
+Backend = Callable[..., CompiledGraph]  # (gm, example_inputs) -> callable returning a tuple or list
+Factory = Callable[[str | None, Mapping[str, object] | None], tuple[Backend, Options]]
+
+_ENTRY_POINT_GROUP = "torch_dynamo_backends"  # where packages list backends for torch.compile; they work here unchanged
+
+_built_in: Registry[str, Factory] = Registry("backend")
+_registered: Registry[str, Backend] = Registry("backend")
+
+
+def list_backends() -> list[str]:
+    """Names that `stator.compile(backend=...)` knows: built in, registered, and installed by other packages."""
+    return sorted({*_built_in, *_registered, *_installed()})
+
+
+@overload
+def register_backend(backend: Backend, /, name: str | None = None) -> Backend: ...
+@overload
+def register_backend(backend: None = None, /, name: str | None = None) -> Callable[[Backend], Backend]: ...
+def register_backend(backend: Backend | None = None, /, name: str | None = None) -> Any:
+    """Give a backend a name: `register_backend(f)`, `register_backend(f, name="x")`, or as a decorator with or without
+    `name`. The name defaults to the function's own. Raises UsageError when the name is taken."""
+    if backend is None:
+        return lambda function: register_backend(function, name=name)
+    chosen = name or getattr(backend, "__name__", None)
+    if not callable(backend) or not chosen:
+        raise UsageError(f"a backend is a callable (gm, example_inputs) -> callable with a name, not {backend!r}")
+    if chosen in _built_in or chosen in _registered:
+        raise UsageError(f"a backend named {chosen!r} exists already")
+    _registered.add(chosen, backend)
+    return backend
+
+
+def resolve_backend(
+    backend: str | Backend, mode: str | None = None, options: Mapping[str, object] | None = None
+) -> tuple[Backend, Options]:
+    """The backend as a callable (gm, example_inputs), and the options for everything before it.
+
+    Built-in backends have their mode and options checked. Any other backend gets them as keyword arguments, as
+    torch.compile would hand them over. Raises UsageError for an unknown name and for what is not a backend.
+    """
+    if isinstance(backend, str):
+        factory = _built_in.get(backend)
+        if factory is not None:
+            return factory(mode, options)
+        backend = _by_name(backend)
+    elif not callable(backend):
+        raise UsageError(f"backend must be a name or a callable (gm, example_inputs), not {backend!r}")
+    keywords: dict[str, Any] = {}
+    if mode is not None and mode != "default":
+        keywords["mode"] = mode
+    if options:
+        keywords["options"] = options
+    return _with_keywords(backend, keywords), Options()
+
+
+def backend_name(backend: str | Backend) -> str:
+    """For messages."""
+    return backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+
+
+def _by_name(name: str) -> Backend:
+    found = _registered.get(name)
+    if found is not None:
+        return found
+    installed = _installed().get(name)
+    if installed is not None:
+        return installed.load()
+    known = list_backends()
+    close = difflib.get_close_matches(name, known, n=1)
+    guess = f" (did you mean {close[0]!r}?)" if close else ""
+    raise UsageError(f"unknown backend {name!r}{guess}; known backends: {', '.join(known)}")
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=_ENTRY_POINT_GROUP) if point.name != "stator"}
+
+
+def _with_keywords(backend: Backend, keywords: dict[str, Any]) -> Backend:
+    if not keywords:
+        return backend
+    return lambda gm, example_inputs: backend(gm, example_inputs, **keywords)
+
+
+def _pipeline() -> Any:
+    """The pipeline, loaded when first compiled for: importing stator must stay cheap."""
+    return importlib.import_module("stator.pipeline")
+
+
+@_built_in.register("eager")
+def _eager(mode: str | None, options: Mapping[str, object] | None) -> tuple[Backend, Options]:
+    return run_eagerly, make_options(mode, options)
+
+
+@_built_in.register("aot_eager")
+def _aot_eager(mode: str | None, options: Mapping[str, object] | None) -> tuple[Backend, Options]:
+    return (lambda gm, inputs: _pipeline().aot_eager_backend(gm, inputs)), make_options(mode, options)
+
+
+@_built_in.register("inductor")
+def _inductor(mode: str | None, options: Mapping[str, object] | None) -> tuple[Backend, Options]:
+    chosen = make_options(mode, options)
+    return (lambda gm, inputs: _pipeline().inductor_backend(gm, inputs, options=chosen)), chosen
+
+
+def run_eagerly(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
+    """The captured graph, run op by op."""
+    return gm.forward

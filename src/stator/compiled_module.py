@@ -1,0 +1,93 @@
+"""A compiled nn.Module that stays the module: a subclass of its class, sharing its attributes, whose call is compiled.
+
+Nothing here captures or compiles; the entry is made by the caller's converter.
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stator.dynamo.callables import ORIGINAL, compiled_call, original_of
+from stator.dynamo.convert import Converter
+
+_CALL, _COMPILE = "_stator_call", "_stator_compile"
+
+
+class CompiledModule:
+    """Mixed into the class of a compiled module. The instance has the very `__dict__` of the original: parameters,
+    buffers, submodules, hooks, flags and methods are read and written through, in both directions."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Made classes are not the user's: registration in the user's `__init_subclass__` must not see them."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """An independent module, compiled in the same way."""
+        made = compile_module(copy.deepcopy(original_of(self), memo), getattr(self, _COMPILE))
+        memo[id(self)] = made
+        return made
+
+    def __copy__(self) -> Any:
+        return compile_module(copy.copy(original_of(self)), getattr(self, _COMPILE))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled as the original module: what is compiled belongs to this process."""
+        original = original_of(self)
+        reduced = original.__reduce_ex__(protocol)
+        if reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+            # pickle insists that __newobj__ makes the class of what it was asked to pickle
+            return (copyreg._reconstructor, (type(original), object, None), *reduced[2:])  # type: ignore[attr-defined]
+        return reduced
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.startswith("_stator_")]
+
+
+class _CallSignature:
+    """`inspect.signature` of an instance, which cannot be read off a compiled call; classes keep their own."""
+
+    def __get__(self, instance: Any, owner: type) -> inspect.Signature:
+        if instance is None:
+            raise AttributeError("__signature__")
+        return inspect.signature(original_of(instance))
+
+
+_classes: dict[type, type] = {}
+
+
+def compile_module(module: torch.nn.Module, make_converter: Callable[[], Converter]) -> torch.nn.Module:
+    """`module`, compiled. `make_converter` gives the settings; each compiled module has a converter of its own."""
+    module = original_of(module)
+    cls = type(module)
+    made = _classes.get(cls)
+    if made is None:
+        made = _classes[cls] = _make_class(cls)
+    compiled: Any = object.__new__(made)
+    object.__setattr__(compiled, "__dict__", module.__dict__)
+    object.__setattr__(compiled, ORIGINAL, module)
+    object.__setattr__(compiled, _COMPILE, make_converter)
+    object.__setattr__(compiled, _CALL, compiled_call(module, make_converter()))
+    return compiled
+
+
+def _make_class(cls: type) -> type:
+    body = {
+        "__slots__": (_CALL, ORIGINAL, _COMPILE),  # not in the shared __dict__, where the original would see them
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__signature__": _CallSignature(),
+        "_stator_compiled_class": cls,
+        "_get_name": lambda self: original_of(self)._get_name(),
+    }
+    made = type(cls)(cls.__name__, (CompiledModule, cls), body)
+    # looked up on the class, bound by the slot's descriptor: a call goes straight to the entry
+    setattr(made, "__call__", getattr(made, _CALL))  # noqa: B010
+    return made

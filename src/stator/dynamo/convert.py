@@ -1,0 +1,202 @@
+"""A frame that is about to run -> compiled frame: capture, backend, emission, and what is shown of them on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from torch import fx
+
+from stator.base import counters, dumps, logs
+from stator.base.config import Options
+from stator.base.errors import CompileError, StatorError, Unsupported, UserPlace
+
+from .bytecode import decode, instructions_text, reachable
+from .captured import Break, Captured
+from .emit import emit
+from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
+from .hook import call_with_hook
+from .interpreter import capture
+from .resume import ResumePoint, resume_code
+from .status import compiling, disabled
+from .text import captured_text
+
+Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one `stator.compile` call asked for.
+
+    on_captured: told of every frame that was captured, with its graph, before the backend sees it.
+    """
+
+    backend: Backend
+    backend_name: str = "eager"
+    fullgraph: bool = False
+    options: Options = field(default_factory=Options)
+    on_captured: Callable[[Captured], None] | None = None
+
+
+class Converter:
+    """Compiles frames under one set of settings, and keeps the resume functions that their breaks need."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._lock = threading.RLock()
+        self._resumed: dict[ResumePoint, Any] = {}
+        self._resume_codes: dict[int, CodeType] = {}  # by id; kept alive, so that no id is used twice
+        self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
+
+    # ---- callables ----
+
+    def entry(self, function: FunctionType) -> Callable[..., Any]:
+        """The compiled twin of a function."""
+        settings = self.settings
+        return make_entry(function, self.compile_frame, settings.options, fullgraph=settings.fullgraph)
+
+    def dispatch(self, callee: Any) -> Any:
+        """A callable that calls `callee` and compiles the frames that start meanwhile."""
+        if is_entry(callee) or disabled(callee) is not None:
+            return callee
+        return partial(call_with_hook, self._hook_callback, callee)
+
+    # ---- one frame ----
+
+    def compile_frame(self, function: FunctionType, bound: Mapping[str, Any]) -> CompiledFrame:
+        """Compile the call of `function` with these values of its parameters.
+
+        Raises StatorError for what cannot be compiled (under fullgraph also for every graph break).
+        """
+        code = function.__code__
+        with self._lock, compiling(), dumps.compilation(code.co_qualname):
+            _show(
+                "bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {code.co_qualname}"
+            )
+            with counters.timed("capture"):
+                captured = capture(function, dict(bound))
+            counters.count("frames")
+            _show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {code.co_qualname}")
+            self._look_at_breaks(captured)
+            if not self._worth_compiling(captured):
+                return CompiledFrame(captured.guards, None)
+            compiled = self._compile_graph(captured)
+            with counters.timed("emit"):
+                emitted = self._emit(captured, compiled)
+            _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(emitted)), f"new {code.co_qualname}")
+            return CompiledFrame(captured.guards, emitted)
+
+    # ---- breaks ----
+
+    def _look_at_breaks(self, captured: Captured) -> None:
+        exit_ = captured.exit
+        if not isinstance(exit_, Break):
+            return
+        reason = exit_.reason
+        if self.settings.fullgraph:
+            raise Unsupported(reason.kind, reason.reason, place=reason.place, hint=reason.hint)
+        counters.count("graph_breaks")
+        logs.log("graph_breaks", "%s", reason)
+
+    def _worth_compiling(self, captured: Captured) -> bool:
+        """Whether the frame gains by running emitted code instead of its own."""
+        if not isinstance(captured.exit, Break):
+            return captured.graph is not None
+        # A break inside a loop would add one Python frame for each turn. So the first turn is compiled, and the frame
+        # then runs on by itself, while what it calls is still compiled.
+        return not (id(captured.code) in self._resume_codes and _in_loop(captured.code, captured.exit.index))
+
+    def _make_resume(self, point: ResumePoint, namespace: dict[str, Any]) -> Any:
+        """What emitted code calls to go on at `point`; see `emit`."""
+        made = self._resumed.get(point)
+        if made is not None:
+            return made
+        code = resume_code(point)
+        self._resume_codes[id(code)] = code
+        name = code.co_name
+        if point.closure:
+            # made anew for each call's cells; one code object, so what is compiled for it is found again by the hook
+            def made(*cells: CellType) -> Any:
+                return self.dispatch(FunctionType(code, namespace, name, None, cells))
+
+        else:
+            function = FunctionType(code, namespace, name)
+            made = self.dispatch(function) if _has_loop(code) else self.entry(function)
+        self._resumed[point] = made
+        return made
+
+    # ---- stages ----
+
+    def _compile_graph(self, captured: Captured) -> Callable[..., Any] | None:
+        graph = captured.graph
+        if self.settings.on_captured is not None:
+            self.settings.on_captured(captured)
+        if graph is None:
+            return None
+        counters.count("graphs")
+        _show(
+            "graph", "10_graph.py", lambda: graph.print_readable(print_output=False), f"of {captured.code.co_qualname}"
+        )
+        place = _first_place(captured)
+        try:
+            with counters.timed("backend"):
+                compiled = self.settings.backend(graph, [entry.example for entry in captured.inputs])
+        except StatorError:
+            raise
+        except Exception as error:
+            raise CompileError(
+                f"backend {self.settings.backend_name!r}", f"{type(error).__name__}: {error}", place=place
+            ) from error
+        if not callable(compiled):
+            raise CompileError(
+                f"backend {self.settings.backend_name!r}",
+                f"it returned {type(compiled).__name__}, which is not callable",
+                place=place,
+                hint="a backend is (gm, example_inputs) -> callable; return gm.forward to run the graph as it is",
+            )
+        return compiled
+
+    def _emit(self, captured: Captured, compiled: Callable[..., Any] | None) -> CodeType:
+        namespace = captured.function.__globals__
+        return emit(
+            captured,
+            compiled,
+            make_resume=lambda point: self._make_resume(point, namespace),
+            dispatch=self.dispatch,
+        )
+
+
+def _in_loop(code: CodeType, index: int) -> bool:
+    """Whether control that goes on behind instruction `index` can come back to it."""
+    instructions = decode(code)
+    here = instructions[index]
+    successors = instructions[index + 1 : index + 2] + ([here.target] if here.target is not None else [])
+    return any(here in reachable(instructions, successor) for successor in successors)
+
+
+def _has_loop(code: CodeType) -> bool:
+    return any(
+        instruction.target is not None and instruction.target.index <= instruction.index for instruction in decode(code)
+    )
+
+
+def _first_place(captured: Captured) -> UserPlace:
+    """The user's line that the graph starts at, as far as it is known."""
+    if captured.graph is not None:
+        for node in captured.graph.graph.nodes:
+            place = node.meta.get("place")
+            if place is not None:
+                return place
+    code = captured.code
+    return UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
+
+
+def _show(artifact: str, filename: str, text: Callable[[], str], title: str) -> None:
+    """Log and dump one stage; the text is made only when someone looks."""
+    dumps.write(filename, text)
+    if logs.enabled(artifact):
+        logs.log(artifact, "%s\n%s", title, text())

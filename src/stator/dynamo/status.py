@@ -1,0 +1,39 @@
+"""What user code may ask about compilation, and marks by which it opts out. Reading the marks is the callers' job."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# set on functions that must run as they are: "frame" for the function alone, "recursive" for all that it calls too
+DISABLED_MARK = "_stator_disabled"
+
+_state = threading.local()
+
+
+def is_compiling() -> bool:
+    """True inside code that is being captured, and in what was compiled from it; False in code that runs eagerly.
+
+    Capture answers calls of this function by the constant True; called for real, it says whether a compilation is under
+    way in this thread.
+    """
+    return getattr(_state, "depth", 0) > 0
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """The block is a compilation."""
+    _state.depth = getattr(_state, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _state.depth -= 1
+
+
+def disabled(function: Callable[..., Any]) -> str | None:
+    """How the function opted out: "frame", "recursive", or None if it did not."""
+    if getattr(function, "_torchdynamo_disable", False):
+        return "recursive"
+    return getattr(function, DISABLED_MARK, None)

@@ -1,0 +1,102 @@
+"""`stator.explain(f)(*args)`: what would be captured, in how many graphs, and what ended them. Runs the program once,
+eagerly op by op, and leaves no compiled code behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from stator.backends import run_eagerly
+from stator.base.errors import MissingToolchain, UsageError
+from stator.dynamo import native_status
+from stator.dynamo.callables import compiled_call
+from stator.dynamo.captured import Break, BreakReason, Captured
+from stator.dynamo.convert import Converter, Settings
+from stator.dynamo.guard import Guard
+from stator.dynamo.text import guard_text
+
+
+@dataclass(slots=True)
+class Explanation:
+    """What one call was captured as. Prints as a report.
+
+    out_guards: what the captures relied on, over all frames.
+    result: what the call returned.
+    """
+
+    graphs: list[fx.GraphModule] = field(default_factory=list)
+    break_reasons: list[BreakReason] = field(default_factory=list)
+    out_guards: list[Guard] = field(default_factory=list)
+    op_count: int = 0
+    frame_count: int = 0
+    result: Any = None
+
+    @property
+    def graph_count(self) -> int:
+        return len(self.graphs)
+
+    @property
+    def graph_break_count(self) -> int:
+        return len(self.break_reasons)
+
+    def __str__(self) -> str:
+        lines = [
+            f"graphs: {self.graph_count}",
+            f"graph breaks: {self.graph_break_count}",
+            f"operations: {self.op_count}",
+            f"guards: {len(self.out_guards)}",
+        ]
+        if self.break_reasons:
+            lines.append("why graphs ended early:")
+            for number, reason in enumerate(self.break_reasons, 1):
+                lines += [
+                    f"  {number}. {line}" if not index else f"     {line.strip()}"
+                    for index, line in enumerate(str(reason).splitlines())
+                ]
+        for number, graph in enumerate(self.graphs):
+            lines.append(f"graph {number}:")
+            lines += [
+                f"  {node.format_node()}" for node in graph.graph.nodes if node.op not in ("placeholder", "output")
+            ]
+        return "\n".join(lines)
+
+    def guards_text(self) -> str:
+        """One line for each guard."""
+        return "\n".join(guard_text(guard.source, guard.kind, guard.expected) for guard in self.out_guards)
+
+    def __repr__(self) -> str:
+        breaks = f"{self.graph_break_count} graph breaks"
+        return f"<Explanation: {self.graph_count} graphs, {breaks}, {self.op_count} operations>"
+
+
+def explain(target: Callable[..., Any]) -> Callable[..., Explanation]:
+    """A function that calls `target` once with its arguments and says how it was captured.
+
+    Takes functions, methods, modules and callables, compiled or not. Raises UsageError for what cannot be called, and
+    MissingToolchain when capture is not possible in this installation.
+    """
+    if not callable(target):
+        raise UsageError(f"stator.explain takes a function or module, not {type(target).__name__}: {target!r}")
+
+    def run(*args: Any, **kwargs: Any) -> Explanation:
+        if not native_status.available():
+            raise MissingToolchain(f"stator's C extension is not usable: {native_status.problem}")
+        explanation = Explanation()
+        converter = Converter(Settings(run_eagerly, on_captured=lambda captured: _add(explanation, captured)))
+        explanation.result = compiled_call(target, converter)(*args, **kwargs)
+        return explanation
+
+    return run
+
+
+def _add(explanation: Explanation, captured: Captured) -> None:
+    explanation.frame_count += 1
+    explanation.out_guards += captured.guards
+    explanation.op_count += captured.op_count
+    if captured.graph is not None:
+        explanation.graphs.append(captured.graph)
+    if isinstance(captured.exit, Break):
+        explanation.break_reasons.append(captured.exit.reason)
