@@ -256,8 +256,10 @@ def to_copy(
 
 @shape_rule(aten.copy.default, tags=CREATION)
 def copy(self: Any, src: Any, non_blocking: bool = False) -> TensorMeta:
-    shape = tuple(self.shape)
-    return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
+    shape, strides = tuple(self.shape), self.stride()
+    if any(stride == 0 and size != 1 for size, stride in zip(shape, strides, strict=True)):
+        strides = preserved_strides(shape, strides)
+    return fresh(shape, self, stride=strides)  # gaps are kept
 
 
 @shape_rule(aten.copy_.default, tags=("inplace",))
