@@ -1,45 +1,251 @@
-"""Lowered nodes to an ordered list of fused groups and library calls: the stage's one entry point."""
+"""Lowered nodes to an ordered list of fused groups and library calls: the stage's one entry point.
+
+Nodes are taken in order; each is tried with the groups that make what it reads, latest first, then with groups that read
+the same. Legality and profit are decided elsewhere; here is the order of things: dependencies, cycles, the final order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
+from stator.base import dumps, logs
 from stator.base.config import Options
-from stator.inductor.buffers import Extern, Loops, Lowered
-from stator.inductor.loops.body import Op
+from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 
-from .groups import Group, Schedule
-from .normalize import collapse, normalize
+from .accesses import extern_reads, extern_writes, facts_of, names_in, owner
+from .groups import Schedule
+from .legality import Candidate, fuse
+from .printer import print_schedule
+from .profit import worthwhile
+from .regroup import make_group
+from .space import Names, space_of
+from .verifier import verify_schedule
 
 _DEFAULT = Options()
+_CYCLE_SEARCH = 256  # steps looked at before a fusion over a long distance is given up
+_SIBLINGS = 4  # groups reading the same buffer that are tried
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A library call or a growing group. `needs`: steps that must run before. `first`/`last`: node positions."""
+
+    content: Candidate | Extern
+    first: int
+    last: int
+    needs: set[Step] = field(default_factory=set)
+    merged_into: Step | None = None
 
 
 def schedule(lowered: Lowered, options: Options = _DEFAULT) -> Schedule:
-    steps: list[Group | Extern] = []
-    for node in lowered.nodes:
-        if isinstance(node, Extern):
-            steps.append(node)
-        else:
-            steps.append(make_group(f"kernel{len(steps)}", [normalize(node)], frozenset()))
-    return Schedule(tuple(steps))
+    """Raises VerificationError (options.verify) when the result breaks its own rules."""
+    result = _Scheduler(lowered, options).run()
+    if options.verify:
+        verify_schedule(result, lowered)
+    dumps.write("40_schedule.txt", lambda: print_schedule(result))
+    if logs.enabled("schedule"):
+        logs.log("schedule", "%s", print_schedule(result))
+    return result
 
 
-def make_group(name: str, members: Sequence[Loops], internal: frozenset[str]) -> Group:
-    """A group of members over the same outer loops, in order of execution."""
-    shared = min(len(member.body.vars) for member in members)
-    changed, ranges, inner = collapse(members, shared)
-    reads: dict[str, None] = {}
-    writes: dict[str, None] = {}
-    for member in changed:
-        for op in member.body.ops:
-            _argument(op, internal, reads, writes)
-    return Group(name, changed, ranges, internal, tuple(reads), tuple(writes), inner)
+class _Scheduler:
+    def __init__(self, lowered: Lowered, options: Options) -> None:
+        self.lowered, self.options = lowered, options
+        self.names = Names()
+        self.buffers: dict[str, Buffer] = lowered.buffers
+        self.sizes = {name: math.prod(buffer.layout.size) for name, buffer in self.buffers.items()}
+        self.steps: list[Step] = []
+        self.writers: dict[str, list[Step]] = {}  # by memory owner
+        self.readers: dict[str, list[Step]] = {}  # by memory owner, since the last write
+        self.sharers: dict[str, list[Step]] = {}  # loop groups by the buffer they read
+        self.read_count: dict[str, int] = {}
+        self.owners = {name: owner(name, self.buffers) for name in self.buffers}
+        self._count_reads()
+
+    def run(self) -> Schedule:
+        for position, node in enumerate(self.lowered.nodes):
+            if isinstance(node, Extern):
+                self._add_extern(position, node)
+            else:
+                self._add_loops(position, node)
+        alive = self._ordered()
+        used_outside = self._read_outside(alive)
+        steps = []
+        for at, step in enumerate(alive):
+            if isinstance(step.content, Extern):
+                steps.append(step.content)
+            else:
+                internal = frozenset(step.content.writes - used_outside[step])
+                steps.append(make_group(f"kernel{at}", step.content, internal))
+        return Schedule(tuple(steps))
+
+    def _count_reads(self) -> None:
+        for node in self.lowered.nodes:
+            reads = extern_reads(node) if isinstance(node, Extern) else _loads(node)
+            for name in reads:
+                self.read_count[name] = self.read_count.get(name, 0) + 1
+        for name in names_in(self.lowered.outputs):
+            self.read_count[name] = self.read_count.get(name, 0) + 1
+
+    # ---- dependencies --------------------------------------------------------------------------------------------------
+
+    def _needs(self, reads: Iterable[str], writes: Iterable[str]) -> set[Step]:
+        found: set[Step] = set()
+        for name in reads:
+            found.update(self.writers.get(self.owners.get(name, name), ()))
+        for name in writes:
+            memory = self.owners.get(name, name)
+            found.update(self.writers.get(memory, ()))
+            found.update(self.readers.get(memory, ()))
+        return {_alive(step) for step in found}
+
+    def _record(self, step: Step, reads: Iterable[str], writes: Iterable[str]) -> None:
+        for name in reads:
+            self.readers.setdefault(self.owners.get(name, name), []).append(step)
+        for name in writes:
+            self.writers.setdefault(self.owners.get(name, name), []).append(step)
+
+    def _add_extern(self, position: int, node: Extern) -> None:
+        reads, writes = extern_reads(node), extern_writes(node)
+        step = Step(node, position, position, self._needs(reads, writes))
+        self._record(step, reads, writes)
+        self.steps.append(step)
+
+    # ---- fusion ----------------------------------------------------------------------------------------------------------
+
+    def _add_loops(self, position: int, node: Loops) -> None:
+        facts = facts_of(node)
+        space, member = space_of(node, self.names)
+        content = Candidate(space, [member], [facts], set(facts.reads), set(facts.writes))
+        content.mutates = {self.owners[name] for name in facts.writes if self.owners[name] != name}
+        content.touches = {self.owners[name] for name in facts.reads}
+        step = Step(content, position, position, self._needs(facts.reads, facts.writes))
+        self._record(step, facts.reads, facts.writes)
+        self.steps.append(step)
+        if self.options.fusion and facts.iterations:
+            self._grow(step, facts.reads)
+        for name in facts.reads:
+            self.sharers.setdefault(name, []).append(step)
+
+    def _grow(self, step: Step, reads: frozenset[str]) -> None:
+        """Merge the step with earlier groups as long as one is allowed and worth it."""
+        tried: set[Step] = set()
+        while True:
+            producers = sorted(
+                (s for s in step.needs if isinstance(s.content, Candidate) and s not in tried), key=lambda s: -s.last
+            )
+            if not producers:
+                break
+            tried.add(producers[0])
+            self._try(producers[0], step)
+        for name in sorted(reads, key=lambda name: -self.sizes[name])[:2]:
+            for sharer in reversed(self.sharers.get(name, ())[-_SIBLINGS:]):
+                earlier = _alive(sharer)
+                if earlier is not step and earlier not in tried:
+                    tried.add(earlier)
+                    self._try(earlier, step)
+
+    def _try(self, earlier: Step, step: Step) -> bool:
+        first, second = earlier.content, step.content
+        assert isinstance(first, Candidate) and isinstance(second, Candidate)
+        fusion = fuse(first, second, self.sizes, self.names)
+        if fusion is None or not worthwhile(first, second, fusion, self.sizes, self.read_count):
+            return False
+        if self._reaches(earlier, step):
+            return False
+        step.content = Candidate(
+            fusion.space,
+            fusion.members,
+            fusion.facts,
+            first.reads | second.reads,
+            first.writes | second.writes,
+            first.mutates | second.mutates,
+            first.touches | second.touches,
+        )
+        step.first, step.last = min(earlier.first, step.first), max(earlier.last, step.last)
+        step.needs = {_alive(s) for s in step.needs | earlier.needs} - {earlier, step}
+        earlier.merged_into = step
+        return True
+
+    def _reaches(self, earlier: Step, step: Step) -> bool:
+        """Does `step` depend on `earlier` through a third step? (Also True when it is too far to tell.)"""
+        pending = [_alive(s) for s in step.needs]
+        pending = [s for s in pending if s is not earlier]
+        seen: set[Step] = set()
+        while pending:
+            at = pending.pop()
+            if at in seen or at.last < earlier.first:
+                continue
+            seen.add(at)
+            if len(seen) > _CYCLE_SEARCH:
+                return True
+            for need in at.needs:
+                need = _alive(need)
+                if need is earlier:
+                    return True
+                pending.append(need)
+        return False
+
+    # ---- the final order ---------------------------------------------------------------------------------------------------
+
+    def _ordered(self) -> list[Step]:
+        """Dependencies first; among what is ready, what came first in the program."""
+        alive = [step for step in self.steps if step.merged_into is None]
+        waiting: dict[Step, int] = {}
+        users: dict[Step, list[Step]] = {step: [] for step in alive}
+        for step in alive:
+            step.needs = {_alive(need) for need in step.needs} - {step}
+            waiting[step] = len(step.needs)
+            for need in step.needs:
+                users[need].append(step)
+        ready = [(step.last, at, step) for at, step in enumerate(alive) if not waiting[step]]
+        heapq.heapify(ready)
+        order: list[Step] = []
+        count = len(alive)
+        while ready:
+            _, _, step = heapq.heappop(ready)
+            order.append(step)
+            for user in users[step]:
+                waiting[user] -= 1
+                if not waiting[user]:
+                    count += 1
+                    heapq.heappush(ready, (user.last, count, user))
+        assert len(order) == len(alive), "fusion made a cycle"
+        return order
+
+    def _read_outside(self, alive: list[Step]) -> dict[Step, set[str]]:
+        """For each group, which of the buffers it writes are needed in memory: read by others, returned, mutated."""
+        wanted = names_in(self.lowered.outputs)
+        readers: dict[str, list[Step]] = {}
+        writers: dict[str, int] = {}
+        for step in alive:
+            content = step.content
+            for name in content.reads if isinstance(content, Candidate) else extern_reads(content):
+                readers.setdefault(name, []).append(step)
+            for name in content.writes if isinstance(content, Candidate) else extern_writes(content):
+                writers[name] = writers.get(name, 0) + 1
+        found: dict[Step, set[str]] = {}
+        for step in alive:
+            if isinstance(step.content, Candidate):
+                found[step] = {
+                    name
+                    for name in step.content.writes
+                    if name in wanted
+                    or writers[name] > 1
+                    or self.owners[name] != name
+                    or any(reader is not step for reader in readers.get(name, ()))
+                }
+        return found
 
 
-def _argument(op: Op, internal: frozenset[str], reads: dict[str, None], writes: dict[str, None]) -> None:
-    if op.name == "load":
-        buffer = op.args[0]
-        if buffer not in internal and buffer not in writes:
-            reads[buffer] = None  # type: ignore[index]
-    elif op.name == "store" and op.args[0] not in internal:
-        writes[op.args[0]] = None  # type: ignore[index]
+def _alive(step: Step) -> Step:
+    while step.merged_into is not None:
+        step = step.merged_into
+    return step
+
+
+def _loads(node: Loops) -> set[str]:
+    return {op.args[0] for op in node.body.ops if op.name == "load"}  # type: ignore[misc]

@@ -65,7 +65,7 @@ def plan_phases(kernel: Kernel) -> Plan:
                 outside.add(position)
                 continue
             if position in first:
-                if room and (position in kept or _cost(kernel, position) > _RECOMPUTE_COST):
+                if room and (position in kept or _cost(kernel, position, kept) > _RECOMPUTE_COST):
                     phase.fetches.add(position)
                     needed.add(position)
                     if position not in kept:
@@ -114,8 +114,8 @@ def _live_reduces(kernel: Kernel) -> list[int]:
     return sorted(position for position in seen if kernel.values[position].name == "reduce")
 
 
-def _cost(kernel: Kernel, position: int) -> int:
-    """Of computing a value anew inside the inner loops, from memory on."""
+def _cost(kernel: Kernel, position: int, kept: set[int]) -> int:
+    """Of computing a value anew inside the inner loops, from memory or scratch rows on."""
     seen: set[int] = set()
     pending, total = [position], 0
     while pending and total <= _RECOMPUTE_COST:
@@ -124,6 +124,9 @@ def _cost(kernel: Kernel, position: int) -> int:
         if at in seen or not value.loops & kernel.inner_bits:
             continue
         seen.add(at)
+        if at in kept:
+            total += 1
+            continue
         total += _HEAVY_COST if value.name in HEAVY else 1
         pending += kernel.operands(value.args)
     return total

@@ -66,9 +66,7 @@ def _cost(kernel: Kernel, accesses: list[tuple[Expr, int, float]], chosen: int |
     waste = math.ceil(size / _LANES) * _LANES / max(size, 1)
     indirect = set(kernel.indirect)
     for index, loops, weight in accesses:
-        if chosen is None:
-            total += weight * _SCALAR * _count(kernel, loops)
-        elif not loops & (1 << chosen):
+        if chosen is None or not loops & (1 << chosen):
             total += weight * _SCALAR * _count(kernel, loops)
         elif not index.symbols.isdisjoint(indirect) and any(
             kernel.values[kernel.indirect[s]].loops & (1 << chosen) for s in index.symbols & indirect

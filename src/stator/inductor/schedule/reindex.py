@@ -1,5 +1,6 @@
-"""Loop nests in a standard form: loops of one iteration dropped, outer loops in the order of the store's strides, standard
-symbols. And the opposite end: loops that all indices walk through as one are merged. No fusion is decided here.
+"""Bodies rewritten over other loops, and neighbouring loops merged where all indices of a group walk through them as one.
+
+No fusion is decided here.
 """
 
 from __future__ import annotations
@@ -8,36 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stator.inductor.buffers import Loops
-from stator.inductor.loops.body import IndexRef, LoopBody
+from stator.inductor.loops.body import LoopBody
 from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, loop_ranges, simplify
 
 OUTER = tuple(Symbol(f"x{at}") for at in range(32))
 INNER = tuple(Symbol(f"r{at}") for at in range(32))
-
-
-def normalize(node: Loops) -> Loops:
-    """The same node over standard loops."""
-    body = node.body
-    strides = [_store_stride(body, symbol) for symbol in body.vars]
-    order = [at for at in range(len(body.vars)) if body.ranges[at] != 1]
-    if all(stride is not None for stride in strides):
-        order.sort(key=lambda at: -abs(strides[at]))  # type: ignore[arg-type]
-    replacements: dict[Symbol, ExprLike] = {symbol: ZERO for symbol in (*body.vars, *body.reduction_vars)}
-    for new, at in zip(OUTER, order, strict=False):
-        replacements[body.vars[at]] = new
-    reduced = [at for at in range(len(body.reduction_vars)) if body.reduction_ranges[at] != 1]
-    if body.reduction_vars and not reduced:
-        reduced = [len(body.reduction_vars) - 1]  # a reduction stays one, over a single element
-    for new, at in zip(INNER, reduced, strict=False):
-        replacements[body.reduction_vars[at]] = new
-    return substitute(
-        node,
-        replacements,
-        OUTER[: len(order)],
-        tuple([body.ranges[at] for at in order]),
-        INNER[: len(reduced)],
-        tuple([body.reduction_ranges[at] for at in reduced]),
-    )
 
 
 def substitute(
@@ -53,15 +29,6 @@ def substitute(
     indices = tuple([simplify(index.substitute(replacements), limits) for index in node.body.indices])
     body = LoopBody(variables, ranges, reduction_variables, reduction_ranges, indices, node.body.ops)
     return replace(node, body=body)
-
-
-def _store_stride(body: LoopBody, symbol: Symbol) -> int | None:
-    for op in body.ops:
-        if op.name == "store":
-            index = op.args[1]
-            assert isinstance(index, IndexRef)
-            return body.indices[index.position].coefficient(symbol)
-    return None
 
 
 def collapse(members: Sequence[Loops], shared: int) -> tuple[tuple[Loops, ...], tuple[int, ...], tuple[int, ...]]:

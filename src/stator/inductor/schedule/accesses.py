@@ -1,0 +1,105 @@
+"""What a node reads and writes, exactly: buffer, index expression, and whose memory it is. Facts only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stator.inductor.buffers import Buffer, Extern, Loops, View
+from stator.inductor.loops.body import IndexRef
+from stator.inductor.loops.vocabulary import HEAVY
+from stator.shapes.expr import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`plain`: neither masked nor combined with what memory holds."""
+
+    buffer: str
+    index: Expr
+    plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of a loop node. `iterations`: how often its innermost operations run."""
+
+    loads: tuple[Access, ...]
+    stores: tuple[Access, ...]
+    reads: frozenset[str]
+    writes: frozenset[str]
+    reduces: bool
+    positions: bool  # has an argmax or argmin
+    iterations: int
+    operations: int
+    heavy: int
+
+
+def facts_of(node: Loops) -> Facts:
+    body = node.body
+    loads: dict[Access, None] = {}
+    stores: dict[Access, None] = {}
+    heavy, positions = 0, False
+    for op in body.ops:
+        if op.name == "load":
+            loads[Access(op.args[0], _index(body.indices, op.args[1]), op.args[2] is None)] = None  # type: ignore[arg-type]
+        elif op.name == "store":
+            plain = op.args[3] is None and op.args[4] is None
+            stores[Access(op.args[0], _index(body.indices, op.args[1]), plain)] = None  # type: ignore[arg-type]
+        elif op.name in HEAVY:
+            heavy += 1
+        elif op.name == "reduce" and op.args[0] in ("argmax", "argmin"):
+            positions = True
+    return Facts(
+        tuple(loads),
+        tuple(stores),
+        frozenset([access.buffer for access in loads]),
+        frozenset([access.buffer for access in stores]),
+        bool(body.reduction_vars),
+        positions,
+        math.prod(body.ranges) * math.prod(body.reduction_ranges),
+        len(body.ops),
+        heavy,
+    )
+
+
+def _index(indices: tuple[Expr, ...], arg: Any) -> Expr:
+    assert isinstance(arg, IndexRef)
+    return indices[arg.position]
+
+
+def owner(name: str, buffers: Mapping[str, Buffer]) -> str:
+    """The buffer whose memory this is: itself, or the input it mutates in place."""
+    seen = name
+    while True:
+        buffer = buffers[seen]
+        if buffer.kind != "computed" or not isinstance(buffer.value, str):
+            return seen
+        seen = buffer.value
+
+
+def extern_reads(extern: Extern) -> set[str]:
+    return set(_names((extern.args, extern.kwargs))) | set(extern.mutates)
+
+
+def extern_writes(extern: Extern) -> set[str]:
+    return {name for name in extern.outputs if name is not None} | set(extern.mutates)
+
+
+def _names(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, View):
+        yield value.base
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _names(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _names(item)
+
+
+def names_in(values: Iterable[Any]) -> set[str]:
+    return set(_names(list(values)))

@@ -1,0 +1,244 @@
+"""May two groups become one? Lays the later group's loops over the earlier one's and proves that every value that flows
+between them is used in the iteration that made it. Whether it is worth it is decided in profit.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stator.shapes.expr import Expr, ExprLike, Symbol
+
+from .accesses import Facts
+from .space import Loop, Member, Names, Overlay, Space, in_order, overlay, placed, split_loops, strides
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A group under construction. `mutates`: inputs' memory that it writes; `touches`: inputs' memory that it reads."""
+
+    space: Space
+    members: list[Member]
+    facts: list[Facts]
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    mutates: set[str] = field(default_factory=set)
+    touches: set[str] = field(default_factory=set)
+
+    def accesses(self, kind: str, buffer: str) -> Iterator[Expr]:
+        """Places of all plain accesses to a buffer, in the space's symbols."""
+        ranges = self.space.ranges()
+        for member, facts in zip(self.members, self.facts, strict=True):
+            if buffer in (facts.reads if kind == "loads" else facts.writes):
+                for access in getattr(facts, kind):
+                    if access.buffer == buffer:
+                        yield placed(access.index, member, ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """A fusion that is allowed: the joint space, and both groups' members in its symbols."""
+
+    space: Space
+    members: list[Member]
+    facts: list[Facts]
+    flow: frozenset[str]  # buffers that the first writes and the second reads
+    paired: int  # iterations of the loops that were paired through memory
+
+
+def fuse(first: Candidate, second: Candidate, sizes: dict[str, int], names: Names) -> Fusion | None:
+    """Lay `second` over `first`, which runs before it; None when that is not allowed. `sizes`: elements of each buffer."""
+    flow = first.writes & second.reads
+    if not _memory_allows(first, second):
+        return None
+    through = _guide(first, second, flow, sizes)
+    if through is None:
+        return None
+    laid = overlay(*through, names)
+    if laid is None:
+        return None
+    joint = _joint_space(first, second, laid, bool(flow), names)
+    if joint is None:
+        return None
+    space, replace_first, replace_second = joint
+    if space.inner and (first.mutates or second.mutates):
+        return None  # a later phase would read again what an earlier one has overwritten
+    members_first = _moved(first.members, replace_first)
+    members_second = _moved(second.members, replace_second)
+    if not _flows_in_place(first, second, members_first, members_second, space, flow):
+        return None
+    paired = 1
+    for loop, _ in laid.pairs:
+        paired *= loop.size
+    return Fusion(space, members_first + members_second, first.facts + second.facts, frozenset(flow), paired)
+
+
+def _memory_allows(first: Candidate, second: Candidate) -> bool:
+    """No buffer is written by both, and none that the first reads is written by the second."""
+    return (
+        not (first.writes & second.writes)
+        and not (first.reads & second.writes)
+        and not (first.touches & second.mutates)
+        and not (first.mutates & second.mutates)
+    )
+
+
+def _guide(
+    first: Candidate, second: Candidate, flow: set[str], sizes: dict[str, int]
+) -> tuple[list[tuple[int, Loop]], list[tuple[int, Loop]]] | None:
+    """A buffer that both touch, and how each walks through it: it tells which loops correspond."""
+    best: tuple[int, list[tuple[int, Loop]], list[tuple[int, Loop]]] | None = None
+    shared = flow or (first.reads & second.reads)
+    for buffer in sorted(shared, key=lambda name: -sizes[name]):
+        walk_first = _walk(first, "stores" if buffer in flow else "loads", buffer)
+        walk_second = _walk(second, "loads", buffer)
+        if walk_first is None or walk_second is None:
+            if buffer in flow:
+                return None
+            continue
+        covered = sum(loop.size for _, loop in walk_first) + sum(loop.size for _, loop in walk_second)
+        if best is None or covered > best[0]:
+            best = (covered, walk_first, walk_second)
+    if best is None:
+        if flow:
+            return None
+        return in_order(first.space.loops), in_order(second.space.loops)
+    return best[1], best[2]
+
+
+def _walk(candidate: Candidate, kind: str, buffer: str) -> list[tuple[int, Loop]] | None:
+    widest: list[tuple[int, Loop]] | None = None
+    for index in candidate.accesses(kind, buffer):
+        found = strides(index, candidate.space.loops)
+        if found is not None and (widest is None or len(found) > len(widest)):
+            widest = found
+    return widest
+
+
+Joint = tuple[Space, dict[Symbol, ExprLike], dict[Symbol, ExprLike]]
+
+
+def _joint_space(first: Candidate, second: Candidate, laid: Overlay, flows: bool, names: Names) -> Joint | None:
+    """The joint space; and for both groups, what replaces their loops' symbols."""
+    sizes = {loop.symbol: loop.size for pair in laid.pairs for loop in pair}
+    sizes |= {loop.symbol: loop.size for loop in (*laid.rest_first, *laid.rest_second)}
+    outer_first = split_loops(first.space.outer, laid.first, sizes)
+    inner_first = split_loops(first.space.inner, laid.first, sizes)
+    outer_second = split_loops(second.space.outer, laid.second, sizes)
+    inner_second = split_loops(second.space.inner, laid.second, sizes)
+    same = {b.symbol: a for a, b in laid.pairs}  # second's symbol -> first's loop
+    paired_first = {a.symbol for a, _ in laid.pairs}
+    rest_outer = [loop for loop in outer_first if loop.symbol not in paired_first]
+    rest_inner = [loop for loop in inner_first if loop.symbol not in paired_first]
+    rest_second_outer = [loop for loop in outer_second if loop.symbol not in same]
+    rest_second_inner = [loop for loop in inner_second if loop.symbol not in same]
+    replace_first = dict(laid.first)
+    rename: dict[Symbol, ExprLike] = {b: a.symbol for b, a in same.items()}
+
+    outer: list[Loop]
+    inner: list[Loop]
+    if rest_outer:
+        # the first makes more than the second takes up, and does not reduce it: only loops of equal extent would do
+        return None
+    if inner_first:
+        outer, inner = list(outer_first), list(inner_first)
+        outer_symbols = {loop.symbol for loop in outer}
+        second_rest = [*rest_second_outer, *rest_second_inner]
+        if rest_inner and second_rest:
+            # rows correspond; pair the elements of a row in order
+            if len(rest_inner) != len(inner):
+                return None
+            more = overlay(in_order(rest_inner), in_order(second_rest), names)
+            if more is None or more.rest_first or more.rest_second:
+                return None
+            sizes |= {loop.symbol: loop.size for pair in more.pairs for loop in pair}
+            inner = list(split_loops(tuple(inner), more.first, sizes))
+            _compose(replace_first, more.first)
+            laid.second = _composed(laid.second, more.second)
+            rename |= {b.symbol: a.symbol for a, b in more.pairs}
+            inner_second = split_loops(inner_second, more.second, sizes)
+        elif second_rest or (rest_inner and len(rest_inner) != len(inner)):
+            return None
+        if inner_second:
+            taken = {rename[loop.symbol] for loop in inner_second}
+            if taken & outer_symbols or taken != {loop.symbol for loop in inner}:
+                return None
+    elif inner_second:
+        # the first is pointwise: over all loops of the second, or over its outer loops
+        if rest_second_outer:
+            return None
+        inner_symbols = {rename.get(loop.symbol) for loop in inner_second}
+        if rest_second_inner:
+            if len(rest_second_inner) != len(inner_second):
+                return None
+            outer, inner = list(outer_first), list(inner_second)
+        else:
+            outer = [loop for loop in outer_first if loop.symbol not in inner_symbols]
+            inner = [loop for loop in outer_first if loop.symbol in inner_symbols]
+    else:
+        outer, inner = list(outer_first), list(rest_second_outer)
+    replace_second = _composed(laid.second, rename)
+    return Space(tuple(outer), tuple(inner)), replace_first, replace_second
+
+
+def _compose(target: dict[Symbol, ExprLike], more: dict[Symbol, ExprLike]) -> None:
+    for symbol, expr in list(target.items()):
+        if isinstance(expr, Expr):
+            target[symbol] = expr.substitute(more)
+    for symbol, expr in more.items():
+        target.setdefault(symbol, expr)
+
+
+def _composed(one: dict[Symbol, ExprLike], more: dict[Symbol, ExprLike]) -> dict[Symbol, ExprLike]:
+    result = dict(one)
+    _compose(result, more)
+    return result
+
+
+def _moved(members: list[Member], replacements: dict[Symbol, ExprLike]) -> list[Member]:
+    if not replacements:
+        return list(members)
+    moved = []
+    for member in members:
+        where = {
+            symbol: expr.substitute(replacements) if isinstance(expr, Expr) else expr
+            for symbol, expr in member.where.items()
+        }
+        moved.append(Member(member.node, where))
+    return moved
+
+
+def _flows_in_place(
+    first: Candidate,
+    second: Candidate,
+    members_first: list[Member],
+    members_second: list[Member],
+    space: Space,
+    flow: set[str],
+) -> bool:
+    """Is every element that flows read by the iteration that wrote it?"""
+    if not flow:
+        return True
+    ranges = space.ranges()
+    written: dict[str, Expr] = {}
+    for member, facts in zip(members_first, first.facts, strict=True):
+        if facts.writes & flow:
+            for access in facts.stores:
+                if access.buffer in flow:
+                    if access.buffer in written or not access.plain:
+                        return False
+                    written[access.buffer] = placed(access.index, member, ranges)
+    inner = {loop.symbol for loop in space.inner}
+    for member, facts in zip(members_second, second.facts, strict=True):
+        if not facts.reads & flow:
+            continue
+        for access in facts.loads:
+            if access.buffer in flow and placed(access.index, member, ranges) is not written[access.buffer]:
+                return False
+    return all(_injective(written[name], space, inner) for name in flow)
+
+
+def _injective(index: Expr, space: Space, inner: set[Symbol]) -> bool:
+    """A value made per iteration must be stored per iteration, apart from the inner loops of a row's value."""
+    missing = [loop for loop in space.outer if loop.size > 1 and loop.symbol not in index.symbols]
+    return not missing

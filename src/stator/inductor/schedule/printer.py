@@ -1,0 +1,36 @@
+"""A schedule as text for people (40_schedule.txt)."""
+
+from __future__ import annotations
+
+from stator.inductor.buffers import Extern
+from stator.inductor.loops.printer import print_body
+
+from .groups import Group, Schedule
+
+
+def print_schedule(schedule: Schedule) -> str:
+    lines = []
+    groups = sum(isinstance(step, Group) for step in schedule.steps)
+    nodes = sum(len(step.members) for step in schedule.steps if isinstance(step, Group))
+    lines.append(f"# {groups} kernels from {nodes} loop nodes, {len(schedule.steps) - groups} library calls")
+    for step in schedule.steps:
+        lines.append(_extern(step) if isinstance(step, Extern) else _group(step))
+    return "\n".join(lines) + "\n"
+
+
+def _extern(step: Extern) -> str:
+    args = ", ".join([*map(str, step.args), *(f"{key}={value}" for key, value in step.kwargs.items())])
+    return f"\ncall {', '.join(map(str, step.outputs))} = {step.target}({args})"
+
+
+def _group(group: Group) -> str:
+    head = f"\nkernel {group.name} over {list(group.ranges)}"
+    if group.inner_ranges:
+        head += f", rows of {list(group.inner_ranges)}"
+    lines = [head, f"  reads {', '.join(group.reads)}", f"  writes {', '.join(group.writes)}"]
+    if group.internal:
+        lines.append(f"  internal {', '.join(sorted(group.internal))}")
+    for member in group.members:
+        lines.append(f"  # {', '.join(member.outputs)} from {', '.join(member.origins) or 'unknown'}")
+        lines.append(print_body(member.body, "  "))
+    return "\n".join(lines)

@@ -1,0 +1,103 @@
+"""Is a fusion that is allowed also worth it? Every threshold of the scheduler lives here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from stator.shapes.expr import Symbol
+
+from .legality import Candidate, Fusion
+from .space import Space, placed, strides
+
+MAX_MEMBERS = 32
+MAX_OPERATIONS = 400  # beyond it compile time and register spills grow faster than memory traffic shrinks
+MAX_BUFFERS = 28
+
+# Elements of a row that later phases find in the second-level cache
+MAX_ROW = 65536
+# The same where lanes run across rows, so that sixteen of them are in flight
+MAX_COLUMN = 1024
+MIN_ROW = 16  # shorter rows make poor vectors
+# Below this many rows a long reduction is better split between threads on its own
+MIN_ROWS, LONG_WORK = 4, 65536
+
+
+def worthwhile(
+    first: Candidate, second: Candidate, fusion: Fusion, sizes: Mapping[str, int], readers: Mapping[str, int]
+) -> bool:
+    if len(fusion.members) > MAX_MEMBERS or sum(facts.operations for facts in fusion.facts) > MAX_OPERATIONS:
+        return False
+    buffers = first.reads | first.writes | second.reads | second.writes
+    if len(buffers) > MAX_BUFFERS:
+        return False
+    if not fusion.flow and not _siblings(first, second, fusion, sizes):
+        return False
+    if fusion.space.inner and not _rows_fit(first, second, fusion):
+        return False
+    return _same_lanes(first, second, fusion, readers)
+
+
+def _siblings(first: Candidate, second: Candidate, fusion: Fusion, sizes: Mapping[str, int]) -> bool:
+    """Without a value that flows, fusing pays when both read the same large buffer in the same loops."""
+    total = math.prod(loop.size for loop in fusion.space.loops)
+    if fusion.paired != total:
+        return False
+    shared = sum(sizes[name] for name in first.reads & second.reads)
+    return 2 * shared >= total
+
+
+def _rows_fit(first: Candidate, second: Candidate, fusion: Fusion) -> bool:
+    space = fusion.space
+    row = math.prod(loop.size for loop in space.inner)
+    rows = math.prod(loop.size for loop in space.outer)
+    if rows < MIN_ROWS and row * rows > LONG_WORK:
+        return False
+    if not first.space.inner and not second.space.inner and row < MIN_ROW:
+        return False  # both pointwise: rows appear only because of this fusion
+    single_phase = not first.space.inner and second.space.inner  # the first only feeds the reduction
+    along = _rows_are_contiguous(fusion)
+    if not first.space.inner and not second.space.inner and not along:
+        return False
+    if single_phase and len(space.outer) == len(second.space.outer):
+        return True
+    return row <= (MAX_ROW if along else MAX_COLUMN)
+
+
+def _rows_are_contiguous(fusion: Fusion) -> bool:
+    """Do the inner loops walk through neighbouring elements of the widest access?"""
+    space = fusion.space
+    inner = {loop.symbol for loop in space.inner}
+    widest = None
+    ranges = space.ranges()
+    for member, facts in zip(fusion.members, fusion.facts, strict=True):
+        for access in (*facts.stores, *facts.loads):
+            walk = strides(placed(access.index, member, ranges), space.loops)
+            if walk and (widest is None or len(walk) > len(widest)):
+                widest = walk
+    return widest is not None and widest[0][1].symbol in inner
+
+
+def _same_lanes(first: Candidate, second: Candidate, fusion: Fusion, readers: Mapping[str, int]) -> bool:
+    """Stores that are contiguous along different loops cost strided access; only saved memory outweighs that."""
+    count = len(first.members)
+    lanes_first = _lane_symbols(fusion, range(count))
+    lanes_second = _lane_symbols(fusion, range(count, len(fusion.members)))
+    if not lanes_first or not lanes_second or lanes_first & lanes_second:
+        return True
+    if fusion.space.inner:
+        return False
+    return bool(fusion.flow) and all(readers.get(name, 0) <= 1 for name in fusion.flow)
+
+
+def _lane_symbols(fusion: Fusion, which: range) -> set[Symbol]:
+    """Loops along which some full store of these members is contiguous."""
+    found: set[Symbol] = set()
+    space: Space = fusion.space
+    ranges = space.ranges()
+    for at in which:
+        for access in fusion.facts[at].stores:
+            walk = strides(placed(access.index, fusion.members[at], ranges), space.loops)
+            if walk and walk[0][0] == 1 and len(walk) == len(space.loops):
+                found.add(walk[0][1].symbol)
+    return found

@@ -1,0 +1,74 @@
+"""From a candidate to a `Group`: loops put in memory order, members rewritten over them, neighbouring loops merged."""
+
+from __future__ import annotations
+
+from stator.inductor.loops.body import Op
+from stator.shapes.expr import ExprLike, Symbol
+
+from .groups import Group
+from .legality import Candidate
+from .reindex import INNER, OUTER, collapse, substitute
+from .space import Loop, Space, placed, strides
+
+
+def make_group(name: str, candidate: Candidate, internal: frozenset[str]) -> Group:
+    space = _in_memory_order(candidate)
+    names: dict[Symbol, ExprLike] = {}
+    for loops, symbols in ((space.outer, OUTER), (space.inner, INNER)):
+        for loop, symbol in zip(loops, symbols, strict=False):
+            names[loop.symbol] = symbol
+    outer, inner = OUTER[: len(space.outer)], INNER[: len(space.inner)]
+    outer_sizes = tuple([loop.size for loop in space.outer])
+    inner_sizes = tuple([loop.size for loop in space.inner])
+    members = []
+    inner_symbols = {loop.symbol for loop in space.inner}
+    for member, facts in zip(candidate.members, candidate.facts, strict=True):
+        where = {s: e.substitute(names) if not isinstance(e, int) else e for s, e in member.where.items()}
+        uses_inner = any(
+            not isinstance(e, int) and not inner_symbols.isdisjoint(e.symbols) for e in member.where.values()
+        )
+        if facts.reduces:
+            spaces = (outer, outer_sizes, inner, inner_sizes)
+        elif uses_inner:
+            spaces = (outer + inner, outer_sizes + inner_sizes, (), ())
+        else:
+            spaces = (outer, outer_sizes, (), ())
+        members.append(substitute(member.node, where, *spaces))
+    changed, ranges, inner_ranges = collapse(members, len(outer))
+    reads: dict[str, None] = {}
+    writes: dict[str, None] = {}
+    for node in changed:
+        for op in node.body.ops:
+            _argument(op, internal, reads, writes)
+    return Group(name, changed, ranges, internal, tuple(reads), tuple(writes), inner_ranges)
+
+
+def _in_memory_order(candidate: Candidate) -> Space:
+    """Loops sorted by the strides of the widest access, stores before loads and late before early."""
+    space = candidate.space
+    ranges = space.ranges()
+    best: list[tuple[int, Loop]] = []
+    for kind in ("stores", "loads"):
+        for member, facts in zip(reversed(candidate.members), reversed(candidate.facts), strict=True):
+            for access in getattr(facts, kind):
+                walk = strides(placed(access.index, member, ranges), space.loops)
+                if walk is not None and len(walk) > len(best):
+                    best = walk
+    if len(best) < len(space.loops) and any(facts.positions for facts in candidate.facts):
+        return space
+    rank = {loop.symbol: step for step, loop in best}
+    keep_inner = any(facts.positions for facts in candidate.facts)  # argmax counts positions in the order of its loops
+
+    def order(loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
+        return tuple(sorted(loops, key=lambda loop: -rank.get(loop.symbol, 1 << 62)))
+
+    return Space(order(space.outer), space.inner if keep_inner else order(space.inner))
+
+
+def _argument(op: Op, internal: frozenset[str], reads: dict[str, None], writes: dict[str, None]) -> None:
+    if op.name == "load":
+        buffer = op.args[0]
+        if buffer not in internal and buffer not in writes:
+            reads[buffer] = None  # type: ignore[index]
+    elif op.name == "store" and op.args[0] not in internal:
+        writes[op.args[0]] = None  # type: ignore[index]

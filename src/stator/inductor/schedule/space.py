@@ -1,0 +1,194 @@
+"""Iteration spaces of candidate groups, and how two of them are laid over each other. Arithmetic on loops only: whether a
+fusion is allowed or worth it is decided in legality.py and profit.py.
+
+A space has outer loops, shared by all members, and inner loops, which members reduce over or run through. A member's own
+loop variables are expressions in the space's symbols.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stator.inductor.buffers import Loops
+from stator.shapes.expr import Expr, ExprLike, Symbol, constant, simplify
+
+
+class Names:
+    """Fresh symbols for one schedule."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def fresh(self) -> Symbol:
+        self._count += 1
+        return Symbol(f"g{self._count}")
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    symbol: Symbol
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node with its loop variables in terms of the space's symbols."""
+
+    node: Loops
+    where: dict[Symbol, ExprLike]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    outer: tuple[Loop, ...]
+    inner: tuple[Loop, ...]
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        return self.outer + self.inner
+
+    def ranges(self) -> dict[Symbol, tuple[int, int]]:
+        return {loop.symbol: (0, max(loop.size - 1, 0)) for loop in self.loops}
+
+
+def space_of(node: Loops, names: Names) -> tuple[Space, Member]:
+    """A node's own space: a reduction's reduced loops are inner, everything else is outer."""
+    body = node.body
+    where: dict[Symbol, ExprLike] = {}
+    outer = _loops(body.vars, body.ranges, where, names)
+    inner = _loops(body.reduction_vars, body.reduction_ranges, where, names)
+    if body.reduction_vars and not inner:
+        symbol = names.fresh()  # a reduction over one element stays a reduction
+        where[body.reduction_vars[-1]] = symbol
+        inner = (Loop(symbol, body.reduction_ranges[-1]),)
+    return Space(outer, inner), Member(node, where)
+
+
+def _loops(
+    symbols: tuple[Symbol, ...], sizes: tuple[int, ...], where: dict[Symbol, ExprLike], names: Names
+) -> tuple[Loop, ...]:
+    found = []
+    for symbol, size in zip(symbols, sizes, strict=True):
+        if size == 1:
+            where[symbol] = constant(0)
+        else:
+            loop = Loop(names.fresh(), size)
+            where[symbol] = loop.symbol
+            found.append(loop)
+    return tuple(found)
+
+
+def placed(index: Expr, member: Member, ranges: dict[Symbol, tuple[int, int]]) -> Expr:
+    """An index of a member in terms of the space's symbols."""
+    return simplify(index.substitute(member.where), ranges)
+
+
+def strides(index: Expr, loops: tuple[Loop, ...]) -> list[tuple[int, Loop]] | None:
+    """(stride, loop) of the loops that an index walks along, smallest stride first; None if it is not a plain walk."""
+    found = []
+    for loop in loops:
+        step = index.coefficient(loop.symbol)
+        if step is None or step < 0:
+            return None
+        if step:
+            found.append((step, loop))
+    found.sort(key=lambda pair: pair[0])
+    return found
+
+
+@dataclass(slots=True)
+class Overlay:
+    """Two spaces over each other: pieces of loops that are one and the same, `pairs` of (first's, second's) loops, and
+    what remains of each. `first`/`second`: replacements for loops that had to be split.
+    """
+
+    pairs: list[tuple[Loop, Loop]]
+    rest_first: list[Loop]
+    rest_second: list[Loop]
+    first: dict[Symbol, ExprLike]
+    second: dict[Symbol, ExprLike]
+
+
+def overlay(first: list[tuple[int, Loop]], second: list[tuple[int, Loop]], names: Names) -> Overlay | None:
+    """Pair the loops of two walks through the same memory, splitting loops where the other walk has a boundary."""
+    a, b = list(reversed(first)), list(reversed(second))  # smallest stride last, as stacks
+    result = Overlay([], [], [], {}, {})
+    pieces_first: dict[Symbol, list[Loop]] = {}
+    pieces_second: dict[Symbol, list[Loop]] = {}
+    owner: dict[Symbol, Symbol] = {}
+    while a and b:
+        (step_a, loop_a), (step_b, loop_b) = a.pop(), b.pop()
+        if step_a != step_b:
+            return None
+        if loop_a.size < loop_b.size:
+            if loop_b.size % loop_a.size:
+                return None
+            low, high = _split(loop_b, loop_a.size, owner, pieces_second, names)
+            b.append((step_b * low.size, high))
+            result.pairs.append((loop_a, low))
+        elif loop_b.size < loop_a.size:
+            if loop_a.size % loop_b.size:
+                return None
+            low, high = _split(loop_a, loop_b.size, owner, pieces_first, names)
+            a.append((step_a * low.size, high))
+            result.pairs.append((low, loop_b))
+        else:
+            result.pairs.append((loop_a, loop_b))
+    result.rest_first = [loop for _, loop in a]
+    result.rest_second = [loop for _, loop in b]
+    result.first = _replacements(pieces_first)
+    result.second = _replacements(pieces_second)
+    return result
+
+
+def _split(
+    loop: Loop, size: int, owner: dict[Symbol, Symbol], pieces: dict[Symbol, list[Loop]], names: Names
+) -> tuple[Loop, Loop]:
+    """The fast `size` iterations and the slow rest of a loop."""
+    whole = owner.get(loop.symbol, loop.symbol)
+    low, high = Loop(names.fresh(), size), Loop(names.fresh(), loop.size // size)
+    owner[low.symbol] = owner[high.symbol] = whole
+    parts = pieces.setdefault(whole, [loop])
+    parts.remove(loop)
+    parts += [low, high]
+    return low, high
+
+
+def _replacements(pieces: dict[Symbol, list[Loop]]) -> dict[Symbol, ExprLike]:
+    """Pieces are listed from the fastest to the slowest."""
+    found: dict[Symbol, ExprLike] = {}
+    for symbol, parts in pieces.items():
+        total: ExprLike = 0
+        step = 1
+        for part in parts:
+            total = part.symbol * step + total
+            step *= part.size
+        found[symbol] = total
+    return found
+
+
+def in_order(loops: list[Loop] | tuple[Loop, ...]) -> list[tuple[int, Loop]]:
+    """Loops, outermost first, as a walk through consecutive elements."""
+    found, step = [], 1
+    for loop in reversed(loops):
+        found.append((step, loop))
+        step *= loop.size
+    return found
+
+
+def split_loops(
+    loops: tuple[Loop, ...], replacements: dict[Symbol, ExprLike], sizes: dict[Symbol, int]
+) -> tuple[Loop, ...]:
+    """Loops with the split ones replaced by their pieces, slowest first."""
+    found: list[Loop] = []
+    for loop in loops:
+        expr = replacements.get(loop.symbol)
+        if expr is None:
+            found.append(loop)
+            continue
+        assert isinstance(expr, Expr)
+        parts = sorted(
+            ((expr.coefficient(symbol), symbol) for symbol in expr.symbols), key=lambda part: -(part[0] or 0)
+        )
+        found += [Loop(symbol, sizes[symbol]) for _, symbol in parts]
+    return tuple(found)
