@@ -1,10 +1,11 @@
-"""What happens when no compiled version of a frame fits: explain, compile, insert, or give up; and how all is forgotten.
+"""What happens when no compiled version of a frame fits: explain, compile, insert, or give up; and forgetting it all.
 
 Works without torch: how a frame is compiled is the `compile_frame` that is handed in. The lookup itself is in C.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
 import traceback
 import weakref
@@ -17,7 +18,7 @@ from stator.base import counters, logs
 from stator.base.errors import StatorError, UserPlace, VerificationError
 
 from .guard import Guard
-from .guard_tree import build_guard_tree, describe_failure, notes
+from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
 from .native_status import native as _native
 
 
@@ -44,11 +45,18 @@ _caches: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def make_cache(
-    code: CodeType, compile_frame: CompileFrame, options: CacheOptions, *, fullgraph: bool = False, as_function: bool = True
+    code: CodeType,
+    compile_frame: CompileFrame,
+    options: CacheOptions,
+    *,
+    fullgraph: bool = False,
+    as_function: bool = True,
 ) -> Any:
-    """An empty Cache for frames of `code`. `as_function`: versions are called as functions (by an Entry); otherwise only
-    their code is used (by the frame hook)."""
-    cache = _native.Cache(code, _Miss(compile_frame, options, fullgraph, as_function))  # type: ignore[union-attr]
+    """An empty Cache for frames of `code`.
+
+    `as_function`: versions are called as functions (by an Entry); otherwise only their code is used (by the hook).
+    """
+    cache = _native.Cache(code, _Miss(compile_frame, options, fullgraph, as_function))
     _caches.add(cache)
     return cache
 
@@ -113,23 +121,25 @@ class _Miss:
         return version
 
     def _make_version(self, cache: Any, function: FunctionType, frame: CompiledFrame) -> Any:
+        if frame.code is not None:
+            _check_compatible(frame.code, function.__code__)
         dead = _DropDead(cache)
         tree = build_guard_tree(frame.guards, function, dead)
         dead.tree = weakref.ref(tree)
         target = None
         if frame.code is not None:
-            _native.mark_code(frame.code, True)  # type: ignore[union-attr]
+            _native.mark_code(frame.code, True)
             if self.as_function:
                 target = _function_like(function, frame.code)
-        return _native.Version(tree, frame.code, target, notes(frame.guards))  # type: ignore[union-attr]
+        return _native.Version(tree, frame.code, target, notes(frame.guards))
 
     def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str]) -> None:
         cache.eager = True
         limit = self.options.recompile_limit
         text = "\n  ".join(
             [
-                f"stator: {_frame_name(function)} was compiled {limit} times (recompile_limit={limit}) and runs eagerly from "
-                "now on. It would have to be compiled again because",
+                f"stator: {_frame_name(function)} was compiled {limit} times (recompile_limit={limit}) and runs eagerly "
+                "from now on. It would have to be compiled again because",
                 *reasons,
             ]
         )
@@ -150,6 +160,20 @@ class _DropDead:
         tree = self.tree() if self.tree else None
         if cache is not None and tree is not None:
             cache.versions = tuple(version for version in cache.versions if version.guards is not tree)
+
+
+SHAPE_OF_CODE = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_freevars")
+SHAPE_OF_FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+
+
+def _check_compatible(code: CodeType, original: CodeType) -> None:
+    """Code that takes the place of another must bind the same: the frame hook swaps it into a frame as it stands."""
+    for name in SHAPE_OF_CODE:
+        if getattr(code, name) != getattr(original, name):
+            raise VerificationError(f"compiled code has {name} {getattr(code, name)}, not {getattr(original, name)}")
+    count = bound_count(original)
+    if (code.co_flags ^ original.co_flags) & SHAPE_OF_FLAGS or code.co_varnames[:count] != original.co_varnames[:count]:
+        raise VerificationError(f"compiled code has other parameters: {code.co_varnames[:count]}")
 
 
 def _function_like(function: FunctionType, code: CodeType) -> FunctionType:

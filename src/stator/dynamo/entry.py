@@ -17,7 +17,9 @@ from .cache import CompiledFrame, CompileFrame, make_cache, reset
 from .native_status import native as _native
 from .native_status import warn_if_missing
 
-__all__ = ["CompileFrame", "CompiledFrame", "cache_of", "is_entry", "make_entry", "make_hook_callback", "original", "reset"]
+__all__ = [
+    *("CompileFrame", "CompiledFrame", "cache_of", "is_entry", "make_entry", "make_hook_callback", "original", "reset"),
+]
 
 
 def make_entry(
@@ -25,9 +27,9 @@ def make_entry(
 ) -> Callable[..., Any]:
     """The compiled twin of `function`: same signature, attributes passed through, works as a method.
 
-    `compile_frame(function, {parameter: value})` is called when no compiled version fits the arguments. What it raises is
-    passed on under `fullgraph`; otherwise the user gets one warning and the original runs from then on. Without the C
-    extension the function itself comes back, with one warning.
+    `compile_frame(function, {parameter: value})` is called when no compiled version fits the arguments. What it raises
+    is passed on under `fullgraph`; otherwise the user gets one warning and the original runs from then on. Without the
+    C extension the function itself comes back, with one warning.
     """
     if _native is None:
         warn_if_missing()

@@ -1,4 +1,4 @@
-"""Reads torch's thread-wide and process-wide state, and tells the C extension where libtorch keeps it.
+"""Reads torch's thread-wide and process-wide state, and tells the C extension how to read it in a few ns.
 
 The C side reads through functions that libtorch exports; before they are trusted, an experiment changes each part of the
 state and looks whether the reading follows. Without them state guards compare in Python.
@@ -22,7 +22,7 @@ from .native_status import native as _native
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 KEYS_SYMBOL = "_ZN3c104impl26raw_local_dispatch_key_setE"
-# (library, mangled name) in the order that set_state_probes takes; the mask of the first follows it
+# (library, mangled name) in the order that set_state_probes takes; offset and mask of the first follow it
 SYMBOLS = (
     ("libc10", "_ZN3c1013AutogradState13get_tls_stateEv"),
     ("libc10", "_ZN3c1031get_default_dtype_as_scalartypeEv"),
@@ -33,8 +33,7 @@ SYMBOLS = (
     ("libtorch_cpu", "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv"),
     ("libtorch_cpu", "_ZN2at15get_num_threadsEv"),
 )
-# grad_mode, inference_mode, fw_grad_mode; view_replay and the like do not change what compiled code does
-AUTOGRAD_MASK = 0b111
+AUTOGRAD_STATE_BYTES = 32
 
 
 def read_global_state() -> GlobalState:
@@ -73,10 +72,12 @@ def install_probes() -> bool:
         counters.count("global_state.no_probes")
         return False
     functions, library = addresses
-    _native.set_state_probes(functions[0], AUTOGRAD_MASK, *functions[1:], library, KEYS_SYMBOL)
-    if _probes_tell_the_truth():
-        return True
-    _native.clear_state_probes()
+    autograd = _find_autograd_bits(functions[0])
+    if autograd is not None:
+        _native.set_state_probes(functions[0], *autograd, *functions[1:], library, KEYS_SYMBOL)
+        if _probes_tell_the_truth():
+            return True
+        _native.clear_state_probes()
     counters.count("global_state.no_probes")
     return False
 
@@ -94,50 +95,74 @@ def _addresses() -> tuple[list[int], int] | None:
     return functions, libraries["libc10"]._handle
 
 
+def _find_autograd_bits(function: int) -> tuple[int, int] | None:
+    """(offset, mask) of the bits for grad mode, inference mode and forward-mode AD in AutogradState."""
+    read_address = ctypes.CFUNCTYPE(ctypes.c_void_p)(function)
+
+    def read() -> bytes:
+        return ctypes.string_at(read_address() or 0, AUTOGRAD_STATE_BYTES)
+
+    before, changed = read(), bytearray(AUTOGRAD_STATE_BYTES)
+    for context in _autograd_changes():
+        with context():
+            during = read()
+        if during == before:
+            return None
+        for offset, (old, new) in enumerate(zip(before, during, strict=True)):
+            changed[offset] |= old ^ new
+    offsets = [offset for offset, bits in enumerate(changed) if bits]
+    return (offsets[0], changed[offsets[0]]) if len(offsets) == 1 else None
+
+
+def _autograd_changes() -> list[Callable[[], AbstractContextManager[Any]]]:
+    return [
+        lambda: torch.set_grad_enabled(not torch.is_grad_enabled()),
+        lambda: torch.inference_mode(not torch.is_inference_mode_enabled()),
+        lambda: torch.autograd.forward_ad._set_fwd_grad_enabled(not torch._C._is_fwd_grad_enabled()),
+    ]
+
+
 def _probes_tell_the_truth() -> bool:
     """Change each part of the state for a moment: exactly the reading of that part must follow, and come back."""
     before = _read()
-    default_dtype = torch.get_default_dtype()
-    other_dtype = torch.float64 if default_dtype is not torch.float64 else torch.float32
-    deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-    def use_deterministic(enabled: bool, warn_only: bool) -> None:
-        torch._C._set_deterministic_algorithms(enabled, warn_only=warn_only)
-
-    cpu_autocast = torch.is_autocast_enabled("cpu")
-    threads = torch.get_num_threads()
-    experiments: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = [
-        ("default_dtype", lambda: torch._C._set_default_dtype(other_dtype), lambda: torch._C._set_default_dtype(default_dtype)),
-        ("deterministic", lambda: use_deterministic(not deterministic[0], False), lambda: use_deterministic(*deterministic)),
-        (
-            "excluded",
-            lambda: torch.set_autocast_enabled("cpu", not cpu_autocast),
-            lambda: torch.set_autocast_enabled("cpu", cpu_autocast),
-        ),
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    other_dtype = torch.float64 if dtype is not torch.float64 else torch.float32
+    strict, warn_only = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    autocast = torch.is_autocast_enabled("cpu")
+    experiments: list[tuple[str, Callable[[Any], Any], Any, Any]] = [
+        ("default_dtype", torch._C._set_default_dtype, other_dtype, dtype),
+        ("deterministic", _set_deterministic, (not strict, False), (strict, warn_only)),
+        ("excluded", functools.partial(torch.set_autocast_enabled, "cpu"), not autocast, autocast),
     ]
-    contexts: list[tuple[str, Callable[[], AbstractContextManager[Any]]]] = [
-        ("autograd", lambda: torch.set_grad_enabled(not torch.is_grad_enabled())),
-        ("autograd", lambda: torch.inference_mode(not torch.is_inference_mode_enabled())),
+    contexts = [
+        *(("autograd", context) for context in _autograd_changes()),
         ("torch_function", torch._C.DisableTorchFunctionSubclass),
         ("mode_stack", torch.overrides.BaseTorchFunctionMode),
     ]
     return (
         before["num_threads"] == threads
-        and all(_follows(part, change, restore, before) for part, change, restore in experiments)
+        and all(_follows(part, change, other, own, before) for part, change, other, own in experiments)
         and all(_follows_context(part, context, before) for part, context in contexts)
     )
 
 
+def _set_deterministic(strict_and_warn_only: tuple[bool, bool]) -> None:
+    torch._C._set_deterministic_algorithms(strict_and_warn_only[0], warn_only=strict_and_warn_only[1])
+
+
 def _read() -> dict[str, int]:
-    return _native.read_state()  # type: ignore[union-attr]
+    return _native.read_state()
 
 
-def _follows(part: str, change: Callable[[], Any], restore: Callable[[], Any], before: dict[str, int]) -> bool:
+def _follows(part: str, change: Callable[[Any], Any], other: Any, own: Any, before: dict[str, int]) -> bool:
     try:
-        change()
+        change(other)
         during = _read()
     finally:
-        restore()
+        change(own)
     return during[part] != before[part] and _read() == before
 
 

@@ -51,9 +51,9 @@ def _install_layout() -> bool:
 def _type_codes(dtype: torch.dtype, device: torch.device) -> tuple[int, int, int, int]:
     """(dtype code, device code, dispatch keys of an ordinary dense tensor, and of one made in inference mode)."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.inference_mode(False):
-        dtype_code, device_code, keyset = _native.tensor_codes(torch.empty(0, dtype=dtype, device=device))  # type: ignore[union-attr]
+        dtype_code, device_code, keyset = _native.tensor_codes(torch.empty(0, dtype=dtype, device=device))
         with torch.inference_mode():
-            inference_keyset = _native.tensor_codes(torch.empty(0, dtype=dtype, device=device))[2]  # type: ignore[union-attr]
+            inference_keyset = _native.tensor_codes(torch.empty(0, dtype=dtype, device=device))[2]
     return dtype_code, device_code, keyset, inference_keyset
 
 

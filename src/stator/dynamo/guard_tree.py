@@ -68,15 +68,17 @@ checkers: Registry[GuardKind, Checker] = Registry("guard kind")
 describers: Registry[GuardKind, Callable[[Guard, object], str]] = Registry("description of a guard kind")
 
 
-def build_guard_tree(guards: Sequence[Guard], function: FunctionType, invalidated: Callable[[Any], None] | None = None) -> Any:
+def build_guard_tree(
+    guards: Sequence[Guard], function: FunctionType, invalidated: Callable[[Any], None] | None = None
+) -> Any:
     """The C tree for `guards` over calls of `function`.
 
-    `invalidated` is called (with a weak reference) when an object dies that an identity guard holds weakly: the tree can
-    then never hold again. Raises CompileError for a guard that cannot be expressed.
+    `invalidated` is called (with a weak reference) when an object dies that an identity guard holds weakly: the tree
+    can then never hold again. Raises CompileError for a guard that cannot be expressed.
     """
     code = function.__code__
     parameters = {name: index for index, name in enumerate(code.co_varnames[: bound_count(code)])}
-    builder = Builder(_native.GuardTree(invalidated), code, parameters, {}, {}, set())  # type: ignore[union-attr]
+    builder = Builder(_native.GuardTree(invalidated), code, parameters, {}, {}, set())
     for builder.ordinal, guard in enumerate(guards):
         checkers[guard.kind](builder, guard)
     return builder.tree

@@ -1,13 +1,13 @@
-"""Whether the C extension is there. Without it stator says so once and programs run eagerly; nothing else is decided here."""
+"""Whether the C extension is there. Without it stator says so once and programs run eagerly; no more is decided here."""
 
 from __future__ import annotations
 
 import sysconfig
-from types import ModuleType
+from typing import Any
 
 from stator.base import logs
 
-native: ModuleType | None
+native: Any  # the extension module, or None
 problem: str | None
 try:
     from . import _native
@@ -26,7 +26,7 @@ def warn_if_missing() -> None:
     if native is None:
         logs.warn_once(
             "native.missing",
-            f"stator's C extension is not usable ({problem}), so everything runs eagerly. Install a C compiler (gcc) and "
-            f"the headers of Python {sysconfig.get_python_version()}, then install stator again.",
+            f"stator's C extension is not usable ({problem}), so everything runs eagerly. Install a C compiler (gcc) "
+            f"and the headers of Python {sysconfig.get_python_version()}, then install stator again.",
             stacklevel=4,
         )

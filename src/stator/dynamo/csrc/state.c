@@ -6,6 +6,7 @@
 
 typedef struct {
     void *(*autograd_state)(void);
+    int autograd_offset; /* of the byte that holds the mode bits */
     uint8_t autograd_mask;
     int8_t (*default_dtype)(void);
     int8_t (*torch_function)(void);
@@ -47,7 +48,7 @@ void stator_state_read(StateSnapshot *snapshot)
     void *context = probes.context();
     snapshot->mode_stack = probes.mode_stack();
     snapshot->num_threads = probes.num_threads();
-    snapshot->autograd = *(uint8_t *)probes.autograd_state() & probes.autograd_mask;
+    snapshot->autograd = ((uint8_t *)probes.autograd_state())[probes.autograd_offset] & probes.autograd_mask;
     snapshot->default_dtype = (uint8_t)probes.default_dtype();
     snapshot->torch_function = (uint8_t)probes.torch_function();
     snapshot->deterministic = (probes.deterministic(context) ? 1 : 0) | (probes.deterministic_warn_only(context) ? 2 : 0);
@@ -64,8 +65,9 @@ static PyObject *set_state_probes(PyObject *Py_UNUSED(self), PyObject *args)
 {
     unsigned long long autograd, dtype, function, stack, context, deterministic, warn_only, threads, library;
     unsigned char mask;
+    int offset;
     const char *symbol;
-    if (!PyArg_ParseTuple(args, "KbKKKKKKKKs", &autograd, &mask, &dtype, &function, &stack, &context, &deterministic,
+    if (!PyArg_ParseTuple(args, "KibKKKKKKKKs", &autograd, &offset, &mask, &dtype, &function, &stack, &context, &deterministic,
                           &warn_only, &threads, &library, &symbol)) {
         return NULL;
     }
@@ -73,6 +75,7 @@ static PyObject *set_state_probes(PyObject *Py_UNUSED(self), PyObject *args)
     dispatch_keys = NULL;
     memset(&probes, 0, sizeof probes);
     probes.autograd_state = (void *(*)(void))(uintptr_t)autograd;
+    probes.autograd_offset = offset;
     probes.autograd_mask = mask;
     probes.default_dtype = (int8_t(*)(void))(uintptr_t)dtype;
     probes.torch_function = (int8_t(*)(void))(uintptr_t)function;
