@@ -238,14 +238,17 @@ class Builder:
 
     def argument(self, tensor: Tensor, strides: Strides | None = None) -> str | View:
         """A tensor as an argument of a library call: a buffer's name, or a View; with exactly `strides` if given."""
-        stored = self.realize(tensor)
-        if stored is None or (strides is not None and not same_strides(tensor.shape, stored.strides, strides)):
-            if strides is None:
-                strides = contiguous_strides(tensor.shape)
-            if not is_dense(tensor.shape, strides):
-                strides = preserved_strides(tensor.shape, strides)
-            stored = self.copy(tensor, strides).source  # type: ignore[assignment]
-        return self.reference(tensor, stored)  # type: ignore[arg-type]
+        planned = tensor.planned()
+        if planned is not None and (strides is None or same_strides(tensor.shape, planned[0], strides)):
+            self.realize(tensor.root)
+            stored = tensor.resolved()
+            if stored is not None:
+                return self.reference(tensor, stored)
+        if strides is None:
+            strides = contiguous_strides(tensor.shape)
+        elif not is_dense(tensor.shape, strides):
+            strides = preserved_strides(tensor.shape, strides)
+        return self.reference(tensor, self.copy(tensor, strides).source)  # type: ignore[arg-type]
 
     def reference(self, tensor: Tensor, stored: Stored) -> str | View:
         layout = self.buffers[stored.buffer].layout

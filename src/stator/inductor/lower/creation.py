@@ -9,6 +9,7 @@ import torch
 
 from stator.inductor.loops.body import Ref
 from stator.prims.layout import wrap_dim
+from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype, is_integral
 
 from .builder import Builder, loop_order, same_strides
@@ -20,17 +21,18 @@ from .views import slice_dim, unsqueeze
 aten = torch.ops.aten
 
 
-def generated(builder: Builder, inner: Callable[[Any, Index], Ref]) -> Tensor:
-    """A tensor of the node's own shape and dtype whose elements depend on the index alone."""
-    meta = builder.meta
+def generated(builder: Builder, inner: Callable[[Any, Index], Ref], meta: TensorMeta | None = None) -> Tensor:
+    """A tensor whose elements depend on the index alone, of the shape and dtype of `meta` (by default the node's)."""
+    meta = meta or builder.meta
+    assert meta is not None
     result = builder.computed(inner, (), meta.shape, meta.dtype, meta.device)
     result.strides = meta.stride
     return result
 
 
-def filled(builder: Builder, value: float | bool) -> Tensor:
-    dtype = builder.meta.dtype
-    return generated(builder, lambda ops, index: _number(ops, value, dtype))
+def filled(builder: Builder, value: float | bool, meta: TensorMeta | None = None) -> Tensor:
+    dtype = (meta or builder.meta).dtype
+    return generated(builder, lambda ops, index: _number(ops, value, dtype), meta)
 
 
 def _number(ops: Any, value: float | bool, dtype: torch.dtype) -> Ref:

@@ -17,7 +17,7 @@ from .builder import Builder
 from .fallback import call_library
 from .heuristics import store_before_reuse, too_large
 from .registry import lowerings, view_targets
-from .tensor import Tensor
+from .tensor import Computed, Tensor
 
 _PLAIN_DTYPES = frozenset(
     (
@@ -88,6 +88,7 @@ class _Walk:
             result = lowering(builder, *args, **kwargs)
         if result is NotImplemented:
             result = call_library(builder, node, args, kwargs)
+        self.follow_eager(result, node.meta["val"])
         self.values[node] = result
         self.store_if_worthwhile(node, result)
 
@@ -118,6 +119,15 @@ class _Walk:
         if isinstance(arguments, dict):
             return {name: self.mapped(item) for name, item in arguments.items()}
         return arguments
+
+    def follow_eager(self, result: Any, meta: Any) -> None:
+        """Unevaluated results will be laid out as eager does, unless a layout was decided upstream."""
+        if isinstance(result, Tensor):
+            if isinstance(result.source, Computed) and not result.deviates:
+                result.strides = meta.stride
+        elif isinstance(result, list | tuple):
+            for part, part_meta in zip(result, meta, strict=True):
+                self.follow_eager(part, part_meta)
 
     def store_if_worthwhile(self, node: fx.Node, result: Any) -> None:
         for value in result if isinstance(result, list | tuple) else (result,):

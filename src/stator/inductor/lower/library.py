@@ -9,25 +9,45 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from stator.inductor.buffers import View
 from stator.prims.layout import contiguous_strides
+from stator.shapes.expr import Symbol, loop_ranges, simplify
 
-from .builder import Builder
+from .builder import Builder, linear
 from .fallback import library_results
-from .registry import lowers
-from .tensor import Strides, Tensor
+from .pointwise import elementwise
+from .registry import lowerings, lowers, view_targets
+from .tensor import Index, Stored, Strides, Tensor, Viewed
 
 aten = torch.ops.aten
 
 
 def matrix(builder: Builder, x: Tensor) -> str | View:
     """A matrix (or a batch of them) as BLAS takes it: one of the last two dimensions has stride one."""
-    stored = builder.realize(x)
-    strides = None if stored is None else stored.strides
-    if strides is not None and _fits_blas(x.shape[-2:], strides[-2:]):
+    planned = x.planned()
+    if planned is not None and _fits_blas(x.shape[-2:], planned[0][-2:]):
         return builder.argument(x)
-    return builder.argument(x, contiguous_strides(x.shape))
+    strides = contiguous_strides(x.shape)
+    if _varies_faster(x, x.rank - 2):
+        # keep what is contiguous contiguous: BLAS takes the transposed matrix just as well
+        strides = (*strides[:-2], 1, max(x.shape[-2], 1))
+    return builder.argument(x, strides)
+
+
+def _varies_faster(x: Tensor, dim: int) -> bool:
+    """Does stepping along `dim`, and not along the last dimension, move through the memory under x one by one?"""
+    symbols = tuple(Symbol(f"i{at}") for at in range(x.rank))
+    ranges = loop_ranges(symbols, x.shape)
+    index: Index = symbols
+    tensor = x
+    while isinstance(tensor.source, Viewed):
+        index = tensor.source.remap(index, ranges)
+        tensor = tensor.source.base
+    strides = tensor.source.strides if isinstance(tensor.source, Stored) else tensor.strides
+    position = simplify(linear(Stored("", strides), index), ranges)
+    return position.coefficient(symbols[dim]) == 1 and position.coefficient(symbols[-1]) != 1
 
 
 def _fits_blas(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -53,8 +73,35 @@ def _bmm(builder: Builder, a: Tensor, b: Tensor) -> Any:
 
 @lowers(aten.addmm.default)
 def _addmm(builder: Builder, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    if beta == 1 and alpha == 1 and only_feeds_loops(builder.node):
+        # the loops that read the product add the bias, which saves writing it into the result beforehand
+        return elementwise(builder, lambda ops, x, y: ops.add(x, y), [_mm(builder, a, b), bias])
     args = [builder.argument(bias), matrix(builder, a), matrix(builder, b)]
     return _product(builder, aten.addmm.out, args, beta=beta, alpha=alpha)
+
+
+def only_feeds_loops(node: fx.Node) -> bool:
+    """Is every consumer, looking through views, generated loops and not a library call or the graph's end?"""
+    if not node.users:
+        return False
+    return all(
+        only_feeds_loops(user)
+        if user.target in view_targets
+        else user.target in lowerings and user.target not in LIBRARY
+        for user in node.users
+    )
+
+
+LIBRARY = frozenset(
+    (
+        aten.mm.default,
+        aten.bmm.default,
+        aten.addmm.default,
+        aten.baddbmm.default,
+        aten.convolution.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+    )
+)
 
 
 @lowers(aten.baddbmm.default)
@@ -84,8 +131,8 @@ def _flash_attention(
 
 
 def _innermost_contiguous(builder: Builder, x: Tensor) -> str | View:
-    stored = builder.realize(x)
-    if stored is not None and stored.strides[-1] == 1:
+    planned = x.planned()
+    if planned is not None and planned[0][-1] == 1:
         return builder.argument(x)
     return builder.argument(x, contiguous_strides(x.shape))
 

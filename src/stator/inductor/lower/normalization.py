@@ -123,10 +123,8 @@ def _batch_norm_inference(
     """One scale and one shift per channel, computed once per call; then `x * scale + shift`."""
     working = computation_dtype(x.dtype)
     per_channel = (1, -1, *([1] * (x.rank - 2)))
-    weight, bias, mean, variance = (
-        None if part is None else cast(builder, part, working)  # type: ignore[assignment]
-        for part in (weight, bias, mean, variance)
-    )
+    mean, variance = cast(builder, mean, working), cast(builder, variance, working)
+    weight, bias = (None if part is None else cast(builder, part, working) for part in (weight, bias))
 
     def inverse_deviation(ops: Any, spread: Ref, *factor: Ref) -> Ref:
         inverse = ops.rsqrt(ops.add(spread, ops.constant(eps, working)))
@@ -145,10 +143,4 @@ def _batch_norm_inference(
         lambda ops, value, factor, offset: ops.add(ops.mul(value, factor), offset),
         [cast(builder, x, working), reshape(scale, per_channel), reshape(shift, per_channel)],
     )
-    return [cast(builder, out, x.dtype), *(_saved(builder, meta) for meta in builder.meta[1:])]
-
-
-def _saved(builder: Builder, meta: Any) -> Tensor:
-    """Statistics that inference leaves empty (size zero)."""
-    builder.meta = meta
-    return filled(builder, 0)
+    return [cast(builder, out, x.dtype), *(filled(builder, 0, meta) for meta in builder.meta[1:])]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
-from stator.prims.layout import contiguous_strides
+from stator.prims.layout import contiguous_strides, preserved_strides
 from stator.shapes.expr import ExprLike, Ranges
 
 Index = tuple[ExprLike, ...]
@@ -110,6 +110,16 @@ class Tensor:
             layout = None if base is None else source.relayout(base.strides, base.offset)
             return None if base is None or layout is None else Stored(base.buffer, *layout)
         return source if isinstance(source, Stored) else None
+
+    def planned(self) -> tuple[Strides, int] | None:
+        """Strides and offset of the view of what is or would be stored; None when strides cannot express it."""
+        source = self.source
+        if isinstance(source, Stored):
+            return source.strides, source.offset
+        if isinstance(source, Viewed):
+            base = source.base.planned()
+            return None if base is None else source.relayout(*base)
+        return preserved_strides(self.shape, self.strides), 0
 
     @property
     def copies(self) -> bool:
