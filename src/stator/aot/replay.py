@@ -16,6 +16,7 @@ from stator.graph.traced import (
     Fresh,
     Geometry,
     InputItself,
+    SameAs,
     Traced,
     Value,
     ViewOfConstant,
@@ -24,48 +25,54 @@ from stator.graph.traced import (
 )
 
 Inner = Callable[..., Sequence[Any]]
-# make(inputs, results) -> one of the user's outputs
-Make = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
+# make(inputs, results, made) -> one of the user's outputs; `made` holds those before it
+Make = Callable[[Sequence[torch.Tensor], Sequence[Any], list[Any]], Any]
 makers: Registry[type, Callable[[Any], Make]] = Registry("output kind")
 
 
 @makers.register(Fresh)
 def _fresh(output: Fresh) -> Make:
     position = output.position
-    return lambda inputs, results: results[position]
+    return lambda inputs, results, made: results[position]
 
 
 @makers.register(InputItself)
 def _input_itself(output: InputItself) -> Make:
     index = output.index
-    return lambda inputs, results: inputs[index]
+    return lambda inputs, results, made: inputs[index]
 
 
 @makers.register(ViewOfInput)
 def _view_of_input(output: ViewOfInput) -> Make:
     index, view = output.index, _viewer(output.geometry)
-    return lambda inputs, results: view(inputs[index])
+    return lambda inputs, results, made: view(inputs[index])
 
 
 @makers.register(ViewOfOutput)
 def _view_of_output(output: ViewOfOutput) -> Make:
     position, view = output.position, _viewer(output.geometry)
-    return lambda inputs, results: view(results[position])
+    return lambda inputs, results, made: view(results[position])
 
 
 @makers.register(ViewOfConstant)
 def _view_of_constant(output: ViewOfConstant) -> Make:
     tensor = output.tensor
     if output.geometry is None:
-        return lambda inputs, results: tensor
+        return lambda inputs, results, made: tensor
     view = _viewer(output.geometry)
-    return lambda inputs, results: view(tensor)
+    return lambda inputs, results, made: view(tensor)
+
+
+@makers.register(SameAs)
+def _same_as(output: SameAs) -> Make:
+    index = output.index
+    return lambda inputs, results, made: made[index]
 
 
 @makers.register(Value)
 def _value(output: Value) -> Make:
     value = output.value
-    return lambda inputs, results: value
+    return lambda inputs, results, made: value
 
 
 def _viewer(geometry: Geometry) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -93,7 +100,10 @@ def with_effects(traced: Traced, inner: Inner) -> Callable[[Sequence[torch.Tenso
             with torch.no_grad():
                 for index, position in mutated:
                     inputs[index].copy_(results[position])
-        return build([make(inputs, results) for make in makes])
+        made: list[Any] = []
+        for make in makes:
+            made.append(make(inputs, results, made))
+        return build(made)
 
     return run
 

@@ -18,7 +18,7 @@ from stator.prims.record import TensorMeta
 from .fake import FakeTensor
 from .memory import memory_root
 from .recording import Tracer
-from .traced import Fresh, Geometry, InputItself, Output, Value, ViewOfConstant, ViewOfInput, ViewOfOutput
+from .traced import Fresh, Geometry, InputItself, Output, SameAs, Value, ViewOfConstant, ViewOfInput, ViewOfOutput
 
 aten = torch.ops.aten
 
@@ -64,7 +64,11 @@ def describe_outputs(
     collected = _Outputs(tracer)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
     sharing = _fresh_sharing(tracer, leaves)
-    outputs = [_describe(tracer, collected, leaf, sharing) for leaf in leaves]
+    first: dict[int, int] = {}
+    outputs: list[Output] = []
+    for position, leaf in enumerate(leaves):
+        earlier = first.setdefault(id(leaf), position) if isinstance(leaf, FakeTensor) else position
+        outputs.append(SameAs(earlier) if earlier != position else _describe(tracer, collected, leaf, sharing))
     mutated = _mutated_inputs(tracer, collected)
     return collected.values, mutated, outputs
 
@@ -99,7 +103,11 @@ def _describe(tracer: Tracer, collected: _Outputs, leaf: Any, sharing: dict[int,
         return ViewOfInput(index, geometry(storage.meta, leaf))
     group = sharing[id(storage)]
     if len(group) == 1:
-        return Fresh(collected.position(leaf))
+        position = collected.position(leaf)
+        if leaf.node.meta["val"].stride == leaf.meta.stride:
+            return Fresh(position)
+        # strides of dimensions of size one: they hold no meaning, but eager shows them
+        return ViewOfOutput(position, Geometry(leaf.meta.shape, leaf.meta.stride, 0))
     base = next((fake for fake in group if not fake.steps and fake.meta.stride == storage.meta.stride), None)
     if base is None:
         base = tracer.storage_value(storage)

@@ -69,11 +69,13 @@ def _inspect(target: OpOverload) -> OpInfo:
         where = argument.name if argument.kwarg_only else position
         for label in argument.alias_info.before_set:
             alias_of[label] = where
+        if "*" in argument.alias_info.after_set:  # a list is returned whose elements alias it
+            alias_of["*"] = where
         if argument.alias_info.is_write:
             mutates.append(where)
     returns: list[int | str | None] = []
     for result in schema.returns:
-        labels = result.alias_info.before_set if result.alias_info is not None else ()
+        labels = (result.alias_info.before_set or ("*",)) if result.alias_info is not None else ()
         returns.append(next((alias_of[label] for label in labels if label in alias_of), None))
     tags = target.tags
     return OpInfo(

@@ -74,13 +74,20 @@ class ViewOfConstant:
 
 
 @dataclass(frozen=True, slots=True)
+class SameAs:
+    """The very object made for the user's output `index`, which comes earlier."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
     """A Python value."""
 
     value: Any
 
 
-Output = Fresh | InputItself | ViewOfInput | ViewOfOutput | ViewOfConstant | Value
+Output = Fresh | InputItself | ViewOfInput | ViewOfOutput | ViewOfConstant | SameAs | Value
 
 
 @dataclass(slots=True)
