@@ -1,0 +1,196 @@
+"""What happens when a function or class is called: handlers by function object, then torch, then constants, then inlining.
+
+The handlers are registered in calls/; this file only decides who answers.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from stator.base.registry import Registry
+
+from .values.base import NotConstant, Value, unsupported
+from .values.classes import ClassValue
+from .values.constants import ConstantValue
+from .values.functions import FunctionValue
+from .values.objects import ObjectValue
+from .values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+Handler = Callable[..., Value]
+handlers: Registry[Any, Handler] = Registry("callable")
+# Pure functions that may be run for real when every argument is a constant.
+foldable: set[Any] = set()
+# Python functions of torch that are recorded as one node instead of being inlined.
+leaves: set[Any] = set()
+# Plain Python that is traced in place of a function written in C (or of one not worth following).
+replacements: dict[Any, FunctionType] = {}
+# How torch functions written in C are told from others, and answered; set by calls/torch_functions.py.
+torch_answer: list[Callable[[Any, Any, list[Value], dict[str, Value]], Value | None]] = []
+
+
+def calls(*functions: Any) -> Callable[[Handler], Handler]:
+    """Decorator: `handler(tracer, *args, **kwargs)` answers calls of these functions or classes."""
+    return handlers.register(*functions)
+
+
+def polyfill(*functions: Any) -> Callable[[FunctionType], FunctionType]:
+    """Decorator: this plain Python function is traced when one of `functions` is called."""
+
+    def decorate(replacement: FunctionType) -> FunctionType:
+        for function in functions:
+            if function in replacements:
+                raise ValueError(f"duplicate polyfill for {function!r}")
+            replacements[function] = replacement
+        return replacement
+
+    return decorate
+
+
+def fold(*functions: Any) -> None:
+    """Allow pure functions to be run for real on constants."""
+    foldable.update(functions)
+
+
+def _hashable_get(table: Any, key: Any) -> Any:
+    try:
+        return table.get(key)
+    except TypeError:
+        return None
+
+
+def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A Python function."""
+    real = function.fn
+    if real is None:
+        return tracer.inline(function, args, kwargs)
+    handler = handlers.get(real)
+    if handler is not None:
+        return tracer.call_handler(handler, args, kwargs)
+    if real in leaves:
+        return tracer.record_function(real, args, kwargs)
+    if real in foldable:
+        return run_folded(tracer, real, args, kwargs)
+    replacement = replacements.get(real)
+    if replacement is not None:
+        return tracer.call(tracer.known(replacement), args, kwargs)
+    return tracer.inline(function, args, kwargs)
+
+
+def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A function that is not Python code."""
+    handler = _hashable_get(handlers, fn)
+    if handler is not None:
+        return tracer.call_handler(handler, args, kwargs)
+    replacement = _hashable_get(replacements, fn)
+    if replacement is not None:
+        return tracer.call(tracer.known(replacement), args, kwargs)
+    for answer in torch_answer:
+        answered = answer(tracer, fn, args, kwargs)
+        if answered is not None:
+            return answered
+    if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return _unbound_method(tracer, fn, args, kwargs)
+    if fn in foldable or _is_constant_method(fn):
+        return run_folded(tracer, fn, args, kwargs)
+    raise unsupported("call-builtin", f"calling {tracer.known(fn).describe(tracer)}")
+
+
+def _is_constant_method(fn: Any) -> bool:
+    owner = getattr(fn, "__self__", None)
+    return isinstance(owner, (str, bytes, int, float, complex, tuple, frozenset)) or owner in (str, bytes, int, float)
+
+
+def _unbound_method(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`list.append(items, x)`: a C method with its object as the first argument."""
+    if not args:
+        raise tracer.raised(TypeError, f"unbound method {fn.__name__}() needs an argument")
+    owner = args[0]
+    if isinstance(owner, TensorValue):
+        return tracer.call_tensor_method(owner, fn.__name__, args[1:], kwargs)
+    if isinstance(owner, ObjectValue):
+        handler = owner.builtin_method(tracer, fn.__name__)
+        if handler is not None:
+            return tracer.call_handler(handler, args, kwargs)
+    if isinstance(owner, ConstantValue):
+        return owner.call_method(tracer, fn.__name__, args[1:], kwargs)
+    raise unsupported("call-builtin", f"calling {fn.__qualname__} on {owner.describe(tracer)}")
+
+
+def run_folded(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    name = getattr(fn, "__qualname__", repr(fn))
+    real_args = tuple(folded_argument(tracer, arg, name) for arg in args)
+    real_kwargs = {key: folded_argument(tracer, arg, name) for key, arg in kwargs.items()}
+    return tracer.wrap_result(tracer.run_real(fn, real_args, real_kwargs), f"the result of {name}")
+
+
+def folded_argument(tracer: Tracer, value: Value, name: str) -> Any:
+    try:
+        return value.constant()
+    except NotConstant:
+        pass
+    try:
+        return value.real()
+    except NotConstant:
+        raise unsupported("call-builtin", f"{name} on {value.describe(tracer)}") from None
+
+
+def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Calling a class: its handler, else a new instance."""
+    handler = handlers.get(cls.cls)
+    if handler is not None:
+        return tracer.call_handler(handler, args, kwargs)
+    if cls.cls in foldable:
+        return run_folded(tracer, cls.cls, args, kwargs)
+    metaclass_call = tracer.class_lookup(type(cls.cls), "__call__")
+    if isinstance(metaclass_call, FunctionType):
+        handler = handlers.get(metaclass_call)
+        if handler is not None:
+            return tracer.call_handler(handler, [cls, *args], kwargs)
+        function = tracer.class_function(type(cls.cls), "__call__", metaclass_call)
+        return function.call(tracer, [cls, *args], kwargs)
+    return make_instance(tracer, cls, args, kwargs)
+
+
+def make_instance(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """type.__call__: __new__, then __init__."""
+    kind = cls.cls
+    new = tracer.class_lookup(kind, "__new__")
+    inner = new.__func__ if isinstance(new, staticmethod) else new
+    if isinstance(inner, FunctionType):
+        made = tracer.class_function(kind, "__new__", inner).call(tracer, [cls, *args], kwargs)
+    else:
+        made = new_object(tracer, kind, args, kwargs)
+    if not issubclass(made.python_type(tracer), kind):
+        return made
+    init = tracer.class_lookup(kind, "__init__")
+    if isinstance(init, FunctionType):
+        tracer.class_function(kind, "__init__", init).call(tracer, [made, *args], kwargs)
+    elif init is not object.__init__ and isinstance(made, ObjectValue):
+        handler = made.builtin_method(tracer, "__init__")
+        if handler is not None:
+            tracer.call_handler(handler, [made, *args], kwargs)
+    return made
+
+
+# How an object of a built-in layout is made, without __init__: base class -> maker(tracer, cls, args, kwargs).
+makers: Registry[type, Callable[..., Value]] = Registry("base class")
+_HEAP_TYPE = 1 << 9
+
+
+def new_object(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """object.__new__, or that of the built-in class below."""
+    for base in kind.__mro__:
+        if base in makers:
+            return makers[base](tracer, kind, args, kwargs)
+        if base is not object and not base.__flags__ & _HEAP_TYPE:
+            break
+    else:
+        if kind.__new__ is object.__new__:
+            return ObjectValue(kind)
+    raise unsupported("new-object", f"making an instance of {kind.__module__}.{kind.__qualname__}")

@@ -1,0 +1,358 @@
+"""Functions of `builtins` that look at values: isinstance, getattr, len, iterators, aggregates."""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..calling import calls, fold, run_folded
+from ..values.base import NotConstant, Raised, Value, unsupported
+from ..values.classes import ClassValue
+from ..values.constants import ConstantMethod, ConstantValue
+from ..values.containers import ListValue, SequenceValue, TupleValue
+from ..values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
+from ..values.iterators import IteratorValue
+from ..values.mappings import DictValue
+from ..values.modules import PythonModuleValue
+from ..values.objects import MISSING, ObjectValue
+from ..values.partials import PartialValue
+from ..values.slices import RangeValue
+from ..values.tensors import TensorMethodValue, TensorValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+fold(chr, ord, hex, oct, bin, ascii, round, divmod, pow, hash, format, complex, bytes)
+
+
+# ---- types ----
+
+
+def _classes(tracer: Tracer, value: Value) -> tuple[Any, ...]:
+    if isinstance(value, TupleValue):
+        return tuple(cls for item in tracer.iterate(value) for cls in _classes(tracer, item))
+    return (tracer.real_of(value, "a class"),)
+
+
+@calls(isinstance)
+def _isinstance(tracer: Tracer, value: Value, classes: Value) -> Value:
+    wanted = _classes(tracer, classes)
+    if isinstance(value, TensorValue):
+        return ConstantValue(_tensor_isinstance(value, wanted))
+    return ConstantValue(tracer.run_real(issubclass, (value.python_type(tracer), wanted)))
+
+
+def _tensor_isinstance(value: TensorValue, wanted: tuple[Any, ...]) -> bool:
+    """Legacy classes such as torch.FloatTensor and nn.Parameter decide by looking at the tensor."""
+    return isinstance(value.obj if value.obj is not None else value.fake, wanted) and (
+        value.obj is not None
+        or issubclass(value.cls, tuple(cls for cls in wanted if isinstance(cls, type)))
+        or any(type(cls).__module__ == "torch" or cls.__module__ == "torch" for cls in wanted)
+    )
+
+
+@calls(issubclass)
+def _issubclass(tracer: Tracer, cls: Value, classes: Value) -> Value:
+    return ConstantValue(tracer.run_real(issubclass, (tracer.real_of(cls, "a class"), _classes(tracer, classes))))
+
+
+@calls(callable)
+def _callable(tracer: Tracer, value: Value) -> Value:
+    if isinstance(value, (FunctionValue, BoundMethodValue, BuiltinMethodValue, BuiltinValue, ClassValue, PartialValue)):
+        return ConstantValue(True)
+    if isinstance(value, (ConstantMethod, TensorMethodValue)):
+        return ConstantValue(True)
+    return ConstantValue(tracer.class_lookup(value.python_type(tracer), "__call__") is not MISSING)
+
+
+@calls(id)
+def _id(tracer: Tracer, value: Value) -> Value:
+    try:
+        return ConstantValue(id(value.real()))
+    except NotConstant:
+        raise unsupported("call-builtin", f"id() of {value.describe(tracer)}") from None
+
+
+# ---- attributes ----
+
+
+@calls(getattr)
+def _getattr(tracer: Tracer, owner: Value, name: Value, default: Value | None = None) -> Value:
+    attribute = tracer.constant_of(name, "an attribute's name")
+    if default is None:
+        return tracer.get_attr(owner, attribute)
+    try:
+        return tracer.get_attr(owner, attribute)
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(tracer), AttributeError):
+            raise
+        return default
+
+
+@calls(hasattr)
+def _hasattr(tracer: Tracer, owner: Value, name: Value) -> Value:
+    try:
+        tracer.get_attr(owner, tracer.constant_of(name, "an attribute's name"))
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(tracer), AttributeError):
+            raise
+        return ConstantValue(False)
+    return ConstantValue(True)
+
+
+@calls(setattr)
+def _setattr(tracer: Tracer, owner: Value, name: Value, value: Value) -> Value:
+    owner.set_attr(tracer, tracer.constant_of(name, "an attribute's name"), value)
+    return ConstantValue(None)
+
+
+@calls(delattr)
+def _delattr(tracer: Tracer, owner: Value, name: Value) -> Value:
+    owner.del_attr(tracer, tracer.constant_of(name, "an attribute's name"))
+    return ConstantValue(None)
+
+
+@calls(object.__setattr__)
+def _object_setattr(tracer: Tracer, owner: Value, name: Value, value: Value) -> Value:
+    attribute = tracer.constant_of(name, "an attribute's name")
+    if isinstance(owner, ObjectValue):
+        owner.generic_set_attr(tracer, attribute, value)
+    else:
+        owner.set_attr(tracer, attribute, value)
+    return ConstantValue(None)
+
+
+@calls(object.__getattribute__)
+def _object_getattribute(tracer: Tracer, owner: Value, name: Value) -> Value:
+    attribute = tracer.constant_of(name, "an attribute's name")
+    if isinstance(owner, ObjectValue):
+        return owner.generic_get_attr(tracer, attribute)
+    return tracer.get_attr(owner, attribute)
+
+
+@calls(vars)
+def _vars(tracer: Tracer, owner: Value) -> Value:
+    return tracer.get_attr(owner, "__dict__")
+
+
+@calls(dir)
+def _dir(tracer: Tracer, owner: Value) -> Value:
+    if isinstance(owner, (ClassValue, PythonModuleValue)):
+        return ListValue([ConstantValue(name) for name in dir(owner.real())])
+    raise unsupported("call-builtin", f"dir() of {owner.describe(tracer)}")
+
+
+# ---- size and iteration ----
+
+
+@calls(len)
+def _len(tracer: Tracer, value: Value) -> Value:
+    return ConstantValue(value.length(tracer))
+
+
+@calls(iter)
+def _iter(tracer: Tracer, value: Value, sentinel: Value | None = None) -> Value:
+    if sentinel is not None:
+        raise unsupported("call-builtin", "iter() with a sentinel")
+    return tracer.iterator(value)
+
+
+@calls(next)
+def _next(tracer: Tracer, iterator: Value, default: Value | None = None) -> Value:
+    item = tracer.next_item(iterator)
+    if item is not None:
+        return item
+    if default is not None:
+        return default
+    raise tracer.raised(StopIteration, "")
+
+
+def _steps(tracer: Tracer, value: Value) -> Iterator[Value]:
+    """Items on demand, through the value's own iterator."""
+    iterator = tracer.iterator(value)
+    while (item := tracer.next_item(iterator)) is not None:
+        yield item
+
+
+@calls(zip)
+def _zip(tracer: Tracer, *values: Value, strict: Value | None = None) -> Value:
+    sources = [_steps(tracer, value) for value in values]
+    check = strict is not None and tracer.truth(strict)
+    return IteratorValue(_zipped(tracer, sources, check), cls=zip)
+
+
+def _zipped(tracer: Tracer, sources: list[Iterator[Value]], strict: bool) -> Iterator[Value]:
+    while sources:
+        row: list[Value] = []
+        for at, source in enumerate(sources):
+            item = next(source, None)
+            if item is None:
+                if strict and (at or any(next(other, None) is not None for other in sources[1:])):
+                    raise tracer.raised(ValueError, "zip() arguments have different lengths")
+                return
+            row.append(item)
+        yield TupleValue(row)
+
+
+@calls(enumerate)
+def _enumerate(tracer: Tracer, iterable: Value, start: Value | None = None) -> Value:
+    first = tracer.index_of(start) if start is not None else 0
+    return IteratorValue(
+        (TupleValue([ConstantValue(at), item]) for at, item in enumerate(_steps(tracer, iterable), first)),
+        cls=enumerate,
+    )
+
+
+@calls(map)
+def _map(tracer: Tracer, function: Value, *values: Value) -> Value:
+    sources = [_steps(tracer, value) for value in values]
+    rows = _zipped(tracer, sources, False)
+    return IteratorValue((tracer.call(function, list(row.items), {}) for row in rows), False, map)  # type: ignore[attr-defined]
+
+
+@calls(filter)
+def _filter(tracer: Tracer, function: Value, iterable: Value) -> Value:
+    def keep(item: Value) -> bool:
+        return tracer.truth(item if tracer.is_none(function) else tracer.call(function, [item], {}))
+
+    return IteratorValue((item for item in _steps(tracer, iterable) if keep(item)), False, filter)
+
+
+@calls(reversed)
+def _reversed(tracer: Tracer, value: Value) -> Value:
+    if isinstance(value, ObjectValue) and not isinstance(value, SequenceValue):
+        method = value.special(tracer, "__reversed__")
+        if method is not None:
+            return method.call(tracer, [], {})
+        if not isinstance(value, DictValue):
+            items = [tracer.get_item(value, ConstantValue(at)) for at in range(value.length(tracer))]
+            return IteratorValue(iter(items[::-1]), cls=reversed)
+    return IteratorValue(iter(list(tracer.iterate(value))[::-1]), cls=reversed)
+
+
+@calls(range)
+def _range(tracer: Tracer, *bounds: Value) -> Value:
+    return RangeValue(tracer.run_real(range, tuple(tracer.index_of(bound) for bound in bounds)))
+
+
+@calls(sorted)
+def _sorted(tracer: Tracer, items: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
+    return ListValue(tracer.sorted_items(list(tracer.iterate(items)), key, reverse))
+
+
+# ---- aggregates ----
+
+
+@calls(all)
+def _all(tracer: Tracer, items: Value) -> Value:
+    return ConstantValue(all(tracer.truth(item) for item in _steps(tracer, items)))
+
+
+@calls(any)
+def _any(tracer: Tracer, items: Value) -> Value:
+    return ConstantValue(any(tracer.truth(item) for item in _steps(tracer, items)))
+
+
+@calls(sum)
+def _sum(tracer: Tracer, items: Value, start: Value | None = None) -> Value:
+    total = start if start is not None else ConstantValue(0)
+    for item in _steps(tracer, items):
+        total = tracer.binary(operator.add, total, item)
+    return total
+
+
+def _extreme(tracer: Tracer, function: Any, better: Any, values: tuple[Value, ...], options: dict[str, Value]) -> Value:
+    items = list(tracer.iterate(values[0])) if len(values) == 1 else list(values)
+    key, default = options.get("key"), options.get("default")
+    if not items:
+        if default is not None:
+            return default
+        raise tracer.raised(ValueError, f"{function.__name__}() of an empty sequence")
+    by = items if key is None or tracer.is_none(key) else [tracer.call(key, [item], {}) for item in items]
+    best = 0
+    for at in range(1, len(items)):
+        if tracer.truth(tracer.compare(better, by[at], by[best])):
+            best = at
+    return items[best]
+
+
+@calls(max)
+def _max(tracer: Tracer, *values: Value, **options: Value) -> Value:
+    return _extreme(tracer, max, operator.gt, values, options)
+
+
+@calls(min)
+def _min(tracer: Tracer, *values: Value, **options: Value) -> Value:
+    return _extreme(tracer, min, operator.lt, values, options)
+
+
+# ---- text and numbers ----
+
+
+@calls(repr)
+def _repr(tracer: Tracer, value: Value) -> Value:
+    return ConstantValue(tracer.format_value(value, 2, ""))
+
+
+@calls(str)
+def _str(tracer: Tracer, value: Value | None = None) -> Value:
+    if value is None:
+        return ConstantValue("")
+    text = tracer.text_of(value, 1)
+    return ConstantValue(text)
+
+
+@calls(bool)
+def _bool(tracer: Tracer, value: Value | None = None) -> Value:
+    return ConstantValue(value is not None and tracer.truth(value))
+
+
+def _number(tracer: Tracer, kind: Any, special: str, args: tuple[Value, ...]) -> Value:
+    if args and isinstance(args[0], TensorValue):
+        known = tracer.recorder.known_number(args[0].fake)
+        if known is not None:
+            return ConstantValue(kind(known))
+        raise unsupported(
+            "data-dependent-value",
+            f"{kind.__name__}() of {args[0].describe(tracer)}",
+            "keep the value in a tensor, or compute it outside of the compiled function",
+        )
+    if args and isinstance(args[0], ObjectValue):
+        method = args[0].special(tracer, special)
+        if method is not None:
+            return method.call(tracer, [], {})
+    return run_folded(tracer, kind, list(args), {})
+
+
+@calls(int)
+def _int(tracer: Tracer, *args: Value) -> Value:
+    return _number(tracer, int, "__int__", args)
+
+
+@calls(float)
+def _float(tracer: Tracer, *args: Value) -> Value:
+    return _number(tracer, float, "__float__", args)
+
+
+# ---- what cannot be captured ----
+
+
+@calls(print)
+def _print(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    raise unsupported("call-builtin", "print()", "remove it, or accept that the graph ends here")
+
+
+@calls(builtins.locals, builtins.globals, builtins.eval, builtins.exec, builtins.compile, builtins.open, builtins.input)
+def _refused(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    raise unsupported("call-builtin", "locals(), globals(), eval(), exec(), compile(), open() or input()")
+
+
+@calls(builtins.__import__)
+def _import(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return tracer.known(run_import(tracer, args))
+
+
+def run_import(tracer: Tracer, args: tuple[Value, ...]) -> Any:
+    return tracer.run_real(builtins.__import__, (tracer.constant_of(args[0], "a module's name"),))

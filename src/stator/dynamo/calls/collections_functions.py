@@ -1,0 +1,86 @@
+"""list, dict, set, tuple and the classes of `collections` when called."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from typing import TYPE_CHECKING
+
+from ..calling import calls
+from ..values.base import Value, unsupported
+from ..values.constants import ConstantValue
+from ..values.containers import DequeValue, ListValue, SetValue, TupleValue
+from ..values.mappings import DictValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+
+@calls(list)
+def _list(tracer: Tracer, items: Value | None = None) -> Value:
+    return ListValue(list(tracer.iterate(items)) if items is not None else [])
+
+
+@calls(tuple)
+def _tuple(tracer: Tracer, items: Value | None = None) -> Value:
+    if isinstance(items, TupleValue) and items.cls is tuple:
+        return items
+    return TupleValue(list(tracer.iterate(items)) if items is not None else [])
+
+
+@calls(set)
+def _set(tracer: Tracer, items: Value | None = None) -> Value:
+    return SetValue.of(tracer, tracer.iterate(items) if items is not None else [])
+
+
+@calls(frozenset)
+def _frozenset(tracer: Tracer, items: Value | None = None) -> Value:
+    return SetValue.of(tracer, tracer.iterate(items) if items is not None else [], frozenset)
+
+
+def _filled(tracer: Tracer, made: DictValue, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+    for more in args:
+        if isinstance(more, DictValue) and more.special(tracer, "keys") is None:
+            entries = list(more.items(tracer))
+        elif tracer.class_lookup(more.python_type(tracer), "keys") is not None and _is_mapping(tracer, more):
+            entries = tracer.mapping_items(more)
+        else:
+            entries = list(tracer.pairs(more))
+        for key, value in entries:
+            made.put(tracer, key, value)
+    for name, value in kwargs.items():
+        made.put(tracer, ConstantValue(name), value)
+    return made
+
+
+def _is_mapping(tracer: Tracer, value: Value) -> bool:
+    return hasattr(value.python_type(tracer), "keys")
+
+
+@calls(dict)
+def _dict(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return _filled(tracer, DictValue({}), args, kwargs)
+
+
+@calls(OrderedDict)
+def _ordered_dict(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return _filled(tracer, DictValue({}, cls=OrderedDict), args, kwargs)
+
+
+@calls(defaultdict)
+def _defaultdict(tracer: Tracer, factory: Value | None = None, *args: Value, **kwargs: Value) -> Value:
+    return _filled(tracer, DictValue({}, cls=defaultdict, factory=factory), args, kwargs)
+
+
+@calls(dict.fromkeys)
+def _fromkeys(tracer: Tracer, keys: Value, value: Value | None = None) -> Value:
+    made = DictValue({})
+    for key in tracer.iterate(keys):
+        made.put(tracer, key, value or ConstantValue(None))
+    return made
+
+
+@calls(deque)
+def _deque(tracer: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
+    if maxlen is not None and not tracer.is_none(maxlen):
+        raise unsupported("deque-maxlen", "a deque with a maximal length")
+    return DequeValue(list(tracer.iterate(items)) if items is not None else [], cls=deque)

@@ -1,0 +1,157 @@
+"""Built-in classes when called: type, super, object, property-like things; and how instances of them come to be."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from ..calling import calls, make_instance, makers, new_object
+from ..values.base import Value, unsupported
+from ..values.cells import CellValue
+from ..values.classes import ClassValue, SuperValue
+from ..values.constants import ConstantValue
+from ..values.containers import ListValue, SetValue, TupleValue
+from ..values.exceptions import ExceptionValue
+from ..values.functions import BoundMethodValue
+from ..values.mappings import DictValue
+from ..values.modules import ModuleValue
+from ..values.objects import ObjectValue
+from ..values.slices import SliceValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+
+@calls(type)
+def _type(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    if len(args) != 1 or kwargs:
+        raise unsupported("class-definition", "making a class with type()")
+    return tracer.known(args[0].python_type(tracer))
+
+
+@calls(super)
+def _super(tracer: Tracer, *args: Value) -> Value:
+    if len(args) == 2:
+        cls, owner = args
+    else:
+        cls, owner = _implicit(tracer)
+    if not isinstance(cls, ClassValue):
+        raise unsupported("super", f"super() of {cls.describe(tracer)}")
+    return SuperValue(cls.cls, owner)
+
+
+def _implicit(tracer: Tracer) -> tuple[Value, Value]:
+    """The class and the first argument of the frame that calls `super()`."""
+    frame = tracer.frames[-1]
+    cell = frame.cells.get("__class__")
+    if cell is None or cell.content is None:
+        raise tracer.raised(RuntimeError, "super(): __class__ cell not found")
+    first = frame.program.code.co_varnames[0]
+    owner = frame.locals.get(first)
+    if owner is None and first in frame.cells:
+        owner = frame.cells[first].content
+    if owner is None:
+        raise tracer.raised(RuntimeError, "super(): arg[0] deleted")
+    return tracer.realized(cell.content), tracer.realized(owner)
+
+
+@calls(object)
+def _object(tracer: Tracer) -> Value:
+    return ObjectValue(object)
+
+
+@calls(object.__new__)
+def _object_new(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    return new_object(tracer, tracer.real_of(cls, "a class"), [], {})
+
+
+@calls(object.__init__)
+def _object_init(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return ConstantValue(None)
+
+
+@calls(type.__call__)
+def _type_call(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    if not isinstance(cls, ClassValue):
+        raise unsupported("call", f"type.__call__ of {cls.describe(tracer)}")
+    return make_instance(tracer, cls, list(args), kwargs)
+
+
+@calls(slice)
+def _slice(tracer: Tracer, *args: Value) -> Value:
+    none = ConstantValue(None)
+    if len(args) == 1:
+        return SliceValue(none, args[0], none)
+    return SliceValue(args[0], args[1], args[2] if len(args) > 2 else none)
+
+
+@calls(types.MethodType)
+def _method(tracer: Tracer, function: Value, owner: Value) -> Value:
+    return BoundMethodValue(function, owner)
+
+
+@calls(types.CellType)
+def _cell(tracer: Tracer, content: Value | None = None) -> Value:
+    return CellValue(content)
+
+
+@calls(tuple.__new__)
+def _tuple_new(tracer: Tracer, cls: Value, items: Value | None = None) -> Value:
+    kind = tracer.real_of(cls, "a class")
+    return TupleValue(list(tracer.iterate(items)) if items is not None else [], cls=kind)
+
+
+@calls(dict.__new__)
+def _dict_new(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    return DictValue({}, cls=tracer.real_of(cls, "a class"))
+
+
+@calls(list.__new__)
+def _list_new(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    return ListValue([], cls=tracer.real_of(cls, "a class"))
+
+
+# ---- how an object with a built-in layout is made ----
+
+
+@makers.register(dict)
+def _make_dict(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return DictValue({}, cls=kind)
+
+
+@makers.register(list)
+def _make_list(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ListValue([], cls=kind)
+
+
+@makers.register(tuple)
+def _make_tuple(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return TupleValue(list(tracer.iterate(args[0])) if args else [], cls=kind)
+
+
+@makers.register(set, frozenset)
+def _make_set(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return SetValue.of(tracer, tracer.iterate(args[0]) if args else [], kind)
+
+
+@makers.register(nn.Module)
+def _make_module(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ModuleValue(kind, None, None)
+
+
+@makers.register(BaseException)
+def _make_exception(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    init = tracer.class_lookup(kind, "__init__")
+    made = ExceptionValue(kind, list(args))
+    if isinstance(init, types.FunctionType):
+        raise unsupported("exception", f"making the exception {kind.__qualname__}, whose class has its own __init__")
+    for name, value in kwargs.items():
+        made.attributes[name] = value
+    return made
+
+
+@makers.register(int, float, str, bytes, complex)
+def _make_constant(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("new-object", f"making an instance of {kind.__qualname__}, a subclass of a number or text")

@@ -1,0 +1,226 @@
+"""Functions of the standard library: functools, math, copy, inspect, logging, warnings, and what may be folded."""
+
+from __future__ import annotations
+
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import logging
+import math
+import os
+import platform
+import re
+import sys
+import threading
+import time
+import typing
+import warnings
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ..calling import calls, fold
+from ..source import AttrSource, ConstantSource
+from ..values.base import NotConstant, Value, unsupported
+from ..values.constants import ConstantValue
+from ..values.containers import ListValue, SetValue, TupleValue
+from ..values.functions import BuiltinValue, FunctionValue
+from ..values.mappings import DictValue
+from ..values.objects import ObjectValue
+from ..values.partials import PartialValue
+from ..values.tensors import TensorValue
+from ..wrapping import wraps
+
+if TYPE_CHECKING:
+    from ..source import Source
+    from ..tracer import Tracer
+
+fold(*(function for function in vars(math).values() if callable(function)))
+fold(
+    platform.system,
+    platform.machine,
+    os.fspath,
+    os.getpid,
+    sys.getrecursionlimit,
+    importlib.util.find_spec,
+    typing.get_origin,
+    typing.get_args,
+    inspect.isclass,
+    inspect.isfunction,
+    inspect.getattr_static,
+    re.compile,
+    re.match,
+    re.search,
+    re.fullmatch,
+    re.sub,
+    re.split,
+    threading.get_ident,
+)
+
+
+# ---- functools ----
+
+
+@calls(functools.partial)
+def _partial(tracer: Tracer, function: Value, *args: Value, **kwargs: Value) -> Value:
+    if isinstance(function, PartialValue):
+        return PartialValue(function.function, [*function.args, *args], {**function.keywords, **kwargs})
+    return PartialValue(function, list(args), kwargs)
+
+
+@wraps(functools.partial)
+def _wrap_partial(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    if source is None:
+        source = ConstantSource("partial", obj)
+    from_args = tracer.wrap(obj.args, AttrSource(source, "args"))
+    keywords = tracer.wrap(obj.keywords, AttrSource(source, "keywords"))
+    assert isinstance(from_args, TupleValue) and isinstance(keywords, DictValue)
+    named = {key.constant(): value for key, value in keywords.items(tracer)}
+    return PartialValue(tracer.wrap(obj.func, AttrSource(source, "func")), list(from_args.items), named, source)
+
+
+@calls(functools.update_wrapper)
+def _update_wrapper(tracer: Tracer, wrapper: Value, wrapped: Value, *args: Value, **kwargs: Value) -> Value:
+    if not isinstance(wrapper, FunctionValue) or wrapper.fn is not None:
+        raise unsupported("functools", f"functools.update_wrapper on {wrapper.describe(tracer)}")
+    if isinstance(wrapped, FunctionValue):
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            wrapper.set_attr(tracer, name, wrapped.get_attr(tracer, name))
+    wrapper.set_attr(tracer, "__wrapped__", wrapped)
+    return wrapper
+
+
+# ---- copy ----
+
+
+@calls(copy.copy)
+def _copy(tracer: Tracer, value: Value) -> Value:
+    if isinstance(value, (ConstantValue, TupleValue, FunctionValue)):
+        return value
+    if isinstance(value, ListValue) and value.cls is list:
+        return ListValue(list(value.items))
+    if isinstance(value, SetValue):
+        return SetValue(dict(value.members), cls=value.cls)
+    if isinstance(value, DictValue):
+        made = DictValue({}, cls=value.cls, factory=value.factory)
+        for key, item in value.items(tracer):
+            made.put(tracer, key, item)
+        for name in value.own_names(tracer) if value.cls is not dict else ():
+            made.set_own(tracer, name, value.own_attribute(tracer, name))
+        return made
+    if type(value) is ObjectValue:
+        method = value.special(tracer, "__copy__")
+        if method is not None:
+            return method.call(tracer, [], {})
+        twin = ObjectValue(value.cls)
+        for name in value.own_names(tracer):
+            twin.set_own(tracer, name, value.own_attribute(tracer, name))
+        return twin
+    raise unsupported("copy", f"copy.copy of {value.describe(tracer)}")
+
+
+@calls(copy.deepcopy)
+def _deepcopy(tracer: Tracer, value: Value, memo: Value | None = None) -> Value:
+    return _deep(tracer, value, {})
+
+
+def _deep(tracer: Tracer, value: Value, memo: dict[int, Value]) -> Value:
+    value = tracer.realized(value)
+    if id(value) in memo:
+        return memo[id(value)]
+    if isinstance(value, TensorValue):
+        return tracer.record_method("clone", [value], {})
+    if isinstance(value, ListValue) and value.cls is list:
+        made_list = memo[id(value)] = ListValue([])
+        made_list.items.extend(_deep(tracer, item, memo) for item in value.items)
+        return made_list
+    if isinstance(value, TupleValue):
+        return TupleValue([_deep(tracer, item, memo) for item in value.items], cls=value.cls)
+    if isinstance(value, DictValue) and value.cls is dict:
+        made = memo[id(value)] = DictValue({})
+        for key, item in value.items(tracer):
+            made.put(tracer, key, _deep(tracer, item, memo))
+        return made
+    try:
+        value.constant()
+    except NotConstant:
+        raise unsupported("copy", f"copy.deepcopy of {value.describe(tracer)}") from None
+    return value
+
+
+# ---- inspect, dataclasses ----
+
+
+@calls(inspect.signature)
+def _signature(tracer: Tracer, function: Value, **kwargs: Value) -> Value:
+    real = tracer.real_of(function, "the argument of inspect.signature")
+    signature = tracer.run_real(inspect.signature, (real,))
+    return tracer.wrap(signature, ConstantSource(f"signature of {getattr(real, '__qualname__', real)}", signature))
+
+
+@calls(dataclasses.is_dataclass)
+def _is_dataclass(tracer: Tracer, value: Value) -> Value:
+    try:
+        cls = value.real()
+    except NotConstant:
+        cls = None
+    if not isinstance(cls, type):
+        cls = value.python_type(tracer)
+    return ConstantValue(dataclasses.is_dataclass(cls))
+
+
+@calls(dataclasses.fields)
+def _fields(tracer: Tracer, value: Value) -> Value:
+    try:
+        cls = value.real()
+    except NotConstant:
+        cls = None
+    if not isinstance(cls, type):
+        cls = value.python_type(tracer)
+    found = tracer.run_real(dataclasses.fields, (cls,))
+    return TupleValue([tracer.wrap(field, ConstantSource(f"field {field.name}", field)) for field in found])
+
+
+# ---- messages: shown while capturing, not again by the compiled code ----
+
+
+@calls(
+    logging.Logger.debug,
+    logging.Logger.info,
+    logging.Logger.warning,
+    logging.Logger.error,
+    logging.Logger.log,
+)
+def _log(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return ConstantValue(None)
+
+
+@calls(warnings.warn)
+def _warn(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return ConstantValue(None)
+
+
+@calls(time.time, time.perf_counter, time.monotonic, time.time_ns)
+def _clock(tracer: Tracer) -> Value:
+    raise unsupported("call-builtin", "reading the clock")
+
+
+@calls(contextlib.suppress)
+def _suppress(tracer: Tracer, *classes: Value) -> Value:
+    made = ObjectValue(contextlib.suppress)
+    made.set_own(tracer, "_exceptions", TupleValue(list(classes)))
+    return made
+
+
+@wraps(functools._lru_cache_wrapper)
+def _wrap_cached(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    """A cached function is followed as the function itself: caching is for pure functions."""
+    if source is None:
+        source = ConstantSource(obj.__qualname__, obj)
+    inner = obj.__wrapped__
+    if not isinstance(inner, FunctionType):
+        return BuiltinValue(obj, source)
+    return tracer.wrap(inner, AttrSource(source, "__wrapped__"))

@@ -1,0 +1,230 @@
+"""torch when called: which functions become nodes, which are facts about state, which are known by name."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..calling import calls, fold, leaves, torch_answer
+from ..recipe import CallRecipe, Constant, Evaluate
+from ..values.base import Value, unsupported
+from ..values.constants import ConstantValue
+from ..values.containers import SequenceValue, TupleValue
+from ..values.mappings import DictValue
+from ..values.modules import ModuleValue
+from ..values.objects import ObjectValue
+from ..values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+FACTORIES = frozenset(
+    """zeros ones empty full arange range rand randn randint randperm eye linspace logspace tensor as_tensor asarray
+    scalar_tensor tril_indices triu_indices hann_window hamming_window bartlett_window blackman_window kaiser_window
+    empty_strided empty_permuted normal complex fftfreq rfftfreq sparse_coo_tensor polar""".split()
+)
+_NAMESPACES = (
+    torch,
+    torch._C._nn,
+    torch._C._VariableFunctions,
+    torch.special,
+    torch.linalg,
+    torch.fft,
+    torch._C._special,
+    torch._C._linalg,
+    torch._C._fft,
+)
+
+
+def _torch_builtins() -> frozenset[Any]:
+    found = set()
+    for namespace in _NAMESPACES:
+        for name in dir(namespace):
+            function = getattr(namespace, name, None)
+            if isinstance(function, types.BuiltinFunctionType):
+                found.add(function)
+    return frozenset(found)
+
+
+TORCH_BUILTINS = _torch_builtins()
+_NOT_LEAVES = frozenset({"has_torch_function", "handle_torch_function", "boolean_dispatch", "assert_int_or_pair"})
+
+
+def _python_functions(namespace: Any, modules: tuple[str, ...]) -> set[Any]:
+    return {
+        function
+        for name, function in vars(namespace).items()
+        if isinstance(function, types.FunctionType)
+        and function.__module__ in modules
+        and not name.startswith("_")
+        and name not in _NOT_LEAVES
+    }
+
+
+leaves |= _python_functions(F, ("torch.nn.functional", "torch._jit_internal"))
+leaves |= _python_functions(torch.functional, ("torch.functional",))
+leaves |= {function for function in vars(torch.Tensor).values() if isinstance(function, types.FunctionType)}
+leaves -= {torch.functional.broadcast_shapes}
+
+fold(
+    torch.functional.broadcast_shapes,
+    torch.promote_types,
+    torch.can_cast,
+    torch.result_type,
+    torch.get_default_dtype,
+    torch.device,
+    torch.finfo,
+    torch.iinfo,
+    torch.cuda.is_available,
+    torch.cuda.device_count,
+    torch.xpu.is_available,
+    torch.backends.mps.is_available,
+    torch.distributed.is_available,
+    torch.is_autocast_enabled,
+    torch.is_autocast_cpu_enabled,
+    torch.is_autocast_cache_enabled,
+    torch.get_autocast_dtype,
+    torch.is_inference_mode_enabled,
+    torch.are_deterministic_algorithms_enabled,
+    torch.get_num_threads,
+    torch._C._get_privateuse1_backend_name,
+    torch.amp.is_autocast_available,
+)
+
+
+def holds_tensor(value: Value) -> bool:
+    if isinstance(value, TensorValue):
+        return True
+    if isinstance(value, SequenceValue):
+        return any(holds_tensor(item) for item in value.items)
+    if isinstance(value, DictValue) and value.whole:
+        return any(holds_tensor(item) for item in value.entries.values())
+    return False
+
+
+def _answer(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A torch function written in C, or an operator: one node."""
+    if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return tracer.record_function(fn, args, kwargs)
+    if not isinstance(fn, types.BuiltinFunctionType) or fn not in TORCH_BUILTINS:
+        return None
+    if fn.__name__ in FACTORIES or any(map(holds_tensor, args)) or any(map(holds_tensor, kwargs.values())):
+        return tracer.record_function(fn, args, kwargs)
+    return None
+
+
+torch_answer.append(_answer)
+
+
+# ---- what the program asks about its own compilation ----
+
+
+def _compiling(tracer: Tracer) -> Value:
+    return ConstantValue(True)
+
+
+def _never(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return ConstantValue(False)
+
+
+def _nothing(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return ConstantValue(None)
+
+
+calls(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(_compiling)
+calls(
+    torch.compiler.is_exporting,
+    torch.jit.is_scripting,
+    torch.jit.is_tracing,
+    torch._C._is_tracing,
+    torch.overrides.has_torch_function,
+    torch._C._has_torch_function_unary,
+    torch._C._has_torch_function_variadic,
+    torch.cuda.is_current_stream_capturing,
+    torch.xpu.is_current_stream_capturing,
+    torch.onnx.is_in_onnx_export,
+    torch.fx._symbolic_trace.is_fx_tracing,
+)(_never)
+calls(torch._C._log_api_usage_once, torch._C._get_tracing_state)(_nothing)
+
+
+# ---- facts ----
+
+
+@calls(torch.is_tensor)
+def _is_tensor(tracer: Tracer, value: Value) -> Value:
+    return ConstantValue(isinstance(value, TensorValue))
+
+
+@calls(torch.Size)
+def _size(tracer: Tracer, items: Value | None = None) -> Value:
+    return TupleValue(list(tracer.iterate(items)) if items is not None else [], cls=torch.Size)
+
+
+@calls(torch._assert)
+def _assert(tracer: Tracer, condition: Value, message: Value) -> Value:
+    if isinstance(condition, TensorValue):
+        raise unsupported("data-dependent-jump", "torch._assert on the data of a tensor")
+    if not tracer.truth(condition):
+        raise tracer.raised_with(AssertionError, [message])
+    return ConstantValue(None)
+
+
+@calls(nn.Parameter, nn.Buffer)
+def _parameter(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    raise unsupported("parameter", "making a parameter or buffer", "create parameters in __init__")
+
+
+# ---- global state ----
+
+
+@calls(torch.is_grad_enabled)
+def _is_grad_enabled(tracer: Tracer) -> Value:
+    return ConstantValue(torch.is_grad_enabled())
+
+
+@calls(torch._C._set_grad_enabled)
+def _set_grad_enabled(tracer: Tracer, mode: Value) -> Value:
+    """Changes the mode for what is captured from here on; the entry's mode is put back when capture ends."""
+    wanted = tracer.constant_of(mode, "the gradient mode")
+    if wanted is not torch.is_grad_enabled():
+        torch._C._set_grad_enabled(wanted)
+        tracer.recorder.state_call(torch._C._set_grad_enabled, (wanted,))
+    return ConstantValue(None)
+
+
+def grad_mode_effect(entry_mode: bool) -> Evaluate | None:
+    """What has to be replayed when the captured code leaves the gradient mode changed."""
+    now = torch.is_grad_enabled()
+    return None if now is entry_mode else Evaluate(CallRecipe(Constant(torch._C._set_grad_enabled), [Constant(now)]))
+
+
+# ---- modules ----
+
+
+@calls(nn.Module.__call__)
+def _module_call(tracer: Tracer, module: Value, *args: Value, **kwargs: Value) -> Value:
+    if not isinstance(module, ModuleValue):
+        raise unsupported("call", f"nn.Module.__call__ of {module.describe(tracer)}")
+    return module.call_module(tracer, list(args), kwargs)
+
+
+@calls(nn.Module.__getattr__)
+def _module_getattr(tracer: Tracer, module: Value, name: Value) -> Value:
+    if not isinstance(module, ModuleValue):
+        raise unsupported("attribute", f"nn.Module.__getattr__ of {module.describe(tracer)}")
+    return module.module_getattr(tracer, tracer.constant_of(name, "an attribute's name"))
+
+
+@calls(nn.Module.__setattr__)
+def _module_setattr(tracer: Tracer, module: Value, name: Value, value: Value) -> Value:
+    attribute = tracer.constant_of(name, "an attribute's name")
+    if isinstance(module, ModuleValue):
+        module.module_setattr(tracer, attribute, value)
+    elif isinstance(module, ObjectValue):
+        module.generic_set_attr(tracer, attribute, value)
+    return ConstantValue(None)

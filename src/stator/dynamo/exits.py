@@ -1,0 +1,150 @@
+"""Values -> recipes and effects, when a graph ends. Shared objects stay shared, and cycles are closed by effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .guard import GuardKind
+from .recipe import (
+    Constant,
+    DelAttr,
+    Effect,
+    GraphOutput,
+    NewDict,
+    Recipe,
+    ReplaceDict,
+    ReplaceList,
+    ReplaceSet,
+    SetAttr,
+    SetCell,
+    SetGlobal,
+)
+from .scopes import GlobalScope
+from .values.base import Value, unsupported
+from .values.cells import CellValue
+from .values.containers import ListValue, SetValue
+from .values.mappings import DictValue
+from .values.objects import MISSING, ObjectValue
+from .values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+
+class ExitBuilder:
+    """Collects the graph's outputs and the effects while recipes are made."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self.outputs: list[TensorValue] = []
+        self._output_index: dict[int, GraphOutput] = {}
+        self._recipes: dict[int, tuple[Value, Recipe]] = {}
+        self.fills: list[Effect] = []  # contents of new objects, before the replayed mutations
+        self.effects: list[Effect] = []
+
+    def recipe(self, value: Value) -> Recipe:
+        known = self._recipes.get(id(value))
+        if known is None:
+            made = value.recipe(self)
+            known = self._recipes.setdefault(id(value), (value, made))
+        return known[1]
+
+    def remember(self, value: Value, recipe: Recipe) -> None:
+        """Let a value's recipe be known before its parts are made, so that cycles end."""
+        self._recipes[id(value)] = (value, recipe)
+
+    def graph_output(self, value: TensorValue) -> GraphOutput:
+        made = self._output_index.get(id(value))
+        if made is None:
+            made = self._output_index[id(value)] = GraphOutput(len(self.outputs))
+            self.outputs.append(value)
+        return made
+
+    def set_attr(self, target: Recipe, name: str, value: Value, raw: bool = False) -> None:
+        self.fills.append(SetAttr(target, name, self.recipe(value), raw))
+
+    def fill(self, value: ObjectValue, made: Recipe) -> None:
+        """Contents and attributes of an object made in the frame."""
+        if isinstance(value, DictValue) and value.entries:
+            self.fills.append(ReplaceDict(made, self.dict_items(value)))
+        elif isinstance(value, ListValue) and value.items:
+            self.fills.append(ReplaceList(made, [self.recipe(item) for item in value.items]))
+        for name, attribute in (value.attributes or {}).items():
+            if attribute is not MISSING:
+                self.set_attr(made, name, attribute, raw=True)
+
+    def dict_items(self, value: DictValue) -> list[tuple[Recipe, Recipe]]:
+        return [(self.recipe(key), self.recipe(item)) for key, item in value.items(self.tracer)]
+
+    def string_dict(self, values: dict[str, Value]) -> Recipe:
+        return NewDict([(Constant(name), self.recipe(value)) for name, value in values.items()])
+
+    # -- the mutation log --
+    def replay(self) -> None:
+        for kind, value, name in list(self.tracer.mutations.entries.values()):
+            _REPLAY[kind](self, value, name)
+
+    def _content(self, value: Any, name: str) -> None:
+        target = self.recipe(value)
+        if isinstance(value, DictValue):
+            self.effects.append(ReplaceDict(target, self.dict_items(value)))
+        elif isinstance(value, ListValue):
+            self.effects.append(ReplaceList(target, [self.recipe(item) for item in value.items]))
+        elif isinstance(value, SetValue):
+            self.effects.append(ReplaceSet(target, [self.recipe(item) for item in value.members.values()]))
+        else:
+            raise unsupported("mutation", f"changing {value.describe(self.tracer)}")
+        self._rely_on_distinct(value)
+
+    def _attribute(self, value: ObjectValue, name: str) -> None:
+        target = self.recipe(value)
+        now = (value.attributes or {}).get(name, MISSING)
+        raw = not isinstance(value, TensorValue)
+        if now is not MISSING:
+            self.effects.append(SetAttr(target, name, self.recipe(now), raw))
+        elif value.instance_dict() is not None and name in value.instance_dict():  # type: ignore[operator]
+            self.effects.append(DelAttr(target, name, raw))
+        self._rely_on_distinct(value)
+
+    def _cell(self, cell: CellValue, name: str) -> None:
+        content = self.recipe(cell.content) if cell.content is not None else None
+        self.effects.append(SetCell(self.recipe(cell), content))
+
+    def _scope(self, scope: GlobalScope, name: str) -> None:
+        if not scope.own and scope.module is None:
+            raise unsupported("mutation", "writing globals that belong to no module")
+        for key, value in scope.written.items():
+            module = None if scope.own else scope.module
+            self.effects.append(SetGlobal(module, key, self.recipe(value) if value is not None else None))
+
+    def _rely_on_distinct(self, changed: Value) -> None:
+        """A changed object must not turn out to be another one that was read under a different name."""
+        kind = changed.python_type(self.tracer)
+        for other in self.tracer.wrapped.values():
+            if (
+                other is not changed
+                and other.source is not None
+                and isinstance(other, (ObjectValue, TensorValue))
+                and other.python_type(self.tracer) is kind
+                and not getattr(other, "is_static", False)
+            ):
+                self.tracer.guard(changed.source, GuardKind.DISTINCT, other.source)  # type: ignore[arg-type]
+
+    def rely_on_distinct_inputs(self) -> None:
+        """Inputs that the graph writes to must not be the same tensor as another input."""
+        recorder = self.tracer.recorder
+        for value in recorder.input_values:
+            if id(value) not in recorder.written:
+                continue
+            for other in recorder.input_values:
+                if other is not value and not (other.is_static and value.is_static):
+                    self.tracer.guard(value.source, GuardKind.DISTINCT, other.source)  # type: ignore[arg-type]
+
+
+_REPLAY: dict[str, Callable[[ExitBuilder, Any, str], None]] = {
+    "content": ExitBuilder._content,
+    "attribute": ExitBuilder._attribute,
+    "cell": ExitBuilder._cell,
+    "scope": ExitBuilder._scope,
+}

@@ -1,0 +1,152 @@
+"""One symbolic Python frame: its stack, its names, and the loop that steps through its instructions.
+
+What an instruction means is said in opcodes/; what an object does is said in values/.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stator.base.errors import Unsupported, UserPlace
+
+from .bytecode import Instruction
+from .program import Program
+from .values.base import Lazy, Raised, Value, unsupported
+from .values.cells import CellValue
+
+if TYPE_CHECKING:
+    from .scopes import GlobalScope
+    from .tracer import Tracer
+
+RETURNED = object()
+YIELDED = object()
+
+
+class StopAtBreak(Exception):
+    """The outermost frame reached the step at which the graph is to end. Private to the interpreter."""
+
+
+class Frame:
+    """Interpreter state of one call. `stack` holds realised Values (None is a NULL slot)."""
+
+    __slots__ = (
+        "break_step",
+        "cells",
+        "contexts",
+        "current_exceptions",
+        "globals",
+        "kw_names",
+        "locals",
+        "name",
+        "pc",
+        "program",
+        "result",
+        "stack",
+        "step",
+        "tracer",
+    )
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        program: Program,
+        scope: GlobalScope,
+        local_values: dict[str, Value],
+        closure: tuple[CellValue, ...],
+        name: str,
+    ) -> None:
+        self.tracer = tracer
+        self.program = program
+        self.globals = scope
+        self.locals = local_values
+        self.cells: dict[str, CellValue] = dict(zip(program.code.co_freevars, closure, strict=True))
+        self.name = name
+        self.stack: list[Any] = []
+        self.pc = 0
+        self.step = 0
+        self.break_step = -1
+        self.result: Value | None = None
+        self.kw_names: tuple[str, ...] = ()
+        self.current_exceptions: list[Value] = []
+
+    # -- stack --
+    def push(self, value: Value | None) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Any:
+        return self.stack.pop()
+
+    def pop_many(self, count: int) -> list[Any]:
+        if not count:
+            return []
+        items = self.stack[-count:]
+        del self.stack[-count:]
+        return items
+
+    def push_read(self, value: Value) -> None:
+        """Push a value that was read from a container or a name, touching it."""
+        self.stack.append(value.realize(self.tracer) if type(value) is Lazy else value)
+
+    # -- running --
+    def run(self) -> Any:
+        """Step until the frame returns or yields. Raises Raised when an exception leaves the frame."""
+        handlers, instructions = self.program.handlers, self.program.instructions
+        tracer = self.tracer
+        tracer.frames.append(self)
+        try:
+            while True:
+                pc = self.pc
+                if self.break_step == self.step:
+                    raise StopAtBreak
+                self.step += 1
+                self.pc = pc + 1
+                handler = handlers[pc]
+                try:
+                    if handler is None:
+                        raise unsupported("opcode", f"the instruction {instructions[pc].opname}")
+                    signal = handler(self, instructions[pc])
+                except Raised as raised:
+                    self.pc = pc + 1
+                    self.unwind(pc, raised)
+                    continue
+                if signal is not None:
+                    return signal
+        except Unsupported as error:
+            raise self.located(error) from error.__cause__
+        finally:
+            tracer.frames.pop()
+
+    def run_generator(self) -> Value | None:
+        """Run to the next yield and give the yielded value, or None when the frame returned."""
+        return self.result if self.run() is YIELDED else None
+
+    def located(self, error: Unsupported) -> Unsupported:
+        if error.place is not None:
+            return error
+        stack = "".join(f"\n    {frame.place()}" for frame in self.tracer.frames)
+        located = Unsupported(error.kind, error.reason, place=self.place(), hint=error.hint)
+        if len(self.tracer.frames) > 1:
+            located.args = (f"{located.args[0]}\n  The calls that led there:{stack}",)
+        return located
+
+    def place(self) -> UserPlace:
+        instruction = self.instruction_now()
+        return UserPlace(self.program.code.co_filename, instruction.line or 0, self.name)
+
+    def instruction_now(self) -> Instruction:
+        return (
+            self.program.instructions[max(self.pc - 1, 0)]
+            if self.pc <= len(self.program.instructions)
+            else (self.program.instructions[-1])
+        )
+
+    def unwind(self, pc: int, raised: Raised) -> None:
+        """Go to the handler of the try region around instruction `pc`, or let the exception leave the frame."""
+        region = self.program.instructions[pc].handler
+        if region is None:
+            raise raised
+        del self.stack[region.depth :]
+        if region.lasti:
+            self.stack.append(self.tracer.constant(pc))
+        self.stack.append(raised.value)
+        self.pc = region.target.index

@@ -1,0 +1,169 @@
+"""The entry to symbolic execution: one frame in, `Captured` out. Decides where a graph has to end, and restarts there."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from stator.base import counters
+from stator.base.errors import Unsupported
+
+from . import calls, opcodes
+from .calls.torch_functions import grad_mode_effect
+from .captured import Break, BreakReason, Captured, Return
+from .exits import ExitBuilder
+from .frame import Frame, StopAtBreak
+from .global_state import read_global_state
+from .guard import Guard, GuardKind
+from .program import program_of
+from .recipe import Effect, Recipe
+from .source import CellSource, FunctionSource, LocalSource
+from .tracer import Tracer
+from .values.base import Lazy, Raised, Value, unsupported
+from .values.cells import CellValue
+
+_REGISTERED = (calls, opcodes)  # importing them fills the registries
+
+
+def capture(function: FunctionType, arguments: dict[str, object], *, fullgraph: bool = False) -> Captured:
+    """Execute `function` symbolically on `arguments` (parameter name -> object, as bound for the frame).
+
+    Raises Unsupported when nothing can be captured soundly, or, with fullgraph, when the whole frame cannot be one
+    graph. Any other exception is a defect of stator.
+    """
+    stop_at: int | None = None
+    reason: BreakReason | None = None
+    while True:
+        attempt = _Attempt(function, arguments, stop_at, reason)
+        try:
+            captured = attempt.run()
+        except _Restart as restart:
+            if fullgraph:
+                raise restart.error from restart.error.__cause__
+            stop_at, reason = restart.step, restart.reason
+            continue
+        counters.count("captured_frames")
+        return captured
+
+
+class _Restart(Exception):
+    """The outermost frame cannot be followed beyond `step`. Private to this module."""
+
+    def __init__(self, step: int, error: Unsupported, reason: BreakReason) -> None:
+        self.step, self.error, self.reason = step, error, reason
+        super().__init__()
+
+
+class _Attempt:
+    """One run over the frame. With `stop_at`, it ends before the outermost frame's `stop_at`-th step."""
+
+    def __init__(
+        self, function: FunctionType, arguments: dict[str, object], stop_at: int | None, reason: BreakReason | None
+    ) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.stop_at = stop_at
+        self.reason = reason
+        self.entry_grad_mode = torch.is_grad_enabled()
+
+    def run(self) -> Captured:
+        try:
+            return self._run()
+        finally:
+            torch._C._set_grad_enabled(self.entry_grad_mode)
+
+    def _run(self) -> Captured:
+        tracer = Tracer(self.function)
+        tracer.guards.append(Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state()))
+        frame = self._frame(tracer)
+        try:
+            frame.run()
+        except StopAtBreak:
+            return self._ended(tracer, frame)
+        except Unsupported as error:
+            raise self._restart(frame, error) from error
+        except Raised as raised:
+            raise self._restart(frame, self._uncaught(tracer, frame, raised)) from raised
+        return self._finished(tracer, frame)
+
+    def _frame(self, tracer: Tracer) -> Frame:
+        code = self.function.__code__
+        values: dict[str, Value] = {
+            name: Lazy(value, LocalSource(name)) for name, value in self.arguments.items() if name in code.co_varnames
+        }
+        closure = tuple(
+            _free_cell(name, cell) for name, cell in zip(code.co_freevars, self.function.__closure__ or (), strict=True)
+        )
+        for cell in closure:
+            tracer.real_cells[id(cell.cell)] = cell
+        scope = tracer.scope_of(self.function.__globals__)
+        frame = Frame(tracer, program_of(code), scope, values, closure, code.co_qualname)
+        if self.stop_at is not None:
+            frame.break_step = self.stop_at
+        return frame
+
+    def _restart(self, frame: Frame, error: Unsupported) -> _Restart:
+        if self.stop_at is not None:
+            raise error  # the state at the break could not be handed over
+        assert error.place is not None
+        return _Restart(frame.step - 1, error, BreakReason(error.kind, error.reason, error.place, error.hint))
+
+    def _uncaught(self, tracer: Tracer, frame: Frame, raised: Raised) -> Unsupported:
+        value: Any = raised.value
+        text = f"{value.python_type(tracer).__name__}: {value.text(tracer)}"
+        place = value.place or frame.place()
+        return Unsupported("exception", f"the program raises {text}", place=place)
+
+    # -- exits --
+    def _finished(self, tracer: Tracer, frame: Frame) -> Captured:
+        exits = ExitBuilder(tracer)
+        assert frame.result is not None
+        try:
+            value = exits.recipe(frame.result)
+            effects = self._effects(exits)
+        except Unsupported as error:
+            raise self._restart(frame, frame.located(error)) from error
+        return self._captured(tracer, exits, effects, Return(value))
+
+    def _ended(self, tracer: Tracer, frame: Frame) -> Captured:
+        exits = ExitBuilder(tracer)
+        assert self.reason is not None
+        stack = tuple(exits.recipe(value) if value is not None else None for value in frame.stack)
+        names = {name: exits.recipe(value) for name, value in frame.locals.items()}
+        cells: dict[str, Recipe] = {name: exits.recipe(cell) for name, cell in frame.cells.items()}
+        effects = self._effects(exits)
+        exit_ = Break(frame.pc, stack, names, cells, self.reason)
+        return self._captured(tracer, exits, effects, exit_)
+
+    def _effects(self, exits: ExitBuilder) -> list[Effect]:
+        exits.replay()
+        exits.rely_on_distinct_inputs()
+        effects = [*exits.fills, *exits.effects]
+        grad_mode = grad_mode_effect(self.entry_grad_mode)
+        return [*effects, grad_mode] if grad_mode is not None else effects
+
+    def _captured(self, tracer: Tracer, exits: ExitBuilder, effects: list[Effect], exit_: Return | Break) -> Captured:
+        graph = tracer.recorder.finish(exits.outputs)
+        if graph is None and exits.outputs:
+            raise unsupported("reconstruct", "a tensor without a graph")
+        return Captured(
+            self.function,
+            self.function.__code__,
+            graph,
+            tracer.recorder.inputs,
+            effects,
+            exit_,
+            tracer.guards,
+            tracer.recorder.op_count,
+            [self.reason] if self.reason is not None else [],
+        )
+
+
+def _free_cell(name: str, cell: Any) -> CellValue:
+    try:
+        content: Value | None = Lazy(cell.cell_contents, CellSource(name))
+    except ValueError:
+        content = None
+    return CellValue(content, None, cell, name)

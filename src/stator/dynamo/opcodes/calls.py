@@ -1,0 +1,96 @@
+"""Calls and the making of functions."""
+
+from __future__ import annotations
+
+from ..bytecode import Instruction
+from ..frame import Frame
+from ..program import opcode
+from ..values.base import unsupported
+from ..values.containers import ListValue, TupleValue
+from ..values.exceptions import ExceptionValue
+from ..values.functions import FunctionValue
+
+
+@opcode("KW_NAMES")
+def kw_names(frame: Frame, instruction: Instruction) -> None:
+    frame.kw_names = instruction.argval
+
+
+@opcode("CALL")
+def call(frame: Frame, instruction: Instruction) -> None:
+    names, frame.kw_names = frame.kw_names, ()
+    _call(frame, instruction.arg, names)  # type: ignore[arg-type]
+
+
+@opcode("CALL_KW")
+def call_kw(frame: Frame, instruction: Instruction) -> None:
+    names = frame.tracer.constant_of(frame.stack.pop(), "names of keyword arguments")
+    _call(frame, instruction.arg, names)  # type: ignore[arg-type]
+
+
+def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
+    """Before the arguments stand a callable and a NULL, in the order of this version."""
+    args = frame.pop_many(count)
+    second = frame.stack.pop()
+    first = frame.stack.pop()
+    callee = second if first is None else first
+    if first is not None and second is not None:
+        args.insert(0, second)
+    if names:
+        split = len(args) - len(names)
+        kwargs = dict(zip(names, args[split:], strict=True))
+        args = args[:split]
+    else:
+        kwargs = {}
+    frame.stack.append(callee.call(frame.tracer, args, kwargs))
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(frame: Frame, instruction: Instruction) -> None:
+    tracer = frame.tracer
+    kwargs = {}
+    if instruction.arg & 1:  # type: ignore[operator]
+        for key, value in tracer.mapping_items(frame.stack.pop()):
+            kwargs[tracer.constant_of(key, "name of a keyword argument")] = value
+    args = list(tracer.iterate(frame.stack.pop()))
+    callee = frame.stack.pop()
+    if callee is None:  # 3.13 keeps the NULL above the callable
+        callee = frame.stack.pop()
+    elif frame.stack and frame.stack[-1] is None:
+        frame.stack.pop()
+    frame.stack.append(callee.call(tracer, args, kwargs))
+
+
+@opcode("MAKE_FUNCTION")
+def make_function(frame: Frame, instruction: Instruction) -> None:
+    flags = instruction.arg or 0
+    code = frame.tracer.constant_of(frame.stack.pop(), "a code object")
+    made = FunctionValue.made(frame, code)
+    for flag, part in ((8, "closure"), (4, "annotations"), (2, "kwdefaults"), (1, "defaults")):
+        if flags & flag:
+            made.set_part(frame.tracer, part, frame.stack.pop())
+    frame.stack.append(made)
+
+
+_PARTS = {1: "defaults", 2: "kwdefaults", 4: "annotations", 8: "closure"}
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE")
+def set_function_attribute(frame: Frame, instruction: Instruction) -> None:
+    function = frame.stack.pop()
+    function.set_part(frame.tracer, _PARTS[instruction.arg], frame.stack.pop())  # type: ignore[index]
+    frame.stack.append(function)
+
+
+@opcode("CALL_INTRINSIC_1")
+def call_intrinsic_1(frame: Frame, instruction: Instruction) -> None:
+    top = frame.stack.pop()
+    if instruction.arg == 3 and isinstance(top, ExceptionValue):  # StopIteration leaving a generator
+        made = frame.tracer.raised(RuntimeError, "generator raised StopIteration").value
+        frame.stack.append(made if issubclass(top.python_type(frame.tracer), StopIteration) else top)
+    elif instruction.arg == 5:
+        frame.stack.append(frame.tracer.unary(lambda value: +value, top))
+    elif instruction.arg == 6 and isinstance(top, ListValue):
+        frame.stack.append(TupleValue(list(top.items)))
+    else:
+        raise unsupported("opcode", f"intrinsic function {instruction.arg}")

@@ -1,0 +1,229 @@
+"""Instructions that build, unpack and subscript containers."""
+
+from __future__ import annotations
+
+from ..bytecode import Instruction
+from ..frame import Frame
+from ..program import opcode
+from ..values.base import Value, unsupported
+from ..values.containers import ListValue, SetValue, TupleValue
+from ..values.mappings import DictValue
+from ..values.slices import SliceValue
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(TupleValue(frame.pop_many(instruction.arg)))  # type: ignore[arg-type]
+
+
+@opcode("BUILD_LIST")
+def build_list(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(ListValue(frame.pop_many(instruction.arg)))  # type: ignore[arg-type]
+
+
+@opcode("BUILD_SET")
+def build_set(frame: Frame, instruction: Instruction) -> None:
+    made = SetValue.of(frame.tracer, frame.pop_many(instruction.arg))  # type: ignore[arg-type]
+    frame.stack.append(made)
+
+
+@opcode("BUILD_MAP")
+def build_map(frame: Frame, instruction: Instruction) -> None:
+    flat = frame.pop_many(2 * instruction.arg)  # type: ignore[operator]
+    made = DictValue({})
+    for at in range(0, len(flat), 2):
+        made.put(frame.tracer, flat[at], flat[at + 1])
+    frame.stack.append(made)
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
+    keys = frame.stack.pop()
+    values = frame.pop_many(instruction.arg)  # type: ignore[arg-type]
+    made = DictValue({})
+    for key, value in zip(frame.tracer.iterate(keys), values, strict=True):
+        made.put(frame.tracer, key, value)
+    frame.stack.append(made)
+
+
+@opcode("BUILD_STRING")
+def build_string(frame: Frame, instruction: Instruction) -> None:
+    parts = [frame.tracer.constant_of(part, "part of an f-string") for part in frame.pop_many(instruction.arg)]  # type: ignore[arg-type]
+    frame.stack.append(frame.tracer.constant("".join(parts)))
+
+
+@opcode("BUILD_SLICE")
+def build_slice(frame: Frame, instruction: Instruction) -> None:
+    parts = frame.pop_many(instruction.arg)  # type: ignore[arg-type]
+    if len(parts) == 2:
+        parts.append(frame.tracer.constant(None))
+    frame.stack.append(SliceValue(*parts))
+
+
+@opcode("LIST_APPEND")
+def list_append(frame: Frame, instruction: Instruction) -> None:
+    item = frame.stack.pop()
+    frame.stack[-instruction.arg].items.append(item)  # type: ignore[operator]
+
+
+@opcode("SET_ADD")
+def set_add(frame: Frame, instruction: Instruction) -> None:
+    item = frame.stack.pop()
+    frame.stack[-instruction.arg].add(frame.tracer, item)  # type: ignore[operator]
+
+
+@opcode("MAP_ADD")
+def map_add(frame: Frame, instruction: Instruction) -> None:
+    value = frame.stack.pop()
+    key = frame.stack.pop()
+    frame.stack[-instruction.arg].put(frame.tracer, key, value)  # type: ignore[operator]
+
+
+@opcode("LIST_EXTEND")
+def list_extend(frame: Frame, instruction: Instruction) -> None:
+    more = frame.stack.pop()
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    target.items.extend(frame.tracer.iterate(more))
+
+
+@opcode("SET_UPDATE")
+def set_update(frame: Frame, instruction: Instruction) -> None:
+    more = frame.stack.pop()
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    for item in frame.tracer.iterate(more):
+        target.add(frame.tracer, item)
+
+
+@opcode("DICT_UPDATE")
+def dict_update(frame: Frame, instruction: Instruction) -> None:
+    more = frame.stack.pop()
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    for key, value in frame.tracer.mapping_items(more):
+        target.put(frame.tracer, key, value)
+
+
+@opcode("DICT_MERGE")
+def dict_merge(frame: Frame, instruction: Instruction) -> None:
+    more = frame.stack.pop()
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    for key, value in frame.tracer.mapping_items(more):
+        if target.has(frame.tracer, key):
+            raise frame.tracer.raised(TypeError, f"got multiple values for keyword argument {key.constant()!r}")
+        target.put(frame.tracer, key, value)
+
+
+@opcode("LIST_TO_TUPLE")
+def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(TupleValue(list(frame.stack.pop().items)))
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
+    wanted: int = instruction.arg  # type: ignore[assignment]
+    items = list(frame.tracer.iterate(frame.stack.pop()))
+    if len(items) != wanted:
+        problem = "too many" if len(items) > wanted else "not enough"
+        raise frame.tracer.raised(ValueError, f"{problem} values to unpack (expected {wanted}, got {len(items)})")
+    frame.stack.extend(reversed(items))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(frame: Frame, instruction: Instruction) -> None:
+    before, after = instruction.arg & 0xFF, instruction.arg >> 8  # type: ignore[operator]
+    items = list(frame.tracer.iterate(frame.stack.pop()))
+    if len(items) < before + after:
+        raise frame.tracer.raised(ValueError, f"not enough values to unpack (expected at least {before + after})")
+    rest = ListValue(items[before : len(items) - after])
+    tail = items[len(items) - after :]
+    parts: list[Value] = [*items[:before], rest, *tail]
+    frame.stack.extend(reversed(parts))
+
+
+@opcode("BINARY_SUBSCR")
+def binary_subscr(frame: Frame, instruction: Instruction) -> None:
+    key = frame.stack.pop()
+    owner = frame.stack.pop()
+    frame.stack.append(frame.tracer.get_item(owner, key))
+
+
+@opcode("STORE_SUBSCR")
+def store_subscr(frame: Frame, instruction: Instruction) -> None:
+    key = frame.stack.pop()
+    owner = frame.stack.pop()
+    value = frame.stack.pop()
+    owner.set_item(frame.tracer, key, value)
+
+
+@opcode("DELETE_SUBSCR")
+def delete_subscr(frame: Frame, instruction: Instruction) -> None:
+    key = frame.stack.pop()
+    owner = frame.stack.pop()
+    owner.del_item(frame.tracer, key)
+
+
+@opcode("BINARY_SLICE")
+def binary_slice(frame: Frame, instruction: Instruction) -> None:
+    owner, start, stop = frame.pop_many(3)
+    frame.stack.append(frame.tracer.get_item(owner, SliceValue(start, stop, frame.tracer.constant(None))))
+
+
+@opcode("STORE_SLICE")
+def store_slice(frame: Frame, instruction: Instruction) -> None:
+    value, owner, start, stop = frame.pop_many(4)
+    owner.set_item(frame.tracer, SliceValue(start, stop, frame.tracer.constant(None)), value)
+
+
+@opcode("FORMAT_VALUE")
+def format_value(frame: Frame, instruction: Instruction) -> None:
+    flags: int = instruction.arg  # type: ignore[assignment]
+    spec = ""
+    if flags & 4:
+        spec = frame.tracer.constant_of(frame.stack.pop(), "format specification")
+    value = frame.stack.pop()
+    frame.stack.append(frame.tracer.constant(frame.tracer.format_value(value, flags & 3, spec)))
+
+
+@opcode("CONVERT_VALUE")
+def convert_value(frame: Frame, instruction: Instruction) -> None:
+    text = frame.tracer.format_value(frame.stack.pop(), instruction.arg, "")  # type: ignore[arg-type]
+    frame.stack.append(frame.tracer.constant(text))
+
+
+@opcode("FORMAT_SIMPLE")
+def format_simple(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.constant(frame.tracer.format_value(frame.stack.pop(), 0, "")))
+
+
+@opcode("FORMAT_WITH_SPEC")
+def format_with_spec(frame: Frame, instruction: Instruction) -> None:
+    spec = frame.tracer.constant_of(frame.stack.pop(), "format specification")
+    frame.stack.append(frame.tracer.constant(frame.tracer.format_value(frame.stack.pop(), 0, spec)))
+
+
+@opcode("SETUP_ANNOTATIONS")
+def setup_annotations(frame: Frame, instruction: Instruction) -> None:
+    raise unsupported("class-definition", "annotations of a class or module body")
+
+
+@opcode("GET_LEN")
+def get_len(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.constant(frame.stack[-1].length(frame.tracer)))
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.constant(isinstance(frame.stack[-1], (ListValue, TupleValue))))
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.constant(isinstance(frame.stack[-1], DictValue)))
+
+
+@opcode("MATCH_KEYS")
+def match_keys(frame: Frame, instruction: Instruction) -> None:
+    keys, subject = list(frame.tracer.iterate(frame.stack[-1])), frame.stack[-2]
+    if all(subject.contains(frame.tracer, key) for key in keys):
+        frame.stack.append(TupleValue([subject.get_item(frame.tracer, key) for key in keys]))
+    else:
+        frame.stack.append(frame.tracer.constant(None))

@@ -1,0 +1,153 @@
+"""Jumps, loops, returns, and what generators need."""
+
+from __future__ import annotations
+
+from ..bytecode import VERSION, Instruction
+from ..frame import RETURNED, YIELDED, Frame
+from ..program import opcode
+from ..values.base import unsupported
+from ..values.constants import ConstantValue
+from ..values.generators import GeneratorValue
+
+
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_NO_INTERRUPT")
+def jump(frame: Frame, instruction: Instruction) -> None:
+    frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+@opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
+def pop_jump_if_false(frame: Frame, instruction: Instruction) -> None:
+    if not frame.tracer.truth(frame.stack.pop()):
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
+def pop_jump_if_true(frame: Frame, instruction: Instruction) -> None:
+    if frame.tracer.truth(frame.stack.pop()):
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+def _is_none(value: object) -> bool:
+    return isinstance(value, ConstantValue) and value.value is None
+
+
+@opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
+def pop_jump_if_none(frame: Frame, instruction: Instruction) -> None:
+    if _is_none(frame.stack.pop()):
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+@opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
+def pop_jump_if_not_none(frame: Frame, instruction: Instruction) -> None:
+    if not _is_none(frame.stack.pop()):
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+@opcode("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(frame: Frame, instruction: Instruction) -> None:
+    if frame.tracer.truth(frame.stack[-1]):
+        frame.stack.pop()
+    else:
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+@opcode("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(frame: Frame, instruction: Instruction) -> None:
+    if frame.tracer.truth(frame.stack[-1]):
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+    else:
+        frame.stack.pop()
+
+
+@opcode("GET_ITER")
+def get_iter(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.iterator(frame.stack.pop()))
+
+
+@opcode("FOR_ITER")
+def for_iter(frame: Frame, instruction: Instruction) -> None:
+    item = frame.tracer.next_item(frame.stack[-1])
+    if item is not None:
+        frame.stack.append(item)
+        return
+    target = instruction.target
+    frame.pc = target.index  # type: ignore[union-attr]
+    following = target.opname  # type: ignore[union-attr]
+    if following == "END_FOR":  # 3.12 pops the iterator and a placeholder there; 3.13 has a POP_TOP behind it
+        frame.pc += 1
+        if VERSION.number >= (3, 13):
+            frame.pc += 1
+    frame.stack.pop()
+
+
+@opcode("END_FOR")
+def end_for(frame: Frame, instruction: Instruction) -> None:
+    raise unsupported("opcode", "END_FOR outside of a loop")
+
+
+@opcode("RETURN_VALUE")
+def return_value(frame: Frame, instruction: Instruction) -> object:
+    frame.result = frame.stack.pop()
+    return RETURNED
+
+
+@opcode("RETURN_CONST")
+def return_const(frame: Frame, instruction: Instruction) -> object:
+    frame.result = frame.tracer.code_constant(instruction.argval)
+    return RETURNED
+
+
+# ---- generators ----
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(frame: Frame, instruction: Instruction) -> None:
+    # The interpreter makes the generator object when the function is called; its frame goes on right here when it is
+    # first resumed, with the value that POP_TOP behind this instruction drops.
+    if frame.tracer.frames[0] is frame:
+        raise unsupported("generator", "compiling a generator function itself", "compile the code that consumes it")
+    frame.stack.append(None)
+
+
+@opcode("YIELD_VALUE")
+def yield_value(frame: Frame, instruction: Instruction) -> object:
+    frame.result = frame.stack.pop()
+    return YIELDED
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(frame: Frame, instruction: Instruction) -> None:
+    if not isinstance(frame.stack[-1], GeneratorValue):
+        frame.stack.append(frame.tracer.iterator(frame.stack.pop()))
+
+
+@opcode("SEND")
+def send(frame: Frame, instruction: Instruction) -> None:
+    value = frame.stack.pop()
+    receiver = frame.stack[-1]
+    if isinstance(receiver, GeneratorValue):
+        item = receiver.resume(frame.tracer, value)
+        result = receiver.returned
+    else:
+        item, result = frame.tracer.next_item(receiver), None
+    if item is not None:
+        frame.stack.append(item)
+        return
+    done = result if result is not None else frame.tracer.constant(None)
+    target = instruction.target
+    frame.pc = target.index  # type: ignore[union-attr]
+    if target.opname == "END_SEND":  # type: ignore[union-attr]
+        frame.stack.append(done)
+    else:
+        frame.stack[-1] = done
+
+
+@opcode("END_SEND")
+def end_send(frame: Frame, instruction: Instruction) -> None:
+    done = frame.stack.pop()
+    frame.stack[-1] = done
+
+
+@opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "CLEANUP_THROW")
+def asynchronous(frame: Frame, instruction: Instruction) -> None:
+    raise unsupported("async", "asynchronous code")

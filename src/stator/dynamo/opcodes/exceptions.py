@@ -1,0 +1,85 @@
+"""raise, except, finally, with."""
+
+from __future__ import annotations
+
+from ..bytecode import Instruction
+from ..frame import Frame
+from ..program import opcode
+from ..values.base import Raised, unsupported
+from ..values.classes import ClassValue
+from ..values.containers import TupleValue
+from ..values.exceptions import ExceptionValue
+
+
+@opcode("RAISE_VARARGS")
+def raise_varargs(frame: Frame, instruction: Instruction) -> None:
+    parts = frame.pop_many(instruction.arg)  # type: ignore[arg-type]
+    if not parts:
+        if not frame.tracer.handled:
+            raise frame.tracer.raised(RuntimeError, "No active exception to reraise")
+        raise Raised(frame.tracer.handled[-1])
+    error = parts[0]
+    if isinstance(error, ClassValue):
+        error = frame.tracer.call(error, [], {})
+    if not isinstance(error, ExceptionValue):
+        raise unsupported("raise", f"raising {error.describe(frame.tracer)}")
+    if len(parts) == 2:
+        error.cause = parts[1]
+    error.place = error.place or frame.place()
+    raise Raised(error)
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(frame: Frame, instruction: Instruction) -> None:
+    error = frame.stack.pop()
+    frame.stack.append(frame.tracer.handled[-1] if frame.tracer.handled else frame.tracer.constant(None))
+    frame.stack.append(error)
+    frame.tracer.handled.append(error)
+
+
+@opcode("POP_EXCEPT")
+def pop_except(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.pop()
+    if frame.tracer.handled:
+        frame.tracer.handled.pop()
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(frame: Frame, instruction: Instruction) -> None:
+    wanted = frame.stack.pop()
+    error = frame.stack[-1]
+    options = list(frame.tracer.iterate(wanted)) if isinstance(wanted, TupleValue) else [wanted]
+    classes = tuple(option.real() for option in options)
+    frame.stack.append(frame.tracer.constant(issubclass(error.python_type(frame.tracer), classes)))
+
+
+@opcode("RERAISE")
+def reraise(frame: Frame, instruction: Instruction) -> None:
+    error = frame.stack.pop()
+    if not isinstance(error, ExceptionValue):
+        raise unsupported("raise", "re-raising something that is not a known exception")
+    if instruction.arg:
+        frame.pc = frame.tracer.constant_of(frame.stack[-instruction.arg], "an instruction's place") + 1
+    raise Raised(error)
+
+
+@opcode("BEFORE_WITH")
+def before_with(frame: Frame, instruction: Instruction) -> None:
+    manager = frame.stack.pop()
+    exit_method = frame.tracer.get_attr(manager, "__exit__")
+    frame.stack.append(exit_method)
+    frame.stack.append(frame.tracer.call(frame.tracer.get_attr(manager, "__enter__"), [], {}))
+
+
+@opcode("WITH_EXCEPT_START")
+def with_except_start(frame: Frame, instruction: Instruction) -> None:
+    error = frame.stack[-1]
+    exit_method = frame.stack[-4]
+    none = frame.tracer.constant(None)
+    cls = frame.tracer.known(error.python_type(frame.tracer))
+    frame.stack.append(frame.tracer.call(exit_method, [cls, error, none], {}))
+
+
+@opcode("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
+def exception_groups(frame: Frame, instruction: Instruction) -> None:
+    raise unsupported("exception-group", "except*")

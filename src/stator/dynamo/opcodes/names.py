@@ -1,0 +1,238 @@
+"""Reading and writing of names: locals, cells, globals, attributes, imports."""
+
+from __future__ import annotations
+
+import builtins
+
+from ..bytecode import VERSION, Instruction
+from ..frame import Frame
+from ..program import opcode
+from ..values.base import Lazy, Value, unsupported
+from ..values.cells import CellValue
+
+
+@opcode("LOAD_CONST")
+def load_const(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.code_constant(instruction.argval))
+
+
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW")
+def load_fast(frame: Frame, instruction: Instruction) -> None:
+    name = instruction.argval
+    value = frame.locals.get(name)
+    if value is None:
+        cell = frame.cells.get(name)  # 3.13 loads the cells themselves this way
+        if cell is None:
+            raise frame.tracer.raised(
+                UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value"
+            )
+        frame.stack.append(cell)
+        return
+    if type(value) is Lazy:
+        value = frame.locals[name] = value.realize(frame.tracer)
+    frame.stack.append(value)
+
+
+@opcode("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(frame: Frame, instruction: Instruction) -> None:
+    value = frame.locals.pop(instruction.argval, None)
+    frame.stack.append(value.realize(frame.tracer) if type(value) is Lazy else value)
+
+
+@opcode("LOAD_FAST_LOAD_FAST")
+def load_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
+    for name in instruction.argval:
+        one = instruction.copy()
+        one.argval = name
+        load_fast(frame, one)
+
+
+@opcode("STORE_FAST")
+def store_fast(frame: Frame, instruction: Instruction) -> None:
+    value = frame.stack.pop()
+    if value is None:  # 3.12: the restored value of an inlined comprehension's variable may be NULL
+        frame.locals.pop(instruction.argval, None)
+    elif type(value) is CellValue and instruction.argval in frame.cells:
+        frame.cells[instruction.argval] = value
+    else:
+        frame.locals[instruction.argval] = value
+
+
+@opcode("STORE_FAST_MAYBE_NULL")
+def store_fast_maybe_null(frame: Frame, instruction: Instruction) -> None:
+    store_fast(frame, instruction)
+
+
+@opcode("STORE_FAST_LOAD_FAST")
+def store_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
+    stored, loaded = instruction.argval
+    frame.locals[stored] = frame.stack.pop()
+    frame.push_read(frame.locals[loaded])
+
+
+@opcode("STORE_FAST_STORE_FAST")
+def store_fast_store_fast(frame: Frame, instruction: Instruction) -> None:
+    for name in instruction.argval:
+        frame.locals[name] = frame.stack.pop()
+
+
+@opcode("DELETE_FAST")
+def delete_fast(frame: Frame, instruction: Instruction) -> None:
+    if frame.locals.pop(instruction.argval, None) is None:
+        raise frame.tracer.raised(UnboundLocalError, f"local variable '{instruction.argval}' is not bound")
+
+
+# ---- cells ----
+
+
+@opcode("MAKE_CELL")
+def make_cell(frame: Frame, instruction: Instruction) -> None:
+    name = instruction.argval
+    frame.cells[name] = CellValue(frame.locals.pop(name, None))
+
+
+@opcode("LOAD_CLOSURE")
+def load_closure(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.cells[instruction.argval])
+
+
+@opcode("LOAD_DEREF")
+def load_deref(frame: Frame, instruction: Instruction) -> None:
+    cell = frame.cells[instruction.argval]
+    if cell.content is None:
+        raise frame.tracer.raised(NameError, f"cannot access free variable '{instruction.argval}'")
+    frame.push_read(cell.content)
+
+
+@opcode("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+def load_classderef(frame: Frame, instruction: Instruction) -> None:
+    raise unsupported("class-definition", "a class body inside the captured code")
+
+
+@opcode("STORE_DEREF")
+def store_deref(frame: Frame, instruction: Instruction) -> None:
+    cell = frame.cells[instruction.argval]
+    cell.content = frame.stack.pop()
+    frame.tracer.mutations.cell(cell)
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(frame: Frame, instruction: Instruction) -> None:
+    cell = frame.cells[instruction.argval]
+    cell.content = None
+    frame.tracer.mutations.cell(cell)
+
+
+# ---- globals ----
+
+
+@opcode("LOAD_GLOBAL")
+def load_global(frame: Frame, instruction: Instruction) -> None:
+    found = frame.globals.load(frame.tracer, instruction.argval)
+    if instruction.flags & 1:
+        push_callable(frame, found)
+    else:
+        frame.stack.append(found)
+
+
+@opcode("LOAD_NAME")
+def load_name(frame: Frame, instruction: Instruction) -> None:
+    value = frame.locals.get(instruction.argval)
+    frame.push_read(value if value is not None else frame.globals.load(frame.tracer, instruction.argval))
+
+
+@opcode("STORE_GLOBAL")
+def store_global(frame: Frame, instruction: Instruction) -> None:
+    frame.globals.store(frame.tracer, instruction.argval, frame.stack.pop())
+
+
+@opcode("DELETE_GLOBAL")
+def delete_global(frame: Frame, instruction: Instruction) -> None:
+    frame.globals.store(frame.tracer, instruction.argval, None)
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(frame: Frame, instruction: Instruction) -> None:
+    raise unsupported(
+        "class-definition", "defining a class inside the captured code", "define the class at module level"
+    )
+
+
+@opcode("LOAD_ASSERTION_ERROR")
+def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.known(AssertionError))
+
+
+# ---- attributes ----
+
+
+@opcode("LOAD_ATTR")
+def load_attr(frame: Frame, instruction: Instruction) -> None:
+    owner = frame.stack.pop()
+    found = frame.tracer.get_attr(owner, instruction.argval)
+    if instruction.flags & 1:  # 3.12: as LOAD_METHOD
+        push_callable(frame, found)
+    else:
+        frame.stack.append(found)
+
+
+def push_callable(frame: Frame, callee: Value) -> None:
+    """Push a callable and a NULL in the order of this version's calling convention."""
+    pair = (callee, None) if VERSION.callee_first else (None, callee)
+    frame.stack.extend(pair)
+
+
+@opcode("LOAD_METHOD")
+def load_method(frame: Frame, instruction: Instruction) -> None:
+    owner = frame.stack.pop()
+    push_callable(frame, frame.tracer.get_attr(owner, instruction.argval))
+
+
+@opcode("STORE_ATTR")
+def store_attr(frame: Frame, instruction: Instruction) -> None:
+    owner = frame.stack.pop()
+    value = frame.stack.pop()
+    owner.set_attr(frame.tracer, instruction.argval, value)
+
+
+@opcode("DELETE_ATTR")
+def delete_attr(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.pop().del_attr(frame.tracer, instruction.argval)
+
+
+@opcode("LOAD_SUPER_ATTR")
+def load_super_attr(frame: Frame, instruction: Instruction) -> None:
+    superclass, cls, owner = frame.pop_many(3)
+    arguments: list[Value] = [cls, owner]
+    value = frame.tracer.call(superclass, arguments, {})
+    found = frame.tracer.get_attr(value, instruction.argval)
+    if instruction.flags & 1:
+        push_callable(frame, found)
+    else:
+        frame.stack.append(found)
+
+
+# ---- imports ----
+
+
+@opcode("IMPORT_NAME")
+def import_name(frame: Frame, instruction: Instruction) -> None:
+    names = frame.tracer.constant_of(frame.stack.pop(), "names of an import")
+    level = frame.tracer.constant_of(frame.stack.pop(), "level of an import")
+    package = frame.globals.names.get("__package__") or frame.globals.names.get("__name__")
+    module = frame.tracer.run_real(
+        builtins.__import__,
+        (
+            instruction.argval,
+            {"__package__": package, "__name__": frame.globals.names.get("__name__")},
+            None,
+            names,
+            level,
+        ),
+    )
+    frame.stack.append(frame.tracer.known(module))
+
+
+@opcode("IMPORT_FROM")
+def import_from(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.get_attr(frame.stack[-1], instruction.argval))

@@ -1,0 +1,103 @@
+"""Unary, binary and comparison operators; tests of identity and membership."""
+
+from __future__ import annotations
+
+import operator
+
+from ..bytecode import Instruction
+from ..frame import Frame
+from ..program import opcode
+
+BINARY = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "@": operator.matmul,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "[]": operator.getitem,
+    "+=": operator.iadd,
+    "-=": operator.isub,
+    "*=": operator.imul,
+    "/=": operator.itruediv,
+    "//=": operator.ifloordiv,
+    "%=": operator.imod,
+    "**=": operator.ipow,
+    "@=": operator.imatmul,
+    "&=": operator.iand,
+    "|=": operator.ior,
+    "^=": operator.ixor,
+    "<<=": operator.ilshift,
+    ">>=": operator.irshift,
+}
+COMPARE = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@opcode("BINARY_OP")
+def binary_op(frame: Frame, instruction: Instruction) -> None:
+    right = frame.stack.pop()
+    left = frame.stack.pop()
+    frame.stack.append(frame.tracer.binary(BINARY[instruction.argval], left, right))
+
+
+@opcode("COMPARE_OP")
+def compare_op(frame: Frame, instruction: Instruction) -> None:
+    right = frame.stack.pop()
+    left = frame.stack.pop()
+    result = frame.tracer.compare(COMPARE[instruction.argval], left, right)
+    if instruction.flags & 16:  # 3.13: the result is made a bool
+        result = frame.tracer.constant(frame.tracer.truth(result))
+    frame.stack.append(result)
+
+
+@opcode("IS_OP")
+def is_op(frame: Frame, instruction: Instruction) -> None:
+    right = frame.stack.pop()
+    left = frame.stack.pop()
+    frame.stack.append(frame.tracer.constant(frame.tracer.same(left, right) is not bool(instruction.arg)))
+
+
+@opcode("CONTAINS_OP")
+def contains_op(frame: Frame, instruction: Instruction) -> None:
+    container = frame.stack.pop()
+    item = frame.stack.pop()
+    frame.stack.append(frame.tracer.constant(frame.tracer.contains(container, item) is not bool(instruction.arg)))
+
+
+@opcode("UNARY_NOT")
+def unary_not(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.constant(not frame.tracer.truth(frame.stack.pop())))
+
+
+@opcode("TO_BOOL")
+def to_bool(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.constant(frame.tracer.truth(frame.stack.pop())))
+
+
+@opcode("UNARY_NEGATIVE")
+def unary_negative(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.unary(operator.neg, frame.stack.pop()))
+
+
+@opcode("UNARY_POSITIVE")
+def unary_positive(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.unary(operator.pos, frame.stack.pop()))
+
+
+@opcode("UNARY_INVERT")
+def unary_invert(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.tracer.unary(operator.invert, frame.stack.pop()))

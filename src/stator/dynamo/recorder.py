@@ -1,0 +1,247 @@
+"""Records torch calls as nodes of an FX graph, and runs each once on fake tensors to learn its result's metadata."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from stator.base.errors import Unsupported, UserPlace
+from stator.graph.fake import FakeMode, FakeTensor
+
+from .captured import GraphInput
+from .recipe import Load
+from .values.base import NotConstant, Value, unsupported
+from .values.constants import ConstantValue
+from .values.containers import ListValue, TupleValue
+from .values.mappings import DictValue
+from .values.slices import SliceValue
+from .values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+
+class NotATensorCall(Exception):
+    """A torch call whose result holds no tensor; `result` is what it gave. Private to the interpreter."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        super().__init__()
+
+
+class Recorder:
+    """The graph under construction."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self.graph = fx.Graph()
+        self.mode = FakeMode()
+        self.inputs: list[GraphInput] = []
+        self.input_values: list[TensorValue] = []
+        self.op_count = 0
+        self.by_fake: dict[int, TensorValue] = {}
+        self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
+        self._last_placeholder: fx.Node | None = None
+        self._names: dict[str, int] = {}
+
+    # -- inputs --
+    def placeholder(self, value: TensorValue) -> fx.Node:
+        name = self._input_name(str(value.source))
+        root = self._last_placeholder
+        with (
+            self.graph.inserting_after(root)
+            if root is not None
+            else self.graph.inserting_before(next(iter(self.graph.nodes), None))
+        ):
+            node = self.graph.placeholder(name)
+        node.meta["example_value"] = value.fake
+        self._last_placeholder = node
+        self.inputs.append(GraphInput(node.name, Load(value.source), value.obj, value.is_static))  # type: ignore[arg-type]
+        self.input_values.append(value)
+        return node
+
+    def _input_name(self, text: str) -> str:
+        text = re.sub(r"\.__dict__\['_(?:modules|parameters|buffers)'\]|__dict__", "", text)
+        return re.sub(r"[^0-9a-zA-Z]+", "_", text).strip("_").lower()[-80:] or "input"
+
+    def node_of(self, value: TensorValue) -> fx.Node:
+        if value.node is None:
+            value.node = self.placeholder(value)
+        return value.node
+
+    # -- arguments --
+    def lower(self, value: Value) -> tuple[Any, Any]:
+        """A value as (argument of a node, argument of the fake run)."""
+        handler = _LOWER.get(type(value))
+        if handler is not None:
+            return handler(self, value)
+        try:
+            constant = value.constant()
+        except NotConstant:
+            raise unsupported(
+                "torch-argument", f"{value.describe(self.tracer)} as an argument of a torch function"
+            ) from None
+        return constant, constant
+
+    # -- calls --
+    def record(
+        self,
+        kind: str,
+        target: Any,
+        run: Callable[..., Any],
+        args: list[Value],
+        kwargs: dict[str, Value],
+    ) -> Value:
+        """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
+        node_args, fake_args = [], []
+        for arg in args:
+            node_arg, fake_arg = self.lower(arg)
+            node_args.append(node_arg)
+            fake_args.append(fake_arg)
+        node_kwargs, fake_kwargs = {}, {}
+        for name, arg in kwargs.items():
+            node_kwargs[name], fake_kwargs[name] = self.lower(arg)
+        versions = self._versions()
+        result = self._run_fake(run, target, fake_args, fake_kwargs)
+        if not _holds_tensor(result) and not (result is None and kind == "call_method" and target == "__setitem__"):
+            raise NotATensorCall(result)
+        node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
+        self.op_count += 1
+        node.meta["place"] = self.tracer.place()
+        self._note_writes(versions)
+        return self.wrap_output(result, node)
+
+    def state_call(self, function: Any, args: tuple[Any, ...]) -> None:
+        """A change of torch's state, recorded between the operators it governs."""
+        node = self.graph.call_function(function, args)
+        node.meta["place"] = self.tracer.place()
+        node.meta["example_value"] = None
+
+    def _versions(self) -> list[int]:
+        return [value.fake.fake_storage.version for value in self.input_values]  # type: ignore[attr-defined]
+
+    def _note_writes(self, before: list[int]) -> None:
+        for value, version in zip(self.input_values, before, strict=False):
+            if value.fake.fake_storage.version != version:  # type: ignore[attr-defined]
+                self.written.add(id(value))
+
+    def _run_fake(self, run: Callable[..., Any], target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        try:
+            with self.mode:
+                return run(*args, **kwargs)
+        except Unsupported:
+            raise
+        except Exception as error:
+            name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+            raise unsupported(
+                "torch-error", f"{name} failed on tensors without data: {type(error).__name__}: {error}"
+            ) from error
+
+    def known_number(self, fake: torch.Tensor) -> Any:
+        """The number a fake tensor is known to hold, or None."""
+        if not isinstance(fake, FakeTensor) or fake.numel() != 1:
+            return None
+        known = fake.known_value()
+        return None if known is None else known.item()
+
+    # -- results --
+    def wrap_output(self, result: Any, node: fx.Node) -> Value:
+        if isinstance(result, torch.Tensor):
+            return self.wrap_tensor(result, node)
+        if result is None or isinstance(result, (int, float, bool, str)):
+            return ConstantValue(result)
+        if isinstance(result, (tuple, list)):
+            node.meta["example_value"] = result
+            items = [self._item(result, index, node) for index in range(len(result))]
+            if isinstance(result, list):
+                return ListValue(items)
+            return TupleValue(items, cls=type(result))
+        raise unsupported("torch-result", f"a torch function gave a {type(result).__name__}")
+
+    def _item(self, result: Any, index: int, node: fx.Node) -> Value:
+        if not isinstance(result[index], (torch.Tensor, tuple, list)):
+            return ConstantValue(result[index])
+        known = self.by_fake.get(id(result[index]))
+        if known is not None:
+            return known
+        item = self.graph.call_function(operator.getitem, (node, index))
+        item.meta["place"] = node.meta["place"]
+        return self.wrap_output(result[index], item)
+
+    def wrap_tensor(self, fake: torch.Tensor, node: fx.Node) -> TensorValue:
+        """An operator that returns one of its arguments gives the same value again."""
+        known = self.by_fake.get(id(fake))
+        if "example_value" not in node.meta:
+            node.meta["example_value"] = fake
+        if known is not None:
+            return known
+        value = TensorValue(fake, node, cls=torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor)
+        self.by_fake[id(fake)] = value
+        return value
+
+    def wrap_input(self, value: TensorValue) -> TensorValue:
+        self.by_fake[id(value.fake)] = value
+        return value
+
+    def finish(self, outputs: list[TensorValue]) -> fx.GraphModule | None:
+        """The graph module, or None when no operator was recorded."""
+        if not self.op_count:
+            return None
+        self.graph.output(tuple(self.node_of(value) for value in outputs))
+        return fx.GraphModule(torch.nn.Module(), self.graph)
+
+
+def _holds_tensor(result: Any) -> bool:
+    if isinstance(result, (tuple, list)):
+        return any(_holds_tensor(item) for item in result)
+    return isinstance(result, torch.Tensor)
+
+
+def _lower_tensor(recorder: Recorder, value: TensorValue) -> tuple[Any, Any]:
+    return recorder.node_of(value), value.fake
+
+
+def _lower_constant(recorder: Recorder, value: ConstantValue) -> tuple[Any, Any]:
+    constant = value.value
+    return constant, constant
+
+
+def _lower_tuple(recorder: Recorder, value: TupleValue) -> tuple[Any, Any]:
+    pairs = [recorder.lower(recorder.tracer.realized(item)) for item in value.items]
+    nodes, fakes = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+    if value.cls in (tuple, torch.Size):
+        return nodes, fakes
+    return nodes, tuple.__new__(value.cls, fakes)
+
+
+def _lower_list(recorder: Recorder, value: ListValue) -> tuple[Any, Any]:
+    pairs = [recorder.lower(recorder.tracer.realized(item)) for item in value.items]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def _lower_dict(recorder: Recorder, value: DictValue) -> tuple[Any, Any]:
+    nodes, fakes = {}, {}
+    for key, item in value.items(recorder.tracer):
+        name = key.constant()
+        nodes[name], fakes[name] = recorder.lower(item)
+    return nodes, fakes
+
+
+def _lower_slice(recorder: Recorder, value: SliceValue) -> tuple[Any, Any]:
+    pairs = [recorder.lower(part) for part in (value.start, value.stop, value.step)]
+    return slice(*(pair[0] for pair in pairs)), slice(*(pair[1] for pair in pairs))
+
+
+_LOWER: dict[type, Callable[[Recorder, Any], tuple[Any, Any]]] = {
+    TensorValue: _lower_tensor,
+    ConstantValue: _lower_constant,
+    TupleValue: _lower_tuple,
+    ListValue: _lower_list,
+    DictValue: _lower_dict,
+    SliceValue: _lower_slice,
+}

@@ -1,0 +1,78 @@
+"""The globals a frame sees: real module dictionaries, read through guarded sources, with an overlay of writes."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .guard import GuardKind
+from .source import (
+    AttrSource,
+    BuiltinSource,
+    ConstantSource,
+    FunctionSource,
+    GlobalSource,
+    ItemSource,
+    ModuleGlobalSource,
+    Source,
+)
+from .values.base import Value
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+_MISSING = object()
+
+
+class GlobalScope:
+    """One globals dictionary. `own` marks the captured frame's."""
+
+    __slots__ = ("module", "names", "own", "source", "values", "written")
+
+    def __init__(self, names: dict[str, Any], own: bool, source: Source | None = None) -> None:
+        self.names = names
+        self.own = own
+        self.values: dict[str, Value] = {}
+        self.written: dict[str, Value | None] = {}
+        name = names.get("__name__")
+        module = sys.modules.get(name) if isinstance(name, str) else None
+        self.module = name if module is not None and vars(module) is names else None
+        if own:
+            self.source: Source = AttrSource(FunctionSource(), "__globals__")
+        elif self.module is not None:
+            self.source = AttrSource(ConstantSource(self.module, module), "__dict__")
+        else:
+            self.source = source or ConstantSource("globals", names)
+
+    def source_of(self, name: str) -> Source:
+        if self.own:
+            return GlobalSource(name)
+        return ModuleGlobalSource(self.module, name) if self.module is not None else ItemSource(self.source, name)
+
+    def load(self, tracer: Tracer, name: str) -> Value:
+        found = self.values.get(name)
+        if found is None:
+            found = self.values[name] = self._read(tracer, name)
+        return found
+
+    def _read(self, tracer: Tracer, name: str) -> Value:
+        if name not in self.written:
+            real = self.names.get(name, _MISSING)
+            if real is not _MISSING:
+                return tracer.wrap(real, self.source_of(name))
+            tracer.guard(self.source, GuardKind.NOT_IN, name)
+        real = vars(builtins).get(name, _MISSING)
+        if real is _MISSING:
+            raise tracer.raised(NameError, f"name '{name}' is not defined")
+        return tracer.known(real, BuiltinSource(name))
+
+    def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
+        """Write a name; value None deletes it."""
+        self.written[name] = value
+        if value is None:
+            if self.values.pop(name, None) is None and name not in self.names:
+                raise tracer.raised(NameError, f"name '{name}' is not defined")
+        else:
+            self.values[name] = value
+        tracer.mutations.scope(self)

@@ -1,0 +1,606 @@
+"""The context of one capture: guards, wrapping, the graph, the mutation log, and the operations on values that are not
+the business of one kind of value.
+
+Frames step through bytecode in frame.py; what functions do when called is registered in calls/.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from stator.base.errors import Unsupported, UserPlace
+
+from . import wrapping
+from .calling import builtin_call, class_call, function_call
+from .frame import Frame
+from .guard import Guard, GuardKind, TensorGuard
+from .inlining import inline
+from .mutations import MutationLog
+from .recorder import NotATensorCall, Recorder
+from .scopes import GlobalScope
+from .source import AttrSource, ConstantSource, GlobalSource, ModuleGlobalSource, Source
+from .values.base import Lazy, NotConstant, Raised, Value, unsupported
+from .values.cells import CellValue
+from .values.classes import ClassValue
+from .values.constants import ConstantValue
+from .values.containers import ListValue, SetValue, TupleValue
+from .values.exceptions import ExceptionValue
+from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
+from .values.generators import GeneratorValue
+from .values.iterators import IteratorValue, stop_aware
+from .values.mappings import AttributesValue, DictValue
+from .values.objects import MISSING, ObjectValue, lookup_in_class, owner_in_class
+from .values.slices import RangeValue, SliceValue
+from .values.tensors import REFUSED, TensorValue
+
+_STATIC_STORES = ("_parameters", "_buffers")
+
+
+class Tracer:
+    """State of one capture of one frame; thrown away when the capture restarts."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self.function = function
+        self.guards: list[Guard] = []
+        self.frames: list[Frame] = []
+        self.handled: list[Value] = []  # exceptions being handled, innermost last
+        self.mutations = MutationLog()
+        self.wrapped: dict[int, Value] = {}
+        self.real_cells: dict[int, CellValue] = {}
+        self.recorder = Recorder(self)
+        self._keep: list[Any] = []
+        self._scopes: dict[int, GlobalScope] = {}
+        self._class_values: dict[tuple[type, str], Value] = {}
+        self._class_lookups: dict[tuple[type, str], Any] = {}
+        self._code_constants: dict[int, tuple[Any, Value]] = {}
+        self._guarded: set[tuple[int, str]] = set()
+        self._global_hooks: bool | None = None
+
+    # ---- places and errors ----
+
+    def place(self) -> UserPlace:
+        return self.frames[-1].place() if self.frames else UserPlace(self.function.__code__.co_filename, 0, "<module>")
+
+    def raised(self, cls: type, message: str) -> Raised:
+        """An exception of the captured program, to be raised by the caller."""
+        return self.raised_with(cls, [ConstantValue(message)] if message else [])
+
+    def raised_with(self, cls: type, args: list[Value]) -> Raised:
+        error = ExceptionValue(cls, args)
+        error.place = self.place()
+        return Raised(error)
+
+    def raised_from(self, error: BaseException) -> Raised:
+        """The captured program's view of an exception that real code raised."""
+        args = [ConstantValue(arg) for arg in error.args if wrapping.is_constant_object(arg)]
+        return self.raised_with(type(error), args)  # type: ignore[arg-type]
+
+    def stop_iteration(self, value: Value | None) -> Raised:
+        return self.raised_with(StopIteration, [value] if value is not None and not self.is_none(value) else [])
+
+    def run_real(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run real Python code on constants; what it raises is raised in the captured program."""
+        try:
+            return function(*args, **(kwargs or {}))
+        except Unsupported:
+            raise
+        except Exception as error:
+            raise self.raised_from(error) from error
+
+    # ---- guards ----
+
+    def guard(self, source: Source, kind: GuardKind, expected: Any) -> None:
+        if not isinstance(source, ConstantSource):
+            self.guards.append(Guard(source, kind, expected, self.place()))
+
+    def guard_tensor(self, source: Source, tensor: torch.Tensor) -> None:
+        expected = TensorGuard(
+            type(tensor),
+            tensor.dtype,
+            tensor.device,
+            tuple(tensor.shape),
+            tuple(tensor.stride()) if tensor.layout is torch.strided else (),
+            tensor.requires_grad,
+        )
+        self.guard(source, GuardKind.TENSOR, expected)
+
+    def guard_no_attribute(self, source: Source, name: str) -> None:
+        self.guard(source, GuardKind.ABSENT, name)
+
+    def guard_keys_once(self, owner: ObjectValue, source: Source | None, real: dict[Any, Any]) -> None:
+        if source is not None and (id(owner), "keys") not in self._guarded:
+            self._guarded.add((id(owner), "keys"))
+            self.guard_dict_keys(source, real)
+
+    def guard_dict_keys(self, source: Source, real: dict[Any, Any]) -> bool:
+        """Rely on all keys in order. False: on their number only, because they are objects compared by themselves."""
+        keys = tuple(dict.keys(real))
+        plain = all(map(self.is_key_constant, keys))
+        self.guard(source, *((GuardKind.DICT_KEYS, keys) if plain else (GuardKind.LENGTH, len(keys))))
+        return plain
+
+    def is_key_constant(self, key: Any) -> bool:
+        return wrapping.is_constant_object(key) or isinstance(
+            key, (type, types.FunctionType, types.BuiltinFunctionType)
+        )
+
+    def guard_length_once(self, owner: ObjectValue, source: Source, length: int) -> None:
+        if (id(owner), "len") not in self._guarded:
+            self._guarded.add((id(owner), "len"))
+            self.guard(source, GuardKind.LENGTH, length)
+
+    def is_fixed(self, source: Source) -> bool:
+        """Whether a place is expected to hold the very same function from call to call: module and class level."""
+        return isinstance(source, (GlobalSource, ModuleGlobalSource)) or (
+            isinstance(source, AttrSource) and isinstance(source.base, ConstantSource)
+        )
+
+    def global_module_hooks(self) -> bool:
+        if self._global_hooks is None:
+            module = torch.nn.modules.module
+            names = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+            self._global_hooks = any(getattr(module, f"_global_{name}") for name in names)
+            if not self._global_hooks:
+                for name in names:
+                    source = ModuleGlobalSource(module.__name__, f"_global_{name}")
+                    self.guard(source, GuardKind.LENGTH, 0)
+        return self._global_hooks
+
+    # ---- wrapping ----
+
+    def wrap(self, obj: Any, source: Source | None) -> Value:
+        """The value of a real object found at `source`; the same object gives the same value."""
+        known = self.wrapped.get(id(obj))
+        if known is not None:
+            self._reached_again(known, obj, source)
+            return known
+        value = wrapping.wrapper_of(type(obj))(self, obj, source)
+        if not isinstance(value, (ConstantValue, BoundMethodValue)):
+            self.wrapped[id(obj)] = value
+            self._keep.append(obj)
+        return value
+
+    def _reached_again(self, known: Value, obj: Any, source: Source | None) -> None:
+        if source is None or known.source is source:
+            return
+        if known.source is None:
+            self.guard(source, GuardKind.IS, obj)
+        elif known.source != source:
+            fixed = isinstance(known, (ClassValue, BuiltinValue)) or (isinstance(known, FunctionValue) and known.fixed)
+            if fixed or isinstance(known.source, ConstantSource) or isinstance(obj, types.ModuleType):
+                self.guard(source, GuardKind.IS, obj)
+            else:
+                self.guard(source, GuardKind.SAME, known.source)
+
+    def wrap_member(self, obj: Any, source: Source, store: str) -> Value:
+        """A parameter, buffer or submodule; the first two are fixed by identity."""
+        value = self.wrap(obj, source)
+        if isinstance(value, TensorValue) and store in _STATIC_STORES:
+            if not value.is_static or value.source is source:
+                self.guard(source, GuardKind.IS, obj)
+            value.is_static = True
+        return value
+
+    def lazy(self, obj: Any, source: Source | None) -> Value:
+        return self.known(obj) if source is None else Lazy(obj, source)
+
+    def known(self, obj: Any, source: Source | None = None) -> Value:
+        """A real object that needs no guard: a class, a function, a module, a constant, reached from fixed code."""
+        if wrapping.is_constant_object(obj):
+            return ConstantValue(obj)
+        found = self.wrapped.get(id(obj))
+        if found is not None:
+            return found
+        if isinstance(obj, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
+            name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", "object")
+            return self.wrap(obj, ConstantSource(f"{getattr(obj, '__module__', '')}.{name}", obj))
+        if isinstance(obj, (tuple, slice, frozenset)) or source is not None:
+            return self.wrap(obj, source)
+        return self.wrap(obj, ConstantSource(f"<{type(obj).__name__}>", obj))
+
+    def wrap_result(self, obj: Any, what: str) -> Value:
+        """A fresh object that real code computed from constants."""
+        if wrapping.is_constant_object(obj):
+            return ConstantValue(obj)
+        maker = _RESULTS.get(type(obj))
+        if maker is not None:
+            return maker(self, obj, what)
+        if isinstance(obj, tuple):
+            return TupleValue([self.wrap_result(item, what) for item in obj], cls=type(obj))
+        if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
+            return self.known(obj)
+        raise unsupported("result", f"{what} is a {type(obj).__name__}, which capture cannot hold")
+
+    def constant(self, obj: Any) -> ConstantValue:
+        return ConstantValue(obj)
+
+    def code_constant(self, obj: Any) -> Value:
+        """A constant of a code object."""
+        found = self._code_constants.get(id(obj))
+        if found is None:
+            found = self._code_constants[id(obj)] = (obj, self.known(obj))
+        return found[1]
+
+    def realized(self, value: Value) -> Value:
+        return value.realize(self) if type(value) is Lazy else value
+
+    def is_constant_object(self, obj: Any) -> bool:
+        return wrapping.is_constant_object(obj)
+
+    def is_immutable(self, obj: Any) -> bool:
+        """Objects that are compared by identity and never change: guarded by IS, their facts folded."""
+        return isinstance(obj, _IDENTITY_TYPES)
+
+    def scope_of(self, names: dict[str, Any], function_source: Source | None = None) -> GlobalScope:
+        found = self._scopes.get(id(names))
+        if found is None:
+            own = names is self.function.__globals__
+            source = AttrSource(function_source, "__globals__") if function_source is not None else None
+            found = self._scopes[id(names)] = GlobalScope(names, own, source)
+        return found
+
+    # ---- classes ----
+
+    def class_lookup(self, cls: type, name: str) -> Any:
+        key = (cls, name)
+        found = self._class_lookups.get(key)
+        if found is None:
+            found = self._class_lookups[key] = lookup_in_class(cls, name)
+        return found
+
+    def class_value(self, cls: type, name: str) -> Value:
+        """A class attribute as it stands in the class dictionary, guarded there."""
+        owner = owner_in_class(cls, name)
+        assert owner is not None
+        key = (owner, name)
+        found = self._class_values.get(key)
+        if found is None:
+            raw = owner.__dict__[name]
+            source = AttrSource(ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner), name)
+            found = self._class_values[key] = self.wrap(raw, source)
+        return found
+
+    def class_function(self, cls: type, name: str, function: Any) -> Value:
+        """The Python function behind a class attribute (a plain one, or inside a property or static method)."""
+        key = (cls, f"{name}()")
+        found = self._class_values.get(key)
+        if found is None or getattr(found, "fn", function) is not function:
+            owner = owner_in_class(cls, name) or cls
+            source: Source = AttrSource(ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner), name)
+            raw = owner.__dict__.get(name)
+            if isinstance(raw, property):
+                part = next(part for part in ("fget", "fset", "fdel") if getattr(raw, part) is function)
+                source = AttrSource(source, part)
+            elif isinstance(raw, functools.cached_property):
+                source = AttrSource(source, "func")
+            elif isinstance(raw, classmethod):
+                source = AttrSource(source, "__func__")
+            found = self._class_values[key] = self.wrap(function, source)
+        return found
+
+    def bind(self, owner: Value, cls: type, name: str, raw: Any) -> Value:
+        """`raw`, found in the class dictionary, as an attribute of the instance `owner` (descriptor protocol)."""
+        kind = type(raw)
+        if kind is FunctionType:
+            return BoundMethodValue(self.class_function(cls, name, raw), owner)
+        binder = _BINDERS.get(kind)
+        if binder is not None:
+            return binder(self, owner, cls, name, raw)
+        getter = self.class_lookup(kind, "__get__")
+        if getter is MISSING:
+            return self.class_value(cls, name)
+        if isinstance(getter, FunctionType):
+            descriptor = self.class_value(cls, name)
+            function = self.class_function(kind, "__get__", getter)
+            return function.call(self, [descriptor, owner, self.known(cls)], {})
+        raise unsupported("descriptor", f"the descriptor {kind.__name__} for attribute {name!r} of {cls.__name__}")
+
+    def bind_to_class(self, cls_value: ClassValue, name: str, raw: Any) -> Value:
+        """`raw` as an attribute of the class itself."""
+        cls = cls_value.cls
+        if isinstance(raw, FunctionType):
+            return self.class_function(cls, name, raw)
+        if isinstance(raw, staticmethod):
+            return _bind_static(self, cls_value, cls, name, raw)
+        if isinstance(raw, classmethod):
+            return BoundMethodValue(self.class_function(cls, name, raw.__func__), cls_value)
+        if isinstance(raw, (types.ClassMethodDescriptorType, types.BuiltinFunctionType)):
+            return BuiltinValue(getattr(cls, name))
+        if isinstance(raw, _C_DESCRIPTORS):
+            return BuiltinValue(raw)
+        getter = self.class_lookup(type(raw), "__get__")
+        if isinstance(getter, FunctionType):
+            function = self.class_function(type(raw), "__get__", getter)
+            return function.call(self, [self.class_value(cls, name), self.constant(None), cls_value], {})
+        return self.class_value(cls, name)
+
+    # ---- facts about values ----
+
+    def constant_of(self, value: Value, what: str) -> Any:
+        try:
+            return value.constant()
+        except NotConstant:
+            raise unsupported("not-constant", f"{what} must be a constant, not {value.describe(self)}") from None
+
+    def real_of(self, value: Value, what: str) -> Any:
+        try:
+            return value.real()
+        except NotConstant:
+            return self.constant_of(value, what)
+
+    def index_of(self, value: Value) -> int:
+        return self.run_real(operator.index, (self.constant_of(value, "an index"),))
+
+    def is_none(self, value: Value) -> bool:
+        return isinstance(value, ConstantValue) and value.value is None
+
+    def is_exception(self, value: Value) -> bool:
+        return isinstance(value, ExceptionValue)
+
+    def truth(self, value: Value) -> bool:
+        return value.truth(self)
+
+    def override_truth(self, value: ObjectValue, plain: bool | None) -> bool:
+        """Truth through __bool__ or __len__ of the class, else `plain`."""
+        for name in ("__bool__", "__len__"):
+            method = value.special(self, name)
+            if method is not None:
+                return self.truth(method.call(self, [], {}))
+        return value.length(self) > 0 if plain is None else plain
+
+    def same(self, left: Value, right: Value) -> bool:
+        """`left is right`."""
+        if left is right:
+            return True
+        if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+            return left.value is right.value
+        if isinstance(left, BuiltinValue | ClassValue) and isinstance(right, BuiltinValue | ClassValue):
+            return left.real() is right.real()
+        comparable = (ObjectValue, TensorValue)
+        if isinstance(left, comparable) and isinstance(right, comparable) and left.source and right.source:
+            self.guard(left.source, GuardKind.DISTINCT, right.source)
+        return False
+
+    def equal(self, left: Value, right: Value) -> bool:
+        return self.truth(self.compare(operator.eq, left, right))
+
+    # ---- operations ----
+
+    def get_attr(self, owner: Value, name: str) -> Value:
+        return owner.get_attr(self, name)
+
+    def get_item(self, owner: Value, key: Value) -> Value:
+        return owner.get_item(self, key)
+
+    def contains(self, container: Value, item: Value) -> bool:
+        return container.contains(self, item)
+
+    def unary(self, function: Callable[..., Any], value: Value) -> Value:
+        return self.call(self.known(function), [value], {})
+
+    def binary(self, function: Callable[..., Any], left: Value, right: Value) -> Value:
+        if type(left) is ConstantValue and type(right) is ConstantValue:
+            return self.wrap_result(self.run_real(function, (left.value, right.value)), "the result of an operator")
+        return builtin_call(self, function, [left, right], {})
+
+    compare = binary
+
+    def iterate(self, value: Value) -> Iterator[Value]:
+        """The items of any iterable, realised, as the captured program would see them."""
+        return map(self.realized, value.iterate(self))
+
+    def iterator(self, value: Value) -> Value:
+        made = value.iterator(self)
+        if isinstance(made, (IteratorValue, GeneratorValue, ObjectValue)):
+            return made
+        raise unsupported("iteration", f"__iter__ gave {made.describe(self)}")
+
+    def make_iterator(self, items: Iterator[Value], pure: bool = True) -> IteratorValue:
+        return IteratorValue(items, pure)
+
+    def next_item(self, iterator: Value) -> Value | None:
+        """The next item, or None at the end."""
+        if isinstance(iterator, (IteratorValue, GeneratorValue)):
+            return iterator.next_item(self)
+        return next(stop_aware(self, self.get_attr(iterator, "__next__")), None)
+
+    def mapping_items(self, value: Value) -> list[tuple[Value, Value]]:
+        """Key and value pairs of a mapping, as `**mapping` takes them."""
+        if isinstance(value, DictValue) and value.special(self, "keys") is None:
+            return list(value.items(self))
+        keys = self.call(self.get_attr(value, "keys"), [], {})
+        return [(key, self.get_item(value, key)) for key in self.iterate(keys)]
+
+    def pairs(self, value: Value) -> Iterator[tuple[Value, Value]]:
+        """Pairs as `dict(value)` takes them: a mapping, or an iterable of pairs."""
+        if isinstance(value, DictValue):
+            yield from value.items(self)
+            return
+        for pair in self.iterate(value):
+            key, item = self.iterate(pair)
+            yield key, item
+
+    def sorted_items(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
+        by = items if key is None or self.is_none(key) else [self.call(key, [item], {}) for item in items]
+        compared = [self.constant_of(item, "what is sorted by") for item in by]
+        down = reverse is not None and self.truth(reverse)
+        order = self.run_real(sorted, (range(len(items)),), {"key": compared.__getitem__, "reverse": down})
+        return [items[at] for at in order]
+
+    def format_value(self, value: Value, conversion: int, spec: str) -> str:
+        text = self.text_of(value, conversion)
+        return self.run_real(format, (text, spec))
+
+    def text_of(self, value: Value, conversion: int) -> Any:
+        """What format() would be given: the constant itself, or text."""
+        convert = {0: lambda it: it, 1: str, 2: repr, 3: ascii}[conversion]
+        if isinstance(value, ExceptionValue):
+            return value.text(self)
+        try:
+            return convert(value.constant())
+        except NotConstant:
+            pass
+        if isinstance(value, ObjectValue):
+            for name in ("__repr__",) if conversion == 2 else ("__str__", "__repr__"):
+                method = value.special(self, name)
+                if method is not None:
+                    return self.constant_of(method.call(self, [], {}), "text")
+        raise unsupported("format", f"{value.describe(self)} in a string", "format it outside of the compiled function")
+
+    def instance_dict_view(self, owner: ObjectValue) -> Value:
+        return AttributesValue(owner)
+
+    def function_dict(self, function: FunctionValue) -> Value:
+        made = DictValue({})
+        for name, value in function.attributes.items():
+            made.put(self, ConstantValue(name), value)
+        for name, real in (vars(function.fn) if function.fn is not None else {}).items():
+            if name not in function.attributes:
+                source = AttrSource(function.source, name) if function.source is not None else None
+                made.put(self, ConstantValue(name), self.lazy(real, source))
+        return made
+
+    # ---- calls ----
+
+    def call(self, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return callee.call(self, args, kwargs)
+
+    def call_function(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return function_call(self, function, args, kwargs)
+
+    def inline(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return inline(self, function, args, kwargs)
+
+    def call_class(self, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return class_call(self, cls, args, kwargs)
+
+    def call_builtin(self, callee: BuiltinValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return builtin_call(self, callee.fn, args, kwargs)
+
+    def call_handler(self, handler: Callable[..., Value], args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A registered handler; arguments that do not fit are the captured program's TypeError."""
+        try:
+            return handler(self, *args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+                raise unsupported("call-builtin", f"arguments of {handler.__name__.strip('_')}: {error}") from error
+            raise
+
+    def record_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        try:
+            return self.recorder.record("call_function", function, function, args, kwargs)
+        except NotATensorCall as call:
+            return self.wrap_result(call.result, f"the result of {getattr(function, '__name__', function)}")
+
+    def record_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        def run(owner: Any, *rest: Any, **named: Any) -> Any:
+            return getattr(owner, name)(*rest, **named)
+
+        try:
+            return self.recorder.record("call_method", name, run, args, kwargs)
+        except NotATensorCall as call:
+            return self.wrap_result(call.result, f"the result of Tensor.{name}")
+
+    def call_tensor_method(self, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name in REFUSED:
+            known = self.recorder.known_number(owner.fake) if name in ("item", "tolist") else None
+            if known is not None:
+                return ConstantValue(known)
+            raise unsupported(
+                "data-dependent-value" if name in ("item", "tolist", "numpy") else "tensor-method",
+                f"Tensor.{name}() on {owner.describe(self)}",
+                "keep the value in a tensor, or call it outside of the compiled function",
+            )
+        return self.record_method(name, [owner, *args], kwargs)
+
+
+def _bind_property(tracer: Tracer, owner: Value, cls: type, name: str, raw: property) -> Value:
+    if raw.fget is None:
+        raise tracer.raised(AttributeError, f"property '{name}' cannot be read")
+    if not isinstance(raw.fget, FunctionType):
+        return tracer.call(tracer.known(raw.fget), [owner], {})
+    return tracer.class_function(cls, name, raw.fget).call(tracer, [owner], {})
+
+
+def _bind_static(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    function = raw.__func__
+    defining = owner_in_class(cls, name) or cls
+    source = AttrSource(ConstantSource(f"{defining.__module__}.{defining.__qualname__}", defining), name)
+    return tracer.wrap(function, source)
+
+
+def _bind_class_method(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    kind = owner.python_type(tracer)
+    return BoundMethodValue(tracer.class_function(cls, name, raw.__func__), tracer.known(kind))
+
+
+def _bind_cached_property(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    value = tracer.class_function(cls, name, raw.func).call(tracer, [owner], {})
+    owner.set_own(tracer, name, value)  # type: ignore[attr-defined]
+    return value
+
+
+def _bind_slot(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    return owner.slot(tracer, name, raw)  # type: ignore[attr-defined]
+
+
+def _bind_c_method(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    return BuiltinMethodValue(owner, name)
+
+
+def _bind_cached_function(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    return BoundMethodValue(tracer.class_value(cls, name), owner)
+
+
+def _bind_builtin(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    return tracer.known(raw)
+
+
+_C_DESCRIPTORS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    property,
+    functools.cached_property,
+)
+_BINDERS: dict[type, Callable[[Tracer, Value, type, str, Any], Value]] = {
+    property: _bind_property,
+    staticmethod: _bind_static,
+    classmethod: _bind_class_method,
+    functools.cached_property: _bind_cached_property,
+    types.MemberDescriptorType: _bind_slot,
+    types.GetSetDescriptorType: _bind_slot,
+    types.MethodDescriptorType: _bind_c_method,
+    types.WrapperDescriptorType: _bind_c_method,
+    types.ClassMethodDescriptorType: _bind_c_method,
+    types.BuiltinFunctionType: _bind_builtin,
+    functools._lru_cache_wrapper: _bind_cached_function,
+    type: _bind_builtin,
+}
+_IDENTITY_TYPES: tuple[type, ...] = (
+    types.GenericAlias,
+    types.UnionType,
+    type(torch.ops.aten),
+)
+
+
+def _list_result(tracer: Tracer, obj: list[Any], what: str) -> Value:
+    return ListValue([tracer.wrap_result(item, what) for item in obj])
+
+
+_RESULTS: dict[type, Callable[[Tracer, Any, str], Value]] = {
+    slice: lambda tracer, obj, what: SliceValue(*(ConstantValue(part) for part in (obj.start, obj.stop, obj.step))),
+    range: lambda tracer, obj, what: RangeValue(obj),
+    list: _list_result,
+    set: lambda tracer, obj, what: SetValue.of(tracer, [tracer.wrap_result(item, what) for item in obj]),
+}

@@ -1,0 +1,152 @@
+"""What the symbolic interpreter holds: the protocol every value answers to.
+
+Subclasses live one file per concept beside this one. No value knows bytecode, and none imports the tracer at run time:
+the tracer is handed to every method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from stator.base.errors import Unsupported
+
+from ..recipe import Load, Recipe
+from ..source import Source
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+
+class Raised(Exception):
+    """A Python exception raised by the program being captured; `value` is its symbolic exception object."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        super().__init__()
+
+
+class NotConstant(Exception):
+    """A value that was asked for its Python constant has none. Private to the interpreter."""
+
+
+class Value:
+    """A Python object of the captured program. `source` says where it was read from, or None if made in the frame."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: Source | None = None) -> None:
+        self.source = source
+
+    # -- facts --
+    def python_type(self, tracer: Tracer) -> type:
+        """The class of the object, as `type(x)` would say."""
+        raise NotImplementedError(type(self).__name__)
+
+    def real(self) -> Any:
+        """The real object behind this value, when it is one that is shared with the running program.
+
+        Raises NotConstant for objects which exist only symbolically.
+        """
+        raise NotConstant
+
+    def constant(self) -> Any:
+        """The immutable Python object this value equals (tuples and the like are built). Raises NotConstant."""
+        raise NotConstant
+
+    def is_constant(self) -> bool:
+        try:
+            self.constant()
+        except NotConstant:
+            return False
+        return True
+
+    def key(self, tracer: Tracer) -> Any:
+        """A real hashable that stands for this value as a dictionary key."""
+        try:
+            return self.constant()
+        except NotConstant:
+            raise unsupported(
+                "unhashable-key", f"{self.describe(tracer)} as a key of a dictionary or member of a set"
+            ) from None
+
+    def describe(self, tracer: Tracer) -> str:
+        """A few words for error messages."""
+        return f"an object of type {self.python_type(tracer).__name__}" + (f" ({self.source})" if self.source else "")
+
+    # -- operations; the defaults say that capture cannot follow --
+    def truth(self, tracer: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        raise unsupported("attribute", f"attribute {name!r} of {self.describe(tracer)}")
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
+
+    def del_attr(self, tracer: Tracer, name: str) -> None:
+        raise unsupported("attribute-write", f"deleting attribute {name!r} of {self.describe(tracer)}")
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise unsupported("call", f"calling {self.describe(tracer)}")
+
+    def call_method(self, tracer: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tracer.call(self.get_attr(tracer, name), args, kwargs)
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        raise unsupported("subscript", f"subscript of {self.describe(tracer)}")
+
+    def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        raise unsupported("subscript", f"item assignment on {self.describe(tracer)}")
+
+    def del_item(self, tracer: Tracer, key: Value) -> None:
+        raise unsupported("subscript", f"item deletion on {self.describe(tracer)}")
+
+    def length(self, tracer: Tracer) -> int:
+        raise unsupported("len", f"len() of {self.describe(tracer)}")
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        raise unsupported("contains", f"`in` on {self.describe(tracer)}")
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        """The items, one by one; raises Unsupported when iteration cannot be followed."""
+        raise unsupported("iteration", f"iterating over {self.describe(tracer)}")
+
+    def iterator(self, tracer: Tracer) -> Value:
+        """The object that `iter(x)` gives."""
+        return tracer.make_iterator(self.iterate(tracer))
+
+    # -- leaving the frame --
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        """How to make this object at run time. Called once per value; `exits` remembers the result."""
+        if self.source is not None:
+            return Load(self.source)
+        raise unsupported("reconstruct", f"{type(self).__name__} cannot be handed to code outside the graph")
+
+
+class Lazy(Value):
+    """An object that was not touched yet: wrapped, and so guarded, only when it is.
+
+    Lazies live in containers, locals and attributes, never on the interpreter's stack.
+    """
+
+    __slots__ = ("obj", "value")
+
+    def __init__(self, obj: Any, source: Source) -> None:
+        self.source = source
+        self.obj = obj
+        self.value: Value | None = None
+
+    def realize(self, tracer: Tracer) -> Value:
+        if self.value is None:
+            self.value = tracer.wrap(self.obj, self.source)
+        return self.value
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return exits.recipe(self.value) if self.value is not None else Load(self.source)  # type: ignore[arg-type]
+
+
+def unsupported(kind: str, reason: str, hint: str | None = None) -> Unsupported:
+    """An error that makes the graph break here; the interpreter adds the place."""
+    return Unsupported(kind, reason, hint=hint)

@@ -1,0 +1,149 @@
+"""Classes as values, and super()."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ..recipe import Constant, Recipe
+from ..source import Source
+from .base import Value, unsupported
+from .constants import ConstantValue
+from .functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
+from .objects import MISSING, lookup_in_class
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+_FACTS = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
+
+
+class ClassValue(Value):
+    """A class; always a real one, fixed by an identity guard or by being reached from something fixed."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, cls: type, source: Source | None = None) -> None:
+        self.source = source
+        self.cls = cls
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type(self.cls)
+
+    def real(self) -> Any:
+        return self.cls
+
+    def constant(self) -> Any:
+        return self.cls
+
+    def key(self, tracer: Tracer) -> Any:
+        return self.cls
+
+    def describe(self, tracer: Tracer) -> str:
+        return f"the class {self.cls.__module__}.{self.cls.__qualname__}"
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tracer.call_class(self, args, kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        cls = self.cls
+        if name in _FACTS:
+            return ConstantValue(getattr(cls, name))
+        if name in ("__mro__", "__bases__"):
+            return tracer.known(getattr(cls, name))
+        if name == "__class__":
+            return tracer.known(type(cls))
+        if isinstance(cls, enum.EnumMeta):
+            return self._enum_attr(tracer, name)
+        found = tracer.class_lookup(cls, name)
+        if found is MISSING:
+            return self._from_metaclass(tracer, name)
+        return tracer.bind_to_class(self, name, found)
+
+    def _enum_attr(self, tracer: Tracer, name: str) -> Value:
+        real = tracer.run_real(getattr, (self.cls, name))
+        if isinstance(real, self.cls):
+            return ConstantValue(real)
+        found = tracer.class_lookup(self.cls, name)
+        return tracer.known(real) if found is MISSING else tracer.bind_to_class(self, name, found)
+
+    def _from_metaclass(self, tracer: Tracer, name: str) -> Value:
+        found = tracer.class_lookup(type(self.cls), name)
+        if found is MISSING:
+            raise tracer.raised(AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
+        if isinstance(found, FunctionType):
+            return BoundMethodValue(tracer.class_function(type(self.cls), name, found), self)
+        return tracer.known(tracer.run_real(getattr, (self.cls, name)))
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        if isinstance(self.cls, enum.EnumMeta):
+            return iter([ConstantValue(member) for member in self.cls])
+        return super().iterate(tracer)
+
+    def length(self, tracer: Tracer) -> int:
+        return tracer.run_real(len, (self.cls,))
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        if isinstance(self.cls, enum.EnumMeta):
+            return tracer.run_real(lambda cls, it: it in cls, (self.cls, tracer.constant_of(item, "operand of `in`")))
+        return super().contains(tracer, item)
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        if isinstance(self.cls, enum.EnumMeta):
+            return ConstantValue(
+                tracer.run_real(lambda cls, at: cls[at], (self.cls, tracer.constant_of(key, "a name")))
+            )
+        return tracer.known(
+            tracer.run_real(lambda cls, at: cls[at], (self.cls, tracer.real_of(key, "a type argument")))
+        )
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return Constant(self.cls)
+
+
+class SuperValue(Value):
+    """`super(cls, owner)`: attributes found behind `cls` in the resolution order, bound to `owner`."""
+
+    __slots__ = ("cls", "owner")
+
+    def __init__(self, cls: type, owner: Value) -> None:
+        self.source = None
+        self.cls = cls
+        self.owner = owner
+
+    def python_type(self, tracer: Tracer) -> type:
+        return super
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        owner = self.owner
+        kind = owner.cls if isinstance(owner, ClassValue) else owner.python_type(tracer)
+        order = kind.__mro__
+        for base in order[order.index(self.cls) + 1 :]:
+            found = base.__dict__.get(name, MISSING)
+            if found is not MISSING:
+                return self._bound(tracer, base, name, found, kind)
+        raise tracer.raised(AttributeError, f"'super' object has no attribute '{name}'")
+
+    def _bound(self, tracer: Tracer, base: type, name: str, found: Any, kind: type) -> Value:
+        owner = self.owner
+        if isinstance(found, FunctionType):
+            function = tracer.class_function(base, name, found)
+            return function if isinstance(owner, ClassValue) else BoundMethodValue(function, owner)
+        if isinstance(found, classmethod):
+            target = owner if isinstance(owner, ClassValue) else tracer.known(kind)
+            return BoundMethodValue(tracer.class_function(base, name, found.__func__), target)
+        if isinstance(owner, ClassValue):
+            if isinstance(found, staticmethod):  # __new__
+                return tracer.known(found.__func__)
+            return BuiltinValue(found)
+        if base is object and name == "__init_subclass__":
+            return tracer.known(found)
+        if isinstance(found, (property, staticmethod)) or lookup_in_class(type(found), "__get__") is MISSING:
+            return tracer.bind(owner, base, name, found)
+        return BuiltinMethodValue(owner, name)

@@ -1,0 +1,137 @@
+"""Immutable Python objects whose value is known: numbers, strings, None, dtypes, devices, enum members, code objects.
+
+Containers of constants are not here; see containers.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..guard import GuardKind
+from ..recipe import Constant, Load, Recipe
+from ..source import Source
+from .base import Value, unsupported
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+
+class ConstantValue(Value):
+    """A constant. Read `value`; for a constant that came from the program this guards it (once, when first used)."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any, source: Source | None = None) -> None:
+        self.source = source
+        self._value = value
+
+    @property
+    def value(self) -> Any:
+        return self._value
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type(self.value)
+
+    def real(self) -> Any:
+        return self.value
+
+    def constant(self) -> Any:
+        return self.value
+
+    def is_constant(self) -> bool:
+        return True
+
+    def key(self, tracer: Tracer) -> Any:
+        return self.value
+
+    def describe(self, tracer: Tracer) -> str:
+        return f"the constant {self._value!r}"[:200]
+
+    def truth(self, tracer: Tracer) -> bool:
+        return bool(self.value)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        value = self.value
+        found = tracer.run_real(getattr, (value, name))
+        if callable(found) and getattr(found, "__self__", None) is value:
+            return ConstantMethod(value, name, found)
+        return tracer.wrap_result(found, f"attribute {name!r} of {self.describe(tracer)}")
+
+    def call_method(self, tracer: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tracer.call(self.get_attr(tracer, name), args, kwargs)
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        index = tracer.constant_of(key, "index of a constant")
+        return ConstantValue(tracer.run_real(lambda value, at: value[at], (self.value, index)))
+
+    def length(self, tracer: Tracer) -> int:
+        return tracer.run_real(len, (self.value,))
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        return tracer.run_real(lambda value, it: it in value, (self.value, tracer.constant_of(item, "operand of `in`")))
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        items = tracer.run_real(list, (self.value,))
+        return iter([tracer.wrap_result(item, "an item of a constant") for item in items])
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return Constant(self._value)
+
+
+class SourcedConstant(ConstantValue):
+    """A constant read from the running program: its EQUALS guard is laid when it is first looked at."""
+
+    __slots__ = ("guarded", "tracer")
+
+    def __init__(self, value: Any, source: Source, tracer: Tracer) -> None:
+        super().__init__(value, source)
+        self.tracer = tracer
+        self.guarded = False
+
+    @property
+    def value(self) -> Any:
+        if not self.guarded:
+            self.guarded = True
+            self.tracer.guard(self.source, GuardKind.EQUALS, self._value)  # type: ignore[arg-type]
+        return self._value
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return Constant(self._value) if self.guarded else Load(self.source)  # type: ignore[arg-type]
+
+
+class ConstantMethod(Value):
+    """A bound method of a constant, such as `"abc".startswith`: run for real when its arguments are constants."""
+
+    __slots__ = ("method", "name", "owner")
+
+    def __init__(self, owner: Any, name: str, method: Any) -> None:
+        self.source = None
+        self.owner, self.name, self.method = owner, name, method
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type(self.method)
+
+    def real(self) -> Any:
+        return self.method
+
+    def constant(self) -> Any:
+        return self.method
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        what = f"argument of {type(self.owner).__name__}.{self.name}"
+        if self.name == "join" and isinstance(self.owner, str):
+            items = [tracer.constant_of(item, what) for item in tracer.iterate(args[0])]
+            return ConstantValue(tracer.run_real(self.method, (items,)))
+        if self.name == "format" and isinstance(self.owner, str):
+            args = [ConstantValue(tracer.format_value(arg, 0, "")) if not arg.is_constant() else arg for arg in args]
+        real_args = tuple(tracer.constant_of(arg, what) for arg in args)
+        real_kwargs = {name: tracer.constant_of(arg, what) for name, arg in kwargs.items()}
+        result = tracer.run_real(self.method, real_args, real_kwargs)
+        if result is None and not isinstance(self.owner, (str, bytes, int, float, complex, type(None))):
+            raise unsupported("call-builtin", f"{what} returns nothing: it may act by side effect")
+        return tracer.wrap_result(result, f"the result of {self.name}")
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return Constant(self.method)

@@ -1,0 +1,511 @@
+"""list, tuple, set, frozenset, deque and their subclasses: real Python containers of Values."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from stator.base.registry import Registry
+
+from ..recipe import CallRecipe, Constant, Load, NewList, NewObject, NewSet, NewTuple, Recipe
+from ..source import Source
+from .base import Lazy, NotConstant, Value, unsupported
+from .constants import ConstantValue
+from .iterators import IteratorValue
+from .objects import ObjectValue
+from .slices import SliceValue
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+Method = Callable[..., Value]
+list_methods: Registry[str, Method] = Registry("list method")
+tuple_methods: Registry[str, Method] = Registry("tuple method")
+set_methods: Registry[str, Method] = Registry("set method")
+
+
+class SequenceValue(ObjectValue):
+    """What list, tuple and deque share. `items` may hold Lazy entries; everything read out is realised."""
+
+    __slots__ = ("items",)
+    methods: Registry[str, Method]
+    builtin: type
+
+    def __init__(
+        self, items: list[Value], source: Source | None = None, cls: type | None = None, obj: Any = None
+    ) -> None:
+        super().__init__(cls or self.builtin, obj, source)
+        self.items = items
+
+    def at(self, tracer: Tracer, index: int) -> Value:
+        item = self.items[index]
+        if type(item) is Lazy:
+            item = self.items[index] = item.realize(tracer)
+        return item
+
+    def truth(self, tracer: Tracer) -> bool:
+        return tracer.override_truth(self, bool(self.items))
+
+    def length(self, tracer: Tracer) -> int:
+        if self.cls is not self.builtin and self.special(tracer, "__len__") is not None:
+            return super().length(tracer)
+        return len(self.items)
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        if self.cls is not self.builtin and self.special(tracer, "__iter__") is not None:
+            return super().iterate(tracer)
+        return self.raw_items(tracer)
+
+    def raw_items(self, tracer: Tracer) -> Iterator[Value]:
+        at = 0
+        while at < len(self.items):  # the program may change the list while it iterates
+            yield self.at(tracer, at)
+            at += 1
+
+    def iterator(self, tracer: Tracer) -> Value:
+        if self.cls is not self.builtin and self.special(tracer, "__iter__") is not None:
+            return super().iterator(tracer)
+        return IteratorValue(self.raw_items(tracer))
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        if self.cls is not self.builtin and self.special(tracer, "__contains__") is not None:
+            return super().contains(tracer, item)
+        return any(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self.raw_items(tracer))
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        if self.cls is not self.builtin and self.special(tracer, "__getitem__") is not None:
+            return super().get_item(tracer, key)
+        return self.raw_get_item(tracer, key)
+
+    def raw_get_item(self, tracer: Tracer, key: Value) -> Value:
+        if isinstance(key, SliceValue):
+            part = self.items[tracer.constant_of(key, "slice bounds")]
+            return self.rebuilt(part)
+        index = tracer.index_of(key)
+        if not -len(self.items) <= index < len(self.items):
+            raise tracer.raised(IndexError, f"{self.builtin.__name__} index out of range")
+        return self.at(tracer, index)
+
+    def rebuilt(self, items: list[Value]) -> Value:
+        """A plain container of this kind with other items."""
+        return type(self)(items)
+
+    def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
+        found = self.methods.get(name)
+        return found or super().builtin_method(tracer, name)
+
+
+class TupleValue(SequenceValue):
+    """A tuple; `cls` may be a named tuple class or torch.Size."""
+
+    __slots__ = ()
+    builtin = tuple
+    methods = tuple_methods
+
+    def constant(self) -> Any:
+        items = tuple(item.constant() for item in self.items)
+        if self.cls is tuple:
+            return items
+        return tuple.__new__(self.cls, items)
+
+    def key(self, tracer: Tracer) -> Any:
+        return tuple(tracer.realized(item).key(tracer) for item in self.items)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None and self.obj is not None:
+            return Load(self.source)
+        made = NewTuple([exits.recipe(item) for item in self.items])
+        if self.cls is tuple:
+            return made
+        if self.cls.__module__ == "torch.return_types":
+            return CallRecipe(Constant(self.cls), [made])
+        if self.cls.__new__ is tuple.__new__ or hasattr(self.cls, "_fields"):
+            return NewObject(Constant(self.cls), tuple.__new__, [made])
+        return CallRecipe(Constant(self.cls), [made])
+
+
+class ListValue(SequenceValue):
+    """A list."""
+
+    __slots__ = ()
+    builtin = list
+    methods = list_methods
+
+    def constant(self) -> list[Any]:
+        if self.cls is not list:
+            raise NotConstant
+        return [item.constant() for item in self.items]
+
+    def key(self, tracer: Tracer) -> Any:
+        raise tracer.raised(TypeError, "unhashable type: 'list'")
+
+    def changed(self, tracer: Tracer) -> None:
+        tracer.mutations.content(self)
+
+    def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        if self.cls is not self.builtin and self.special(tracer, "__setitem__") is not None:
+            super().set_item(tracer, key, value)
+        else:
+            self.raw_set_item(tracer, key, value)
+
+    def raw_set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        if isinstance(key, SliceValue):
+            self.items[tracer.constant_of(key, "slice bounds")] = list(tracer.iterate(value))
+        else:
+            index = tracer.index_of(key)
+            if not -len(self.items) <= index < len(self.items):
+                raise tracer.raised(IndexError, "list assignment index out of range")
+            self.items[index] = value
+        self.changed(tracer)
+
+    def del_item(self, tracer: Tracer, key: Value) -> None:
+        index = tracer.constant_of(key, "index of a list") if isinstance(key, SliceValue) else tracer.index_of(key)
+        try:
+            del self.items[index]
+        except IndexError as error:
+            raise tracer.raised_from(error) from None
+        self.changed(tracer)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        if self.cls is not list:
+            made: Recipe = NewObject(Constant(self.cls), list.__new__)
+            exits.remember(self, made)
+            exits.fill(self, made)
+            return made
+        made = NewList([])
+        exits.remember(self, made)
+        made.items.extend(exits.recipe(item) for item in self.items)
+        return made
+
+
+class DequeValue(ListValue):
+    """A collections.deque."""
+
+    __slots__ = ("maxlen",)
+    builtin = deque
+
+    def __init__(
+        self,
+        items: list[Value],
+        source: Source | None = None,
+        cls: type | None = None,
+        obj: Any = None,
+        maxlen: int | None = None,
+    ) -> None:
+        super().__init__(items, source, cls, obj)
+        self.maxlen = maxlen
+
+    def constant(self) -> Any:
+        raise NotConstant
+
+    def changed(self, tracer: Tracer) -> None:
+        if self.maxlen is not None:
+            raise unsupported("deque-maxlen", "changing a deque with a maximal length")
+        super().changed(tracer)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        items = NewList([exits.recipe(item) for item in self.items])
+        return CallRecipe(Constant(self.cls), [items, Constant(self.maxlen)])
+
+
+class SetValue(ObjectValue):
+    """A set or frozenset: hash key -> member."""
+
+    __slots__ = ("members",)
+
+    def __init__(
+        self, members: dict[Any, Value], source: Source | None = None, cls: type = set, obj: Any = None
+    ) -> None:
+        super().__init__(cls, obj, source)
+        self.members = members
+
+    @classmethod
+    def of(cls, tracer: Tracer, items: Any, kind: type = set) -> SetValue:
+        return cls({item.key(tracer): item for item in items}, cls=kind)
+
+    def add(self, tracer: Tracer, item: Value) -> None:
+        self.members.setdefault(item.key(tracer), item)
+
+    def changed(self, tracer: Tracer) -> None:
+        tracer.mutations.content(self)
+
+    def constant(self) -> Any:
+        if self.cls not in (set, frozenset):
+            raise NotConstant
+        return self.cls(member.constant() for member in self.members.values())
+
+    def key(self, tracer: Tracer) -> Any:
+        if self.cls is frozenset:
+            return frozenset(self.members)
+        raise tracer.raised(TypeError, "unhashable type: 'set'")
+
+    def truth(self, tracer: Tracer) -> bool:
+        return bool(self.members)
+
+    def length(self, tracer: Tracer) -> int:
+        return len(self.members)
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        return item.key(tracer) in self.members
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        # the order of a real set is its hash order, which only a real set knows
+        ordered = list(set(self.members)) if self.obj is None else list(self.members)
+        return iter([self.members[key] for key in ordered])
+
+    def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
+        return set_methods.get(name) or super().builtin_method(tracer, name)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        made = NewSet([exits.recipe(member) for member in self.members.values()])
+        return made if self.cls is set else CallRecipe(Constant(self.cls), [made])
+
+
+# ---- methods of sequences, called explicitly or through super() ----
+
+
+@list_methods.register("__getitem__")
+@tuple_methods.register("__getitem__")
+def _sequence_getitem(tracer: Tracer, self: SequenceValue, key: Value) -> Value:
+    return self.raw_get_item(tracer, key)
+
+
+@list_methods.register("__len__")
+@tuple_methods.register("__len__")
+def _sequence_len(tracer: Tracer, self: SequenceValue) -> Value:
+    return ConstantValue(len(self.items))
+
+
+@list_methods.register("__iter__")
+@tuple_methods.register("__iter__")
+def _sequence_iter(tracer: Tracer, self: SequenceValue) -> Value:
+    return IteratorValue(self.raw_items(tracer))
+
+
+@list_methods.register("__contains__")
+@tuple_methods.register("__contains__")
+def _sequence_contains(tracer: Tracer, self: SequenceValue, item: Value) -> Value:
+    return ConstantValue(any(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self.raw_items(tracer)))
+
+
+@list_methods.register("__setitem__")
+def _list_setitem(tracer: Tracer, self: ListValue, key: Value, value: Value) -> Value:
+    self.raw_set_item(tracer, key, value)
+    return ConstantValue(None)
+
+
+@list_methods.register("__init__")
+def _list_init(tracer: Tracer, self: ListValue, items: Value | None = None) -> Value:
+    self.items[:] = [] if items is None else list(tracer.iterate(items))
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+# ---- methods of list ----
+
+
+@list_methods.register("append")
+def _append(tracer: Tracer, self: ListValue, item: Value) -> Value:
+    self.items.append(item)
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@list_methods.register("appendleft")
+def _appendleft(tracer: Tracer, self: ListValue, item: Value) -> Value:
+    self.items.insert(0, item)
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@list_methods.register("extend")
+def _extend(tracer: Tracer, self: ListValue, more: Value) -> Value:
+    self.items.extend(list(tracer.iterate(more)))
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@list_methods.register("insert")
+def _insert(tracer: Tracer, self: ListValue, index: Value, item: Value) -> Value:
+    self.items.insert(tracer.index_of(index), item)
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@list_methods.register("pop")
+def _pop(tracer: Tracer, self: ListValue, index: Value | None = None) -> Value:
+    at = tracer.index_of(index) if index is not None else -1
+    if not -len(self.items) <= at < len(self.items):
+        raise tracer.raised(IndexError, "pop from empty list" if not self.items else "pop index out of range")
+    item = self.at(tracer, at)
+    del self.items[at]
+    self.changed(tracer)
+    return item
+
+
+@list_methods.register("popleft")
+def _popleft(tracer: Tracer, self: ListValue) -> Value:
+    return _pop(tracer, self, ConstantValue(0))
+
+
+@list_methods.register("remove")
+def _remove(tracer: Tracer, self: ListValue, item: Value) -> Value:
+    del self.items[tracer.index_of(_index(tracer, self, item))]
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@list_methods.register("clear")
+def _clear(tracer: Tracer, self: ListValue) -> Value:
+    self.items.clear()
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@list_methods.register("reverse")
+def _reverse(tracer: Tracer, self: ListValue) -> Value:
+    self.items.reverse()
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@list_methods.register("copy")
+def _copy(tracer: Tracer, self: ListValue) -> Value:
+    return ListValue(list(self.items))
+
+
+@list_methods.register("sort")
+def _sort(tracer: Tracer, self: ListValue, key: Value | None = None, reverse: Value | None = None) -> Value:
+    self.items[:] = tracer.sorted_items(list(self.iterate(tracer)), key, reverse)
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@list_methods.register("index")
+@tuple_methods.register("index")
+def _index(tracer: Tracer, self: SequenceValue, item: Value) -> Value:
+    for at, mine in enumerate(self.iterate(tracer)):
+        if tracer.same(mine, item) or tracer.equal(mine, item):
+            return ConstantValue(at)
+    raise tracer.raised(ValueError, "item is not in the sequence")
+
+
+@list_methods.register("count")
+@tuple_methods.register("count")
+def _count(tracer: Tracer, self: SequenceValue, item: Value) -> Value:
+    return ConstantValue(sum(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self.iterate(tracer)))
+
+
+@tuple_methods.register("numel")
+def _numel(tracer: Tracer, self: SequenceValue) -> Value:
+    product = 1
+    for item in self.iterate(tracer):
+        product *= tracer.constant_of(item, "size")
+    return ConstantValue(product)
+
+
+# ---- methods of set ----
+
+
+@set_methods.register("add")
+def _set_add(tracer: Tracer, self: SetValue, item: Value) -> Value:
+    self.add(tracer, item)
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@set_methods.register("update")
+def _set_update(tracer: Tracer, self: SetValue, *others: Value) -> Value:
+    for other in others:
+        for item in tracer.iterate(other):
+            self.add(tracer, item)
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@set_methods.register("discard")
+def _set_discard(tracer: Tracer, self: SetValue, item: Value) -> Value:
+    self.members.pop(item.key(tracer), None)
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@set_methods.register("remove")
+def _set_remove(tracer: Tracer, self: SetValue, item: Value) -> Value:
+    if self.members.pop(item.key(tracer), None) is None:
+        raise tracer.raised_with(KeyError, [item])
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@set_methods.register("clear")
+def _set_clear(tracer: Tracer, self: SetValue) -> Value:
+    self.members.clear()
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@set_methods.register("copy")
+def _set_copy(tracer: Tracer, self: SetValue) -> Value:
+    return SetValue(dict(self.members), cls=self.cls)
+
+
+def _members(tracer: Tracer, other: Value) -> dict[Any, Value]:
+    return other.members if isinstance(other, SetValue) else {item.key(tracer): item for item in tracer.iterate(other)}
+
+
+@set_methods.register("union")
+def _set_union(tracer: Tracer, self: SetValue, *others: Value) -> Value:
+    members = dict(self.members)
+    for other in others:
+        for key, item in _members(tracer, other).items():
+            members.setdefault(key, item)
+    return SetValue(members, cls=self.cls)
+
+
+@set_methods.register("intersection")
+def _set_intersection(tracer: Tracer, self: SetValue, *others: Value) -> Value:
+    members = dict(self.members)
+    for other in others:
+        allowed = _members(tracer, other)
+        members = {key: item for key, item in members.items() if key in allowed}
+    return SetValue(members, cls=self.cls)
+
+
+@set_methods.register("difference")
+def _set_difference(tracer: Tracer, self: SetValue, *others: Value) -> Value:
+    members = dict(self.members)
+    for other in others:
+        refused = _members(tracer, other)
+        members = {key: item for key, item in members.items() if key not in refused}
+    return SetValue(members, cls=self.cls)
+
+
+@set_methods.register("symmetric_difference")
+def _set_symmetric_difference(tracer: Tracer, self: SetValue, other: Value) -> Value:
+    mine, theirs = self.members, _members(tracer, other)
+    members = {key: item for key, item in {**mine, **theirs}.items() if (key in mine) != (key in theirs)}
+    return SetValue(members, cls=self.cls)
+
+
+@set_methods.register("issubset")
+def _set_issubset(tracer: Tracer, self: SetValue, other: Value) -> Value:
+    return ConstantValue(self.members.keys() <= _members(tracer, other).keys())
+
+
+@set_methods.register("issuperset")
+def _set_issuperset(tracer: Tracer, self: SetValue, other: Value) -> Value:
+    return ConstantValue(self.members.keys() >= _members(tracer, other).keys())
+
+
+@set_methods.register("isdisjoint")
+def _set_isdisjoint(tracer: Tracer, self: SetValue, other: Value) -> Value:
+    return ConstantValue(self.members.keys().isdisjoint(_members(tracer, other).keys()))

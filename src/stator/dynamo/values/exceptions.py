@@ -1,0 +1,83 @@
+"""Exception objects raised and caught inside the captured code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..recipe import CallRecipe, Constant, Load, Recipe
+from ..source import Source
+from .base import NotConstant, Value
+from .constants import ConstantValue
+from .containers import TupleValue
+
+if TYPE_CHECKING:
+    from stator.base.errors import UserPlace
+
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+
+class ExceptionValue(Value):
+    """An exception of class `cls` made from `args`. User attributes are kept in `attributes`."""
+
+    __slots__ = ("args", "attributes", "cause", "cls", "place")
+
+    def __init__(self, cls: type, args: list[Value], source: Source | None = None) -> None:
+        self.source = source
+        self.cls = cls
+        self.args = args
+        self.attributes: dict[str, Value] = {}
+        self.cause: Value | None = None
+        self.place: UserPlace | None = None
+
+    def python_type(self, tracer: Tracer) -> type:
+        return self.cls
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name in self.attributes:
+            return self.attributes[name]
+        if name == "args":
+            return TupleValue(list(self.args))
+        if name == "value" and issubclass(self.cls, StopIteration):
+            return self.args[0] if self.args else ConstantValue(None)
+        if name in ("__traceback__", "__context__"):
+            return ConstantValue(None)
+        if name == "__cause__":
+            return self.cause or ConstantValue(None)
+        if name == "__class__":
+            return tracer.known(self.cls)
+        if name == "with_traceback":
+            return WithTraceback(self)
+        return tracer.class_attribute(self, self.cls, name)
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        self.attributes[name] = value
+
+    def text(self, tracer: Tracer) -> str:
+        """What `str(exception)` gives, for messages."""
+        try:
+            return str(self.cls(*[arg.constant() for arg in self.args]))
+        except NotConstant:
+            return ", ".join(arg.describe(tracer) for arg in self.args)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        made = CallRecipe(Constant(self.cls), [exits.recipe(arg) for arg in self.args])
+        exits.remember(self, made)
+        for name, value in self.attributes.items():
+            exits.set_attr(made, name, value)
+        return made
+
+
+class WithTraceback(Value):
+    """`exception.with_traceback`; tracebacks are not modelled."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Any) -> None:
+        self.source = None
+        self.error = error
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.error

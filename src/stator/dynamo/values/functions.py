@@ -1,0 +1,311 @@
+"""Python functions (real ones and those made in the frame), bound methods, and functions written in C."""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from ..guard import GuardKind
+from ..recipe import CallRecipe, Constant, Load, NewFunction, NewTuple, Recipe
+from ..source import AttrSource, ClosureSource, ItemSource, Source
+from .base import Lazy, Value, unsupported
+from .cells import CellValue
+from .constants import ConstantValue
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..frame import Frame
+    from ..scopes import GlobalScope
+    from ..tracer import Tracer
+
+_FACTS = ("__name__", "__qualname__", "__module__", "__doc__")
+
+
+class FunctionValue(Value):
+    """A Python function. `fn` is the real function, or None when MAKE_FUNCTION made it in the frame.
+
+    `fixed` says that the very function object is guarded (or constant), not only its code.
+    """
+
+    __slots__ = ("attributes", "closure", "code", "defaults", "fixed", "fn", "kwdefaults", "name", "qualname", "scope")
+
+    def __init__(
+        self, fn: FunctionType | None, source: Source | None, code: CodeType, scope: GlobalScope, fixed: bool = True
+    ) -> None:
+        self.source = source
+        self.fn = fn
+        self.code = code
+        self.scope = scope
+        self.fixed = fixed
+        self.name = fn.__name__ if fn is not None else code.co_name
+        self.qualname = fn.__qualname__ if fn is not None else code.co_qualname
+        self.defaults: list[Value] | None = None
+        self.kwdefaults: dict[str, Value] | None = None
+        self.closure: tuple[CellValue, ...] | None = None
+        self.attributes: dict[str, Value] = {}
+        if fn is None:
+            self.defaults, self.kwdefaults, self.closure = [], {}, ()
+
+    @classmethod
+    def made(cls, frame: Frame, code: CodeType) -> FunctionValue:
+        return cls(None, None, code, frame.globals)
+
+    def set_part(self, tracer: Tracer, part: str, value: Value) -> None:
+        if part == "closure":
+            self.closure = tuple(value.items)  # type: ignore[attr-defined]
+        elif part == "defaults":
+            self.defaults = list(tracer.iterate(value))
+        elif part == "kwdefaults":
+            self.kwdefaults = {key.constant(): item for key, item in tracer.mapping_items(value)}
+
+    # -- parts of a real function, read when first needed --
+    def default_values(self, tracer: Tracer) -> list[Value]:
+        if self.defaults is None:
+            self.defaults = self._read_defaults(tracer, "__defaults__", enumerate(self.fn.__defaults__ or ()))  # type: ignore[union-attr]
+        return self.defaults
+
+    def keyword_defaults(self, tracer: Tracer) -> dict[str, Value]:
+        if self.kwdefaults is None:
+            real = self.fn.__kwdefaults__ or {}  # type: ignore[union-attr]
+            values = self._read_defaults(tracer, "__kwdefaults__", real.items())
+            self.kwdefaults = dict(zip(real, values, strict=True))
+        return self.kwdefaults
+
+    def _read_defaults(self, tracer: Tracer, attribute: str, entries: Any) -> list[Value]:
+        entries = list(entries)
+        if not entries:
+            return []
+        if self.source is None:
+            return [tracer.known(value) for _, value in entries]
+        whole = AttrSource(self.source, attribute)
+        if self.fixed and attribute == "__defaults__":
+            tracer.guard(whole, GuardKind.IS, self.fn.__defaults__)  # type: ignore[union-attr]
+            return [
+                ConstantValue(value) if tracer.is_constant_object(value) else Lazy(value, ItemSource(whole, key))
+                for key, value in entries
+            ]
+        if attribute == "__defaults__":
+            tracer.guard(whole, GuardKind.LENGTH, len(entries))
+        return [Lazy(value, ItemSource(whole, key)) for key, value in entries]
+
+    def cells(self, tracer: Tracer) -> tuple[CellValue, ...]:
+        if self.closure is None:
+            self.closure = tuple(
+                self._read_cell(tracer, index, cell)
+                for index, cell in enumerate(self.fn.__closure__ or ())  # type: ignore[union-attr]
+            )
+        return self.closure
+
+    def _read_cell(self, tracer: Tracer, index: int, cell: Any) -> CellValue:
+        known = tracer.real_cells.get(id(cell))
+        if known is not None:
+            return known
+        source = None if self.source is None else ItemSource(AttrSource(self.source, "__closure__"), index)
+        try:
+            content: Value | None = tracer.lazy(
+                cell.cell_contents, None if self.source is None else ClosureSource(self.source, index)
+            )
+        except ValueError:
+            content = None
+        made = tracer.real_cells[id(cell)] = CellValue(content, source, cell)
+        return made
+
+    # -- protocol --
+    def python_type(self, tracer: Tracer) -> type:
+        return FunctionType
+
+    def real(self) -> Any:
+        if self.fn is None:
+            return super().real()
+        return self.fn
+
+    def key(self, tracer: Tracer) -> Any:
+        if self.fn is not None:
+            return self.fn
+        return super().key(tracer)
+
+    def describe(self, tracer: Tracer) -> str:
+        return f"the function {self.qualname}"
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tracer.call_function(self, args, kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        found = self.attributes.get(name)
+        if found is not None:
+            return found
+        if name == "__code__":
+            return ConstantValue(self.code)
+        if name == "__get__":
+            return FunctionGetter(self)
+        if name == "__call__":
+            return self
+        if name == "__dict__":
+            return tracer.function_dict(self)
+        if self.fn is None:
+            return self._made_attr(tracer, name)
+        real = tracer.run_real(getattr, (self.fn, name))
+        if self.source is None:
+            return tracer.known(real)
+        if name in _FACTS and isinstance(real, str | None):
+            return ConstantValue(real)
+        return tracer.wrap(real, AttrSource(self.source, name))
+
+    def _made_attr(self, tracer: Tracer, name: str) -> Value:
+        if name == "__name__":
+            return ConstantValue(self.name)
+        if name == "__qualname__":
+            return ConstantValue(self.qualname)
+        if name == "__module__":
+            return ConstantValue(self.scope.names.get("__name__"))
+        if name == "__doc__":
+            consts = self.code.co_consts
+            return ConstantValue(consts[0] if consts and isinstance(consts[0], str) else None)
+        raise tracer.raised(AttributeError, f"'function' object has no attribute '{name}'")
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if self.fn is not None:
+            raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
+        if name == "__name__":
+            self.name = tracer.constant_of(value, "a function's name")
+        elif name == "__qualname__":
+            self.qualname = tracer.constant_of(value, "a function's name")
+        else:
+            self.attributes[name] = value
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.fn is not None:
+            return Load(self.source) if self.source is not None else Constant(self.fn)
+        made = NewFunction(
+            self.code,
+            Load(self.scope.source),
+            self.name,
+            self.qualname,
+            NewTuple([exits.recipe(item) for item in self.defaults]) if self.defaults else None,
+            exits.string_dict(self.kwdefaults) if self.kwdefaults else None,
+        )
+        exits.remember(self, made)
+        made.closure.extend(exits.recipe(cell) for cell in self.closure or ())
+        for name, value in self.attributes.items():
+            exits.set_attr(made, name, value)
+        return made
+
+
+class FunctionGetter(Value):
+    """`function.__get__`."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Value) -> None:
+        self.source = None
+        self.function = function
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.function if tracer.is_none(args[0]) else BoundMethodValue(self.function, args[0])
+
+
+class BoundMethodValue(Value):
+    """A Python function (or another callable) bound to an object."""
+
+    __slots__ = ("function", "owner")
+
+    def __init__(self, function: Value, owner: Value, source: Source | None = None) -> None:
+        self.source = source
+        self.function = function
+        self.owner = owner
+
+    def python_type(self, tracer: Tracer) -> type:
+        return MethodType
+
+    def real(self) -> Any:
+        return MethodType(self.function.real(), self.owner.real())
+
+    def describe(self, tracer: Tracer) -> str:
+        return f"a method: {self.function.describe(tracer)}"
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.function.call(tracer, [self.owner, *args], kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__func__":
+            return self.function
+        if name == "__call__":
+            return self
+        return self.function.get_attr(tracer, name)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return CallRecipe(Constant(MethodType), [exits.recipe(self.function), exits.recipe(self.owner)])
+
+
+class BuiltinMethodValue(Value):
+    """A method that a built-in class implements in C, bound to a value of ours."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.source = None
+        self.owner = owner
+        self.name = name
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type([].append)
+
+    def describe(self, tracer: Tracer) -> str:
+        return f"the method {self.owner.python_type(tracer).__name__}.{self.name}"
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        handler = self.owner.builtin_method(tracer, self.name)
+        if handler is None:
+            raise unsupported("call-builtin", f"calling {self.describe(tracer)}")
+        return tracer.call_handler(handler, [self.owner, *args], kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__name__":
+            return ConstantValue(self.name)
+        if name == "__call__":
+            return self
+        return super().get_attr(tracer, name)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return CallRecipe(Constant(getattr), [exits.recipe(self.owner), Constant(self.name)])
+
+
+class BuiltinValue(Value):
+    """A callable that is not a Python function: a C function, a method descriptor, an operator overload."""
+
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Any, source: Source | None = None) -> None:
+        self.source = source
+        self.fn = fn
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type(self.fn)
+
+    def real(self) -> Any:
+        return self.fn
+
+    def constant(self) -> Any:
+        return self.fn
+
+    def key(self, tracer: Tracer) -> Any:
+        return self.fn
+
+    def describe(self, tracer: Tracer) -> str:
+        module = getattr(self.fn, "__module__", None)
+        name = getattr(self.fn, "__qualname__", None) or getattr(self.fn, "__name__", None) or repr(self.fn)
+        return f"the built-in function {module + '.' if module else ''}{name}"
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tracer.call_builtin(self, args, kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        real = tracer.run_real(getattr, (self.fn, name))
+        return tracer.known(real)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return Constant(self.fn)

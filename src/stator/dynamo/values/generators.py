@@ -1,0 +1,121 @@
+"""Generator objects: a symbolic frame that is run on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import GeneratorType
+from typing import TYPE_CHECKING
+
+from .base import Raised, Value, unsupported
+
+if TYPE_CHECKING:
+    from ..frame import Frame
+    from ..tracer import Tracer
+
+
+class GeneratorValue(Value):
+    """A generator made by calling a generator function. `returned` is set once it has run to its end."""
+
+    __slots__ = ("frame", "returned", "running", "started")
+
+    def __init__(self, frame: Frame) -> None:
+        self.source = None
+        self.frame = frame
+        self.started = False
+        self.running = False
+        self.returned: Value | None = None
+
+    def python_type(self, tracer: Tracer) -> type:
+        return GeneratorType
+
+    def resume(self, tracer: Tracer, sent: Value, error: Value | None = None) -> Value | None:
+        """Run to the next yield and give its value, or None at the end."""
+        if self.returned is not None:
+            if error is not None:
+                raise Raised(error)
+            return None
+        if self.running:
+            raise tracer.raised(ValueError, "generator already executing")
+        self.running = True
+        frame = self.frame
+        depth = len(tracer.handled)
+        try:
+            if not self.started:
+                self.started = True
+                if error is not None:
+                    self.returned = tracer.constant(None)
+                    raise Raised(error)
+            elif error is not None:
+                frame.unwind(frame.pc - 1, Raised(error))
+            else:
+                frame.stack.append(sent)
+            yielded = frame.run_generator()
+        except Raised as raised:
+            self.returned = tracer.constant(None)
+            del tracer.handled[depth:]
+            if issubclass(raised.value.python_type(tracer), StopIteration):
+                raise tracer.raised(RuntimeError, "generator raised StopIteration") from None
+            raise
+        finally:
+            self.running = False
+        if yielded is None:
+            self.returned = frame.result
+        return yielded
+
+    def next_item(self, tracer: Tracer) -> Value | None:
+        return self.resume(tracer, tracer.constant(None))
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        while (item := self.next_item(tracer)) is not None:
+            yield item
+
+    def iterator(self, tracer: Tracer) -> Value:
+        return self
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name in ("send", "throw", "close", "__next__", "__iter__"):
+            return GeneratorMethod(self, name)
+        raise unsupported("attribute", f"attribute {name!r} of a generator")
+
+
+class GeneratorMethod(Value):
+    """A bound method of a generator."""
+
+    __slots__ = ("generator", "name")
+
+    def __init__(self, generator: GeneratorValue, name: str) -> None:
+        self.source = None
+        self.generator, self.name = generator, name
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        generator = self.generator
+        if self.name == "__iter__":
+            return generator
+        if self.name == "close":
+            return self.close(tracer)
+        if self.name == "throw":
+            error = args[1] if len(args) > 1 and not tracer.is_none(args[1]) else args[0]
+            if not tracer.is_exception(error):
+                error = tracer.call(error, [], {})
+            item = generator.resume(tracer, tracer.constant(None), error)
+        else:
+            item = generator.resume(tracer, args[0] if self.name == "send" else tracer.constant(None))
+        if item is None:
+            raise tracer.stop_iteration(generator.returned)
+        return item
+
+    def close(self, tracer: Tracer) -> Value:
+        generator = self.generator
+        none = tracer.constant(None)
+        if generator.returned is not None or not generator.started:
+            generator.returned = none
+            return none
+        try:
+            item = generator.resume(tracer, none, tracer.raised(GeneratorExit, "").value)
+        except Raised as raised:
+            if issubclass(raised.value.python_type(tracer), (GeneratorExit, StopIteration)):
+                return none
+            raise
+        if item is not None:
+            raise tracer.raised(RuntimeError, "generator ignored GeneratorExit")
+        return none

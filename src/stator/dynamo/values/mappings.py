@@ -1,0 +1,406 @@
+"""dict and its subclasses (OrderedDict, defaultdict, user classes), their views, and instance dictionaries."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from stator.base.registry import Registry
+
+from ..guard import GuardKind
+from ..recipe import CallRecipe, Constant, Load, NewDict, NewObject, Recipe
+from ..source import DictKeySource, ItemSource, Source
+from .base import Lazy, NotConstant, Value, unsupported
+from .constants import ConstantValue
+from .containers import SetValue, TupleValue
+from .iterators import IteratorValue
+from .objects import MISSING, ObjectValue
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+dict_methods: Registry[str, Callable[..., Value]] = Registry("dict method")
+
+
+class DictValue(ObjectValue):
+    """A dictionary: hash key -> Value. Of a real dictionary only the entries that were touched are held until
+    `complete` is called, which relies on all its keys."""
+
+    __slots__ = ("entries", "factory", "key_values", "whole")
+
+    def __init__(
+        self,
+        entries: dict[Any, Any],
+        source: Source | None = None,
+        cls: type = dict,
+        obj: Any = None,
+        factory: Value | None = None,
+    ) -> None:
+        super().__init__(cls, obj, source)
+        self.entries = entries
+        self.key_values: dict[Any, Value] = {}
+        self.whole = obj is None
+        self.factory = factory
+
+    # -- storage --
+    def find(self, tracer: Tracer, key: Any) -> Value | None:
+        found = self.entries.get(key)
+        if type(found) is Lazy:
+            found = self.entries[key] = found.realize(tracer)
+        if found is not None or self.whole:
+            return found
+        if dict.__contains__(self.obj, key):
+            found = tracer.wrap(dict.__getitem__(self.obj, key), ItemSource(self.source, key))  # type: ignore[arg-type]
+            self.entries[key] = found
+            return found
+        if self.absent is None:
+            self.absent = set()
+        if key not in self.absent:
+            self.absent.add(key)
+            tracer.guard(self.source, GuardKind.NOT_IN, key)
+        return None
+
+    def complete(self, tracer: Tracer) -> None:
+        """Hold all entries, in order."""
+        if self.whole:
+            return
+        self.whole = True
+        touched, self.entries = self.entries, {}
+        plain = tracer.guard_dict_keys(self.source, self.obj)  # type: ignore[arg-type]
+        for index, (key, real) in enumerate(dict.items(self.obj)):
+            item_source = ItemSource(self.source, key)  # type: ignore[arg-type]
+            self.entries[key] = touched.get(key) or Lazy(real, item_source)
+            if not plain and not tracer.is_constant_object(key):
+                self.key_values[key] = Lazy(key, DictKeySource(self.source, index))  # type: ignore[arg-type]
+
+    def put(self, tracer: Tracer, key: Value, value: Value) -> None:
+        """Store without logging a mutation."""
+        real = key.key(tracer)
+        if not isinstance(key, ConstantValue) and real not in self.entries:
+            self.key_values[real] = key
+        self.entries[real] = value
+
+    def store(self, tracer: Tracer, key: Value, value: Value) -> None:
+        self.complete(tracer)
+        self.put(tracer, key, value)
+        tracer.mutations.content(self)
+
+    def drop(self, tracer: Tracer, key: Any) -> None:
+        self.complete(tracer)
+        del self.entries[key]
+        self.key_values.pop(key, None)
+        tracer.mutations.content(self)
+
+    def keys(self, tracer: Tracer) -> list[Any]:
+        self.complete(tracer)
+        return list(self.entries)
+
+    def key_value(self, tracer: Tracer, key: Any) -> Value:
+        found = self.key_values.get(key)
+        return tracer.realized(found) if found is not None else tracer.known(key)
+
+    def has(self, tracer: Tracer, key: Value) -> bool:
+        return self.find(tracer, key.key(tracer)) is not None
+
+    def items(self, tracer: Tracer) -> Iterator[tuple[Value, Value]]:
+        for key in self.keys(tracer):
+            yield self.key_value(tracer, key), self.find(tracer, key)  # type: ignore[misc]
+
+    # -- protocol --
+    def constant(self) -> Any:
+        if self.cls is not dict or not self.whole:
+            raise NotConstant
+        return {
+            self.key_values[key].constant() if key in self.key_values else key: value.constant()
+            for key, value in self.entries.items()
+        }
+
+    def key(self, tracer: Tracer) -> Any:
+        raise tracer.raised(TypeError, f"unhashable type: '{self.cls.__name__}'")
+
+    def truth(self, tracer: Tracer) -> bool:
+        return tracer.override_truth(self, None) if self.cls is not dict else self.plain_length(tracer) > 0
+
+    def plain_length(self, tracer: Tracer) -> int:
+        if not self.whole and not self.obj:
+            tracer.guard_length_once(self, self.source, 0)  # type: ignore[arg-type]
+            return 0
+        return len(self.keys(tracer))
+
+    def length(self, tracer: Tracer) -> int:
+        if self.special(tracer, "__len__") is not None:
+            return super().length(tracer)
+        return self.plain_length(tracer)
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        if self.special(tracer, "__contains__") is not None:
+            return super().contains(tracer, item)
+        return self.has(tracer, item)
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        if self.cls is not dict and self.special(tracer, "__getitem__") is not None:
+            return super().get_item(tracer, key)
+        return _getitem(tracer, self, key)
+
+    def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        if self.cls is not dict and self.special(tracer, "__setitem__") is not None:
+            super().set_item(tracer, key, value)
+        else:
+            self.store(tracer, key, value)
+
+    def del_item(self, tracer: Tracer, key: Value) -> None:
+        if self.cls is not dict and self.special(tracer, "__delitem__") is not None:
+            super().del_item(tracer, key)
+        else:
+            _delitem(tracer, self, key)
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        return tracer.iterate(self.iterator(tracer))
+
+    def iterator(self, tracer: Tracer) -> Value:
+        if self.cls is not dict and self.special(tracer, "__iter__") is not None:
+            return super().iterator(tracer)
+        return IteratorValue(iter([self.key_value(tracer, key) for key in self.keys(tracer)]))
+
+    def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
+        return dict_methods.get(name) or super().builtin_method(tracer, name)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        if self.cls is dict:
+            made = NewDict([])
+            exits.remember(self, made)
+            made.items.extend(exits.dict_items(self))
+            return made
+        if self.cls is defaultdict:
+            factory = exits.recipe(self.factory) if self.factory is not None else Constant(None)
+            new: Recipe = CallRecipe(Constant(defaultdict), [factory])
+        elif issubclass(self.cls, defaultdict):
+            raise unsupported("reconstruct", "a subclass of defaultdict cannot leave the graph")
+        else:
+            new = NewObject(
+                Constant(self.cls), OrderedDict.__new__ if issubclass(self.cls, OrderedDict) else dict.__new__
+            )
+        exits.remember(self, new)
+        exits.fill(self, new)
+        return new
+
+
+class AttributesValue(DictValue):
+    """`obj.__dict__`: a live view of an object's own attributes."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: ObjectValue) -> None:
+        super().__init__({}, None, dict, None)
+        self.owner = owner
+
+    def find(self, tracer: Tracer, key: Any) -> Value | None:
+        return self.owner.own_attribute(tracer, key)
+
+    def complete(self, tracer: Tracer) -> None:
+        pass
+
+    def put(self, tracer: Tracer, key: Value, value: Value) -> None:
+        self.owner.set_own(tracer, tracer.constant_of(key, "an attribute's name"), value)
+
+    def store(self, tracer: Tracer, key: Value, value: Value) -> None:
+        self.put(tracer, key, value)
+
+    def drop(self, tracer: Tracer, key: Any) -> None:
+        self.owner.set_own(tracer, key, MISSING)
+
+    def keys(self, tracer: Tracer) -> list[Any]:
+        return self.owner.own_names(tracer)
+
+    def constant(self) -> Any:
+        raise NotConstant
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        raise unsupported("reconstruct", "an instance dictionary cannot leave the graph")
+
+
+class DictViewValue(Value):
+    """dict.keys(), dict.values(), dict.items(): live views."""
+
+    __slots__ = ("kind", "owner")
+
+    def __init__(self, owner: DictValue, kind: str) -> None:
+        self.source = None
+        self.owner = owner
+        self.kind = kind
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type(getattr({}, self.kind)())
+
+    def truth(self, tracer: Tracer) -> bool:
+        return self.owner.plain_length(tracer) > 0
+
+    def length(self, tracer: Tracer) -> int:
+        return self.owner.plain_length(tracer)
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        owner = self.owner
+        if self.kind == "keys":
+            return (owner.key_value(tracer, key) for key in owner.keys(tracer))
+        if self.kind == "values":
+            return (owner.find(tracer, key) for key in owner.keys(tracer))  # type: ignore[misc]
+        return (TupleValue([key, value]) for key, value in owner.items(tracer))
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        if self.kind == "keys":
+            return self.owner.has(tracer, item)
+        return any(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self.iterate(tracer))
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if self.kind == "keys":
+            return SetValue.of(tracer, list(self.iterate(tracer))).get_attr(tracer, name)
+        return super().get_attr(tracer, name)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return CallRecipe(Constant(getattr(dict, self.kind)), [exits.recipe(self.owner)])
+
+
+# ---- methods ----
+
+
+@dict_methods.register("__getitem__")
+def _getitem(tracer: Tracer, self: DictValue, key: Value) -> Value:
+    found = self.find(tracer, key.key(tracer))
+    if found is not None:
+        return found
+    if self.factory is not None and not tracer.is_none(self.factory):
+        made = tracer.call(self.factory, [], {})
+        self.store(tracer, key, made)
+        return made
+    missing = self.special(tracer, "__missing__")
+    if missing is not None:
+        return missing.call(tracer, [key], {})
+    raise tracer.raised_with(KeyError, [key])
+
+
+@dict_methods.register("__setitem__")
+def _setitem(tracer: Tracer, self: DictValue, key: Value, value: Value) -> Value:
+    self.store(tracer, key, value)
+    return ConstantValue(None)
+
+
+@dict_methods.register("__delitem__")
+def _delitem(tracer: Tracer, self: DictValue, key: Value) -> Value:
+    if not self.has(tracer, key):
+        raise tracer.raised_with(KeyError, [key])
+    self.drop(tracer, key.key(tracer))
+    return ConstantValue(None)
+
+
+@dict_methods.register("__contains__")
+def _contains(tracer: Tracer, self: DictValue, key: Value) -> Value:
+    return ConstantValue(self.has(tracer, key))
+
+
+@dict_methods.register("__len__")
+def _len(tracer: Tracer, self: DictValue) -> Value:
+    return ConstantValue(self.plain_length(tracer))
+
+
+@dict_methods.register("__iter__")
+def _iter(tracer: Tracer, self: DictValue) -> Value:
+    return IteratorValue(iter([self.key_value(tracer, key) for key in self.keys(tracer)]))
+
+
+@dict_methods.register("__reversed__")
+def _reversed(tracer: Tracer, self: DictValue) -> Value:
+    return IteratorValue(iter([self.key_value(tracer, key) for key in reversed(self.keys(tracer))]))
+
+
+@dict_methods.register("__init__", "update")
+def _update(tracer: Tracer, self: DictValue, *args: Value, **kwargs: Value) -> Value:
+    for more in args:
+        for key, value in list(tracer.pairs(more)):
+            self.set_item(tracer, key, value) if self.cls is not dict else self.store(tracer, key, value)
+    for name, value in kwargs.items():
+        self.store(tracer, ConstantValue(name), value)
+    return ConstantValue(None)
+
+
+@dict_methods.register("get")
+def _get(tracer: Tracer, self: DictValue, key: Value, default: Value | None = None) -> Value:
+    return self.find(tracer, key.key(tracer)) or default or ConstantValue(None)
+
+
+@dict_methods.register("setdefault")
+def _setdefault(tracer: Tracer, self: DictValue, key: Value, default: Value | None = None) -> Value:
+    found = self.find(tracer, key.key(tracer))
+    if found is None:
+        found = default or ConstantValue(None)
+        self.store(tracer, key, found)
+    return found
+
+
+@dict_methods.register("pop")
+def _pop(tracer: Tracer, self: DictValue, key: Value, default: Value | None = None) -> Value:
+    real = key.key(tracer)
+    found = self.find(tracer, real)
+    if found is not None:
+        self.drop(tracer, real)
+        return found
+    if default is None:
+        raise tracer.raised_with(KeyError, [key])
+    return default
+
+
+@dict_methods.register("popitem")
+def _popitem(tracer: Tracer, self: DictValue, last: Value | None = None) -> Value:
+    keys = self.keys(tracer)
+    if not keys:
+        raise tracer.raised(KeyError, "popitem(): dictionary is empty")
+    key = keys[-1 if last is None or tracer.truth(last) else 0]
+    pair = TupleValue([self.key_value(tracer, key), self.find(tracer, key)])  # type: ignore[list-item]
+    self.drop(tracer, key)
+    return pair
+
+
+@dict_methods.register("move_to_end")
+def _move_to_end(tracer: Tracer, self: DictValue, key: Value, last: Value | None = None) -> Value:
+    self.complete(tracer)
+    real = key.key(tracer)
+    value = self.entries.pop(real)
+    if last is None or tracer.truth(last):
+        self.entries[real] = value
+    else:
+        self.entries = {real: value, **self.entries}
+    tracer.mutations.content(self)
+    return ConstantValue(None)
+
+
+@dict_methods.register("clear")
+def _clear(tracer: Tracer, self: DictValue) -> Value:
+    for key in self.keys(tracer):
+        self.drop(tracer, key)
+    return ConstantValue(None)
+
+
+@dict_methods.register("copy", "__copy__")
+def _copy(tracer: Tracer, self: DictValue) -> Value:
+    made = DictValue({}, cls=self.cls if self.cls in (dict, OrderedDict, defaultdict) else dict, factory=self.factory)
+    for key, value in self.items(tracer):
+        made.put(tracer, key, value)
+    return made
+
+
+@dict_methods.register("keys")
+def _keys(tracer: Tracer, self: DictValue) -> Value:
+    return DictViewValue(self, "keys")
+
+
+@dict_methods.register("values")
+def _values(tracer: Tracer, self: DictValue) -> Value:
+    return DictViewValue(self, "values")
+
+
+@dict_methods.register("items")
+def _items(tracer: Tracer, self: DictValue) -> Value:
+    return DictViewValue(self, "items")

@@ -1,0 +1,177 @@
+"""nn.Module instances, and Python modules (the `import` kind)."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..guard import GuardKind
+from ..recipe import Constant, Recipe
+from ..source import AttrSource, ItemSource, Source
+from .base import Value, unsupported
+from .constants import ConstantValue
+from .functions import BoundMethodValue
+from .objects import ObjectValue
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+_STORES = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_GRAD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+
+
+class ModuleValue(ObjectValue):
+    """An nn.Module: parameters, buffers and submodules are read through their dictionaries, past `__getattr__`."""
+
+    __slots__ = ("hooks_empty", "stored")
+
+    def __init__(self, cls: type, obj: nn.Module | None, source: Source | None) -> None:
+        super().__init__(cls, obj, source)
+        self.stored: dict[str, Value] = {}
+        self.hooks_empty: bool | None = None
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        found = self.stored.get(name)
+        return found if found is not None else super().get_attr(tracer, name)
+
+    def missing_attr(self, tracer: Tracer, hook: Any, name: str) -> Value:
+        if hook is not nn.Module.__getattr__:
+            return super().missing_attr(tracer, hook, name)
+        return self.module_getattr(tracer, name)
+
+    def module_getattr(self, tracer: Tracer, name: str) -> Value:
+        """nn.Module.__getattr__."""
+        real = self.instance_dict()
+        if real is None:
+            return self._made_getattr(tracer, name)
+        for store in _STORES:
+            entries = real.get(store)
+            if entries is not None and name in entries and not self._store_changed(store):
+                source = ItemSource(ItemSource(self.dict_source, store), name)  # type: ignore[arg-type]
+                value = tracer.wrap_member(entries[name], source, store)
+                self.stored[name] = value
+                return value
+        return self._made_getattr(tracer, name)
+
+    def _store_changed(self, store: str) -> bool:
+        return self.attributes is not None and store in self.attributes
+
+    def _made_getattr(self, tracer: Tracer, name: str) -> Value:
+        for store in _STORES:
+            entries = self.own_attribute(tracer, store)
+            found = entries.find(tracer, name) if entries is not None else None  # type: ignore[attr-defined]
+            if found is not None:
+                return found
+        raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        custom = tracer.class_lookup(self.cls, "__setattr__")
+        if custom is not nn.Module.__setattr__:
+            super().set_attr(tracer, name, value)
+        else:
+            self.module_setattr(tracer, name, value)
+
+    def module_setattr(self, tracer: Tracer, name: str, value: Value) -> None:
+        """nn.Module.__setattr__ for plain attributes and for tensors that replace buffers."""
+        if issubclass(value.python_type(tracer), (nn.Parameter, nn.Module)):
+            raise unsupported(
+                "module-registration",
+                f"registering {name!r} as a parameter or submodule of {self.cls.__name__}",
+                "create parameters and submodules in __init__",
+            )
+        for store in _STORES:
+            entries = self.own_attribute(tracer, store)
+            if entries is not None and entries.find(tracer, name) is not None:  # type: ignore[attr-defined]
+                if store == "_modules" or store == "_parameters":
+                    raise unsupported("module-registration", f"replacing {name!r} in {store} of {self.cls.__name__}")
+                entries.store(tracer, ConstantValue(name), value)  # type: ignore[attr-defined]
+                self.stored[name] = value
+                return
+        self.generic_set_attr(tracer, name, value)
+
+    # -- calling --
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if tracer.class_lookup(self.cls, "__call__") is nn.Module.__call__:
+            return self.call_module(tracer, args, kwargs)
+        return super().call(tracer, args, kwargs)
+
+    def call_module(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """nn.Module.__call__: straight into forward when there are no hooks."""
+        if self.no_hooks(tracer):
+            forward = self.get_attr(tracer, "forward")
+            return forward.call(tracer, args, kwargs)
+        inner = tracer.class_function(nn.Module, "_call_impl", nn.Module._call_impl)
+        return BoundMethodValue(inner, self).call(tracer, args, kwargs)
+
+    def no_hooks(self, tracer: Tracer) -> bool:
+        real = self.instance_dict()
+        if real is None:
+            return False
+        if self.hooks_empty is None:
+            names = _HOOKS + _GRAD_HOOKS if torch.is_grad_enabled() else _HOOKS
+            self.hooks_empty = not any(real[name] for name in names) and not tracer.global_module_hooks()
+            if self.hooks_empty:
+                for name in names:
+                    tracer.guard(ItemSource(self.dict_source, name), GuardKind.LENGTH, 0)  # type: ignore[arg-type]
+                if real.get("_compiled_call_impl") is not None:
+                    raise unsupported(
+                        "nested-compile", f"{self.cls.__name__} was compiled in place by nn.Module.compile"
+                    )
+        return self.hooks_empty
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is None:
+            raise unsupported("reconstruct", "a module made inside the captured code")
+        return super().recipe(exits)
+
+
+class PythonModuleValue(Value):
+    """An imported module; its attributes are guarded like globals."""
+
+    __slots__ = ("attributes", "module")
+
+    def __init__(self, module: ModuleType, source: Source | None = None) -> None:
+        self.source = source
+        self.module = module
+        self.attributes: dict[str, Value] = {}
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type(self.module)
+
+    def real(self) -> Any:
+        return self.module
+
+    def constant(self) -> Any:
+        return self.module
+
+    def key(self, tracer: Tracer) -> Any:
+        return self.module
+
+    def describe(self, tracer: Tracer) -> str:
+        return f"the module {self.module.__name__}"
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        found = self.attributes.get(name)
+        if found is None:
+            found = self.attributes[name] = self._read(tracer, name)
+        return found
+
+    def _read(self, tracer: Tracer, name: str) -> Value:
+        if name in vars(self.module):
+            return tracer.scope_of(vars(self.module)).load(tracer, name)
+        real = tracer.run_real(getattr, (self.module, name))
+        if self.source is None:
+            return tracer.known(real)
+        return tracer.wrap(real, AttrSource(self.source, name))
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        self.attributes[name] = value
+        tracer.scope_of(vars(self.module)).store(tracer, name, value)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return Constant(self.module)

@@ -1,0 +1,368 @@
+"""Instances of ordinary classes: attribute lookup as Python does it, over guarded instance dictionaries.
+
+The same machinery serves objects made in the frame (no real object behind them) and objects that were there before.
+Containers and modules build on it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ..guard import GuardKind
+from ..recipe import Constant, Load, NewObject, Recipe
+from ..source import AttrSource, InstanceDictSource, ItemSource, Source
+from .base import Lazy, Raised, Value, unsupported
+from .constants import ConstantValue
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+MISSING: Any = object()
+_PLAIN_GETATTRIBUTE = object.__getattribute__
+
+
+def lookup_in_class(cls: type, name: str) -> Any:
+    """The raw class attribute through the method resolution order, without binding; MISSING if there is none."""
+    for base in cls.__mro__:
+        found = base.__dict__.get(name, MISSING)
+        if found is not MISSING:
+            return found
+    return MISSING
+
+
+def owner_in_class(cls: type, name: str) -> type | None:
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base
+    return None
+
+
+class ObjectValue(Value):
+    """An instance of `cls`. `obj` is the real object, or None when it was made in the frame.
+
+    `attributes` holds the instance attributes that were read or written so far; MISSING marks a deleted one.
+    """
+
+    __slots__ = ("absent", "attributes", "cls", "dict_source", "mutated", "obj", "real_dict")
+
+    def __init__(self, cls: type, obj: Any = None, source: Source | None = None) -> None:
+        self.source = source
+        self.cls = cls
+        self.obj = obj
+        self.attributes: dict[str, Any] | None = None
+        self.absent: set[str] | None = None
+        self.mutated = False
+        self.real_dict: dict[str, Any] | None = None
+        self.dict_source: Source | None = None
+
+    # -- facts --
+    def python_type(self, tracer: Tracer) -> type:
+        return self.cls
+
+    def real(self) -> Any:
+        if self.obj is None:
+            return super().real()
+        return self.obj
+
+    def key(self, tracer: Tracer) -> Any:
+        hasher = lookup_in_class(self.cls, "__hash__")
+        if isinstance(hasher, FunctionType):
+            raise unsupported("unhashable-key", f"{self.describe(tracer)}, whose class defines __hash__, as a key")
+        return self.obj if self.obj is not None else IdentityKey(self)
+
+    # -- instance dictionary --
+    def instance_dict(self) -> dict[str, Any] | None:
+        """The real instance dictionary, if there is a real object with one."""
+        if self.real_dict is None and self.obj is not None:
+            try:
+                self.real_dict = object.__getattribute__(self.obj, "__dict__")
+            except AttributeError:
+                return None
+            if self.source is not None:
+                self.dict_source = InstanceDictSource(self.source)
+        return self.real_dict
+
+    def own_attribute(self, tracer: Tracer, name: str) -> Value | None:
+        """Attribute `name` of the instance itself, or None; relies on what was found by a guard."""
+        if self.attributes is None:
+            self.attributes = {}
+        found = self.attributes.get(name)
+        if found is None:
+            real = self.instance_dict()
+            if real is None:
+                return None
+            if name in real:
+                found = tracer.wrap(real[name], ItemSource(self.dict_source, name))  # type: ignore[arg-type]
+                self.attributes[name] = found
+            else:
+                if self.absent is None:
+                    self.absent = set()
+                if name not in self.absent:
+                    self.absent.add(name)
+                    tracer.guard(self.dict_source, GuardKind.NOT_IN, name)
+                return None
+        elif found is MISSING:
+            return None
+        elif type(found) is Lazy:
+            found = self.attributes[name] = found.realize(tracer)
+        return found
+
+    def set_own(self, tracer: Tracer, name: str, value: Any) -> None:
+        if self.attributes is None:
+            self.attributes = {}
+        self.attributes[name] = value
+        tracer.mutations.attribute(self, name)
+
+    def own_names(self, tracer: Tracer) -> list[str]:
+        """Names in the instance dictionary, in order."""
+        real = self.instance_dict()
+        names: dict[str, None] = {}
+        if real is not None:
+            tracer.guard_keys_once(self, self.dict_source, real)
+            names.update(dict.fromkeys(real))
+        for name, value in (self.attributes or {}).items():
+            if value is MISSING:
+                names.pop(name, None)
+            else:
+                names[name] = None
+        return list(names)
+
+    # -- attribute access --
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        cls = self.cls
+        custom = tracer.class_lookup(cls, "__getattribute__")
+        if custom is not _PLAIN_GETATTRIBUTE and isinstance(custom, FunctionType):
+            return self._fall_back(tracer, name, lambda: self._inline(tracer, custom, "__getattribute__", name))
+        return self._fall_back(tracer, name, lambda: self.generic_get_attr(tracer, name))
+
+    def _inline(self, tracer: Tracer, function: FunctionType, method: str, name: str) -> Value:
+        bound = tracer.class_function(self.cls, method, function)
+        return bound.call(tracer, [self, ConstantValue(name)], {})
+
+    def _fall_back(self, tracer: Tracer, name: str, look: Callable[[], Value]) -> Value:
+        """`__getattr__` when the ordinary way raises AttributeError."""
+        hook = tracer.class_lookup(self.cls, "__getattr__")
+        if hook is MISSING:
+            return look()
+        try:
+            return look()
+        except Raised as raised:
+            if not issubclass(raised.value.python_type(tracer), AttributeError):
+                raise
+        return self.missing_attr(tracer, hook, name)
+
+    def missing_attr(self, tracer: Tracer, hook: Any, name: str) -> Value:
+        if isinstance(hook, FunctionType):
+            return self._inline(tracer, hook, "__getattr__", name)
+        raise unsupported("attribute", f"__getattr__ of {self.describe(tracer)} is not a Python function")
+
+    def generic_get_attr(self, tracer: Tracer, name: str) -> Value:
+        """object.__getattribute__."""
+        special = _SPECIAL.get(name)
+        if special is not None:
+            return special(self, tracer)
+        in_class = tracer.class_lookup(self.cls, name)
+        if in_class is not MISSING and _is_data_descriptor(in_class):
+            return self.bind(tracer, name, in_class)
+        found = self.own_attribute(tracer, name)
+        if found is not None:
+            return found
+        if in_class is not MISSING:
+            return self.bind(tracer, name, in_class)
+        raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def bind(self, tracer: Tracer, name: str, in_class: Any) -> Value:
+        """A class attribute seen through this instance."""
+        return tracer.bind(self, self.cls, name, in_class)
+
+    def slot(self, tracer: Tracer, name: str, descriptor: Any) -> Value:
+        """A `__slots__` member or a getset of a C class."""
+        if self.attributes is not None and name in self.attributes:
+            found = self.attributes[name]
+            if found is MISSING:
+                raise tracer.raised(AttributeError, name)
+            return found
+        if self.obj is None:
+            raise tracer.raised(AttributeError, name)
+        real = tracer.run_real(descriptor.__get__, (self.obj, self.cls))
+        if self.source is None:
+            return tracer.wrap_result(real, f"attribute {name!r}")
+        return tracer.wrap(real, AttrSource(self.source, name))
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        custom = tracer.class_lookup(self.cls, "__setattr__")
+        if isinstance(custom, FunctionType):
+            bound = tracer.class_function(self.cls, "__setattr__", custom)
+            bound.call(tracer, [self, ConstantValue(name), value], {})
+            return
+        self.generic_set_attr(tracer, name, value)
+
+    def generic_set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        """object.__setattr__."""
+        in_class = tracer.class_lookup(self.cls, name)
+        if in_class is not MISSING and _is_data_descriptor(in_class):
+            if isinstance(in_class, property):
+                if in_class.fset is None:
+                    raise tracer.raised(AttributeError, f"property '{name}' has no setter")
+                tracer.class_function(self.cls, name, in_class.fset).call(tracer, [self, value], {})
+                return
+            if not inspect.ismemberdescriptor(in_class):
+                setter = tracer.class_lookup(type(in_class), "__set__")
+                if isinstance(setter, FunctionType):
+                    descriptor = tracer.class_value(self.cls, name)
+                    tracer.class_function(type(in_class), "__set__", setter).call(tracer, [descriptor, self, value], {})
+                    return
+                raise unsupported(
+                    "attribute-write", f"writing {name!r} of {self.describe(tracer)} through a descriptor"
+                )
+        self.set_own(tracer, name, value)
+
+    def del_attr(self, tracer: Tracer, name: str) -> None:
+        custom = tracer.class_lookup(self.cls, "__delattr__")
+        if isinstance(custom, FunctionType):
+            tracer.class_function(self.cls, "__delattr__", custom).call(tracer, [self, ConstantValue(name)], {})
+            return
+        self.generic_del_attr(tracer, name)
+
+    def generic_del_attr(self, tracer: Tracer, name: str) -> None:
+        if self.own_attribute(tracer, name) is None:
+            raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        self.set_own(tracer, name, MISSING)
+
+    # -- operations through special methods of the class --
+    def special(self, tracer: Tracer, name: str) -> Value | None:
+        """The bound special method if the class defines it in Python, else None."""
+        found = tracer.class_lookup(self.cls, name)
+        if found is MISSING or found is None or not (isinstance(found, FunctionType) or _inlinable(found)):
+            return None
+        return tracer.bind(self, self.cls, name, found)
+
+    def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
+        """The handler of a method that a built-in base class implements in C."""
+        return _OBJECT_METHODS.get(name)
+
+    def truth(self, tracer: Tracer) -> bool:
+        return tracer.override_truth(self, True)
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        method = self.special(tracer, "__call__")
+        if method is None:
+            raise unsupported("call", f"calling {self.describe(tracer)}")
+        return method.call(tracer, args, kwargs)
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        return self._special_call(tracer, "__getitem__", key)
+
+    def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        self._special_call(tracer, "__setitem__", key, value)
+
+    def del_item(self, tracer: Tracer, key: Value) -> None:
+        self._special_call(tracer, "__delitem__", key)
+
+    def length(self, tracer: Tracer) -> int:
+        return tracer.constant_of(self._special_call(tracer, "__len__"), "a length")
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        if self.special(tracer, "__contains__") is not None:
+            return tracer.truth(self._special_call(tracer, "__contains__", item))
+        return any(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self.iterate(tracer))
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        return tracer.iterate(self.iterator(tracer))
+
+    def iterator(self, tracer: Tracer) -> Value:
+        return self._special_call(tracer, "__iter__")
+
+    def _special_call(self, tracer: Tracer, name: str, *args: Value) -> Value:
+        method = self.special(tracer, name)
+        if method is None:
+            raise unsupported("special-method", f"{name} of {self.describe(tracer)}")
+        return method.call(tracer, list(args), {})
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        made = NewObject(Constant(self.cls), object.__new__)
+        exits.remember(self, made)
+        exits.fill(self, made)
+        return made
+
+
+class IdentityKey:
+    """Stands in dictionaries for an object that is hashed by identity."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and other.value is self.value
+
+
+def _is_data_descriptor(found: Any) -> bool:
+    kind = type(found)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+def _inlinable(found: Any) -> bool:
+    return isinstance(found, (staticmethod, classmethod)) or isinstance(
+        getattr(found, "__wrapped__", None), FunctionType
+    )
+
+
+def _class_of(self: ObjectValue, tracer: Tracer) -> Value:
+    return tracer.known(self.cls)
+
+
+def _dict_of(self: ObjectValue, tracer: Tracer) -> Value:
+    return tracer.instance_dict_view(self)
+
+
+_SPECIAL: dict[str, Callable[[ObjectValue, Any], Value]] = {"__class__": _class_of, "__dict__": _dict_of}
+
+
+# ---- methods of `object`, called explicitly, e.g. through super() ----
+
+
+def _object_setattr(tracer: Tracer, self: ObjectValue, name: Value, value: Value) -> Value:
+    self.generic_set_attr(tracer, tracer.constant_of(name, "an attribute's name"), value)
+    return ConstantValue(None)
+
+
+def _object_delattr(tracer: Tracer, self: ObjectValue, name: Value) -> Value:
+    self.generic_del_attr(tracer, tracer.constant_of(name, "an attribute's name"))
+    return ConstantValue(None)
+
+
+def _object_getattribute(tracer: Tracer, self: ObjectValue, name: Value) -> Value:
+    return self.generic_get_attr(tracer, tracer.constant_of(name, "an attribute's name"))
+
+
+def _object_init(tracer: Tracer, self: ObjectValue, *args: Value, **kwargs: Value) -> Value:
+    return ConstantValue(None)
+
+
+def _object_eq(tracer: Tracer, self: ObjectValue, other: Value) -> Value:
+    return ConstantValue(True if self is other else NotImplemented)
+
+
+def _object_ne(tracer: Tracer, self: ObjectValue, other: Value) -> Value:
+    return ConstantValue(False if self is other else NotImplemented)
+
+
+_OBJECT_METHODS: dict[str, Callable[..., Value]] = {
+    "__setattr__": _object_setattr,
+    "__delattr__": _object_delattr,
+    "__getattribute__": _object_getattribute,
+    "__init__": _object_init,
+    "__eq__": _object_eq,
+    "__ne__": _object_ne,
+}

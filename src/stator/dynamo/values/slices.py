@@ -1,0 +1,83 @@
+"""slice and range objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..recipe import Constant, NewSlice, Recipe
+from .base import Value
+from .constants import ConstantValue
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+
+class SliceValue(Value):
+    """A slice; its parts may be tensors or constants."""
+
+    __slots__ = ("start", "step", "stop")
+
+    def __init__(self, start: Value, stop: Value, step: Value) -> None:
+        self.source = None
+        self.start, self.stop, self.step = start, stop, step
+
+    def python_type(self, tracer: Tracer) -> type:
+        return slice
+
+    def constant(self) -> slice:
+        return slice(self.start.constant(), self.stop.constant(), self.step.constant())
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name in ("start", "stop", "step"):
+            return getattr(self, name)
+        return tracer.wrap_result(tracer.run_real(getattr, (self.constant(), name)), f"slice.{name}")
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return NewSlice(exits.recipe(self.start), exits.recipe(self.stop), exits.recipe(self.step))
+
+
+class RangeValue(Value):
+    """A range with known bounds."""
+
+    __slots__ = ("range",)
+
+    def __init__(self, value: range) -> None:
+        self.source = None
+        self.range = value
+
+    def python_type(self, tracer: Tracer) -> type:
+        return range
+
+    def real(self) -> Any:
+        return self.range
+
+    def constant(self) -> range:
+        return self.range
+
+    def truth(self, tracer: Tracer) -> bool:
+        return bool(self.range)
+
+    def length(self, tracer: Tracer) -> int:
+        return len(self.range)
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        return (ConstantValue(number) for number in self.range)
+
+    def contains(self, tracer: Tracer, item: Value) -> bool:
+        return tracer.constant_of(item, "operand of `in`") in self.range
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        found = tracer.run_real(lambda value, at: value[at], (self.range, tracer.constant_of(key, "index of a range")))
+        return RangeValue(found) if isinstance(found, range) else ConstantValue(found)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        try:
+            found = getattr(self.range, name)
+        except AttributeError as error:
+            raise tracer.raised_from(error) from None
+        return tracer.wrap_result(found, f"range.{name}")
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return Constant(self.range)

@@ -1,0 +1,200 @@
+"""Tensors: a graph node beside a fake tensor that knows the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from ..recipe import Load, Recipe
+from ..source import AttrSource, Source
+from .base import Value, unsupported
+from .constants import ConstantValue
+from .objects import lookup_in_class
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+# Attributes that are fixed by the TENSOR guard; read off the fake tensor.
+FACTS = frozenset(
+    {
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "ndim",
+        "requires_grad",
+        "is_cuda",
+        "is_cpu",
+        "is_mps",
+        "is_xpu",
+        "is_meta",
+        "is_sparse",
+        "is_sparse_csr",
+        "is_quantized",
+        "is_mkldnn",
+        "is_vulkan",
+        "is_nested",
+        "is_leaf",
+        "itemsize",
+        "nbytes",
+        "names",
+    }
+)
+_TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+# Methods whose result needs the tensor's data, or whose effect reaches outside the graph.
+REFUSED = frozenset({"tolist", "numpy", "item", "data_ptr", "backward", "register_hook", "storage", "untyped_storage",
+                     "retain_grad", "share_memory_", "pin_memory", "__array__", "__repr__", "__reduce_ex__", "set_",
+                     "resize_", "requires_grad_", "is_set_to", "_make_subclass", "as_subclass", "cpu_data"})  # fmt: skip
+
+
+class TensorValue(Value):
+    """A tensor. A real tensor becomes a placeholder of the graph when it is first used there."""
+
+    __slots__ = ("attributes", "cls", "fake", "is_static", "node", "obj")
+
+    def __init__(
+        self,
+        fake: torch.Tensor,
+        node: fx.Node | None,
+        source: Source | None = None,
+        obj: torch.Tensor | None = None,
+        cls: type = torch.Tensor,
+        is_static: bool = False,
+    ) -> None:
+        self.source = source
+        self.fake = fake
+        self.node = node
+        self.obj = obj
+        self.cls = cls
+        self.is_static = is_static
+        self.attributes: dict[str, Value] | None = None
+
+    def python_type(self, tracer: Tracer) -> type:
+        return self.cls
+
+    def key(self, tracer: Tracer) -> Any:
+        return self.obj if self.obj is not None else self
+
+    def describe(self, tracer: Tracer) -> str:
+        return f"a tensor of shape {tuple(self.fake.shape)}" + (f" ({self.source})" if self.source else "")
+
+    def truth(self, tracer: Tracer) -> bool:
+        known = tracer.recorder.known_number(self.fake)
+        if known is not None:
+            return bool(known)
+        raise unsupported(
+            "data-dependent-jump",
+            f"a branch on the data of {self.describe(tracer)}",
+            "use torch.where, or move the decision out of the compiled function",
+        )
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if self.attributes is not None and name in self.attributes:
+            return self.attributes[name]
+        if name in FACTS:
+            return tracer.wrap_result(getattr(self.fake, name), f"tensor.{name}")
+        if name in _TENSOR_ATTRIBUTES:
+            return tracer.record_function(getattr, [self, ConstantValue(name)], {})
+        if name == "__class__":
+            return tracer.known(self.cls)
+        if name == "grad":
+            return self._grad(tracer)
+        if name == "grad_fn" and not self.fake.requires_grad:
+            return ConstantValue(None)
+        if hasattr(torch.Tensor, name):
+            return self._method(tracer, name)
+        return self._extra(tracer, name)
+
+    def _grad(self, tracer: Tracer) -> Value:
+        if self.obj is None or self.source is None:
+            raise unsupported("attribute", "`.grad` of a tensor made inside the graph")
+        return tracer.wrap(self.obj.grad, AttrSource(self.source, "grad"))
+
+    def _method(self, tracer: Tracer, name: str) -> Value:
+        in_class = lookup_in_class(self.cls, name)
+        if (
+            isinstance(in_class, FunctionType)
+            and self.cls is not torch.nn.Parameter
+            and in_class is not (lookup_in_class(torch.Tensor, name))
+        ):
+            raise unsupported("tensor-subclass", f"method {name!r} of the tensor class {self.cls.__name__}")
+        if isinstance(in_class, property) or not callable(getattr(torch.Tensor, name)):
+            raise unsupported("attribute", f"attribute {name!r} of {self.describe(tracer)}")
+        return TensorMethodValue(self, name)
+
+    def _extra(self, tracer: Tracer, name: str) -> Value:
+        """An attribute that the program put on the tensor."""
+        if self.obj is not None and self.source is not None and hasattr(self.obj, name):
+            return tracer.wrap(getattr(self.obj, name), AttrSource(self.source, name))
+        if self.obj is not None and self.source is not None:
+            tracer.guard_no_attribute(self.source, name)
+        raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if name in ("data", "grad", "requires_grad") or hasattr(torch.Tensor, name):
+            raise unsupported("attribute-write", f"writing `.{name}` of a tensor")
+        if self.attributes is None:
+            self.attributes = {}
+        self.attributes[name] = value
+        tracer.mutations.attribute(self, name)
+
+    def call_method(self, tracer: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tracer.call(self.get_attr(tracer, name), args, kwargs)
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        return tracer.record_method("__getitem__", [self, key], {})
+
+    def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        tracer.record_method("__setitem__", [self, key, value], {})
+
+    def length(self, tracer: Tracer) -> int:
+        if not self.fake.dim():
+            raise tracer.raised(TypeError, "len() of a 0-d tensor")
+        return self.fake.shape[0]
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        if not self.fake.dim():
+            raise tracer.raised(TypeError, "iteration over a 0-d tensor")
+        return tracer.iterate(tracer.record_method("unbind", [self], {}))
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        made = exits.graph_output(self)
+        if self.attributes:
+            exits.remember(self, made)
+            for name, value in self.attributes.items():
+                exits.set_attr(made, name, value)
+        return made
+
+
+class TensorMethodValue(Value):
+    """A bound method of a tensor."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: TensorValue, name: str) -> None:
+        self.source = None
+        self.owner = owner
+        self.name = name
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type(torch.zeros)
+
+    def describe(self, tracer: Tracer) -> str:
+        return f"the method Tensor.{self.name}"
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tracer.call_tensor_method(self.owner, self.name, args, kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__name__":
+            return ConstantValue(self.name)
+        return super().get_attr(tracer, name)

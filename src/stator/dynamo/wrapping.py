@@ -1,0 +1,310 @@
+"""Real Python objects -> Values, by a registry keyed on the object's type. Wrapping lays the guards that the value needs
+to be what it claims; what is inside is wrapped only when touched."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from stator.base.registry import Registry
+from stator.graph.fake import FakeTensor
+
+from .guard import GuardKind
+from .source import AttrSource, ItemSource, Source
+from .values.base import Lazy, Value, unsupported
+from .values.classes import ClassValue
+from .values.constants import ConstantValue, SourcedConstant
+from .values.containers import DequeValue, ListValue, SetValue, TupleValue
+from .values.exceptions import ExceptionValue
+from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
+from .values.mappings import DictValue
+from .values.modules import ModuleValue, PythonModuleValue
+from .values.objects import ObjectValue
+from .values.slices import RangeValue, SliceValue
+from .values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+Wrapper = Callable[["Tracer", Any, "Source | None"], Value]
+wrappers: Registry[type, Wrapper] = Registry("type")
+_chosen: dict[type, Wrapper] = {}
+
+CONSTANT_TYPES: frozenset[type] = frozenset(
+    {
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        bool,
+        type(None),
+        type(...),
+        type(NotImplemented),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.qscheme,
+        types.CodeType,
+        torch.finfo,
+        torch.iinfo,
+    }
+)
+
+
+def wraps(*kinds: type) -> Callable[[Wrapper], Wrapper]:
+    """Decorator: how instances of these types (and of subclasses without a wrapper of their own) are wrapped."""
+    return wrappers.register(*kinds)
+
+
+def wrapper_of(kind: type) -> Wrapper:
+    found = _chosen.get(kind)
+    if found is None:
+        found = next(wrappers[base] for base in kind.__mro__ if base in wrappers)
+        _chosen[kind] = found
+    return found
+
+
+def is_constant_object(obj: Any) -> bool:
+    """Whether an EQUALS guard can hold this object (tuples of constants included)."""
+    kind = type(obj)
+    return (
+        kind in CONSTANT_TYPES
+        or isinstance(obj, enum.Enum)
+        or (kind in (tuple, frozenset) and all(map(is_constant_object, obj)))
+    )
+
+
+def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    return ConstantValue(obj) if source is None else SourcedConstant(obj, source, tracer)
+
+
+for _kind in CONSTANT_TYPES:
+    wrappers.add(_kind, _constant)
+wrappers.add(enum.Enum, _constant)
+
+
+def _guard_type(tracer: Tracer, obj: Any, source: Source | None) -> None:
+    if source is None:
+        raise unsupported("unguardable", f"a {type(obj).__name__} that cannot be reached from the frame")
+    tracer.guard(source, GuardKind.TYPE, type(obj))
+
+
+def _guard_identity(tracer: Tracer, obj: Any, source: Source | None) -> None:
+    if source is not None:
+        tracer.guard(source, GuardKind.IS, obj)
+
+
+# ---- tensors ----
+
+
+@wraps(torch.Tensor)
+def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
+    if isinstance(obj, FakeTensor):
+        raise unsupported("nested-trace", "a fake tensor as input")
+    if type(obj) not in (torch.Tensor, nn.Parameter, nn.Buffer):
+        raise unsupported("tensor-subclass", f"the tensor class {type(obj).__module__}.{type(obj).__qualname__}")
+    if source is None:
+        raise unsupported("unguardable", "a tensor that cannot be reached from the frame")
+    tracer.guard_tensor(source, obj)
+    return tracer.recorder.wrap_input(
+        TensorValue(tracer.recorder.mode.from_real(obj), None, source, obj, type(obj), isinstance(obj, nn.Parameter))
+    )
+
+
+# ---- functions and classes ----
+
+
+@wraps(types.FunctionType)
+def _function(tracer: Tracer, obj: types.FunctionType, source: Source | None) -> Value:
+    fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or tracer.is_fixed(source)
+    if fixed:
+        _guard_identity(tracer, obj, source)
+    else:
+        tracer.guard(source, GuardKind.CODE, obj.__code__)  # type: ignore[arg-type]
+    return FunctionValue(obj, source, obj.__code__, tracer.scope_of(obj.__globals__, source), fixed)
+
+
+@wraps(types.MethodType)
+def _method(tracer: Tracer, obj: types.MethodType, source: Source | None) -> Value:
+    if source is None:
+        return BoundMethodValue(tracer.known(obj.__func__), tracer.known(obj.__self__))
+    tracer.guard(source, GuardKind.TYPE, type(obj))
+    function = tracer.wrap(obj.__func__, AttrSource(source, "__func__"))
+    return BoundMethodValue(function, tracer.wrap(obj.__self__, AttrSource(source, "__self__")), source)
+
+
+@wraps(
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodWrapperType,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch._ops._OpNamespace,
+    torch.jit.ScriptFunction,
+    type(torch.ops),
+    property,
+    staticmethod,
+    classmethod,
+)
+def _builtin(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    owner = getattr(obj, "__self__", None)
+    if isinstance(obj, types.BuiltinFunctionType) and owner is not None and not isinstance(owner, types.ModuleType):
+        return _bound_builtin(tracer, obj, owner, source)
+    _guard_identity(tracer, obj, source)
+    return BuiltinValue(obj, source)
+
+
+def _bound_builtin(tracer: Tracer, obj: Any, owner: Any, source: Source | None) -> Value:
+    """A bound C method that was stored somewhere, e.g. `append = items.append`."""
+    if isinstance(owner, type) or is_constant_object(owner) or type(owner).__module__.startswith("torch"):
+        _guard_identity(tracer, obj, source)
+        return BuiltinValue(obj, source)
+    if source is None:
+        raise unsupported("unguardable", f"the bound method {obj!r}")
+    tracer.guard(source, GuardKind.TYPE, type(obj))
+    return tracer.get_attr(tracer.wrap(owner, AttrSource(source, "__self__")), obj.__name__)
+
+
+@wraps(type)
+def _class(tracer: Tracer, obj: type, source: Source | None) -> Value:
+    _guard_identity(tracer, obj, source)
+    return ClassValue(obj, source)
+
+
+@wraps(types.ModuleType)
+def _module(tracer: Tracer, obj: types.ModuleType, source: Source | None) -> Value:
+    _guard_identity(tracer, obj, source)
+    return PythonModuleValue(obj, source)
+
+
+# ---- containers ----
+
+
+@wraps(list)
+def _list(tracer: Tracer, obj: list[Any], source: Source | None) -> Value:
+    _guard_type(tracer, obj, source)
+    tracer.guard(source, GuardKind.LENGTH, list.__len__(obj))  # type: ignore[arg-type]
+    items: list[Value] = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(list.__iter__(obj))]  # type: ignore[arg-type]
+    return ListValue(items, source, type(obj), obj)
+
+
+@wraps(deque)
+def _deque(tracer: Tracer, obj: deque[Any], source: Source | None) -> Value:
+    _guard_type(tracer, obj, source)
+    tracer.guard(source, GuardKind.LENGTH, len(obj))  # type: ignore[arg-type]
+    items: list[Value] = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(obj)]  # type: ignore[arg-type]
+    return DequeValue(items, source, type(obj), obj, obj.maxlen)
+
+
+@wraps(tuple)
+def _tuple(tracer: Tracer, obj: tuple[Any, ...], source: Source | None) -> Value:
+    if source is None:
+        return TupleValue([tracer.known(item) for item in obj], None, type(obj))
+    tracer.guard(source, GuardKind.TYPE, type(obj))
+    tracer.guard(source, GuardKind.LENGTH, tuple.__len__(obj))
+    items: list[Value] = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(tuple.__iter__(obj))]
+    return TupleValue(items, source, type(obj), obj)
+
+
+@wraps(dict)
+def _dict(tracer: Tracer, obj: dict[Any, Any], source: Source | None) -> Value:
+    _guard_type(tracer, obj, source)
+    factory = None
+    if isinstance(obj, defaultdict):
+        factory = tracer.wrap(obj.default_factory, AttrSource(source, "default_factory"))  # type: ignore[arg-type]
+    return DictValue({}, source, type(obj), obj, factory)
+
+
+wrappers.add(OrderedDict, _dict)
+wrappers.add(defaultdict, _dict)
+
+
+@wraps(types.MappingProxyType)
+def _mapping_proxy(tracer: Tracer, obj: types.MappingProxyType[Any, Any], source: Source | None) -> Value:
+    raise unsupported("mapping-proxy", "a read-only view of a dictionary")
+
+
+@wraps(set, frozenset)
+def _set(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    if not all(is_constant_object(item) or isinstance(item, (type, types.FunctionType)) for item in obj):
+        raise unsupported("set-members", "a set whose members are not constants")
+    members = {item: tracer.known(item) for item in obj}
+    if source is None:
+        if type(obj) is not frozenset:
+            raise unsupported("unguardable", "a set that cannot be reached from the frame")
+        return SetValue(members, None, frozenset)
+    tracer.guard(source, GuardKind.TYPE, type(obj))
+    tracer.guard(source, GuardKind.PREDICATE, _SameMembers(frozenset(obj)))
+    return SetValue(members, source, type(obj), obj)
+
+
+class _SameMembers:
+    """Guard predicate: a set has exactly these members."""
+
+    def __init__(self, members: frozenset[Any]) -> None:
+        self.members = members
+
+    def __call__(self, now: Any) -> bool:
+        return now == self.members
+
+    def __repr__(self) -> str:
+        return f"members == {set(self.members)!r}"
+
+
+@wraps(slice)
+def _slice(tracer: Tracer, obj: slice, source: Source | None) -> Value:
+    if source is not None:
+        tracer.guard(source, GuardKind.TYPE, slice)
+        return SliceValue(*(tracer.wrap(getattr(obj, at), AttrSource(source, at)) for at in ("start", "stop", "step")))
+    return SliceValue(*(tracer.known(part) for part in (obj.start, obj.stop, obj.step)))
+
+
+@wraps(range)
+def _range(tracer: Tracer, obj: range, source: Source | None) -> Value:
+    if source is not None:
+        tracer.guard(source, GuardKind.TYPE, range)
+        for part in ("start", "stop", "step"):
+            tracer.guard(AttrSource(source, part), GuardKind.EQUALS, getattr(obj, part))
+    return RangeValue(obj)
+
+
+# ---- objects ----
+
+
+@wraps(nn.Module)
+def _nn_module(tracer: Tracer, obj: nn.Module, source: Source | None) -> Value:
+    if isinstance(obj, torch.jit.ScriptModule):
+        raise unsupported("script-module", "a torch.jit.ScriptModule")
+    _guard_type(tracer, obj, source)
+    return ModuleValue(type(obj), obj, source)
+
+
+@wraps(BaseException)
+def _exception(tracer: Tracer, obj: BaseException, source: Source | None) -> Value:
+    if source is None:
+        return ExceptionValue(type(obj), [tracer.known(arg) for arg in obj.args])
+    _guard_type(tracer, obj, source)
+    args = tracer.wrap(obj.args, AttrSource(source, "args"))
+    return ExceptionValue(type(obj), list(tracer.iterate(args)), source)
+
+
+@wraps(object)
+def _object(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    if tracer.is_immutable(obj):
+        _guard_identity(tracer, obj, source)
+        return BuiltinValue(obj, source) if callable(obj) else ConstantValue(obj)
+    _guard_type(tracer, obj, source)
+    return ObjectValue(type(obj), obj, source)
