@@ -2,7 +2,10 @@
 
 from . import creation, indexing, library, normalization, pointwise, pooling, reductions, views
 from .graph import lower
+from .printer import print_lowered
+from .printer import print_lowered
 from .registry import can_lower, lowerings
+from .verifier import verify_lowered
 
 __all__ = [
     "can_lower",
@@ -14,6 +17,9 @@ __all__ = [
     "normalization",
     "pointwise",
     "pooling",
+    "print_lowered",
+    "print_lowered",
     "reductions",
+    "verify_lowered",
     "views",
 ]
