@@ -2,6 +2,6 @@
 
 from .eager import keep_all, run_eagerly
 from .grad import needs_grad
-from .inference import compile_inference
+from .inference import CompileGraph, Keep, compile_inference
 
-__all__ = ["compile_inference", "keep_all", "needs_grad", "run_eagerly"]
+__all__ = ["CompileGraph", "Keep", "compile_inference", "keep_all", "needs_grad", "run_eagerly"]

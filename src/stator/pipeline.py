@@ -1,0 +1,107 @@
+"""Every stage by name, top to bottom: what a captured graph goes through until it is a fast callable.
+
+The only file that knows all floors. It holds the order of stages and what they hand over, never the work of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator import aot
+from stator.base import counters, dumps, logs
+from stator.base.config import Options
+from stator.graph import verifier as graph_verifier
+from stator.inductor.buffers import Lowered
+from stator.inductor.codegen import cpp, host
+from stator.inductor.lower import can_lower, lower, print_lowered
+from stator.inductor.program import plan, print_program
+from stator.inductor.program import verify as verify_program
+from stator.inductor.program.steps import KernelSource, Program
+from stator.inductor.schedule import schedule
+from stator.inductor.schedule.groups import Group, Schedule
+from stator.inductor.schedule.printer import print_schedule
+from stator.inductor.schedule.verifier import verify_schedule
+from stator.runtime.build import build_kernels
+
+Compiled = Callable[..., Sequence[Any]]
+
+
+def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+    """Trace to a functional ATen graph and run that operator by operator: everything but code generation."""
+    return _ahead_of_time(gm, example_inputs, aot.run_eagerly, keep=aot.keep_all)
+
+
+def inductor_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: Options | None = None) -> Compiled:
+    """Compile a captured graph to fused kernels.
+
+    Raises StatorError (Unsupported, CompileError, MissingToolchain) for what cannot be compiled; the caller then runs
+    the program eagerly and says so.
+    """
+    compile_with = partial(compile_graph, options=options or Options())
+    return _ahead_of_time(gm, example_inputs, compile_with, keep=can_lower)
+
+
+def _ahead_of_time(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compile_functional: aot.CompileGraph, *, keep: aot.Keep
+) -> Compiled:
+    if aot.needs_grad(gm, example_inputs):
+        logs.warn_once(
+            "pipeline:needs-grad",
+            "stator: a compiled graph needs gradients, which are not compiled yet; it runs eagerly. "
+            "For inference call it under torch.no_grad().",
+        )
+        return gm.forward
+    return aot.compile_inference(gm, example_inputs, compile_functional, keep=keep)
+
+
+def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options) -> Compiled:
+    """A functional graph of ATen operators to a callable of its tensors that returns a tuple."""
+    if options.verify:
+        graph_verifier.verify(gm)
+    with counters.timed("lower"):
+        lowered = lower(gm)
+    dumps.write("30_loops.txt", lambda: print_lowered(lowered))
+    with counters.timed("schedule"):
+        scheduled = schedule(lowered, options)
+    _show_schedule(scheduled)
+    if options.verify:
+        verify_schedule(scheduled, lowered)
+    with counters.timed("codegen"):
+        kernels = _print_kernels(scheduled, lowered, options)
+        program = plan(lowered, scheduled, kernels)
+    dumps.write("50_program.txt", lambda: print_program(program))
+    if options.verify:
+        verify_program(program)
+    return _load(program, options)
+
+
+def _show_schedule(scheduled: Schedule) -> None:
+    dumps.write("40_schedule.txt", lambda: print_schedule(scheduled))
+    if logs.enabled("schedule"):
+        logs.log("schedule", "%s", print_schedule(scheduled))
+
+
+def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> dict[str, KernelSource]:
+    groups = [step for step in scheduled.steps if isinstance(step, Group)]
+    return {group.name: cpp.print_kernel(group, lowered.buffers, options) for group in groups}
+
+
+def _load(program: Program, options: Options) -> Compiled:
+    kernels = list(program.kernels.values())
+    source = host.print_host(program)
+    dumps.write("60_code.cpp", lambda: "\n".join(kernel.source for kernel in kernels))
+    dumps.write("60_code.py", source.text)
+    if logs.enabled("code"):
+        logs.log("code", "%s\n%s", "\n".join(kernel.source for kernel in kernels), source.text)
+    with counters.timed("build"):
+        addresses = build_kernels(kernels, options.threads)
+    counters.count("kernels", len(kernels))
+    return host.load(source, program, addresses)
+
+
+__all__ = ["aot_eager_backend", "compile_graph", "inductor_backend"]
