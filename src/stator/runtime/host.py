@@ -22,13 +22,8 @@ _FUNCTIONS = torch._C._VariableFunctions
 # Operators whose torch function takes the same arguments in the same order as the schema. Called directly they skip the
 # generic argument handling of an OpOverload, about 0.5 us a call.
 DIRECT = {
-    "aten.mm.default": "mm",
-    "aten.bmm.default": "bmm",
-    "aten.addmm.default": "addmm",
-    "aten.baddbmm.default": "baddbmm",
-    "aten.mv.default": "mv",
-    "aten.addmv.default": "addmv",
-    "aten.dot.default": "dot",
+    **{f"aten.{name}.{kind}": name for name in ("mm", "bmm", "addmm", "baddbmm") for kind in ("default", "out")},
+    **{f"aten.{name}.{kind}": name for name in ("mv", "addmv", "dot") for kind in ("default", "out")},
     "aten.convolution.default": "convolution",
     "aten.mkldnn_convolution.default": "mkldnn_convolution",
 }
