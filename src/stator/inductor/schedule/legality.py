@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stator.shapes.expr import Expr, ExprLike, Symbol
+from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol
 
 from .accesses import Facts
 from .space import Loop, Member, Names, Overlay, Space, in_order, overlay, placed, split_loops, strides
@@ -67,10 +67,14 @@ def fuse(first: Candidate, second: Candidate, sizes: dict[str, int], names: Name
     members_second = _moved(second.members, replace_second)
     if not _flows_in_place(first, second, members_first, members_second, space, flow):
         return None
+    members = members_first + members_second
+    facts = first.facts + second.facts
+    if not _positions_hold(members, facts, space):
+        return None
     paired = 1
     for loop, _ in laid.pairs:
         paired *= loop.size
-    return Fusion(space, members_first + members_second, first.facts + second.facts, frozenset(flow), paired)
+    return Fusion(space, members, facts, frozenset(flow), paired)
 
 
 def _memory_allows(first: Candidate, second: Candidate) -> bool:
@@ -242,3 +246,26 @@ def _injective(index: Expr, space: Space, inner: set[Symbol]) -> bool:
     """A value made per iteration must be stored per iteration, apart from the inner loops of a row's value."""
     missing = [loop for loop in space.outer if loop.size > 1 and loop.symbol not in index.symbols]
     return not missing
+
+
+def _positions_hold(members: list[Member], all_facts: list[Facts], space: Space) -> bool:
+    """argmax and argmin count positions in the order of their own loops, which must be the order of the inner loops."""
+    if not any(facts.positions for facts in all_facts):
+        return True
+    expected = _flat([(loop.symbol, loop.size) for loop in space.inner])
+    for member, facts in zip(members, all_facts, strict=True):
+        if facts.positions:
+            body = member.node.body
+            own = _flat(
+                [(member.where[s], size) for s, size in zip(body.reduction_vars, body.reduction_ranges, strict=True)]
+            )
+            if own is not expected:
+                return False
+    return True
+
+
+def _flat(loops: list[tuple[ExprLike, int]]) -> Expr:
+    total: Expr = ZERO
+    for where, size in loops:
+        total = total * size + where
+    return total

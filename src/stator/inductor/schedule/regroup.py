@@ -54,8 +54,6 @@ def _in_memory_order(candidate: Candidate) -> Space:
                 walk = strides(placed(access.index, member, ranges), space.loops)
                 if walk is not None and len(walk) > len(best):
                     best = walk
-    if len(best) < len(space.loops) and any(facts.positions for facts in candidate.facts):
-        return space
     rank = {loop.symbol: step for step, loop in best}
     keep_inner = any(facts.positions for facts in candidate.facts)  # argmax counts positions in the order of its loops
 

@@ -77,7 +77,7 @@ class _Scheduler:
         for at, step in enumerate(alive):
             if isinstance(step.content, Extern):
                 steps.append(step.content)
-            else:
+            elif used_outside[step]:  # else nobody wants it
                 internal = frozenset(step.content.writes - used_outside[step])
                 steps.append(make_group(f"kernel{at}", step.content, internal))
         return Schedule(tuple(steps))

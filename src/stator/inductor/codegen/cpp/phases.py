@@ -64,15 +64,14 @@ def plan_phases(kernel: Kernel) -> Plan:
             if not value.loops & inner:
                 outside.add(position)
                 continue
-            if position in first:
-                if room and (position in kept or _cost(kernel, position, kept) > _RECOMPUTE_COST):
-                    phase.fetches.add(position)
-                    needed.add(position)
-                    if position not in kept:
-                        kept.add(position)
-                        phases[first[position]].keeps.append(position)
-                    continue
             needed.add(position)
+            again = position in first and room and value.name != "indirect"
+            if again and (position in kept or _cost(kernel, position, kept) > _RECOMPUTE_COST):
+                phase.fetches.add(position)
+                if position not in kept:
+                    kept.add(position)
+                    phases[first[position]].keeps.append(position)
+                continue
             pending += kernel.operands(value.args)
         for position in needed:
             if position not in phase.fetches:
