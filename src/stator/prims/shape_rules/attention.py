@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import permuted_strides
+from stator.prims.layout import permuted_strides, preserved_strides
 from stator.prims.record import TensorMeta, shape_rule
 
 from .operands import fresh, overloads
@@ -26,12 +26,12 @@ def flash_attention_for_cpu(
     attn_mask: Any = None,
     scale: float | None = None,
 ) -> tuple[TensorMeta, TensorMeta]:
-    """The kernel works on (batch, sequence, heads, width) and returns it transposed, hence the strides."""
+    """The output is laid out like the query; the statistics as (batch, sequence, heads), transposed."""
     batch, heads, length = tuple(query.shape)[:3]
     shape = (batch, heads, length, value.shape[3])
     statistics = torch.float64 if query.dtype is torch.float64 else torch.float32
     return (
-        fresh(shape, query, stride=permuted_strides(shape, (3, 1, 2, 0))),
+        fresh(shape, query, stride=preserved_strides(shape, query.stride())),
         fresh((batch, heads, length), query, statistics, permuted_strides((batch, heads, length), (1, 2, 0))),
     )
 
