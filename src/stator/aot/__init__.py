@@ -1,7 +1,9 @@
 """FX graphs of torch calls to functional ATen graphs, and the wrapper that replays mutation and aliasing."""
 
+from stator.graph.recording import Keep
+
 from .eager import keep_all, run_eagerly
 from .grad import needs_grad
-from .inference import CompileGraph, Keep, compile_inference
+from .inference import CompileGraph, compile_inference
 
 __all__ = ["CompileGraph", "Keep", "compile_inference", "keep_all", "needs_grad", "run_eagerly"]
