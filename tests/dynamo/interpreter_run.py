@@ -1,5 +1,7 @@
-"""Builds the C extension with the interpreter that runs this file and runs the test functions of the given files, without
-torch, setuptools or pytest. Usage: python interpreter_run.py SOURCE_FOLDER TEST_FILE..."""
+"""Builds the C extension with the interpreter that runs this file and runs the test functions of the given files.
+
+Needs no torch, setuptools or pytest. Usage: python interpreter_run.py SOURCE_FOLDER TEST_FILE...
+"""
 
 import importlib.util
 import subprocess

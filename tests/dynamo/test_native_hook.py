@@ -28,7 +28,7 @@ class Options:
 
 
 class Policy:
-    """A hook callback: `replacements` maps a function's name to the code that shall run instead; others are left alone."""
+    """A hook callback: `replacements` maps a function's name to the code that runs instead; others are left alone."""
 
     def __init__(self, guard=True, **replacements):
         self.guard, self.replacements, self.asked, self.compiled = guard, replacements, [], []
@@ -185,10 +185,8 @@ def test_arguments_and_results_are_given_back():
 
     def work():
         for i in range(200):
-            try:
-                use(thing, i % 10)
-            except ValueError:
-                pass
+            with contextlib.suppress(ValueError):
+                use(thing, i % 10)  # noqa: F821
 
     call_with_hook(policy, work)
     gc.collect()

@@ -145,7 +145,8 @@ class _Miss:
         )
         counters.count("dynamo.recompile_limit")
         logs.log("recompiles", "%s", text)
-        logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
+        if any(version.code is not None for version in cache.versions):  # else nothing is lost
+            logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
 
 
 class _DropDead:
@@ -170,7 +171,8 @@ def _check_compatible(code: CodeType, original: CodeType) -> None:
     """Code that takes the place of another must bind the same: the frame hook swaps it into a frame as it stands."""
     for name in SHAPE_OF_CODE:
         if getattr(code, name) != getattr(original, name):
-            raise VerificationError(f"compiled code has {name} {getattr(code, name)}, not {getattr(original, name)}")
+            was, now = getattr(original, name), getattr(code, name)
+            raise VerificationError(f"compiled code has {name} {now}, not {was}")
     count = bound_count(original)
     if (code.co_flags ^ original.co_flags) & SHAPE_OF_FLAGS or code.co_varnames[:count] != original.co_varnames[:count]:
         raise VerificationError(f"compiled code has other parameters: {code.co_varnames[:count]}")

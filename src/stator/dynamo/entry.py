@@ -18,7 +18,14 @@ from .native_status import native as _native
 from .native_status import warn_if_missing
 
 __all__ = [
-    *("CompileFrame", "CompiledFrame", "cache_of", "is_entry", "make_entry", "make_hook_callback", "original", "reset"),
+    "CompileFrame",
+    "CompiledFrame",
+    "cache_of",
+    "is_entry",
+    "make_entry",
+    "make_hook_callback",
+    "original",
+    "reset",
 ]
 
 

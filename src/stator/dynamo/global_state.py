@@ -1,7 +1,7 @@
 """Reads torch's thread-wide and process-wide state, and tells the C extension how to read it in a few ns.
 
-The C side reads through functions that libtorch exports; before they are trusted, an experiment changes each part of the
-state and looks whether the reading follows. Without them state guards compare in Python.
+The C side reads through functions that libtorch exports; before they are trusted, an experiment changes each part of
+the state and looks whether the reading follows. Without them state guards compare in Python.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def is_ordinary(state: GlobalState) -> bool:
 
 @functools.cache
 def install_probes() -> bool:
-    """Let the C extension read the state directly. False when this torch does not allow it; then Python predicates do."""
+    """Let the C extension read the state directly. False when this torch does not allow it."""
     addresses = _addresses()
     if _native is None or addresses is None:
         counters.count("global_state.no_probes")

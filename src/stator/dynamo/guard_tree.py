@@ -7,6 +7,7 @@ that this file works without torch. Nothing here evaluates a guard: that is csrc
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FunctionType
@@ -63,7 +64,7 @@ class Builder:
 
 Accessor = Callable[[Builder, Any], int]
 Checker = Callable[[Builder, Guard], None]
-accessors: Registry[type[Source], Accessor] = Registry("source accessor")
+accessors: Registry[type, Accessor] = Registry("source accessor")
 checkers: Registry[GuardKind, Checker] = Registry("guard kind")
 describers: Registry[GuardKind, Callable[[Guard, object], str]] = Registry("description of a guard kind")
 
@@ -192,10 +193,11 @@ def register_plain_type(type_: type) -> None:
 
 def is_plain(value: object) -> bool:
     """Can EQUALS compare this without running user code?"""
-    if type(value) in (tuple, slice):
-        parts = value if isinstance(value, tuple) else (value.start, value.stop, value.step)  # type: ignore[attr-defined]
-        return all(map(is_plain, parts))
-    return type(value) in PLAIN_TYPES or isinstance(value, enum.Enum)
+    if type(value) is tuple:
+        return all(map(is_plain, value))
+    if type(value) is slice:
+        return is_plain((value.start, value.stop, value.step))
+    return type(value) in PLAIN_TYPES or issubclass(type(value), enum.Enum)
 
 
 @checkers.register(GuardKind.IS)
@@ -287,11 +289,11 @@ def brief(value: object) -> str:
     if type(value) in PLAIN_TYPES or (type(value) is tuple and is_plain(value)):
         text = repr(value)
         return text if len(text) <= 80 else text[:77] + "..."
-    if isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}"
-    if isinstance(value, FunctionType):
+    if issubclass(type(value), type):
+        return f"{value.__module__}.{value.__qualname__}"  # type: ignore[attr-defined]
+    if type(value) is FunctionType:
         return f"function {value.__qualname__}"
-    if isinstance(value, CodeType):
+    if type(value) is CodeType:
         return f'code of {value.co_name}, File "{value.co_filename}", line {value.co_firstlineno}'
     return f"{type(value).__name__} object"
 
@@ -321,15 +323,18 @@ def _describe_type(guard: Guard, found: object) -> str:
 
 @describers.register(GuardKind.LENGTH)
 def _describe_length(guard: Guard, found: object) -> str:
-    length = len(found) if isinstance(found, (list, tuple, dict, set, frozenset, str)) else "that of " + brief(found)
-    return f"length {guard.expected} became {length}"
+    for type_ in (list, tuple, dict, set, frozenset, str, deque):
+        if issubclass(type(found), type_):
+            return f"length {guard.expected} became {type_.__len__(found)}"  # type: ignore[arg-type]
+    return f"something of length {guard.expected} became {brief(found)}"
 
 
 @describers.register(GuardKind.DICT_KEYS)
 def _describe_keys(guard: Guard, found: object) -> str:
-    if not isinstance(found, dict):
+    if not issubclass(type(found), dict):
         return f"a dict became {brief(found)}"
-    old, new = list(guard.expected), list(dict.keys(found))
+    old: list[object] = list(guard.expected)
+    new: list[object] = list(dict.keys(found))  # type: ignore[arg-type]
     added = [brief(key) for key in new if not any(key is k or (is_plain(key) and key == k) for k in old)]
     gone = [brief(key) for key in old if not any(key is k or (is_plain(key) and key == k) for k in new)]
     changes = ([f"gained {', '.join(added)}"] if added else []) + ([f"lost {', '.join(gone)}"] if gone else [])
@@ -348,7 +353,7 @@ def _describe_not_in(guard: Guard, found: object) -> str:
 
 @describers.register(GuardKind.CODE)
 def _describe_code(guard: Guard, found: object) -> str:
-    new = brief(found.__code__) if isinstance(found, FunctionType) else brief(found)
+    new = brief(found.__code__) if type(found) is FunctionType else brief(found)
     return f"{guard.expected!r} became {new}"
 
 

@@ -1,4 +1,4 @@
-"""Whether the C extension is there. Without it stator says so once and programs run eagerly; no more is decided here."""
+"""Whether the C extension is there. Without it stator says so once and programs run eagerly."""
 
 from __future__ import annotations
 
