@@ -387,7 +387,7 @@ class Mod(_Quotient):
 
 
 class _Extremum(Atom):
-    """What Min and Max share: at least two expressions, none a constant multiple apart that is known to be redundant."""
+    """What Min and Max share: at least two different expressions."""
 
     __slots__ = ("args",)
     args: tuple[Expr, ...]
@@ -625,7 +625,7 @@ def _common_factor(expr: Expr, bottom: int) -> int:
 
 
 def _divide_terms(expr: Expr, divisor: int) -> tuple[Expr, Expr]:
-    """(q, r) with expr == divisor*q + r, where q has all terms whose coefficients divide, and a reduced constant in r."""
+    """(q, r) with expr == divisor*q + r, with all divisible terms in q."""
     exact: list[tuple[Monomial, int]] = []
     rest: list[tuple[Monomial, int]] = []
     for monomial, value in expr._terms:

@@ -42,7 +42,7 @@ class _Grid:
                 self._store(op, late)
                 self.values.append(None)
                 continue
-            value = self._evaluate(op)
+            value = self._load(op, late) if op.name == "load" else self._evaluate(op)
             if op.name == "indirect":
                 self.points[Symbol(f"indirect{position}")] = value
             self.values.append(value)
@@ -58,9 +58,12 @@ class _Grid:
         value = self.body.indices[arg.position].evaluate(self.points)  # type: ignore[arg-type]
         return value if isinstance(value, torch.Tensor) else torch.tensor(value)
 
-    def _load(self, op: Op) -> torch.Tensor:
+    def _load(self, op: Op, late: bool) -> torch.Tensor:
         buffer, index, mask, other = op.args
         memory = self.memory[buffer]  # type: ignore[index]
+        grid = self.sizes[: self.outer] if late else self.sizes
+        if 0 in grid:  # never runs, so it must not read
+            return memory.new_empty([*grid, *([1] * (len(self.sizes) - len(grid)))])
         at = self._index_at(index)
         if mask is None:
             return memory[_checked(at, memory.numel(), buffer)]

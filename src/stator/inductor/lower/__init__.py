@@ -3,7 +3,6 @@
 from . import creation, indexing, library, normalization, pointwise, pooling, reductions, views
 from .graph import lower
 from .printer import print_lowered
-from .printer import print_lowered
 from .registry import can_lower, lowerings
 from .verifier import verify_lowered
 
@@ -17,7 +16,6 @@ __all__ = [
     "normalization",
     "pointwise",
     "pooling",
-    "print_lowered",
     "print_lowered",
     "reductions",
     "verify_lowered",

@@ -207,6 +207,7 @@ class Builder:
         )
         outer = [dim for dim in order if dim not in reduced]
         inner = [dim for dim in order if dim in reduced]
+        inner_sizes = tuple(shape[dim] for dim in inner) or (1,)  # one element, if there is nothing to reduce over
         strides = _dense_in_order(kept_shape, outer)
         device = operands[0].device
         targets = [self.new_buffer(kept_shape, strides, dtype, device) for dtype in dtypes]
@@ -227,8 +228,8 @@ class Builder:
             body,
             _LOOP_SYMBOLS[: len(outer)],
             tuple(shape[dim] for dim in outer),
-            _REDUCTION_SYMBOLS[: len(inner)],
-            tuple(shape[dim] for dim in inner),
+            _REDUCTION_SYMBOLS[: len(inner_sizes)],
+            inner_sizes,
         )
         names = tuple(target.source.buffer for target in targets)  # type: ignore[union-attr]
         self.emit(names, frozen, frozenset().union(*[operand.work for operand in operands]))

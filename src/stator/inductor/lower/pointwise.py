@@ -129,7 +129,11 @@ for _name in ("and", "or", "xor"):
     )
 for _name, _operation in (("left", "lshift"), ("right", "rshift")):
     _register(
-        f"bitwise_{_name}_shift.Tensor bitwise_{_name}_shift.Tensor_Scalar", _named(_operation), Kind.DEFAULT, False
+        f"bitwise_{_name}_shift.Tensor bitwise_{_name}_shift.Tensor_Scalar "
+        f"__{_operation}__.Tensor __{_operation}__.Scalar",
+        _named(_operation),
+        Kind.DEFAULT,
+        False,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, Loops, View
+from stator.inductor.buffers import Buffer, Extern, Layout, Loops, Lowered, View
 from stator.inductor.loops.printer import dtype_name, print_body
 
 

@@ -1,0 +1,172 @@
+"""Scalar elementwise lowerings against eager: values, dtypes, broadcasting, layouts, special values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowering_oracle import assert_lowers, loop_nodes
+
+SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.5, 1e-30, -1e30, math.inf, -math.inf, math.nan])
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+UNARY = [
+    torch.neg, torch.abs, torch.sign, torch.exp, torch.exp2, torch.expm1, torch.log, torch.log2, torch.log10,
+    torch.log1p, torch.sqrt, torch.rsqrt, torch.reciprocal, torch.sin, torch.cos, torch.tan, torch.asin, torch.acos,
+    torch.atan, torch.sinh, torch.cosh, torch.tanh, torch.asinh, torch.acosh, torch.atanh, torch.erf, torch.erfc,
+    torch.sigmoid, torch.floor, torch.ceil, torch.trunc, torch.round, torch.isnan, torch.isinf, torch.logical_not,
+    torch.relu, F.relu6, F.silu, F.hardswish, F.hardsigmoid, F.hardtanh, F.leaky_relu, F.elu, F.softplus,
+    F.mish, torch.square, torch.nan_to_num,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", UNARY, ids=lambda f: f.__name__)
+def test_unary_on_special_and_random_values(function):
+    x = torch.cat([SPECIAL, torch.randn(50) * 3])
+    assert_lowers(function, x)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_on_finite_values(approximate):
+    assert_lowers(lambda x: F.gelu(x, approximate=approximate), torch.randn(100) * 4)
+
+
+def test_float_floor_division():
+    numbers = torch.cat(
+        [torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.5, math.inf, -math.inf, math.nan]), torch.randn(8)]
+    )
+    assert_lowers(torch.floor_divide, numbers[:, None].expand(18, 18).contiguous(), numbers.expand(18, 18).contiguous())
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("function", [torch.exp, torch.abs, torch.sigmoid, lambda x: x + 1, lambda x: x * 2.5])
+def test_dtypes_follow_promotion(function, dtype):
+    x = torch.randint(0, 2 if dtype is torch.bool else 5, (4, 3)).to(dtype)
+    if function is torch.abs and dtype is torch.bool:
+        pytest.skip("eager has no abs of bool")
+    assert_lowers(function, x, tolerance=1e-2 if dtype is torch.bfloat16 else 2e-6)
+
+
+BINARY = [
+    torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.atan2,
+    torch.hypot, torch.copysign, torch.fmod, torch.remainder, torch.eq, torch.ne, torch.lt, torch.le, torch.gt,
+    torch.ge, torch.logical_and, torch.logical_or, torch.logical_xor, torch.pow,
+    lambda a, b: torch.add(a, b, alpha=2), lambda a, b: torch.sub(a, b, alpha=0.5),
+    lambda a, b: torch.div(a, b, rounding_mode="trunc"), lambda a, b: torch.lerp(a, b, 0.3),
+    lambda a, b: torch.addcmul(a, a, b, value=0.5), lambda a, b: torch.addcdiv(a, a, b, value=0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", BINARY, ids=lambda f: f.__name__)
+def test_binary_on_all_pairs_of_special_values(function):
+    x = torch.cat([SPECIAL, torch.randn(6)])
+    assert_lowers(function, x[:, None].expand(18, 18).contiguous(), x.expand(18, 18).contiguous())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: a // b,
+        lambda a, b: a % b,
+        lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+        torch.fmod,
+        torch.bitwise_and,
+        torch.bitwise_or,
+        torch.bitwise_xor,
+        lambda a, b: a << b.abs(),
+        lambda a, b: a >> b.abs(),
+        lambda a, b: a / b,
+    ],
+)
+def test_integer_binary(function):
+    a = torch.randint(-50, 50, (60,))
+    b = torch.tensor([-3, -2, -1, 1, 2, 5]).repeat(10)
+    assert_lowers(function, a, b)
+
+
+@pytest.mark.parametrize("exponent", [0, 0.5, 1, 2, 3, -0.5, -1, -2, 2.5, 4])
+def test_powers(exponent):
+    assert_lowers(lambda x: x**exponent, torch.rand(40) + 0.1)
+
+
+def test_integer_powers():
+    assert_lowers(lambda x: (x**2, x**3, x**4), torch.randint(-9, 9, (20,)))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((3, 4), (4,)), ((3, 1), (1, 4)), ((), (2, 3)), ((2, 1, 5), (3, 1)), ((0, 3), (1, 3)), ((1,), ()), ((), ())],
+)
+def test_broadcasting(left, right):
+    assert_lowers(lambda a, b: (a + b, a * b - a), torch.randn(left), torch.randn(right))
+
+
+def test_mixed_dtypes_and_zero_dim_operands():
+    a, b, c = torch.randn(3, 4), torch.randint(0, 5, (4,)), torch.tensor(2.5, dtype=torch.float64)
+    assert_lowers(lambda a, b, c: (a + b, b * c, b + 1, b / 2, a > b, torch.where(a > 0, a, b)), a, b, c)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(4, 5).t(),
+        lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        lambda: torch.randn(4, 6)[:, ::2],
+        lambda: torch.randn(3, 1).expand(3, 4),
+        lambda: torch.randn(2, 3, 4).permute(2, 0, 1),
+    ],
+)
+def test_results_have_eager_strides_for_strided_inputs(make):
+    x = make()
+    assert_lowers(lambda x: (x + 1, x.exp() * x, (x * 2).sum(0)), x)
+
+
+@pytest.mark.parametrize("low,high", [(None, 0.5), (-0.5, None), (-0.5, 0.5), (0.5, -0.5)])
+def test_clamp_with_nan(low, high):
+    assert_lowers(lambda x: torch.clamp(x, low, high), SPECIAL)
+
+
+def test_clamp_by_tensors_and_selections():
+    x, low, high = torch.randn(3, 4), torch.randn(4), torch.randn(3, 1)
+    assert_lowers(torch.clamp, x, low, high)
+    assert_lowers(lambda x: x.masked_fill(x > 0, -math.inf), x)
+    assert_lowers(lambda x: torch.where(x > 0, x, 0.0), x)
+
+
+def test_bfloat16_chain_is_computed_in_float32_and_rounded_at_the_store():
+    x = torch.randn(1000).bfloat16()
+    lowered = assert_lowers(lambda x: (x * 1.5 + 0.25).exp(), x, tolerance=2e-2)
+    (node,) = loop_nodes(lowered)
+    arithmetic = {op.dtype for op in node.body.ops if op.name in ("mul", "add", "exp")}
+    assert arithmetic == {torch.float32}
+
+
+def test_explicit_rounding_to_bfloat16_is_kept():
+    assert_lowers(lambda x: x.bfloat16().float() - x, torch.randn(100), tolerance=0)
+
+
+@pytest.mark.parametrize("target", [torch.float64, torch.int32, torch.bool, torch.float16, torch.uint8])
+def test_casts(target):
+    assert_lowers(lambda x: (x * 3).abs().to(target), torch.rand(30) * 4)
+
+
+def test_unary_on_zero_sized_and_zero_dim():
+    assert_lowers(lambda x: x.exp() + 1, torch.randn(0, 3))
+    assert_lowers(lambda x: x.exp() + 1, torch.tensor(0.5))
+
+
+def test_a_chain_is_one_loop_nest():
+    lowered = assert_lowers(lambda x, y: ((x + y).tanh() * y - 1).sigmoid(), torch.randn(4, 5), torch.randn(5))
+    assert len(loop_nodes(lowered)) == 1
+
+
+def test_contiguous_loops_are_merged():
+    (node,) = loop_nodes(assert_lowers(lambda x: x + 1, torch.randn(4, 5, 6)))
+    assert node.body.ranges == (120,)
