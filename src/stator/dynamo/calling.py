@@ -188,9 +188,8 @@ def new_object(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, 
     for base in kind.__mro__:
         if base in makers:
             return makers[base](tracer, kind, args, kwargs)
-        if base is not object and not base.__flags__ & _HEAP_TYPE:
+        if base is not object and not base.__flags__ & _HEAP_TYPE and not issubclass(base, BaseException):
             break
     else:
-        if kind.__new__ is object.__new__:
-            return ObjectValue(kind)
+        return ObjectValue(kind)
     raise unsupported("new-object", f"making an instance of {kind.__module__}.{kind.__qualname__}")

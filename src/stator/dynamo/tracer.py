@@ -55,6 +55,7 @@ class Tracer:
         self.wrapped: dict[int, Value] = {}
         self.real_cells: dict[int, CellValue] = {}
         self.recorder = Recorder(self)
+        self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self._keep: list[Any] = []
         self._scopes: dict[int, GlobalScope] = {}
         self._class_values: dict[tuple[type, str], Value] = {}

@@ -17,7 +17,7 @@ from stator.base.registry import Registry
 from stator.graph.fake import FakeTensor
 
 from .guard import GuardKind
-from .source import AttrSource, ItemSource, Source
+from .source import AttrSource, ConstantSource, ItemSource, Source
 from .values.base import Lazy, Value, unsupported
 from .values.classes import ClassValue
 from .values.constants import ConstantValue, SourcedConstant
@@ -234,7 +234,21 @@ wrappers.add(defaultdict, _dict)
 
 @wraps(types.MappingProxyType)
 def _mapping_proxy(tracer: Tracer, obj: types.MappingProxyType[Any, Any], source: Source | None) -> Value:
-    raise unsupported("mapping-proxy", "a read-only view of a dictionary")
+    if source is None or not is_rooted_in_constant(source):
+        raise unsupported("mapping-proxy", "a read-only view of a dictionary")
+    made = DictValue({})
+    for key, item in obj.items():
+        made.entries[key] = tracer.known(item, ItemSource(source, key))
+    return made
+
+
+def is_rooted_in_constant(source: Source) -> bool:
+    while not isinstance(source, ConstantSource):
+        base = getattr(source, "base", None)
+        if base is None:
+            return False
+        source = base
+    return True
 
 
 @wraps(set, frozenset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -116,7 +117,7 @@ def _list_new(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Valu
 # ---- how an object with a built-in layout is made ----
 
 
-@makers.register(dict)
+@makers.register(dict, OrderedDict)
 def _make_dict(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DictValue({}, cls=kind)
 

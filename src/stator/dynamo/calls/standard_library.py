@@ -27,9 +27,9 @@ from ..source import AttrSource, ConstantSource
 from ..values.base import NotConstant, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import ListValue, SetValue, TupleValue
-from ..values.functions import BuiltinValue, FunctionValue
+from ..values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from ..values.mappings import DictValue
-from ..values.objects import ObjectValue
+from ..values.objects import ObjectValue, lookup_in_class
 from ..values.partials import PartialValue
 from ..values.tensors import TensorValue
 from ..wrapping import wraps
@@ -131,6 +131,8 @@ def _deep(tracer: Tracer, value: Value, memo: dict[int, Value]) -> Value:
     value = tracer.realized(value)
     if id(value) in memo:
         return memo[id(value)]
+    if isinstance(value, (ConstantValue, FunctionValue)):
+        return value
     if isinstance(value, TensorValue):
         return tracer.record_method("clone", [value], {})
     if isinstance(value, ListValue) and value.cls is list:
@@ -144,6 +146,8 @@ def _deep(tracer: Tracer, value: Value, memo: dict[int, Value]) -> Value:
         for key, item in value.items(tracer):
             made.put(tracer, key, _deep(tracer, item, memo))
         return made
+    if type(value) is ObjectValue:
+        return _deep_object(tracer, value, memo)
     try:
         value.constant()
     except NotConstant:
@@ -151,14 +155,36 @@ def _deep(tracer: Tracer, value: Value, memo: dict[int, Value]) -> Value:
     return value
 
 
+_COPY_HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__slots__")
+
+
+def _deep_object(tracer: Tracer, value: ObjectValue, memo: dict[int, Value]) -> Value:
+    method = value.special(tracer, "__deepcopy__")
+    if method is not None:
+        return method.call(tracer, [DictValue({})], {})
+    own = [name for name in _COPY_HOOKS if tracer.class_lookup(value.cls, name) is not lookup_in_class(object, name)]
+    if own:
+        raise unsupported("copy", f"copy.deepcopy of {value.describe(tracer)}, which defines {', '.join(own)}")
+    twin = memo[id(value)] = ObjectValue(value.cls)
+    for name in value.own_names(tracer):
+        attribute = value.own_attribute(tracer, name)
+        assert attribute is not None
+        twin.set_own(tracer, name, _deep(tracer, attribute, memo))
+    return twin
+
+
 # ---- inspect, dataclasses ----
 
 
 @calls(inspect.signature)
 def _signature(tracer: Tracer, function: Value, **kwargs: Value) -> Value:
-    real = tracer.real_of(function, "the argument of inspect.signature")
-    signature = tracer.run_real(inspect.signature, (real,))
-    return tracer.wrap(signature, ConstantSource(f"signature of {getattr(real, '__qualname__', real)}", signature))
+    bound = isinstance(function, BoundMethodValue)
+    key = (tracer.real_of(function.function if bound else function, "the argument of inspect.signature"), bound)  # type: ignore[attr-defined]
+    signature = tracer.signatures.get(key)
+    if signature is None:
+        real = tracer.real_of(function, "the argument of inspect.signature")
+        signature = tracer.signatures[key] = tracer.run_real(inspect.signature, (real,))
+    return tracer.wrap(signature, ConstantSource("signature", signature))
 
 
 @calls(dataclasses.is_dataclass)
