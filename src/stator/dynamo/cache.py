@@ -138,8 +138,8 @@ class _Miss:
         limit = self.options.recompile_limit
         text = "\n  ".join(
             [
-                f"stator: {_frame_name(function)} was compiled {limit} times (recompile_limit={limit}) and runs eagerly "
-                "from now on. It would have to be compiled again because",
+                f"stator: {_frame_name(function)} was compiled {limit} times (recompile_limit={limit}) and runs "
+                "eagerly from now on. It would have to be compiled again because",
                 *reasons,
             ]
         )

@@ -79,8 +79,10 @@ def _check_state(builder: Builder, guard: Guard) -> None:
     now = read_global_state()
     # the snapshot is of now: it stands for the expected state only if nothing has changed since the capture
     fast = install_probes() and now == expected
-    predicate = None if fast and is_ordinary(now) else _same_state(expected)
-    builder.tree.add_check(0, _native.CHECK_STATE, predicate, builder.ordinal)
+    payload: object = _same_state(expected)
+    if fast:
+        payload = None if is_ordinary(now) else (payload,)
+    builder.tree.add_check(0, _native.CHECK_STATE, payload, builder.ordinal)
 
 
 def _same_state(expected: GlobalState) -> Callable[[object], bool]:

@@ -761,6 +761,26 @@ static PyObject *tree_save(PyObject *self, PyObject *argument)
     return PyLong_FromLong(tree->nodes[node].saved);
 }
 
+/* payload: None: the state is to stay as it is now; a predicate: that decides alone; (predicate,): both. */
+static int fill_state_check(Check *check, PyObject *payload)
+{
+    int both = PyTuple_Check(payload) && PyTuple_GET_SIZE(payload) == 1;
+    if (both || payload == Py_None) {
+        if (!stator_state_ready()) {
+            PyErr_SetString(PyExc_ValueError, "without probes a state check needs a predicate");
+            return -1;
+        }
+        check->state = PyMem_Malloc(sizeof *check->state);
+        if (!check->state) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        stator_state_read(check->state);
+    }
+    check->expected = payload == Py_None ? NULL : Py_NewRef(both ? PyTuple_GET_ITEM(payload, 0) : payload);
+    return 0;
+}
+
 static int fill_check(GuardTree *tree, Check *check, PyObject *payload)
 {
     switch (check->kind) {
@@ -792,20 +812,8 @@ static int fill_check(GuardTree *tree, Check *check, PyObject *payload)
         }
         check->expected = Py_NewRef(payload);
         return 0;
-    case CHECK_STATE: /* payload: predicate or None; the snapshot is taken now */
-        check->expected = payload == Py_None ? NULL : Py_NewRef(payload);
-        if (stator_state_ready()) {
-            check->state = PyMem_Malloc(sizeof *check->state);
-            if (!check->state) {
-                PyErr_NoMemory();
-                return -1;
-            }
-            stator_state_read(check->state);
-        } else if (!check->expected) {
-            PyErr_SetString(PyExc_ValueError, "without probes a state check needs a predicate");
-            return -1;
-        }
-        return 0;
+    case CHECK_STATE:
+        return fill_state_check(check, payload);
     default:
         check->expected = Py_NewRef(payload);
         return 0;

@@ -1,0 +1,126 @@
+"""make_entry over real tensors and modules; what happens without the C extension."""
+
+import inspect
+import warnings
+
+import pytest
+import torch
+
+from stator.base import logs
+from stator.base.config import Options
+from stator.dynamo import entry as entry_module
+from stator.dynamo import native_status
+from stator.dynamo.entry import CompiledFrame, cache_of, is_entry, make_entry, original, reset
+from stator.dynamo.guard import Guard, GuardKind
+from stator.dynamo.guard_torch import read_global_state, tensor_guard
+from stator.dynamo.source import FunctionSource, LocalSource
+
+
+def scale(x, by=2.0):
+    """Multiplies."""
+    return x * by
+
+
+class Compiler:
+    def __init__(self):
+        self.shapes = []
+
+    def __call__(self, function, bound):
+        self.shapes.append(tuple(bound["x"].shape))
+        guards = [
+            Guard(LocalSource("x"), GuardKind.TENSOR, tensor_guard(bound["x"])),
+            Guard(LocalSource("by"), GuardKind.EQUALS, bound["by"]),
+            Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state()),
+        ]
+        return CompiledFrame(guards, function.__code__.replace(co_consts=(*function.__code__.co_consts, "compiled")))
+
+
+def test_one_version_for_each_shape():
+    compiler = Compiler()
+    compiled = make_entry(scale, compiler, Options())
+    generator = torch.Generator().manual_seed(0)
+    for shape in [(3,), (4,), (3,), (4,), (2, 2)]:
+        x = torch.randn(shape, generator=generator)
+        assert torch.equal(compiled(x), x * 2.0)
+    assert compiler.shapes == [(3,), (4,), (2, 2)]
+    assert sum(version.hits for version in cache_of(compiled).versions) == 2
+
+
+def test_grad_mode_and_defaults_are_part_of_the_guards():
+    compiler = Compiler()
+    compiled = make_entry(scale, compiler, Options())
+    x = torch.ones(3)
+    compiled(x)
+    with torch.no_grad():
+        compiled(x)
+    compiled(x, by=3.0)
+    compiled(x)
+    assert len(compiler.shapes) == 3
+
+
+def test_the_recompiles_artifact_names_shapes(monkeypatch):
+    lines = []
+    monkeypatch.setattr(logs, "log", lambda artifact, message, *args: lines.append((artifact, message % args)))
+    compiled = make_entry(scale, Compiler(), Options())
+    compiled(torch.ones(4))
+    compiled(torch.ones(5))
+    text = dict(lines)["recompiles"]
+    assert "x: tensor shape [4] became [5]" in text and "scale" in text
+
+
+def test_the_entry_is_a_faithful_wrapper():
+    compiled = make_entry(scale, Compiler(), Options())
+    assert is_entry(compiled) and original(compiled) is scale and compiled.__wrapped__ is scale
+    assert (compiled.__name__, compiled.__doc__) == ("scale", "Multiplies.")
+    assert inspect.signature(compiled) == inspect.signature(scale)
+
+
+def test_an_unguarded_tensor_default_is_the_one_of_the_call():
+    zeros = torch.zeros(2)
+
+    def shifted(x, by=zeros):
+        return x + by
+
+    def compile_frame(function, bound):
+        return CompiledFrame([], function.__code__.replace(co_name="new"))
+
+    compiled = make_entry(shifted, compile_frame, Options())
+    assert torch.equal(compiled(torch.ones(2)), torch.ones(2))
+    shifted.__defaults__ = (torch.ones(2),)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_compiled_tensors_are_freed():
+    import gc
+    import weakref
+
+    compiled = make_entry(scale, Compiler(), Options())
+    x = torch.ones(3)
+    compiled(x)
+    gone = weakref.ref(x)
+    del x
+    gc.collect()
+    assert gone() is None
+    reset()
+
+
+def test_without_the_extension_there_is_one_message_and_the_program_runs(monkeypatch):
+    monkeypatch.setattr(native_status, "native", None)
+    monkeypatch.setattr(native_status, "problem", "No module named 'stator.dynamo._native'")
+    monkeypatch.setattr(entry_module, "_native", None)
+    logs.forget_warnings()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compiled = [make_entry(scale, Compiler(), Options()) for _ in range(3)]
+    assert [torch.equal(function(torch.ones(2)), torch.full((2,), 2.0)) for function in compiled] == [True] * 3
+    assert len(caught) == 1
+    text = str(caught[0].message)
+    assert "C extension" in text and "eagerly" in text and "gcc" in text
+
+
+def test_fullgraph_passes_the_error_on():
+    def broken(function, bound):
+        raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        make_entry(scale, broken, Options(), fullgraph=True)(torch.ones(2))

@@ -1,0 +1,83 @@
+"""The frame hook around torch modules: user frames below torch's own are found, torch's are left alone."""
+
+import torch
+
+from stator.base.config import Options
+from stator.dynamo import hook
+from stator.dynamo.entry import CompiledFrame, make_hook_callback
+from stator.dynamo.guard import Guard, GuardKind
+from stator.dynamo.guard_torch import tensor_guard
+from stator.dynamo.hook import call_with_hook
+from stator.dynamo.source import LocalSource
+
+
+class Doubling(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 3), Doubling(), torch.nn.ReLU(), Doubling())
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def tripling(self, x):
+    return x * 3
+
+
+def test_user_forwards_below_torch_are_compiled():
+    seen = []
+
+    def compile_frame(function, bound):
+        seen.append(function.__qualname__)
+        if function.__name__ == "forward" and function.__qualname__.startswith("Doubling"):
+            guards = [Guard(LocalSource("x"), GuardKind.TENSOR, tensor_guard(bound["x"]))]
+            return CompiledFrame(guards, tripling.__code__.replace(co_varnames=("self", "x")))
+        return CompiledFrame([], None)
+
+    torch.manual_seed(0)
+    model, x = Network(), torch.randn(2, 3)
+    callback = make_hook_callback(compile_frame, Options())
+    expected = model.layers[0](x)
+    expected = torch.relu(expected * 3) * 3
+    assert torch.equal(call_with_hook(callback, model, x), expected)
+    assert torch.equal(call_with_hook(callback, model, x), expected)
+    assert sorted(seen) == ["Doubling.forward", "Network.forward"]
+    assert torch.equal(model(x), torch.relu(model.layers[0](x) * 2) * 2), "and off again"
+
+
+def test_backward_hooks_and_autograd_run_under_the_hook():
+    names = []
+
+    def compile_frame(function, bound):
+        names.append(function.__name__)
+        return CompiledFrame([], None)
+
+    def step(x):
+        y = (x * 2).sum()
+        x.register_hook(on_grad)
+        y.backward()
+        return x.grad
+
+    def on_grad(grad):
+        return grad + 1
+
+    x = torch.ones(3, requires_grad=True)
+    callback = make_hook_callback(compile_frame, Options())
+    assert torch.equal(call_with_hook(callback, step, x), torch.full((3,), 3.0))
+    assert names[0] == "step" and not hook.active()
+
+
+def test_stator_and_torch_files_are_left_alone():
+    assert hook._native.code_mode(torch.nn.Module.__call__.__code__) == "leave"
+    assert hook._native.code_mode(torch.nn.Linear.forward.__code__) == "leave"
+    assert hook._native.code_mode(hook.leave_alone.__code__) == "leave"
+    assert hook._native.code_mode(Doubling.forward.__code__) == "ask"
+
+
+def test_without_the_extension_calls_are_plain():
+    assert hook._call_plainly(None, tripling, None, x=2) == 6
