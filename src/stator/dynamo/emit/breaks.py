@@ -186,11 +186,13 @@ class BreakWriter:
         ends: tuple[str, ...] = _LOOP_ENDS[VERSION.number] if main.opname == "FOR_ITER" else ()
         for name in ends:
             slots = slots[: len(slots) + stack_effect(Instruction(name), 0, jump=False)]
+        if ends:  # a loop's end is skipped by the FOR_ITER that leads to it, so it must be the very target
+            label = Instruction(ends[0], position=main.position)
         main.target = label
 
         def write() -> None:
             self.builder.append(label)
-            for name in ends:
+            for name in ends[1:]:
                 self.builder.add(name)
             self._continue_at(index + len(ends), slots)
 
