@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 import stator.prims  # noqa: F401  (fills the records)
+from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta, records
 
 
@@ -103,3 +104,87 @@ def describe(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}={describe(item)}" for key, item in value.items()) + "}"
     return repr(value)
+
+
+# (relative to the element, relative to the largest finite element): a fused kernel and several operators round
+# differently by a few units in the last place, and where terms cancel, of the terms' size.
+TOLERANCES = {
+    torch.float64: (1e-9, 1e-9),
+    torch.float32: (1e-5, 1e-5),
+    torch.bfloat16: (1.6e-2, 1e-2),
+    torch.float16: (2e-3, 1e-3),
+    torch.complex64: (1e-5, 1e-5),
+}
+
+
+class DecompositionCheck(TorchDispatchMode):
+    """Runs everything eagerly and compares each decomposition, run on the same arguments, with eager's result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checked: Counter[str] = Counter()
+        self.declined: Counter[str] = Counter()
+        self.mismatches: dict[str, list[str]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        entry = records.get(func)
+        if entry is None or entry.decompose is None:
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        problem = self.compare(entry.decompose, result, args, kwargs)
+        if problem:
+            found = self.mismatches.setdefault(str(func), [])
+            if len(found) < 3:
+                found.append(f"{problem}\n      called with {describe(args)} {describe(kwargs)}")
+        return result
+
+    def compare(self, rule: Any, result: Any, args: Any, kwargs: Any) -> str | None:
+        try:
+            ours = rule(*args, **kwargs)
+        except Exception as error:
+            return f"the decomposition raised {type(error).__name__}: {error}"
+        if ours is NotImplemented:
+            self.declined[str(rule)] += 1
+            return None
+        self.checked[str(rule)] += 1
+        return value_differences(ours, result)
+
+
+def value_differences(ours: Any, eager: Any) -> str | None:
+    """How tensors differ in dtype, shape, stride or value; None when they agree within `TOLERANCES`."""
+    if isinstance(eager, (tuple, list)):
+        if len(ours) != len(eager):
+            return f"{len(ours)} results instead of {len(eager)}"
+        for index, (left, right) in enumerate(zip(ours, eager, strict=True)):
+            problem = value_differences(left, right)
+            if problem:
+                return f"output {index}: {problem}"
+        return None
+    if not isinstance(eager, torch.Tensor):
+        return None if ours == eager else f"{ours!r} instead of {eager!r}"
+    strides = strides_that_matter(eager)
+    if (ours.shape, ours.dtype) != (eager.shape, eager.dtype) or strides not in (None, strides_that_matter(ours)):
+        return f"{describe(ours)} instead of {describe(eager)}"
+    relative, absolute = TOLERANCES.get(eager.dtype, (0.0, 0.0))
+    if absolute:
+        magnitude = eager.abs()
+        finite = magnitude[torch.isfinite(magnitude)]
+        absolute = absolute * max(1.0, float(finite.max()) if finite.numel() else 1.0)
+    if torch.allclose(ours, eager, rtol=relative, atol=absolute, equal_nan=True):
+        return None
+    wide = torch.float64 if not eager.is_complex() else torch.complex128
+    gap = (ours.to(wide) - eager.to(wide)).abs()
+    return f"values differ by up to {gap.max().item():.3e} (NaN: {torch.isnan(gap).sum().item()} of {gap.numel()})"
+
+
+def strides_that_matter(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Strides but those of dimensions of size 1, which address nothing; None for an empty tensor and for a layout with
+    gaps, which no decomposition reproduces."""
+    if tensor.numel() == 0 or not is_dense(tuple(tensor.shape), tensor.stride()):
+        return None
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)

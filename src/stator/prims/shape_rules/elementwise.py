@@ -71,7 +71,7 @@ BINARY = {
 GRADIENTS = """
     threshold_backward gelu_backward silu_backward mish_backward tanh_backward sigmoid_backward hardswish_backward
     hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward softplus_backward softshrink_backward
-    hardshrink_backward logit_backward
+    hardshrink_backward logit_backward _prelu_kernel
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from stator.prims.layout import (
     Sizes,
     channels_last_strides,
     contiguous_strides,
+    elementwise_strides,
     numel,
     preserved_strides,
     strides_like_channels_last,
@@ -152,6 +154,18 @@ def rolled_strides(shape: Sizes, strides: Sizes, shift: Any, dim: int) -> Sizes:
     pieces = [(*shape[:dim], length, *shape[dim + 1 :]) for length in (shape[dim] - start, start)]
     like_channels_last = all(strides_like_channels_last(piece, strides) for piece in pieces)
     return channels_last_strides(shape) if like_channels_last else contiguous_strides(shape)
+
+
+@shape_rule(*overloads("glu"), tags=("pointwise",))
+def glu(self: Any, dim: int = -1) -> TensorMeta:
+    shape = list(self.shape)
+    if not shape:
+        raise RuntimeError("glu does not support 0-dimensional tensors")
+    dim = wrap_dim(dim, len(shape))
+    if shape[dim] % 2 != 0:
+        raise RuntimeError(f"Halving dimension must be even, but dimension {dim} is size {shape[dim]}")
+    half = fresh((*shape[:dim], shape[dim] // 2, *shape[dim + 1 :]), self)
+    return replace(half, stride=elementwise_strides(half.shape, ((half.shape, self.stride()),)))
 
 
 @shape_rule(aten.flip.default, tags=INDEX)

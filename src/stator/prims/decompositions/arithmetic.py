@@ -1,0 +1,266 @@
+"""Elementwise arithmetic by simpler arithmetic: fused multiply-adds, roundings, clamps, special values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from stator.prims.type_promotion import common_dtype, is_integral
+
+from .conform import cast, decomposes
+
+aten = torch.ops.aten
+
+
+@decomposes("rsub.Tensor rsub.Scalar")
+def rsub(self: Any, other: Any, alpha: Any = 1) -> Any:
+    scaled = self if alpha == 1 else aten.mul.Tensor(self, alpha)
+    if isinstance(other, torch.Tensor):
+        return aten.sub.Tensor(other, scaled)
+    return aten.add.Tensor(aten.neg.default(scaled), other)
+
+
+@decomposes("add.Scalar")
+def add_scalar(self: Any, other: Any, alpha: Any = 1) -> Any:
+    return aten.add.Tensor(self, other, alpha=alpha)
+
+
+@decomposes("sub.Scalar")
+def sub_scalar(self: Any, other: Any, alpha: Any = 1) -> Any:
+    return aten.sub.Tensor(self, other, alpha=alpha)
+
+
+@decomposes("mul.Scalar")
+def mul_scalar(self: Any, other: Any) -> Any:
+    return aten.mul.Tensor(self, other)
+
+
+@decomposes("div.Scalar")
+def div_scalar(self: Any, other: Any) -> Any:
+    return aten.div.Tensor(self, other)
+
+
+@decomposes("square", wide=False)
+def square(self: Any) -> Any:
+    return aten.pow.Tensor_Scalar(self, 2)
+
+
+@decomposes("addcmul")
+def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    product = (
+        aten.mul.Tensor(tensor1, tensor2) if value == 1 else aten.mul.Tensor(aten.mul.Tensor(tensor1, value), tensor2)
+    )
+    return aten.add.Tensor(self, product)
+
+
+@decomposes("addcdiv")
+def addcdiv(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    if is_integral(tensor1.dtype) and is_integral(tensor2.dtype):
+        raise RuntimeError("Integer division with addcdiv is no longer supported")
+    scaled = tensor1 if value == 1 else aten.mul.Tensor(tensor1, value)
+    return aten.add.Tensor(self, aten.div.Tensor(scaled, tensor2))
+
+
+@decomposes("lerp.Scalar lerp.Tensor")
+def lerp(self: Any, end: Any, weight: Any) -> Any:
+    """Exact at both ends: from the start for weights below a half, from the end otherwise."""
+    span = aten.sub.Tensor(end, self)
+    from_start = aten.add.Tensor(self, aten.mul.Tensor(span, weight))
+    if isinstance(weight, torch.Tensor):
+        if weight.dtype.is_complex:
+            return NotImplemented
+        from_end = aten.sub.Tensor(end, aten.mul.Tensor(span, aten.rsub.Scalar(weight, 1)))
+        return aten.where.self(aten.lt.Scalar(aten.abs.default(weight), 0.5), from_start, from_end)
+    if abs(weight) < 0.5:
+        return from_start
+    return aten.sub.Tensor(end, aten.mul.Tensor(span, 1 - weight))
+
+
+@decomposes("div.Tensor_mode div.Scalar_mode", wide=False)
+def div_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None:
+        return aten.div.Tensor(self, other)
+    if rounding_mode == "floor":
+        return floor_divide_exactly(self, other)
+    dtype = common_dtype((self, other))
+    if is_integral(dtype):
+        return NotImplemented
+    return aten.trunc.default(aten.div.Tensor(self, other))
+
+
+@decomposes("floor_divide floor_divide.Scalar", wide=False)
+def floor_divide_exactly(self: Any, other: Any) -> Any:
+    """Floored division as Python defines it, through the exact remainder: floor(a / b) alone is wrong when a / b rounds
+    up to the next integer."""
+    dtype = common_dtype((self, other))
+    if is_integral(dtype) or dtype.is_complex or dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    fraction = aten.fmod.Tensor(self, other) if isinstance(other, torch.Tensor) else aten.fmod.Scalar(self, other)
+    quotient = aten.div.Tensor(aten.sub.Tensor(self, fraction), other)
+    sign = aten.lt.Scalar(other, 0) if isinstance(other, torch.Tensor) else other < 0
+    negative = aten.lt.Scalar(fraction, 0)
+    differs = aten.ne.Tensor(negative, sign) if isinstance(sign, torch.Tensor) else aten.ne.Scalar(negative, sign)
+    adjust = aten.logical_and.default(aten.ne.Scalar(fraction, 0), differs)
+    quotient = aten.where.self(adjust, aten.sub.Tensor(quotient, 1.0), quotient)
+    floored = aten.floor.default(quotient)
+    nearest = aten.where.self(
+        aten.gt.Scalar(aten.sub.Tensor(quotient, floored), 0.5), aten.add.Tensor(floored, 1.0), floored
+    )
+    ratio = aten.div.Tensor(self, other)
+    signed_zero = aten.copysign.Tensor(aten.mul.Tensor(ratio, 0.0), ratio)
+    result = aten.where.self(aten.ne.Scalar(quotient, 0), nearest, signed_zero)
+    by_zero = aten.eq.Scalar(other, 0) if isinstance(other, torch.Tensor) else None
+    if by_zero is not None:
+        return aten.where.self(by_zero, ratio, result)
+    return ratio if other == 0 else result
+
+
+@decomposes("clamp", wide=False)
+def clamp(self: Any, min: Any = None, max: Any = None) -> Any:
+    if isinstance(min, complex) or isinstance(max, complex):
+        return NotImplemented
+    dtype = common_dtype((self, min, max))
+    result = cast(self, dtype)
+    if min is not None:
+        result = aten.clamp_min.default(result, min)
+    return result if max is None else aten.clamp_max.default(result, max)
+
+
+@decomposes("clamp.Tensor", wide=False)
+def clamp_tensor(self: Any, min: Any = None, max: Any = None) -> Any:
+    result = self if min is None else aten.maximum.default(self, min)
+    return result if max is None else aten.minimum.default(result, max)
+
+
+@decomposes("clamp_min", wide=False)
+def clamp_min(self: Any, min: Any) -> Any:
+    self = cast(self, common_dtype((self, min)))
+    if min != min:
+        return aten.full_like.default(self, min)
+    return aten.where.ScalarSelf(aten.lt.Scalar(self, min), min, self)
+
+
+@decomposes("clamp_max", wide=False)
+def clamp_max(self: Any, max: Any) -> Any:
+    self = cast(self, common_dtype((self, max)))
+    if max != max:
+        return aten.full_like.default(self, max)
+    return aten.where.ScalarSelf(aten.gt.Scalar(self, max), max, self)
+
+
+@decomposes("clamp_min.Tensor", wide=False)
+def clamp_min_tensor(self: Any, min: Any) -> Any:
+    return aten.maximum.default(self, min)
+
+
+@decomposes("clamp_max.Tensor", wide=False)
+def clamp_max_tensor(self: Any, max: Any) -> Any:
+    return aten.minimum.default(self, max)
+
+
+@decomposes("deg2rad")
+def deg2rad(self: Any) -> Any:
+    return aten.mul.Tensor(self, math.pi / 180)
+
+
+@decomposes("rad2deg")
+def rad2deg(self: Any) -> Any:
+    return aten.mul.Tensor(self, 180 / math.pi)
+
+
+@decomposes("frac", wide=False)
+def frac(self: Any) -> Any:
+    return aten.sub.Tensor(self, aten.trunc.default(self))
+
+
+@decomposes("sgn", wide=False)
+def sgn(self: Any) -> Any:
+    return NotImplemented if self.dtype.is_complex else aten.sign.default(self)
+
+
+@decomposes("logit")
+def logit(self: Any, eps: float | None = None) -> Any:
+    if is_integral(self.dtype):
+        self = cast(self, torch.get_default_dtype())
+    x = self if eps is None or eps < 0 else aten.clamp.default(self, eps, 1.0 - eps)
+    return aten.log.default(aten.div.Tensor(x, aten.rsub.Scalar(x, 1.0)))
+
+
+@decomposes("logaddexp")
+def logaddexp(self: Any, other: Any) -> Any:
+    if self.dtype.is_complex or other.dtype.is_complex:
+        return NotImplemented
+    largest = aten.maximum.default(self, other)
+    infinite = aten.logical_and.default(aten.isinf.default(self), aten.eq.Tensor(self, other))
+    gap = aten.neg.default(aten.abs.default(aten.sub.Tensor(self, other)))
+    return aten.where.self(infinite, self, aten.add.Tensor(largest, aten.log1p.default(aten.exp.default(gap))))
+
+
+@decomposes("logaddexp2")
+def logaddexp2(self: Any, other: Any) -> Any:
+    if self.dtype.is_complex or other.dtype.is_complex:
+        return NotImplemented
+    largest = aten.maximum.default(self, other)
+    infinite = aten.logical_and.default(aten.isinf.default(self), aten.eq.Tensor(self, other))
+    gap = aten.neg.default(aten.abs.default(aten.sub.Tensor(self, other)))
+    soft = aten.mul.Tensor(aten.log1p.default(aten.exp2.default(gap)), 1 / math.log(2))
+    return aten.where.self(infinite, self, aten.add.Tensor(largest, soft))
+
+
+@decomposes("xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other", wide=False)
+def xlogy(self: Any, other: Any) -> Any:
+    """x log y, which is 0 for x = 0 unless y is NaN."""
+    dtype = common_dtype((self, other))
+    if dtype.is_complex or dtype in (torch.float16, torch.bfloat16):
+        return NotImplemented
+    if not isinstance(other, torch.Tensor):
+        other = aten.scalar_tensor.default(other, dtype=torch.float64, device=self.device)
+    if not isinstance(self, torch.Tensor):
+        zero = (
+            aten.mul.Tensor(aten.log.default(other), self)
+            if self != 0
+            else aten.zeros_like.default(aten.log.default(other))
+        )
+        return aten.where.self(aten.ne.Tensor(other, other), other, zero)
+    product = aten.mul.Tensor(self, aten.log.default(other))
+    result = aten.where.ScalarSelf(aten.eq.Scalar(self, 0), 0.0, product)
+    return aten.where.ScalarSelf(aten.ne.Tensor(other, other), math.nan, result)
+
+
+@decomposes("nan_to_num", wide=False)
+def nan_to_num(self: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
+    if is_integral(self.dtype):
+        return aten.clone.default(self)
+    if self.dtype.is_complex:
+        return NotImplemented
+    limits = torch.finfo(self.dtype)
+    result = aten.where.ScalarSelf(aten.ne.Tensor(self, self), 0.0 if nan is None else nan, self)
+    result = aten.where.ScalarSelf(aten.eq.Scalar(self, math.inf), limits.max if posinf is None else posinf, result)
+    return aten.where.ScalarSelf(aten.eq.Scalar(self, -math.inf), limits.min if neginf is None else neginf, result)
+
+
+@decomposes("isposinf", wide=False)
+def isposinf(self: Any) -> Any:
+    return aten.eq.Scalar(self, math.inf)
+
+
+@decomposes("isneginf", wide=False)
+def isneginf(self: Any) -> Any:
+    return aten.eq.Scalar(self, -math.inf)
+
+
+@decomposes("isfinite", wide=False)
+def isfinite(self: Any) -> Any:
+    if is_integral(self.dtype):
+        return aten.ones_like.default(self, dtype=torch.bool)
+    return aten.lt.Scalar(aten.abs.default(self), math.inf)
+
+
+@decomposes("heaviside", wide=False)
+def heaviside(self: Any, values: Any) -> Any:
+    if is_integral(self.dtype):
+        return NotImplemented
+    step = aten.where.self(aten.gt.Scalar(self, 0), aten.ones_like.default(self), aten.zeros_like.default(self))
+    return aten.where.self(aten.eq.Scalar(self, 0), values, step)

@@ -1,0 +1,96 @@
+"""The decorator decompositions register with: half floats are computed in float32, and what a decomposition returns is
+cast and laid out exactly as the operator's shape rule says. No decomposition lives here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stator.prims.layout import channels_last_strides, contiguous_strides, is_dense
+from stator.prims.record import Decomposition, TensorMeta, decomposition, record
+from stator.prims.shape_rules.operands import overloads
+from stator.prims.type_promotion import computation_dtype
+
+aten = torch.ops.aten
+
+
+def decomposes(names: str, *, wide: bool = True) -> Callable[[Decomposition], Decomposition]:
+    """Decorator: the decomposition of the overloads in a blank-separated list (those this torch has).
+
+    wide: hand float16 and bfloat16 arguments over as float32, which is what eager accumulates in.
+    """
+
+    def decorate(rule: Decomposition) -> Decomposition:
+        for target in overloads(names):
+            if wide and record(target).shape is None:
+                raise ValueError(f"{target} needs a shape rule, which says what dtype to return to")
+            decomposition(target)(_conforming(target, rule, wide))
+        return rule
+
+    return decorate
+
+
+def _conforming(target: torch._ops.OpOverload, rule: Decomposition, wide: bool) -> Decomposition:
+    entry = record(target)
+
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        if wide:
+            result = rule(*[widened(value) for value in args], **kwargs)
+        else:
+            result = rule(*args, **kwargs)
+        if result is NotImplemented or entry.shape is None:
+            return result
+        expected = entry.shape(*args, **kwargs)
+        return result if expected is NotImplemented else conform(result, expected)
+
+    return decomposed
+
+
+def widened(value: Any) -> Any:
+    """A half-width floating tensor in float32; anything else unchanged."""
+    if isinstance(value, torch.Tensor):
+        dtype = computation_dtype(value.dtype)
+        return value if dtype is value.dtype else aten._to_copy.default(value, dtype=dtype)
+    if isinstance(value, (tuple, list)):
+        return type(value)(widened(item) for item in value)
+    return value
+
+
+def conform(result: Any, expected: Any) -> Any:
+    """Cast and lay out results as their TensorMeta say."""
+    if isinstance(expected, TensorMeta):
+        if result.dtype is not expected.dtype:
+            result = aten._to_copy.default(result, dtype=expected.dtype)
+        return laid_out(result, expected)
+    if isinstance(expected, (tuple, list)):
+        return type(expected)(conform(one, meta) for one, meta in zip(result, expected, strict=True))
+    return result
+
+
+def laid_out(tensor: torch.Tensor, expected: TensorMeta) -> torch.Tensor:
+    """The tensor with the expected strides, copied if need be. Layouts with gaps stay as they are."""
+    shape, strides = expected.shape, expected.stride
+    own = tensor.stride()
+    if own == strides or all(a == b or size == 1 for a, b, size in zip(own, strides, shape, strict=True)):
+        return tensor
+    if strides == contiguous_strides(shape):
+        return aten.clone.default(tensor, memory_format=torch.contiguous_format)
+    if len(shape) == 4 and strides == channels_last_strides(shape):
+        return aten.clone.default(tensor, memory_format=torch.channels_last)
+    if not is_dense(shape, strides):
+        return tensor
+    order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], -shape[dim], dim))
+    packed = aten.clone.default(aten.permute.default(tensor, order), memory_format=torch.contiguous_format)
+    return aten.permute.default(packed, [order.index(dim) for dim in range(len(order))])
+
+
+def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor if tensor.dtype is dtype else aten._to_copy.default(tensor, dtype=dtype)
+
+
+def iota(length: Any, like: torch.Tensor, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """0, 1, ..., length - 1 on the device of `like`."""
+    return aten.arange.start_step(0, length, 1, dtype=dtype, device=like.device)

@@ -1,0 +1,128 @@
+"""Factories by `full`, `empty` and `arange`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.type_promotion import is_integral
+
+from .conform import cast, decomposes
+
+aten = torch.ops.aten
+
+
+@decomposes("zeros", wide=False)
+def zeros(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    return aten.full.default(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
+
+
+@decomposes("ones", wide=False)
+def ones(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    return aten.full.default(size, 1, dtype=dtype or torch.get_default_dtype(), device=device)
+
+
+def filled(self: Any, size: Sequence[Any], value: Any, dtype: torch.dtype | None, device: Any) -> Any:
+    return aten.full.default(size, value, dtype=dtype or self.dtype, device=self.device if device is None else device)
+
+
+@decomposes("zeros_like", wide=False)
+def zeros_like(self: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    return filled(self, list(self.shape), 0, dtype, device)
+
+
+@decomposes("ones_like", wide=False)
+def ones_like(self: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    return filled(self, list(self.shape), 1, dtype, device)
+
+
+@decomposes("full_like", wide=False)
+def full_like(self: Any, value: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    return filled(self, list(self.shape), value, dtype, device)
+
+
+@decomposes("new_zeros", wide=False)
+def new_zeros(self: Any, size: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    return filled(self, size, 0, dtype, device)
+
+
+@decomposes("new_ones", wide=False)
+def new_ones(self: Any, size: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    return filled(self, size, 1, dtype, device)
+
+
+@decomposes("new_full", wide=False)
+def new_full(
+    self: Any, size: Any, value: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> Any:
+    return filled(self, size, value, dtype, device)
+
+
+@decomposes("scalar_tensor", wide=False)
+def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    return aten.full.default([], s, dtype=dtype or torch.get_default_dtype(), device=device)
+
+
+@decomposes("fill.Scalar", wide=False)
+def fill(self: Any, value: Any) -> Any:
+    return aten.full_like.default(self, value)
+
+
+@decomposes("fill.Tensor", wide=False)
+def fill_tensor(self: Any, value: Any) -> Any:
+    return aten.expand.default(cast(value, self.dtype), list(self.shape))
+
+
+@decomposes("arange", wide=False)
+def arange(end: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    return aten.arange.start_step(0, end, 1, dtype=_range_dtype(dtype, end), device=device)
+
+
+@decomposes("arange.start", wide=False)
+def arange_start(start: Any, end: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    return aten.arange.start_step(start, end, 1, dtype=_range_dtype(dtype, start, end), device=device)
+
+
+def _range_dtype(dtype: torch.dtype | None, *bounds: Any) -> torch.dtype:
+    if dtype is not None:
+        return dtype
+    return torch.get_default_dtype() if any(isinstance(bound, float) for bound in bounds) else torch.int64
+
+
+@decomposes("eye", wide=False)
+def eye(n: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    return aten.eye.m(n, n, dtype=dtype, device=device)
+
+
+@decomposes("eye.m", wide=False)
+def eye_m(n: Any, m: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    rows = aten.unsqueeze.default(aten.arange.start_step(0, n, 1, dtype=torch.int64, device=device), 1)
+    columns = aten.arange.start_step(0, m, 1, dtype=torch.int64, device=device)
+    return cast(aten.eq.Tensor(rows, columns), dtype or torch.get_default_dtype())
+
+
+@decomposes("linspace", wide=False)
+def linspace(
+    start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> Any:
+    """From both ends towards the middle, as eager computes it."""
+    dtype = dtype or torch.get_default_dtype()
+    if is_integral(dtype) or dtype not in (torch.float32, torch.float64) or steps < 2:
+        return NotImplemented
+    if isinstance(start, complex) or isinstance(end, complex):
+        return NotImplemented
+    index = aten.arange.start_step(0, steps, 1, dtype=torch.int64, device=device)
+    step = (end - start) / (steps - 1)
+    rising = aten.add.Tensor(aten.mul.Tensor(cast(index, dtype), step), start)
+    backwards = cast(aten.rsub.Scalar(index, steps - 1), dtype)
+    falling = aten.rsub.Scalar(aten.mul.Tensor(backwards, step), end)
+    return aten.where.self(aten.lt.Scalar(index, steps // 2), rising, falling)
+
+
+@decomposes("native_dropout", wide=False)
+def native_dropout(input: Any, p: float, train: bool | None) -> Any:
+    if train or train is None:
+        return NotImplemented
+    return aten.clone.default(input), aten.ones_like.default(input, dtype=torch.bool)

@@ -1,0 +1,141 @@
+"""Interpolation and average pooling by gathers, slices and arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.shape_rules.convolution import each
+from stator.prims.shape_rules.pooling import pooled_size
+
+from .conform import cast, decomposes, iota
+
+aten = torch.ops.aten
+
+
+def scale_of(scale: float | None, size: Any, target: Any) -> float:
+    """Source pixels per target pixel."""
+    return 1.0 / scale if scale is not None and scale > 0 else size / target
+
+
+def nearest(self: Any, output_size: Sequence[Any], scales: Sequence[float | None], shift: float) -> Any:
+    result = self
+    indices: list[Any] = [None, None]
+    rank = len(output_size)
+    for axis, (target, scale) in enumerate(zip(output_size, scales, strict=True)):
+        size = self.shape[axis + 2]
+        position = cast(iota(target, self), torch.float32)
+        if shift:
+            position = aten.add.Tensor(position, shift)
+        index = cast(aten.floor.default(aten.mul.Tensor(position, scale_of(scale, size, target))), torch.int64)
+        index = aten.clamp_max.default(index, size - 1)
+        indices.append(aten.view.default(index, [target if dim == axis else 1 for dim in range(rank)]))
+    return aten.index.Tensor(result, indices)
+
+
+@decomposes("upsample_nearest1d upsample_nearest2d upsample_nearest3d", wide=False)
+def upsample_nearest(self: Any, output_size: Sequence[Any], *scales: Any, **named: Any) -> Any:
+    return nearest(self, output_size, _scales(output_size, scales, named), 0.0)
+
+
+@decomposes("_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d", wide=False)
+def upsample_nearest_exact(self: Any, output_size: Sequence[Any], *scales: Any, **named: Any) -> Any:
+    return nearest(self, output_size, _scales(output_size, scales, named), 0.5)
+
+
+def _scales(output_size: Sequence[Any], scales: Sequence[Any], named: dict[str, Any]) -> list[float | None]:
+    given = [*scales, *named.values()]
+    return given if len(given) == len(output_size) else [None] * len(output_size)
+
+
+@decomposes("upsample_linear1d upsample_bilinear2d upsample_trilinear3d")
+def upsample_linear(self: Any, output_size: Sequence[Any], align_corners: bool, *scales: Any, **named: Any) -> Any:
+    """Between two neighbours along each dimension in turn, the innermost first."""
+    if self.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    given = _scales(output_size, scales, named)
+    result = self
+    rank = len(output_size)
+    for axis in range(rank - 1, -1, -1):
+        size, target = self.shape[axis + 2], output_size[axis]
+        if size == target:
+            continue
+        position = cast(iota(target, self), torch.float32)
+        if align_corners:
+            position = aten.mul.Tensor(position, (size - 1) / (target - 1) if target > 1 else 0.0)
+        else:
+            scaled = aten.mul.Tensor(aten.add.Tensor(position, 0.5), scale_of(given[axis], size, target))
+            position = aten.clamp_min.default(aten.sub.Tensor(scaled, 0.5), 0.0)
+        low = aten.clamp_max.default(cast(position, torch.int64), size - 1)
+        high = aten.clamp_max.default(aten.add.Tensor(low, 1), size - 1)
+        weight = aten.clamp.default(aten.sub.Tensor(position, low), 0.0, 1.0)
+        weight = aten.view.default(cast(weight, self.dtype), [-1, *[1] * (rank - 1 - axis)])
+        before: list[Any] = [None] * (axis + 2)
+        first, second = aten.index.Tensor(result, [*before, low]), aten.index.Tensor(result, [*before, high])
+        result = aten.add.Tensor(aten.mul.Tensor(first, aten.rsub.Scalar(weight, 1.0)), aten.mul.Tensor(second, weight))
+    return result if result is not self else aten.clone.default(self)
+
+
+@decomposes("_adaptive_avg_pool2d adaptive_avg_pool2d")
+def adaptive_avg_pool2d(self: Any, output_size: Sequence[Any]) -> Any:
+    height, width = self.shape[-2], self.shape[-1]
+    if 0 in tuple(self.shape) or 0 in tuple(output_size):
+        return NotImplemented
+    if tuple(output_size) == (1, 1):
+        return aten.mean.dim(self, [-1, -2], True)
+    if height % output_size[0] != 0 or width % output_size[1] != 0:
+        return NotImplemented
+    kernel = [height // output_size[0], width // output_size[1]]
+    return aten.avg_pool2d.default(self, kernel, kernel)
+
+
+@decomposes("avg_pool2d")
+def avg_pool2d(
+    self: Any,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """The sum of one strided slice per place in the window, over how many elements of each window count."""
+    if not self.dtype.is_floating_point or 0 in tuple(self.shape):
+        return NotImplemented
+    kernel = each(kernel_size, 2)
+    step = each(stride, 2) if len(stride) else kernel
+    pad = each(padding, 2)
+    sizes = [self.shape[-2], self.shape[-1]]
+    outputs = [pooled_size(sizes[i], kernel[i], step[i], pad[i], 1, ceil_mode) for i in range(2)]
+    excess = [(outputs[i] - 1) * step[i] + kernel[i] - sizes[i] - pad[i] for i in range(2)]
+    after = [amount if amount > 0 else 0 for amount in excess]
+    margins = [pad[1], after[1], pad[0], after[0]]
+    total = window_sum(padded(self, margins, 0.0), kernel, step, outputs)
+    if divisor_override is not None:
+        return aten.div.Tensor(total, divisor_override)
+    if not ceil_mode and (count_include_pad or not any(pad)):
+        return aten.div.Tensor(total, kernel[0] * kernel[1])
+    ones = aten.full.default(sizes, 1.0, dtype=self.dtype, device=self.device)
+    if count_include_pad:
+        inner = [min(pad[1], after[1]), min(pad[0], after[0])]
+        ones = padded(ones, [pad[1], inner[0], pad[0], inner[1]], 1.0)
+        ones = padded(ones, [0, after[1] - inner[0], 0, after[0] - inner[1]], 0.0)
+    else:
+        ones = padded(ones, margins, 0.0)
+    return aten.div.Tensor(total, window_sum(ones, kernel, step, outputs))
+
+
+def padded(x: Any, margins: Sequence[Any], value: float) -> Any:
+    return aten.constant_pad_nd.default(x, list(margins), value) if any(margins) else x
+
+
+def window_sum(x: Any, kernel: Sequence[Any], step: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    total = None
+    for row in range(kernel[0]):
+        for column in range(kernel[1]):
+            part = aten.slice.Tensor(x, -2, row, row + (outputs[0] - 1) * step[0] + 1, step[0])
+            part = aten.slice.Tensor(part, -1, column, column + (outputs[1] - 1) * step[1] + 1, step[1])
+            total = part if total is None else aten.add.Tensor(total, part)
+    return total
