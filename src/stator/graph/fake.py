@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stator import prims as prims  # registers the shape rules
 from stator.base import counters
-from stator.base.errors import Unsupported
+from stator.base.errors import Unsupported, UserPlace
 from stator.base.registry import Registry
 from stator.prims.record import TensorMeta
 
@@ -35,6 +35,9 @@ _wrapper = torch.Tensor._make_wrapper_subclass
 
 class DataDependent(Unsupported):
     """A Python value or a shape was asked for that depends on the data of a tensor."""
+
+    def at(self, place: UserPlace) -> DataDependent:
+        return self if self.place else DataDependent(self.kind, self.reason, place=place, hint=self.hint)
 
 
 class FakeStorage:

@@ -7,8 +7,8 @@ inverted in `views.py`. What is run, and what becomes of its results, is not kno
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta
 
 from .fake import COMPOSITE, FakeMode, FakeStorage, FakeTensor, check_overlap, flat_tensors, meta_of_real, specials
-from .schema import OpInfo, argument, functional_twin, op_info
+from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
 from .traced import ViewStep
 from .views import IDENTITIES, replay, view_step, write_back
 
@@ -259,7 +259,7 @@ class Tracer(FakeMode):
             return NotImplemented
         with ExitStack() as stack:
             if info.target in RECURRENT:  # oneDNN's fused layer hides what it computes
-                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+                stack.enter_context(_without_onednn())
             stack.enter_context(self)
             return info.target._op_dk(COMPOSITE, *args, **kwargs)
 
@@ -413,7 +413,8 @@ class Tracer(FakeMode):
         if twin is None:
             raise Unsupported("mutating-operator", f"{info.target} writes to its arguments and has no functional form")
         inputs = {name: value for name, value in kwargs.items() if name not in info.mutates}
-        values = flat_tensors(self.dispatch(twin, args, inputs))
+        positional = arguments_of_twin(info.target, twin, args, inputs)
+        values = flat_tensors(self.dispatch(twin, positional, inputs))
         targets = self.written(info, args, kwargs)
         if len(values) != len(targets):
             raise Unsupported("mutating-operator", f"{info.target} returns more than what it writes")
@@ -425,6 +426,16 @@ class Tracer(FakeMode):
     def written(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:
         """The tensors an operator writes to, in the order of its schema."""
         return flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def same_strides(first: TensorMeta, second: TensorMeta) -> bool:

@@ -132,6 +132,22 @@ def _signature(target: OpOverload) -> list[tuple[str, str]]:
     ]
 
 
+def arguments_of_twin(target: OpOverload, twin: OpOverload, args: tuple[Any, ...], given: Any) -> tuple[Any, ...]:
+    """The positional arguments for a functional twin: those of `target`, with its defaults where the twin has none.
+
+    given: the names passed by keyword.
+    """
+    own = target._schema.arguments
+    missing = []
+    for position in range(len(args), len(own)):
+        parameter = own[position]
+        needed = position < len(twin._schema.arguments) and not twin._schema.arguments[position].has_default_value()
+        if parameter.kwarg_only or parameter.name in given or not (needed and parameter.has_default_value()):
+            break
+        missing.append(parameter.default_value)
+    return (*args, *missing)
+
+
 def argument(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], where: int | str) -> Any:
     """The value of an argument named by position or, for a keyword-only one, by name."""
     if isinstance(where, str):
