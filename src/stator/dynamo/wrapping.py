@@ -238,7 +238,7 @@ def _mapping_proxy(tracer: Tracer, obj: types.MappingProxyType[Any, Any], source
         raise unsupported("mapping-proxy", "a read-only view of a dictionary")
     made = DictValue({})
     for key, item in obj.items():
-        made.entries[key] = tracer.known(item, ItemSource(source, key))
+        made.entries[key] = tracer.known(item)
     return made
 
 
