@@ -1,0 +1,120 @@
+"""The verifier finds each way in which a graph can break the rules, and names the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import fx
+
+from stator.base.errors import VerificationError
+from stator.graph.tracer import trace
+from stator.graph.verifier import verify
+from stator.prims.record import TensorMeta
+
+aten = torch.ops.aten
+CPU = torch.device("cpu")
+MATRIX = TensorMeta((2, 3), (3, 1), torch.float32, CPU)
+
+
+def good_graph() -> fx.GraphModule:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.relu(x + y), x.split(1)[1] * torch.tensor([1.0, 2.0, 3.0])
+
+    return trace(function, [torch.randn(2, 3), torch.randn(2, 3)], keep=lambda op: True).graph
+
+
+def find(gm: fx.GraphModule, target: object) -> fx.Node:
+    return next(node for node in gm.graph.nodes if node.target == target)
+
+
+def _mutating(gm: fx.GraphModule) -> None:
+    find(gm, aten.relu.default).target = aten.relu_.default
+
+
+def _not_an_operator(gm: fx.GraphModule) -> None:
+    find(gm, aten.relu.default).target = torch.relu
+
+
+def _method(gm: fx.GraphModule) -> None:
+    node = find(gm, aten.relu.default)
+    node.op, node.target = "call_method", "relu"
+
+
+def _no_meta(gm: fx.GraphModule) -> None:
+    del find(gm, aten.relu.default).meta["val"]
+
+
+def _wrong_shape(gm: fx.GraphModule) -> None:
+    find(gm, aten.relu.default).meta["val"] = TensorMeta((3, 2), (2, 1), torch.float32, CPU)
+
+
+def _wrong_strides(gm: fx.GraphModule) -> None:
+    find(gm, aten.relu.default).meta["val"] = TensorMeta((2, 3), (1, 2), torch.float32, CPU)
+
+
+def _wrong_dtype(gm: fx.GraphModule) -> None:
+    find(gm, aten.relu.default).meta["val"] = TensorMeta((2, 3), (3, 1), torch.float64, CPU)
+
+
+def _operands_do_not_fit(gm: fx.GraphModule) -> None:
+    next(iter(gm.graph.nodes)).meta["val"] = TensorMeta((2, 4), (4, 1), torch.float32, CPU)
+
+
+def _used_before_defined(gm: fx.GraphModule) -> None:
+    find(gm, aten.add.Tensor).prepend(find(gm, aten.relu.default))
+
+
+def _unknown_argument(gm: fx.GraphModule) -> None:
+    find(gm, aten.relu.default).kwargs = {"slope": 1}
+
+
+def _item_out_of_range(gm: fx.GraphModule) -> None:
+    node = next(node for node in gm.graph.nodes if node.name.startswith("getitem"))
+    node.args = (node.args[0], 2)
+
+
+def _attribute_is_missing(gm: fx.GraphModule) -> None:
+    next(node for node in gm.graph.nodes if node.op == "get_attr").target = "nowhere"
+
+
+def _late_placeholder(gm: fx.GraphModule) -> None:
+    with gm.graph.inserting_after(find(gm, aten.relu.default)):
+        gm.graph.placeholder("late").meta["val"] = MATRIX
+
+
+def _nested_output(gm: fx.GraphModule) -> None:
+    output = next(iter(reversed(gm.graph.nodes)))
+    output.args = ((output.args[0],),)
+
+
+BREAKAGES = {
+    "writes to its arguments": _mutating,
+    "neither an OpOverload nor getitem": _not_an_operator,
+    "not allowed in an ATen graph": _method,
+    'has no meta\\["val"\\]': _no_meta,
+    "has meta f32\\[3, 2\\], where f32\\[2, 3\\]": _wrong_shape,
+    "has meta f32\\[2, 3\\] strides \\(1, 2\\)": _wrong_strides,
+    "has meta f64": _wrong_dtype,
+    "does not fit the shape rule|has meta": _operands_do_not_fit,
+    "before it is defined": _used_before_defined,
+    "does not take": _unknown_argument,
+    "takes item 2": _item_out_of_range,
+    "not a tensor of the module": _attribute_is_missing,
+    "placeholder after the first operator": _late_placeholder,
+    "which is not a node": _nested_output,
+}
+
+
+def test_a_good_graph_passes() -> None:
+    verify(good_graph())
+
+
+@pytest.mark.parametrize("reason", BREAKAGES)
+def test_each_breakage_is_found(reason: str) -> None:
+    gm = good_graph()
+    breakage: Callable[[fx.GraphModule], None] = BREAKAGES[reason]
+    breakage(gm)
+    with pytest.raises(VerificationError, match=reason):
+        verify(gm)
