@@ -4,6 +4,7 @@ import torch
 
 from stator.base.config import Options
 from stator.dynamo import hook
+from stator.dynamo.convert import Converter, Settings
 from stator.dynamo.entry import CompiledFrame, make_hook_callback
 from stator.dynamo.guard import Guard, GuardKind
 from stator.dynamo.guard_torch import tensor_guard
@@ -81,3 +82,29 @@ def test_stator_and_torch_files_are_left_alone():
 
 def test_without_the_extension_calls_are_plain():
     assert hook._call_plainly(None, tripling, None, x=2) == 6
+
+
+class Reading:
+    def __getattribute__(self, name):
+        return super().__getattribute__(name)
+
+
+class Renaming(Reading):
+    renamed = {}
+
+    def __getattribute__(self, name):
+        if name != "renamed" and name in super().__getattribute__("renamed"):
+            name = "kept"
+        return super().__getattribute__(name)
+
+
+def test_a_break_at_a_method_of_super_keeps_what_super_found():
+    thing = Renaming()
+    thing.there = 1
+    converter = Converter(Settings(lambda graph, inputs: graph))
+
+    def read_all(names):
+        return list(map(lambda name: getattr(thing, name, "missing"), names))
+
+    names = ["there", "not there", "there", "nor this"]
+    assert converter.dispatch(read_all)(names) == [1, "missing", 1, "missing"]

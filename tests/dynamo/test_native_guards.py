@@ -243,6 +243,16 @@ def test_items_of_containers_past_their_overrides():
     both(Guard(ItemSource(X, (1, "k")), GuardKind.EQUALS, 1), [{(1, "k"): 1}], [{(1, "j"): 1}])
 
 
+def test_read_only_views_of_dicts_are_read_as_dicts():
+    view = types.MappingProxyType({"k": 1, 2: "two"})
+    assert holds(Guard(ItemSource(X, "k"), GuardKind.EQUALS, 1), view)
+    assert holds(Guard(ItemSource(X, 2), GuardKind.EQUALS, "two"), view)
+    assert holds(Guard(X, GuardKind.LENGTH, 2), view) and holds(Guard(X, GuardKind.DICT_KEYS, ("k", 2)), view)
+    assert holds(Guard(DictKeySource(X, 1), GuardKind.EQUALS, 2), view)
+    assert holds(Guard(X, GuardKind.NOT_IN, "j"), view) and not holds(Guard(X, GuardKind.NOT_IN, "k"), view)
+    assert not holds(Guard(ItemSource(X, "k"), GuardKind.EQUALS, 1), types.MappingProxyType(collections.UserDict(k=1)))
+
+
 def test_a_missing_default_is_not_made():
     made = collections.defaultdict(int)
     assert not holds(Guard(ItemSource(X, "k"), GuardKind.EQUALS, 0), made)

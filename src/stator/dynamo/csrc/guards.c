@@ -327,8 +327,19 @@ static TensorCheck *tensor_check_make(PyObject *payload)
 
 /* ---- containers ---- */
 
+/* The dict behind an exact mappingproxy (the classes' __dict__, signature.parameters); anything else as it is. */
+static PyObject *behind_proxy(PyObject *value)
+{
+    struct {
+        PyObject_HEAD
+        PyObject *mapping;
+    } *proxy = (void *)value; /* CPython's mappingproxyobject */
+    return Py_IS_TYPE(value, &PyDictProxy_Type) && PyDict_Check(proxy->mapping) ? proxy->mapping : value;
+}
+
 static Py_ssize_t builtin_length(PyObject *value)
 {
+    value = behind_proxy(value);
     if (PyList_Check(value)) {
         return PyList_GET_SIZE(value);
     }
@@ -361,6 +372,7 @@ static int ordered_keys_are(PyObject *value, PyObject *expected)
 
 static int keys_are(PyObject *value, PyObject *expected)
 {
+    value = behind_proxy(value);
     if (PyAnySet_Check(value)) {
         if (PySet_GET_SIZE(value) != PyTuple_GET_SIZE(expected)) {
             return 0;
@@ -390,6 +402,7 @@ static int keys_are(PyObject *value, PyObject *expected)
 
 static PyObject *key_at(PyObject *value, Py_ssize_t index)
 {
+    value = behind_proxy(value);
     if (!PyDict_Check(value)) {
         return NULL;
     }
@@ -451,6 +464,7 @@ static int attribute_is_absent(Check *check, PyObject *value)
 
 static PyObject *sequence_item(PyObject *value, PyObject *key, Py_ssize_t index)
 {
+    value = behind_proxy(value);
     if (PyDict_Check(value)) {
         return Py_XNewRef(PyDict_GetItemWithError(value, key));
     }
@@ -531,6 +545,7 @@ static PyObject *access_value(Run *run, Node const *node, PyObject *parent)
     case ACCESS_INSTANCE_DICT:
         return instance_dict(parent);
     case ACCESS_DICT_ITEM:
+        parent = behind_proxy(parent);
         return PyDict_Check(parent) ? Py_XNewRef(PyDict_GetItemWithError(parent, node->key)) : NULL;
     case ACCESS_SEQUENCE_ITEM:
         return sequence_item(parent, node->key, node->index);
@@ -555,6 +570,7 @@ static int predicate_holds(PyObject *predicate, PyObject *value)
 
 static int not_in(PyObject *value, PyObject *key)
 {
+    value = behind_proxy(value);
     int contained = PyDict_Check(value) ? PyDict_Contains(value, key) : PyAnySet_Check(value) ? PySet_Contains(value, key) : -1;
     return contained == 0;
 }

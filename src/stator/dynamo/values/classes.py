@@ -146,4 +146,4 @@ class SuperValue(Value):
             return tracer.known(found)
         if isinstance(found, (property, staticmethod)) or lookup_in_class(type(found), "__get__") is MISSING:
             return tracer.bind(owner, base, name, found)
-        return BuiltinMethodValue(owner, name)
+        return BuiltinMethodValue(owner, name, found)

@@ -240,12 +240,16 @@ class BoundMethodValue(Value):
 
 
 class BuiltinMethodValue(Value):
-    """A method that a built-in class implements in C, bound to a value of ours."""
+    """A method that a built-in class implements in C, bound to a value of ours.
 
-    __slots__ = ("name", "owner")
+    `descriptor`: what super() found, where the owner's own attribute of that name would be another.
+    """
 
-    def __init__(self, owner: Any, name: str) -> None:
+    __slots__ = ("descriptor", "name", "owner")
+
+    def __init__(self, owner: Any, name: str, descriptor: Any = None) -> None:
         self.source = None
+        self.descriptor = descriptor
         self.owner = owner
         self.name = name
 
@@ -271,6 +275,8 @@ class BuiltinMethodValue(Value):
         return super().get_attr(tracer, name)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.descriptor is not None:
+            return CallRecipe(Constant(self.descriptor.__get__), [exits.recipe(self.owner)])
         return CallRecipe(Constant(getattr), [exits.recipe(self.owner), Constant(self.name)])
 
 
