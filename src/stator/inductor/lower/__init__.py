@@ -1,6 +1,6 @@
 """ATen graph -> buffers: the entry point `lower`, and which operators it knows. Importing registers every lowering."""
 
-from . import creation, indexing, library, normalization, pointwise, pooling, reductions, views
+from . import convolution, creation, indexing, library, normalization, pointwise, pooling, reductions, views
 from .graph import lower
 from .printer import print_lowered
 from .registry import can_lower, lowerings
@@ -8,6 +8,7 @@ from .verifier import verify_lowered
 
 __all__ = [
     "can_lower",
+    "convolution",
     "creation",
     "indexing",
     "library",

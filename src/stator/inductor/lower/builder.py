@@ -34,6 +34,7 @@ class Builder:
         self.origin = ""
         self.target = ""
         self.node: Any = None
+        self.wants_channels_last: dict[Any, bool] | None = None  # by FX node; filled by the first convolution
         self.meta: Any = None
         self._count = 0
 
@@ -249,6 +250,9 @@ class Builder:
             strides = contiguous_strides(tensor.shape)
         elif not is_dense(tensor.shape, strides):
             strides = preserved_strides(tensor.shape, strides)
+        if isinstance(tensor.source, Computed):
+            tensor.deviates = tensor.deviates or not same_strides(tensor.shape, tensor.strides, strides)
+            return self.reference(tensor, self.materialize(tensor, strides))
         return self.reference(tensor, self.copy(tensor, strides).source)  # type: ignore[arg-type]
 
     def reference(self, tensor: Tensor, stored: Stored) -> str | View:

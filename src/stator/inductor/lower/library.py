@@ -1,4 +1,4 @@
-"""Lowerings that call a library kernel on purpose: matrix products, convolutions, attention.
+"""Lowerings that call a library kernel on purpose: matrix products and attention.
 
 Arguments that strides can express are passed as views of what is there, without a copy.
 """
@@ -19,7 +19,7 @@ from .builder import Builder, linear
 from .fallback import library_results
 from .pointwise import elementwise
 from .registry import lowerings, lowers, view_targets
-from .tensor import Index, Stored, Strides, Tensor, Viewed
+from .tensor import Index, Stored, Tensor, Viewed
 
 aten = torch.ops.aten
 
@@ -135,24 +135,3 @@ def _innermost_contiguous(builder: Builder, x: Tensor) -> str | View:
     if planned is not None and planned[0][-1] == 1:
         return builder.argument(x)
     return builder.argument(x, contiguous_strides(x.shape))
-
-
-@lowers(aten.convolution.default)
-def _convolution(
-    builder: Builder,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> Any:
-    node = builder.node
-    strides: list[Strides] = [node.args[at].meta["val"].stride for at in range(2)]
-    args = [builder.argument(x, strides[0]), builder.argument(weight, strides[1])]
-    args.append(None if bias is None else builder.argument(bias))  # type: ignore[arg-type]
-    rest = [stride, padding, dilation, transposed, output_padding, groups]
-    return library_results(builder, aten.convolution.default, [*args, *rest], {}, builder.meta)

@@ -1,0 +1,109 @@
+"""The lowering of convolutions: a library call, and the decision about the memory format of what goes in and out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.prims.layout import channels_last_strides, contiguous_strides, numel
+from stator.prims.record import TensorMeta
+
+from .builder import Builder, same_strides
+from .fallback import library_results
+from .heuristics import convolution_prefers_channels_last
+from .registry import lowers
+from .tensor import Tensor
+
+aten = torch.ops.aten
+
+
+@lowers(aten.convolution.default)
+def _convolution(
+    builder: Builder,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    """The weight goes in as it is; the data in eager's format, or in NHWC where that is faster (see heuristics.py)."""
+    meta: TensorMeta = builder.meta
+    nodes = builder.node.args
+    rest = [stride, padding, dilation, transposed, output_padding, groups]
+    shapes = (x.shape, weight.shape, meta.shape)
+    if _may_choose(x, meta, transposed):
+        wish = _wish(shapes, groups)
+        if wish is None:
+            wish = x.deviates or _feeds_channels_last(builder)
+        strides = channels_last_strides if wish else contiguous_strides
+        given, promised = strides(x.shape), strides(meta.shape)
+    else:
+        given, promised = nodes[0].meta["val"].stride, meta.stride
+    args = [
+        builder.argument(x, given),
+        builder.argument(weight, nodes[1].meta["val"].stride),
+        None if bias is None else builder.argument(bias),
+    ]
+    result_meta = TensorMeta(meta.shape, promised, meta.dtype, meta.device)
+    result = library_results(builder, aten.convolution.default, [*args, *rest], {}, result_meta)
+    result.deviates = not same_strides(meta.shape, promised, meta.stride)
+    return result
+
+
+def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
+    """Is the format ours to choose? Only where the library follows its input's format without ambiguity."""
+    return (
+        x.rank == 4
+        and not transposed
+        and meta.device.type == "cpu"
+        and meta.dtype is torch.float32
+        and meta.stride == contiguous_strides(meta.shape)
+        and min(x.shape) > 0
+        and min(*x.shape[1:], *meta.shape[1:]) > 1
+    )
+
+
+def _wish(shapes: Sequence[tuple[int, ...]], groups: int) -> bool | None:
+    x, weight, result = shapes
+    depthwise = groups > 1 and groups == x[1]
+    pointwise = groups == 1 and weight[2:] == (1, 1)
+    return convolution_prefers_channels_last(depthwise, pointwise, numel(weight), numel(x) + numel(result))
+
+
+def _feeds_channels_last(builder: Builder) -> bool:
+    """Does something that this convolution's result reaches, without a decided one in between, want NHWC data?"""
+    if builder.wants_channels_last is None:
+        wants: dict[fx.Node, bool] = {}
+        for node in reversed(builder.node.graph.nodes):
+            wants[node] = any(_passes_on(user, wants) for user in node.users)
+        builder.wants_channels_last = wants
+    return builder.wants_channels_last[builder.node]
+
+
+def _passes_on(user: fx.Node, wants: dict[fx.Node, bool]) -> bool:
+    """Does this user want its argument in NHWC, for itself or for what comes after it?"""
+    if user.target is aten.convolution.default:
+        x, weight, groups = user.args[0].meta["val"], user.args[1].meta["val"], user.args[8]  # type: ignore[union-attr]
+        wish = _wish((x.shape, weight.shape, user.meta["val"].shape), groups)  # type: ignore[arg-type]
+        return wants[user] if wish is None else wish
+    if user.target is aten.permute.default and tuple(user.args[1]) == (0, 2, 3, 1):  # type: ignore[arg-type]
+        return True
+    return wants[user] and _is_spatial(user)
+
+
+def _is_spatial(node: fx.Node) -> bool:
+    """Does the node still have a batch of images, whose format can be passed on?"""
+    if node.target is operator.getitem:
+        return True
+    meta = node.meta.get("val")
+    if isinstance(meta, tuple | list):
+        meta = meta[0] if meta else None
+    return isinstance(meta, TensorMeta) and len(meta.shape) == 4
