@@ -262,3 +262,65 @@ def test_symbolic_sizes_are_refused() -> None:
     size = torch.SymInt(Fixed())
     with pytest.raises(Unsupported, match="symbolic"):
         compile_inference(graph_of(lambda x, n: (x,), 2), [torch.ones(3), size], checked, keep=keep_all)
+
+
+# -- what a tensor may be besides plain -----------------------------------------------------------------------------
+
+
+def test_conjugated_views_alias_and_are_written_through() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        y.conj().imag.add_(1)
+        return y, y.conj(), x.conj(), x.mul_(1j)
+
+    x, reference = torch.randn(4, dtype=torch.complex64), torch.empty(4, dtype=torch.complex64)
+    reference.copy_(x)
+    results, expected = compiled_of(function, x)(x), function(reference)
+    for result, other in zip(results, expected, strict=True):
+        torch.testing.assert_close(result, other)
+    assert results[2].is_conj()
+    assert results[2].data_ptr() == x.data_ptr() and torch.equal(x, reference)
+
+
+@pytest.mark.parametrize("make", [lambda x: x.conj(), lambda x: torch.imag(x.conj())], ids=["conj", "neg"])
+def test_lazily_changed_inputs_are_refused(make: Callable[..., Any]) -> None:
+    with pytest.raises(Unsupported, match="resolve_"):
+        compiled_of(lambda x: (x + 1,), make(torch.randn(3, dtype=torch.complex64)))
+
+
+def test_as_strided_follows_the_memory_given_now() -> None:
+    memory = torch.arange(20.0)
+    run = compiled_of(lambda x: (x.as_strided((2, 2), (1, 2)) + 1,), memory[:6])
+    assert torch.equal(run(memory[10:16])[0], torch.tensor([[11.0, 13.0], [12.0, 14.0]]))
+    with pytest.raises(Unsupported, match="as-strided"):
+        compiled_of(lambda x: (x.as_strided((2,), (1,), 1),), memory)
+
+
+def test_a_write_to_an_expanded_input_is_refused() -> None:
+    with pytest.raises(Unsupported, match="expanded"):
+        compiled_of(lambda x: (x.fill_(1),), torch.zeros(1).expand(3))
+
+
+def test_autocast_inside_the_graph() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return F.linear(x, w), x + 1
+
+    x, w = torch.randn(4, 5), torch.randn(3, 5)
+    result, expected = compiled_of(function, x, w)(x, w), function(x, w)
+    assert result[0].dtype is torch.bfloat16
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+
+
+def test_grad_modes_inside_the_graph() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            y = x * 2
+        with torch.inference_mode():
+            z = y + 1
+        return y, z
+
+    x = torch.ones(3)
+    before = torch.is_grad_enabled()
+    torch.testing.assert_close(compiled_of(function, x)(x), function(x))
+    assert torch.is_grad_enabled() == before

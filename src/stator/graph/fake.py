@@ -476,10 +476,23 @@ def check_overlap(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def meta_of_real(tensor: torch.Tensor) -> TensorMeta:
-    """The TensorMeta of a real tensor. Raises Unsupported for sparse, nested and quantized ones."""
+    """The TensorMeta of a real tensor.
+
+    Raises Unsupported for sparse, nested and quantized tensors, for subclasses with a __torch_dispatch__ of their own
+    (other than fake tensors), and for lazily conjugated or negated ones.
+    """
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise Unsupported(
-            "tensor-layout", f"a tensor of layout {tensor.layout} (or quantized or nested) is not supported"
+            "tensor-layout", f"a tensor of layout {tensor.layout} (or quantized, nested) is not supported"
+        )
+    kind = type(tensor)
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not hasattr(tensor, "fake_mode"):
+        raise Unsupported("tensor-subclass", f"a tensor of class {kind.__qualname__} is not supported")
+    if tensor.is_conj() or tensor.is_neg():
+        raise Unsupported(
+            "lazy-conjugate",
+            "a tensor that is conjugated or negated lazily is not supported",
+            hint="call .resolve_conj() or .resolve_neg() on it first",
         )
     return TensorMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.storage_offset())
 

@@ -19,6 +19,7 @@ from .fake import FakeTensor
 from .memory import memory_root
 from .recording import Tracer
 from .traced import Fresh, Geometry, InputItself, Output, SameAs, Value, ViewOfConstant, ViewOfInput, ViewOfOutput
+from .views import REINTERPRETING
 
 aten = torch.ops.aten
 
@@ -120,9 +121,7 @@ def _describe(tracer: Tracer, collected: _Outputs, leaf: Any, sharing: dict[int,
 def geometry(base: TensorMeta, view: FakeTensor) -> Geometry:
     """How to see a tensor laid out as `base` as `view`, which shares its storage."""
     meta = view.meta
-    steps = ()
-    if meta.dtype is not base.dtype or any(step.after.dtype is not base.dtype for step in view.steps):
-        steps = view.steps
+    steps = view.steps if any(step.func in REINTERPRETING for step in view.steps) else ()
     return Geometry(meta.shape, meta.stride, meta.offset - base.offset if not steps else 0, steps)
 
 
@@ -135,6 +134,8 @@ def _mutated_inputs(tracer: Tracer, collected: _Outputs) -> list[tuple[int, int]
     written = {tracer.input_nodes[index] for index in changed}
     mutated = []
     for index, value in changed.items():
+        if any(stride == 0 and size > 1 for size, stride in zip(value.meta.shape, value.meta.stride, strict=True)):
+            raise Unsupported("overlapping-input", "the traced code writes to an input that is expanded")
         if memory_root(value.node) in written:
             # the new contents are copied in one after the other: none may be read from memory that is overwritten
             value = tracer.apply(aten.clone.default, value)

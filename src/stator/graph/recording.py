@@ -24,7 +24,7 @@ from stator.prims.record import TensorMeta
 from .fake import COMPOSITE, FakeMode, FakeStorage, FakeTensor, check_overlap, flat_tensors, meta_of_real, specials
 from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
 from .traced import ViewStep
-from .views import IDENTITIES, replay, view_step, write_back
+from .views import IDENTITIES, REINTERPRETING, replay, view_step, write_back
 
 aten = torch.ops.aten
 Keep = Callable[[OpOverload], bool]
@@ -65,6 +65,10 @@ RECURRENT = frozenset(
 
 # Views whose arguments are the tensor and its new sizes.
 SIZED = frozenset((aten.view.default, aten._unsafe_view.default, aten.expand.default))
+
+
+# Lazy views and what computes the same at once: fake tensors carry no conjugate or negative bit.
+RESOLVED = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
 
 class Tracer(FakeMode):
@@ -132,6 +136,12 @@ class Tracer(FakeMode):
     def value(self, tensor: torch.Tensor) -> FakeTensor:
         """A fresh tensor of known value: the graph reads a constant that nobody else can write to."""
         fake = super().value(tensor)
+        if tensor.dim() == 0 and not tensor.dtype.is_complex:
+            number = self._node(
+                op_info(aten.full.default), ([], tensor.item()), {"dtype": tensor.dtype, "device": tensor.device}
+            )
+            number.meta["val"] = fake.meta
+            return self.bind(fake, number)
         name = f"constant_{len(self.constants)}"
         self.constants[name] = tensor
         node = self.graph.get_attr(name)
@@ -297,7 +307,7 @@ class Tracer(FakeMode):
             return self._as_strided(metas, args, kwargs)
         if func in SIZED:  # -1 is resolved once, here
             args = (args[0], list(metas.shape))
-        node = self._node(info, args, kwargs)
+        node = self._node(op_info(RESOLVED[func]) if func in RESOLVED else info, args, kwargs)
         result: Any
         if type(metas) is TensorMeta:
             node.meta["val"] = metas
@@ -376,12 +386,19 @@ class Tracer(FakeMode):
         """as_strided looks at the storage, not at the tensor it is called on: record it on the storage's owner."""
         base = args[0]
         storage = base.fake_storage
-        if storage.meta.dtype is not meta.dtype or storage.meta.offset != 0:
-            raise Unsupported("as-strided", "as_strided on a tensor that does not start at its storage's beginning")
+        offset: Any = meta.offset
+        if (
+            storage.meta.offset != 0
+            or id(storage) in self.input_storages  # whose offset may be another one in the next call
+            or any(step.func in REINTERPRETING for step in base.steps)
+        ):
+            if base.steps or (args[3] if len(args) > 3 else kwargs.get("storage_offset")) is not None:
+                raise Unsupported("as-strided", "as_strided with an offset into memory whose beginning is not known")
+            offset = None
         owner = self.storage_value(storage)
-        node = self._node(op_info(aten.as_strided.default), (owner, meta.shape, meta.stride, meta.offset), {})
+        node = self._node(op_info(aten.as_strided.default), (owner, meta.shape, meta.stride, offset), {})
         node.meta["val"] = meta
-        step = ViewStep(aten.as_strided.default, (meta.shape, meta.stride, meta.offset), {}, storage.meta, meta)
+        step = ViewStep(aten.as_strided.default, (meta.shape, meta.stride, offset), {}, storage.meta, meta)
         return self.bind(FakeTensor(self, meta, storage), node, (step,))
 
     # -- mutation -------------------------------------------------------------------------------------------------

@@ -24,6 +24,16 @@ inverses: Registry[OpOverload, Inverse] = Registry("view inverse")
 
 # View operators that change nothing about the layout.
 IDENTITIES = frozenset((aten.alias.default, aten.detach.default))
+# View operators that change what the memory means: as_strided cannot stand for them.
+REINTERPRETING = frozenset(
+    (
+        aten.view.dtype,
+        aten.view_as_real.default,
+        aten.view_as_complex.default,
+        aten._conj.default,
+        aten._neg_view.default,
+    )
+)
 
 
 def view_step(
@@ -60,7 +70,7 @@ def write_back(apply: Apply, base: Any, base_meta: TensorMeta, steps: tuple[View
             new = inverses[step.func](apply, step, before, new)
         return new
     after = steps[-1].after
-    if after.dtype is not base_meta.dtype or base_meta.offset != 0:
+    if any(step.func in REINTERPRETING for step in steps) or base_meta.offset != 0:
         return None
     return apply(aten.as_strided_scatter.default, base, new, after.shape, after.stride, after.offset)
 
@@ -127,6 +137,11 @@ def _diagonal_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
 @inverses.register(aten.as_strided.default)
 def _as_strided_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
     return apply(aten.as_strided_scatter.default, base, new, *step.args, **step.kwargs)
+
+
+@inverses.register(aten._conj.default, aten._neg_view.default)
+def _own_inverse_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(step.func, new)
 
 
 @inverses.register(aten.view.dtype)
