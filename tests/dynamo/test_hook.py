@@ -103,8 +103,11 @@ def test_a_break_at_a_method_of_super_keeps_what_super_found():
     thing.there = 1
     converter = Converter(Settings(lambda graph, inputs: graph))
 
+    def read(name):
+        return getattr(thing, name, "missing")
+
     def read_all(names):
-        return list(map(lambda name: getattr(thing, name, "missing"), names))
+        return list(map(read, names))
 
     names = ["there", "not there", "there", "nor this"]
     assert converter.dispatch(read_all)(names) == [1, "missing", 1, "missing"]
