@@ -1,0 +1,97 @@
+"""Helper functions in Triton that generated kernels call, as text; a kernel's module contains those it uses."""
+
+from __future__ import annotations
+
+import re
+
+HEAD = """\
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+"""
+
+HELPERS = {
+    "floor_div": """
+@triton.jit
+def floor_div(x, y):
+    quotient = x // y  # rounds towards zero, as C does
+    return quotient - ((x % y != 0) & ((x < 0) != (y < 0))).to(quotient.dtype)
+""",
+    "floor_mod": """
+@triton.jit
+def floor_mod(x, y):
+    rest = x % y
+    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+""",
+    "float_mod": """
+@triton.jit
+def float_mod(x, y):
+    rest = libdevice.fmod(x, y)
+    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+""",
+    "sign": """
+@triton.jit
+def sign(x):
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+""",
+    "wrap_index": """
+@triton.jit
+def wrap_index(index, size):
+    return tl.where(index < 0, index + size, index)
+""",
+    "combine_sum": """
+@triton.jit
+def combine_sum(x, y):
+    return x + y
+""",
+    "combine_prod": """
+@triton.jit
+def combine_prod(x, y):
+    return x * y
+""",
+    "combine_xor_sum": """
+@triton.jit
+def combine_xor_sum(x, y):
+    return x ^ y
+""",
+    "combine_any": """
+@triton.jit
+def combine_any(x, y):
+    return x | y
+""",
+    "combine_all": """
+@triton.jit
+def combine_all(x, y):
+    return x & y
+""",
+    "combine_max": """
+@triton.jit
+def combine_max(x, y):
+    return tl.where((x != x) | (x > y), x, y)  # a NaN wins: comparisons with it are false
+""",
+    "combine_min": """
+@triton.jit
+def combine_min(x, y):
+    return tl.where((x != x) | (x < y), x, y)
+""",
+    "combine_argmax": """
+@triton.jit
+def combine_argmax(x, at_x, y, at_y):
+    same = (x == y) | ((x != x) & (y != y))
+    first = (at_y < 0) | ((at_x >= 0) & ((same & (at_x < at_y)) | (~same & ((x > y) | (x != x)))))
+    return tl.where(first, x, y), tl.where(first, at_x, at_y)
+""",
+    "combine_argmin": """
+@triton.jit
+def combine_argmin(x, at_x, y, at_y):
+    same = (x == y) | ((x != x) & (y != y))
+    first = (at_y < 0) | ((at_x >= 0) & ((same & (at_x < at_y)) | (~same & ((x < y) | (x != x)))))
+    return tl.where(first, x, y), tl.where(first, at_x, at_y)
+""",
+}
+
+
+def helpers_for(text: str) -> str:
+    """The text of the helpers that `text` calls."""
+    used = set(re.findall(r"\b[a-z_]+\b", text))
+    return "\n".join(helper for name, helper in HELPERS.items() if name in used)

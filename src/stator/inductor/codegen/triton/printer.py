@@ -1,0 +1,382 @@
+"""A group as one Triton kernel: a module of text with the kernel, its signature and how to launch it.
+
+The same bodies that the C++ printer takes, merged by the same `merge`. Nothing here imports triton.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from stator.base.config import Options
+from stator.base.errors import CompileError
+from stator.inductor.buffers import Buffer
+from stator.inductor.codegen.cpp.kernel import Kernel, Store, Value, merge
+from stator.inductor.loops.body import Ref
+from stator.inductor.program.steps import KernelSource
+from stator.inductor.schedule.groups import Group
+from stator.shapes.expr import Expr, Symbol
+
+from .blocks import Blocks, choose_blocks
+from .expressions import print_index, print_value
+from .prelude import HEAD, helpers_for
+from .types import identity, literal, number, pointer_type, type_name
+
+_DEFAULT = Options()
+
+
+def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options = _DEFAULT) -> KernelSource:
+    """A module's text. It defines the kernel under `symbol`, SIGNATURE, BLOCKS, GRID and WARPS.
+
+    Raises CompileError for what Triton kernels cannot compute.
+    """
+    kernel = merge(group, buffers)
+    if 0 in kernel.sizes[kernel.outer :]:
+        raise CompileError("inductor", "a reduction over no elements reached code generation")
+    pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
+    pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
+    blocks = choose_blocks(kernel)
+    body = _Emitter(kernel, blocks, pointers, buffers).emit()
+    arguments = [f"in{at}" for at in range(len(group.reads))] + [f"out{at}" for at in range(len(group.writes))]
+    types = [pointer_type(buffers[name].layout.dtype) for name in (*group.reads, *group.writes)]
+    constants = ["XBLOCK", "RBLOCK"]
+    parameters = ", ".join([*arguments, *(f"{name}: tl.constexpr" for name in constants)])
+    function = "\n".join([f"({parameters}):", *body, ""])
+    launch = [
+        f"SIGNATURE = {dict(zip(arguments, types, strict=True)) | dict.fromkeys(constants, 'constexpr')!r}",
+        f"BLOCKS = {{'XBLOCK': {blocks.x_block}, 'RBLOCK': {blocks.r_block}}}",
+        f"GRID = ({blocks.grid},)",
+        f"WARPS = {blocks.warps}",
+        "",
+    ]
+    tail = "\n".join(launch)
+    symbol = f"kernel_{hashlib.sha256((function + tail).encode()).hexdigest()[:16]}"
+    text = f"{HEAD}{helpers_for(function)}\n\n@triton.jit\ndef {symbol}{function}\n\n{tail}"
+    return KernelSource(group.name, symbol, text, "triton")
+
+
+class _Emitter:
+    """Statements of one kernel. Values that vary with the shared loops are [XBLOCK] or [XBLOCK, 1] blocks, those that
+    vary with the inner loops [1, RBLOCK] or [XBLOCK, RBLOCK]; Triton broadcasts between them.
+    """
+
+    def __init__(
+        self, kernel: Kernel, blocks: Blocks, pointers: Mapping[str, str], buffers: Mapping[str, Buffer]
+    ) -> None:
+        self.kernel, self.blocks, self.pointers, self.buffers = kernel, blocks, pointers, buffers
+        self.lines: list[str] = []
+        self.depth = 1
+        self.names: dict[Symbol, str] = {}
+        self.has_inner = kernel.outer < len(kernel.loops)
+        self.outer_bits = (1 << kernel.outer) - 1
+        self.defined: set[int] = set()
+        self.live = _live_values(kernel)
+
+    # --- statements ---
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    @contextmanager
+    def indented(self) -> Iterator[None]:
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def emit(self) -> list[str]:
+        self._shared_loops()
+        if not self.has_inner:
+            self._run(self.live, self.kernel.stores)
+            return self.lines
+        if self.blocks.persistent:
+            self._inner_loops("tl.arange(0, RBLOCK)[None, :]")
+        self._outside(0)
+        for phase in range(self.kernel.phases):
+            self._phase(phase)
+            self._outside(phase + 1)
+        return self.lines
+
+    def _wide(self) -> bool:
+        """Do indices need 64 bits?"""
+        largest = max((_extent(buffer) for name, buffer in self.buffers.items() if name in self.pointers), default=0)
+        return max(largest, self.blocks.x_size * self.blocks.r_size) >= 2**31
+
+    def _shared_loops(self) -> None:
+        start = "tl.program_id(0)" + (".to(tl.int64)" if self._wide() else "")
+        shape = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.has_inner else "")
+        self.line(f"x = {start} * XBLOCK + {shape}")
+        if self._x_masked():
+            self.line(f"xmask = x < {self.blocks.x_size}")
+        self._split("x", range(self.kernel.outer))
+
+    def _inner_loops(self, lanes: str) -> None:
+        self.line(f"r = {lanes}")
+        if self._r_masked():
+            self.line(f"rmask = r < {self.blocks.r_size}")
+        self._split("r", range(self.kernel.outer, len(self.kernel.loops)))
+
+    def _split(self, flat: str, loops: Iterable[int]) -> None:
+        """A flattened index back into the loops' variables."""
+        loops = list(loops)
+        step = 1
+        for position in reversed(loops):
+            symbol, size = self.kernel.loops[position], self.kernel.sizes[position]
+            text = flat if step == 1 else f"({flat} // {step})"
+            if position != loops[0]:
+                text = f"{text} % {size}"
+            self.names[symbol] = f"{flat}_{symbol.name}"
+            self.line(f"{flat}_{symbol.name} = {text}")
+            step *= size
+
+    def _phase(self, phase: int) -> None:
+        """One run over the inner loops: what the reductions and stores of this phase need."""
+        kernel = self.kernel
+        reduces = [
+            position
+            for position in self.live
+            if kernel.values[position].name == "reduce"
+            and kernel.values[kernel.values[position].args[1].position].phase == phase
+        ]
+        stores = [store for store in kernel.stores if store.loops & kernel.inner_bits and store.phase == phase]
+        roots = [kernel.values[position].args[1].position for position in reduces]
+        for store in stores:
+            roots += _store_operands(kernel, store)
+        needed = [p for p in _closure(kernel, roots) if kernel.values[p].loops & kernel.inner_bits]
+        if self.blocks.persistent:
+            self._run([position for position in needed if position not in self.defined], stores)
+            for position in reduces:
+                self._reduce_at_once(position)
+            return
+        for position in reduces:
+            self._accumulator(position)
+        self.line(f"for start in range(0, {self.blocks.r_size}, RBLOCK):")
+        with self.indented():
+            self._inner_loops("start + tl.arange(0, RBLOCK)[None, :]")
+            self._run(needed, stores)
+            for position in reduces:
+                self._accumulate(position)
+        for position in reduces:
+            self._complete(position)
+
+    def _outside(self, phase: int) -> None:
+        """Values and stores outside the inner loops that this many complete phases make computable."""
+        kernel = self.kernel
+        values = [
+            position
+            for position in self.live
+            if not kernel.values[position].loops & kernel.inner_bits
+            and kernel.values[position].phase == phase
+            and kernel.values[position].name != "reduce"
+        ]
+        self._run(values, [s for s in kernel.stores if not s.loops & kernel.inner_bits and s.phase == phase])
+
+    def _run(self, values: Iterable[int], stores: Iterable[Store]) -> None:
+        """Values and stores in program order."""
+        pending = sorted(stores, key=lambda store: store.at)
+        for position in sorted(values):
+            while pending and pending[0].at <= position:
+                self._store(pending.pop(0))
+            self._define(position)
+        for store in pending:
+            self._store(store)
+
+    # --- values ---
+
+    def dtype(self, position: int) -> torch.dtype:
+        return self.kernel.values[position].dtype
+
+    def operand(self, position: int) -> str:
+        value = self.kernel.values[position]
+        return literal(value.args[0], value.dtype) if value.name == "constant" else f"t{position}"
+
+    def index(self, index: Expr) -> str:
+        return print_index(index, self.kernel.ranges, self.names)
+
+    def _define(self, position: int) -> None:
+        value = self.kernel.values[position]
+        self.defined.add(position)
+        if value.name == "constant":
+            return
+        if value.name == "indirect":
+            self._define_indirect(position, value)
+            return
+        self.line(f"t{position} = {print_value(self, value)}")
+
+    def _define_indirect(self, position: int, value: Value) -> None:
+        name = f"indirect{position}"
+        self.line(f"{name} = {print_value(self, value)}")
+        self.names[Symbol(name)] = name
+        if value.args[2]:
+            valid = f"(0 <= {name}) & ({name} < {value.args[1]})"
+            outside = self.mask(value.loops)
+            if outside:
+                valid = f"({valid}) | ~({outside})"
+            self.line(f'tl.device_assert({valid}, "index out of bounds for dimension with size {value.args[1]}")')
+
+    # --- masks ---
+
+    def _x_masked(self) -> bool:
+        return self.blocks.x_size % self.blocks.x_block != 0
+
+    def _r_masked(self) -> bool:
+        return self.has_inner and self.blocks.r_size % self.blocks.r_block != 0
+
+    def mask(self, loops: int, extra: str | None = None) -> str:
+        """Which lanes are real, of something that varies with these loops; empty when all are."""
+        parts = [extra] if extra else []
+        if loops & self.outer_bits and self._x_masked():
+            parts.append("xmask")
+        if loops & self.kernel.inner_bits and self._r_masked():
+            parts.append("rmask")
+        return " & ".join(parts)
+
+    # --- memory ---
+
+    def load(self, value: Value) -> str:
+        buffer, index, mask, other = value.args
+        kept = None if mask is None else self.operand(mask.position)
+        lanes = self.mask(value.loops, kept)
+        address = f"{self.pointers[buffer]} + {self.index(index)}"
+        if not lanes:
+            return f"tl.load({address})"
+        neutral = number(other if mask is not None else 0, value.dtype)
+        if mask is not None:
+            # the mask may vary with loops that the index does not
+            bits = value.loops & ~self.kernel.loops_of(index)
+            address = f"{address}{self._zeros(bits)}"
+        return f"tl.load({address}, {lanes}, other={neutral})"
+
+    def _zeros(self, bits: int) -> str:
+        """Text that makes an address vary with these loops without moving it."""
+        text = " + x * 0" if bits & self.outer_bits else ""
+        return text + (" + r * 0" if bits & self.kernel.inner_bits else "")
+
+    def _store(self, store: Store) -> None:
+        address = f"{self.pointers[store.buffer]} + {self.index(store.index)}{self._all_lanes(store)}"
+        extra = None if store.mask is None else self.operand(store.mask)
+        lanes = self._store_mask(store, extra)
+        value = self.operand(store.value)
+        if store.mode is None:
+            self.line(f"tl.store({address}, {value}{', ' + lanes if lanes else ''})")
+            return
+        shape = (
+            "[XBLOCK, RBLOCK]"
+            if store.loops & self.kernel.inner_bits
+            else "[XBLOCK, 1]"
+            if self.has_inner
+            else "[XBLOCK]"
+        )
+        value = f"tl.broadcast_to({value}, {shape})"
+        self.line(f"tl.atomic_{store.mode}({address}, {value}{', ' + lanes if lanes else ''})")
+
+    def _all_lanes(self, store: Store) -> str:
+        """A store runs once per lane: its address must have all lanes, also those of loops it does not vary with."""
+        loops = self.kernel.loops_of(store.index)
+        text = "" if loops & self.outer_bits else " + x * 0"
+        return text + (
+            " + r * 0" if store.loops & self.kernel.inner_bits & ~loops and not loops & self.kernel.inner_bits else ""
+        )
+
+    def _store_mask(self, store: Store, extra: str | None) -> str:
+        parts = [extra] if extra else []
+        if self._x_masked():
+            parts.append("xmask")
+        if store.loops & self.kernel.inner_bits and self._r_masked():
+            parts.append("rmask")
+        return " & ".join(parts)
+
+    # --- reductions ---
+
+    def _spread(self, position: int) -> tuple[str, str, torch.dtype]:
+        """(kind, operand over the whole block with neutral lanes where there is no iteration, dtype to reduce in)."""
+        kind, source = self.kernel.values[position].args
+        dtype = self.dtype(source.position)
+        text = f"tl.broadcast_to({self.operand(source.position)}, [XBLOCK, RBLOCK])"
+        if self._r_masked():
+            text = f"tl.where(rmask, {text}, {identity(kind, dtype)})"
+        if dtype is torch.bool:
+            dtype = torch.int32  # one-bit values do not go through shuffles
+            text = f"{text}.to(tl.int32)"
+        return kind, text, dtype
+
+    def _flat_position(self) -> str:
+        text = "tl.broadcast_to(r, [XBLOCK, RBLOCK])"
+        return f"tl.where(rmask, {text}, -1)" if self._r_masked() else text
+
+    def _reduce_at_once(self, position: int) -> None:
+        kind, text, _ = self._spread(position)
+        self.defined.add(position)
+        if kind.startswith("arg"):
+            self.line(f"a{position}, p{position} = tl.reduce(({text}, {self._flat_position()}), 1, combine_{kind})")
+            self.line(f"t{position} = p{position}.to(tl.int64)[:, None]")
+            return
+        self.line(f"a{position} = tl.reduce({text}, 1, combine_{kind})[:, None]")
+        self._finish(position)
+
+    def _accumulator(self, position: int) -> None:
+        kind, source = self.kernel.values[position].args
+        dtype = self.dtype(source.position)
+        neutral = identity(kind, dtype)
+        if dtype is torch.bool:
+            dtype, neutral = torch.int32, str(int(neutral == "True"))
+        self.line(f"a{position} = tl.full([XBLOCK, RBLOCK], {neutral}, {type_name(dtype)})")
+        if kind.startswith("arg"):
+            self.line(f"p{position} = tl.full([XBLOCK, RBLOCK], -1, tl.int32)")
+
+    def _accumulate(self, position: int) -> None:
+        kind, text, _ = self._spread(position)
+        if kind.startswith("arg"):
+            pair = f"a{position}, p{position}"
+            self.line(f"{pair} = combine_{kind}({pair}, {text}, {self._flat_position()})")
+        else:
+            self.line(f"a{position} = combine_{kind}(a{position}, {text})")
+
+    def _complete(self, position: int) -> None:
+        kind = self.kernel.values[position].args[0]
+        self.defined.add(position)
+        if kind.startswith("arg"):
+            self.line(f"a{position}, p{position} = tl.reduce((a{position}, p{position}), 1, combine_{kind})")
+            self.line(f"t{position} = p{position}.to(tl.int64)[:, None]")
+            return
+        self.line(f"a{position} = tl.reduce(a{position}, 1, combine_{kind})[:, None]")
+        self._finish(position)
+
+    def _finish(self, position: int) -> None:
+        value = self.kernel.values[position]
+        self.line(f"t{position} = a{position}{' != 0' if value.dtype is torch.bool else ''}")
+
+
+def _extent(buffer: Buffer) -> int:
+    layout = buffer.layout
+    return sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True)) + 1
+
+
+def _store_operands(kernel: Kernel, store: Store) -> list[int]:
+    return kernel.operands((store.index, Ref(store.value))) + ([] if store.mask is None else [store.mask])
+
+
+def _closure(kernel: Kernel, roots: Iterable[int]) -> list[int]:
+    """All values that these need, reductions excepted: those are complete before."""
+    seen: set[int] = set()
+    pending: list[Any] = list(roots)
+    while pending:
+        position = pending.pop()
+        if position not in seen and kernel.values[position].name != "reduce":
+            seen.add(position)
+            pending += kernel.operands(kernel.values[position].args)
+    return sorted(seen)
+
+
+def _live_values(kernel: Kernel) -> list[int]:
+    seen: set[int] = set()
+    pending = [position for store in kernel.stores for position in _store_operands(kernel, store)]
+    while pending:
+        position = pending.pop()
+        if position not in seen:
+            seen.add(position)
+            pending += kernel.operands(kernel.values[position].args)
+    return sorted(seen)

@@ -1,0 +1,75 @@
+"""Runs in a process of its own, without the interpreter: kernels through the Triton printer and the Triton compiler down
+to PTX for compute capability 9.0, which needs no GPU. Prints one line per failure, then "done"."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from handwritten import GRAPHS
+from kernel_harness import Graph
+from random_graphs import Generator
+
+from stator.inductor.codegen.triton import print_kernel
+from stator.inductor.schedule import schedule
+from stator.runtime.triton_kernels import load_module
+
+TARGET = GPUTarget("cuda", 90, 32)
+CHOSEN = [
+    *(
+        "tanh of float32",
+        "pow of float32",
+        "mod of float32",
+        "floor_div of int64, int64",
+        "maximum of float32, float32",
+    ),
+    *("div of float32, float32", "sqrt of float32", "erf of float32", "lgamma of float32", "isnan of float32"),
+    *("sum of torch.float32, 3 x 37", "max of torch.float32, 2 x 2500", "argmax of torch.float32, 70 x 2100, strided"),
+    *("argmin of torch.int64, 5 x 64, strided", "any of torch.bool, 2 x 2500", "all of torch.bool, 3 x 37"),
+    *("prod of torch.int64, 5 x 64, strided", "a row is normalised after its mean and variance are known"),
+    *("embedding rows by indices of which some are negative", "padding by a mask: lanes outside read nothing"),
+    *("half precision is computed in float32 and rounded once", "conversions between dtypes"),
+    *("a store that adds where indices meet", "division and remainder in an index"),
+]
+
+
+def check(name: str, graph: Graph, folder: Path) -> None:
+    for group in schedule(graph.lowered()).steps:
+        source = print_kernel(group, graph.buffers)
+        try:
+            module = load_module(source.source, folder)
+            constants = {(list(module.SIGNATURE).index(key),): value for key, value in module.BLOCKS.items()}
+            made = triton.compile(
+                ASTSource(getattr(module, source.symbol), module.SIGNATURE, constants),
+                target=TARGET,
+                options={"num_warps": module.WARPS},
+            )
+            ptx = made.asm["ptx"]
+            if f".entry {source.symbol}" not in ptx or "sm_90" not in ptx:
+                raise AssertionError(f"unexpected PTX:\n{ptx[:500]}")
+        except Exception:
+            print(f"FAILED {name}:\n{traceback.format_exc(limit=-4)}\n{source.source}")
+
+
+def main() -> None:
+    missing = [name for name in CHOSEN if not any(known.startswith(name) for known in GRAPHS)]
+    assert not missing, missing
+    with tempfile.TemporaryDirectory() as folder:
+        for name, make in GRAPHS.items():
+            if any(name.startswith(chosen) for chosen in CHOSEN):
+                check(name, make(), Path(folder))
+        for seed in range(3):
+            check(f"seed {seed}", Generator(seed).build(), Path(folder))
+    print("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Graphs of loop nodes that use each part of the vocabulary once, for the Triton printer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kernel_harness import Graph
+
+from stator.inductor.loops.vocabulary import ELEMENTWISE, REDUCTIONS, VOCABULARY
+
+F32, F64, I32, I64, BOOL = torch.float32, torch.float64, torch.int32, torch.int64, torch.bool
+GRAPHS: dict[str, Callable[[], Graph]] = {}
+
+
+def graph(name: str) -> Callable[[Callable[[Graph], None]], Callable[[Graph], None]]:
+    def register(fill: Callable[[Graph], None]) -> Callable[[Graph], None]:
+        def make() -> Graph:
+            torch.manual_seed(0)
+            made = Graph()
+            fill(made)
+            return made
+
+        GRAPHS[name] = make
+        return fill
+
+    return register
+
+
+# Where a function is defined, if not everywhere
+_DOMAINS = {
+    **dict.fromkeys(("log", "log2", "log10", "sqrt", "rsqrt", "lgamma", "pow", "reciprocal"), (0.1, 4.0)),
+    **dict.fromkeys(("asin", "acos", "atanh"), (-0.9, 0.9)),
+    "acosh": (1.1, 4.0),
+    "log1p": (-0.9, 4.0),
+}
+
+
+def values(name: str, dtype: torch.dtype, count: int, operand: int) -> torch.Tensor:
+    if dtype is BOOL:
+        return torch.rand(count) < 0.5
+    if not dtype.is_floating_point:
+        drawn = torch.randint(0, 5, (count,)) if "shift" in name else torch.randint(-9, 10, (count,))
+        if operand == 1 and name in ("floor_div", "trunc_div", "mod", "fmod"):
+            drawn[drawn == 0] = 3
+        return drawn.to(dtype)
+    low, high = _DOMAINS.get(name, (-3.0, 3.0))
+    drawn = torch.rand(count, dtype=torch.float64) * (high - low) + low
+    if name in ("maximum", "minimum", "fmax", "fmin", "isnan", "isinf", "eq", "lt", "ne", "ge"):
+        drawn[operand::7] = float("nan")
+        drawn[3 + operand :: 11] = float("inf")
+    return drawn.to(dtype)
+
+
+def elementwise(name: str, dtypes: tuple[torch.dtype, ...]) -> None:
+    info = VOCABULARY[name]
+
+    @graph(f"{name} of {', '.join(str(dtype).removeprefix('torch.') for dtype in dtypes)}")
+    def fill(made: Graph) -> None:
+        inputs = [made.input(values(name, dtype, 100, at)) for at, dtype in enumerate(dtypes)]
+        out = made.buffer([100], BOOL if info.result == "bool" else dtypes[-1])
+
+        def body(ops: Any, index: Any, _: Any) -> None:
+            ops.store(out, index[0] + 0, ops.elementwise(name, *[ops.load(each, index[0] + 0) for each in inputs]))
+
+        made.node([out], body, [100])
+        made.outputs = [out]
+
+
+_DTYPES = {"float": (F32, F64), "int": (I32, I64, BOOL), "number": (F32, I64), "any": (F32, I64, BOOL)}
+_NOT_YET = {("pow", I64), ("lshift", BOOL), ("rshift", BOOL), ("floor_div", BOOL), ("trunc_div", BOOL)}
+for _name in sorted(ELEMENTWISE - {"where"}):
+    for _dtype in _DTYPES[VOCABULARY[_name].domain]:
+        if (_name, _dtype) not in _NOT_YET:
+            elementwise(_name, (_dtype,) * VOCABULARY[_name].arity)
+elementwise("where", (BOOL, F32, F32))
+
+
+def reduction(kind: str, dtype: torch.dtype, rows: int, columns: int, strided: bool) -> None:
+    @graph(f"{kind} of {dtype}, {rows} x {columns}{', strided' if strided else ''}")
+    def fill(made: Graph) -> None:
+        drawn = values(kind, dtype, rows * columns, 0)
+        if kind in ("max", "min", "argmax", "argmin") and dtype.is_floating_point:
+            drawn[5::101] = float("nan")
+            drawn[: rows * columns // 2] = -float("inf")
+        elif kind == "prod":
+            drawn = drawn.clamp(-1, 1)
+        given = made.input(drawn)
+        out = made.buffer([rows], I64 if "arg" in kind else BOOL if kind in ("any", "all") else dtype)
+
+        def body(ops: Any, index: Any, inner: Any) -> None:
+            at = inner[0] * rows + index[0] if strided else index[0] * columns + inner[0]
+            ops.store(out, index[0] + 0, ops.reduce(kind, ops.load(given, at)))
+
+        made.node([out], body, [rows], [columns])
+        made.outputs = [out]
+
+
+for _kind in REDUCTIONS:
+    if _kind == "xor_sum":
+        continue  # the reference evaluator does not have it
+    # a row of its own block, a block of rows, a looped row, and looped rows side by side
+    for _number, _shape in enumerate(((3, 37, False), (5, 64, True), (2, 2500, False), (70, 2100, True))):
+        _float = (F32, I64)[_number == 1]
+        reduction(_kind, BOOL if _kind in ("any", "all") else _float, *_shape)
+
+
+@graph("a row is normalised after its mean and variance are known")
+def _(made: Graph) -> None:
+    for rows, columns in ((4, 48), (3, 3000)):
+        given = made.input(torch.randn(rows, columns))
+        mean, variance, out = made.buffer([rows], F32), made.buffer([rows], F32), made.buffer([rows, columns], F32)
+
+        def statistics(ops: Any, index: Any, inner: Any, c=columns, g=given, m=mean, v=variance) -> None:
+            average, squares, count = ops.welford(ops.load(g, index[0] * c + inner[0]))
+            ops.store(m, index[0] + 0, average)
+            ops.store(v, index[0] + 0, ops.div(squares, count))
+
+        def normalised(ops: Any, index: Any, _: Any, c=columns, g=given, m=mean, v=variance, o=out) -> None:
+            at = index[0] * c + index[1]
+            centred = ops.sub(ops.load(g, at), ops.load(m, index[0] + 0))
+            scale = ops.rsqrt(ops.add(ops.load(v, index[0] + 0), ops.constant(1e-5, F32)))
+            ops.store(o, at, ops.mul(centred, scale))
+
+        made.node([mean, variance], statistics, [rows], [columns])
+        made.node([out], normalised, [rows, columns])
+        made.outputs.append(out)
+
+
+@graph("embedding rows by indices of which some are negative")
+def _(made: Graph) -> None:
+    table = made.input(torch.randn(11, 6))
+    rows = made.input(torch.tensor([0, 10, -1, 5, -11, 3, 3]))
+    out = made.buffer([7, 6], F32)
+
+    def body(ops: Any, index: Any, _: Any) -> None:
+        row = ops.indirect(ops.load(rows, index[0] + 0), 11, True)
+        ops.store(out, index[0] * 6 + index[1], ops.load(table, row * 6 + index[1]))
+
+    made.node([out], body, [7, 6])
+    made.outputs = [out]
+
+
+@graph("padding by a mask: lanes outside read nothing")
+def _(made: Graph) -> None:
+    given = made.input(torch.randn(10))
+    out = made.buffer([14], F32)
+
+    def body(ops: Any, index: Any, _: Any) -> None:
+        at = ops.index_value(index[0] - 2, I64)
+        inside = ops.bitwise_and(ops.ge(at, ops.constant(0, I64)), ops.lt(at, ops.constant(10, I64)))
+        ops.store(out, index[0] + 0, ops.masked(inside, lambda: ops.load(given, index[0] - 2), 7.0, F32))
+
+    made.node([out], body, [14])
+    made.outputs = [out]
+
+
+@graph("half precision is computed in float32 and rounded once")
+def _(made: Graph) -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        a, b = made.input(torch.randn(40).to(dtype)), made.input(torch.randn(40).to(dtype))
+        out = made.buffer([40], dtype)
+
+        def body(ops: Any, index: Any, _: Any, a=a, b=b, out=out, dtype=dtype) -> None:
+            x, y = (ops.to_dtype(ops.load(each, index[0] + 0), F32) for each in (a, b))
+            ops.store(out, index[0] + 0, ops.to_dtype(ops.mul(ops.add(x, y), x), dtype))
+
+        made.node([out], body, [40])
+        made.outputs.append(out)
+
+
+@graph("conversions between dtypes")
+def _(made: Graph) -> None:
+    given = made.input(torch.linspace(-5, 5, 33))
+    for dtype in (I64, I32, torch.int8, BOOL, F64):
+        out = made.buffer([33], dtype)
+
+        def body(ops: Any, index: Any, _: Any, out=out, dtype=dtype) -> None:
+            ops.store(out, index[0] + 0, ops.to_dtype(ops.load(given, index[0] + 0), dtype))
+
+        made.node([out], body, [33])
+        made.outputs.append(out)
+
+
+@graph("a store that adds where indices meet")
+def _(made: Graph) -> None:
+    given, rows = made.input(torch.ones(20)), made.input(torch.randint(0, 4, (20,)))
+    out = made.buffer([4], F32)
+
+    def zero(ops: Any, index: Any, _: Any) -> None:
+        ops.store(out, index[0] + 0, ops.constant(0.0, F32))
+
+    def add(ops: Any, index: Any, _: Any) -> None:
+        row = ops.indirect(ops.load(rows, index[0] + 0), 4, False)
+        ops.store(out, row, ops.load(given, index[0] + 0), "add")
+
+    made.node([out], zero, [4])
+    made.node([out], add, [20])
+    made.outputs = [out]
+
+
+@graph("division and remainder in an index")
+def _(made: Graph) -> None:
+    given = made.input(torch.randn(3, 4, 5))
+    out = made.buffer([60], F32)
+
+    def body(ops: Any, index: Any, _: Any) -> None:
+        i = index[0]
+        ops.store(out, i + 0, ops.load(given, (i % 3) * 20 + (i // 3) % 4 * 5 + i // 12))
+
+    made.node([out], body, [60])
+    made.outputs = [out]

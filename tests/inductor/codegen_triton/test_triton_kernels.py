@@ -1,0 +1,94 @@
+"""Triton kernels from the same loop bodies as the C++ ones: right in Triton's interpreter, accepted by its compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kernel_harness import Graph
+
+from stator.base.errors import CompileError
+from stator.inductor.buffers import Buffer, Layout
+from stator.inductor.codegen.triton import print_kernel
+from stator.inductor.schedule import schedule
+
+HERE = Path(__file__).parent
+
+pytest.importorskip("triton")
+
+
+def run(script: str, *arguments: str, interpret: bool, tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONWARNINGS": "ignore"}
+    environment.pop("TRITON_INTERPRET", None)
+    if interpret:
+        environment["TRITON_INTERPRET"] = "1"
+    answer = subprocess.run(
+        [sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, env=environment, timeout=500
+    )
+    assert answer.returncode == 0 and answer.stdout == "done\n", answer.stdout + answer.stderr
+
+
+def test_each_part_of_the_vocabulary_in_the_interpreter(tmp_path: Path) -> None:
+    run("interpreted.py", "handwritten", interpret=True, tmp_path=tmp_path)
+
+
+def test_random_fused_graphs_in_the_interpreter(tmp_path: Path) -> None:
+    run("interpreted.py", "0", "16", interpret=True, tmp_path=tmp_path)
+
+
+def test_kernels_compile_to_ptx(tmp_path: Path) -> None:
+    run("compiled_to_ptx.py", interpret=False, tmp_path=tmp_path)
+
+
+def doubled(count: int, name: str = "") -> tuple[Graph, str]:
+    graph = Graph()
+    given = graph.input(torch.randn(count), name or None)
+    out = graph.buffer([count], torch.float32)
+    body = lambda ops, index, _: ops.store(out, index[0] + 0, ops.mul(*[ops.load(given, index[0] + 0)] * 2))  # noqa: E731
+    graph.node([out], body, [count])
+    graph.outputs = [out]
+    (group,) = schedule(graph.lowered()).steps
+    return graph, print_kernel(group, graph.buffers).source
+
+
+def test_kernels_that_differ_in_names_only_are_one_text() -> None:
+    assert doubled(100)[1] == doubled(100, "other")[1]
+
+
+def test_a_whole_number_of_blocks_needs_no_mask() -> None:
+    assert "mask" not in doubled(2048)[1] and "xmask" in doubled(2047)[1]
+
+
+def test_indices_of_huge_buffers_have_64_bits() -> None:
+    graph, text = doubled(64)
+    assert "int64" not in text
+    size = 2**31 + 64
+    huge = {
+        name: Buffer(name, Layout((size,), (1,), torch.float32, torch.device("cpu")), buffer.kind)
+        for name, buffer in graph.buffers.items()
+    }
+    (group,) = schedule(graph.lowered()).steps
+    assert "tl.program_id(0).to(tl.int64)" in print_kernel(group, huge).source
+
+
+def test_what_triton_kernels_cannot_compute_is_said() -> None:
+    graph = Graph()
+    given = graph.input(torch.ones(8, dtype=torch.int64))
+    out = graph.buffer([8], torch.int64)
+
+    def body(ops, index, _) -> None:  # type: ignore[no-untyped-def]
+        value = ops.load(given, index[0] + 0)
+        ops.store(out, index[0] + 0, ops.elementwise("pow", value, value))
+
+    graph.node([out], body, [8])
+    graph.outputs = [out]
+    (group,) = schedule(graph.lowered()).steps
+    with pytest.raises(CompileError, match="cannot compute pow of"):
+        print_kernel(group, graph.buffers)
