@@ -27,7 +27,7 @@ from stator.base.errors import MissingToolchain
 CSRC = Path(__file__).resolve().parent / "csrc"
 
 # Exact IEEE semantics are kept (no -ffast-math); what is given up is errno and trapping, which torch gives up as well.
-OPTIMIZE = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+OPTIMIZE = ("-O1", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 LANGUAGE = (
     "-std=gnu++17",
     "-fopenmp",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stator.inductor.buffers import Loops
-from stator.shapes.expr import Expr, ExprLike, Symbol, constant, simplify
+from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol, constant, simplify
 
 
 class Names:
@@ -55,8 +55,9 @@ def space_of(node: Loops, names: Names) -> tuple[Space, Member]:
     """A node's own space: a reduction's reduced loops are inner, everything else is outer."""
     body = node.body
     where: dict[Symbol, ExprLike] = {}
-    outer = _loops(body.vars, body.ranges, where, names)
-    inner = _loops(body.reduction_vars, body.reduction_ranges, where, names)
+    boundaries = _boundaries(body.indices)
+    outer = _loops(body.vars, body.ranges, where, boundaries, names)
+    inner = _loops(body.reduction_vars, body.reduction_ranges, where, boundaries, names)
     if body.reduction_vars and not inner:
         symbol = names.fresh()  # a reduction over one element stays a reduction
         where[body.reduction_vars[-1]] = symbol
@@ -65,17 +66,61 @@ def space_of(node: Loops, names: Names) -> tuple[Space, Member]:
 
 
 def _loops(
-    symbols: tuple[Symbol, ...], sizes: tuple[int, ...], where: dict[Symbol, ExprLike], names: Names
+    symbols: tuple[Symbol, ...],
+    sizes: tuple[int, ...],
+    where: dict[Symbol, ExprLike],
+    boundaries: dict[Symbol, set[int]],
+    names: Names,
 ) -> tuple[Loop, ...]:
-    found = []
+    found: list[Loop] = []
     for symbol, size in zip(symbols, sizes, strict=True):
         if size == 1:
             where[symbol] = constant(0)
-        else:
-            loop = Loop(names.fresh(), size)
-            where[symbol] = loop.symbol
-            found.append(loop)
+            continue
+        total: ExprLike = 0
+        parts = []
+        step = 1
+        for boundary in (*_dividing(boundaries.get(symbol, set()), size), size):
+            loop = Loop(names.fresh(), boundary // step)
+            parts.append(loop)
+            total = loop.symbol * step + total
+            step = boundary
+        where[symbol] = total
+        found += reversed(parts)
     return tuple(found)
+
+
+def _boundaries(indices: tuple[Expr, ...]) -> dict[Symbol, set[int]]:
+    """For loops that indices take apart by division and remainder: the divisors. Splitting there leaves plain walks."""
+    found: dict[Symbol, set[int]] = {}
+    pending = [atom for index in indices for atom in index.atoms if not isinstance(atom, Symbol)]
+    while pending:
+        atom = pending.pop()
+        if isinstance(atom, FloorDiv | Mod):
+            place = _scale(atom.numerator)
+            if place is not None and isinstance(atom.denominator, int):
+                found.setdefault(place[0], set()).add(place[1] * atom.denominator)
+            pending += [inner for inner in atom.numerator.atoms if not isinstance(inner, Symbol)]
+    return found
+
+
+def _scale(numerator: Expr) -> tuple[Symbol, int] | None:
+    """(loop, k) when the numerator is loop // k."""
+    if isinstance(numerator, Symbol):
+        return numerator, 1
+    if isinstance(numerator, FloorDiv) and isinstance(numerator.denominator, int):
+        inner = _scale(numerator.numerator)
+        return (inner[0], inner[1] * numerator.denominator) if inner else None
+    return None
+
+
+def _dividing(boundaries: set[int], size: int) -> list[int]:
+    """Those boundaries that divide each other and the size, ascending."""
+    found: list[int] = []
+    for boundary in sorted(boundaries):
+        if 1 < boundary < size and size % boundary == 0 and boundary % (found[-1] if found else 1) == 0:
+            found.append(boundary)
+    return found
 
 
 def placed(index: Expr, member: Member, ranges: dict[Symbol, tuple[int, int]]) -> Expr:

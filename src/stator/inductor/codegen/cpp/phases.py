@@ -10,7 +10,7 @@ from stator.inductor.loops.vocabulary import HEAVY
 
 from .kernel import Kernel, Store
 
-SCRATCH_ELEMENTS = 16384
+SCRATCH_ELEMENTS = 49152
 _HEAVY_COST = 10
 _RECOMPUTE_COST = 2  # a load and one operation more: no dearer than reading scratch
 
