@@ -1,5 +1,5 @@
-"""Runs in a process of its own, without the interpreter: kernels through the Triton printer and the Triton compiler down
-to PTX for compute capability 9.0, which needs no GPU. Prints one line per failure, then "done"."""
+"""Runs in a process of its own, without the interpreter: kernels through the Triton printer and the compiler of Triton
+down to PTX for compute capability 9.0, which needs no GPU. Prints one line per failure, then "done"."""
 
 from __future__ import annotations
 
