@@ -147,6 +147,9 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
         return tracer.call_handler(handler, args, kwargs)
     if cls.cls in foldable:
         return run_folded(tracer, cls.cls, args, kwargs)
+    replacement = replacements.get(cls.cls)
+    if replacement is not None:
+        return tracer.call(tracer.known(replacement), args, kwargs)
     metaclass_call = tracer.class_lookup(type(cls.cls), "__call__")
     if isinstance(metaclass_call, FunctionType):
         handler = handlers.get(metaclass_call)

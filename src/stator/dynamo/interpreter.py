@@ -10,7 +10,7 @@ import torch
 from stator.base import counters
 from stator.base.errors import Unsupported
 
-from . import calls, opcodes
+from . import calls, opcodes, polyfills
 from .calls.torch_functions import grad_mode_effect
 from .captured import Break, BreakReason, Captured, Return
 from .exits import ExitBuilder
@@ -24,7 +24,7 @@ from .tracer import Tracer
 from .values.base import Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
 
-_REGISTERED = (calls, opcodes)  # importing them fills the registries
+_REGISTERED = (calls, opcodes, polyfills)  # importing them fills the registries
 
 
 def capture(function: FunctionType, arguments: dict[str, object], *, fullgraph: bool = False) -> Captured:

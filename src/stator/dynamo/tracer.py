@@ -11,7 +11,7 @@ import operator
 import types
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -558,12 +558,21 @@ def _bind_c_method(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any)
     return BuiltinMethodValue(owner, name)
 
 
+def _bind_named_field(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    assert isinstance(owner, TupleValue)
+    return owner.at(tracer, raw.__reduce__()[1][0])
+
+
 def _bind_cached_function(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
     return BoundMethodValue(tracer.class_value(cls, name), owner)
 
 
 def _bind_builtin(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
     return tracer.known(raw)
+
+
+class _Pair(NamedTuple):
+    first: int
 
 
 _C_DESCRIPTORS = (
@@ -585,6 +594,7 @@ _BINDERS: dict[type, Callable[[Tracer, Value, type, str, Any], Value]] = {
     types.WrapperDescriptorType: _bind_c_method,
     types.ClassMethodDescriptorType: _bind_c_method,
     types.BuiltinFunctionType: _bind_builtin,
+    type(_Pair.first): _bind_named_field,
     functools._lru_cache_wrapper: _bind_cached_function,
     type: _bind_builtin,
 }

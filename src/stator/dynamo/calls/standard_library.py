@@ -224,6 +224,12 @@ def _log(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(None)
 
 
+@calls(logging.getLogger)
+def _get_logger(tracer: Tracer, name: Value | None = None) -> Value:
+    logger = logging.getLogger(tracer.constant_of(name, "a logger's name") if name is not None else None)
+    return tracer.wrap(logger, ConstantSource(f"logger {logger.name}", logger))
+
+
 @calls(warnings.warn)
 def _warn(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..bytecode import Instruction
 from ..frame import Frame
 from ..program import opcode
-from ..values.base import Value, unsupported
+from ..values.base import Raised, Value, unsupported
 from ..values.containers import ListValue, SetValue, TupleValue
 from ..values.mappings import DictValue
 from ..values.slices import SliceValue
@@ -218,6 +218,36 @@ def match_sequence(frame: Frame, instruction: Instruction) -> None:
 @opcode("MATCH_MAPPING")
 def match_mapping(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.tracer.constant(isinstance(frame.stack[-1], DictValue)))
+
+
+@opcode("MATCH_CLASS")
+def match_class(frame: Frame, instruction: Instruction) -> None:
+    """Pops names of keyword patterns, class and subject; pushes the tuple of matched attributes, or None."""
+    tracer = frame.tracer
+    subject, cls, names = frame.pop_many(3)
+    kind = tracer.real_of(cls, "the class of a pattern")
+    count: int = instruction.arg  # type: ignore[assignment]
+    if not issubclass(subject.python_type(tracer), kind):
+        frame.stack.append(tracer.constant(None))
+        return
+    wanted = list(getattr(kind, "__match_args__", ()))[:count] if count else []
+    if count == 1 and not wanted and kind in _SELF_MATCHING:
+        frame.stack.append(TupleValue([subject]))
+        return
+    if len(wanted) < count:
+        raise tracer.raised(
+            TypeError, f"{kind.__name__}() accepts {len(wanted)} positional sub-patterns ({count} given)"
+        )
+    wanted.extend(tracer.constant_of(names, "names of a pattern"))
+    try:
+        frame.stack.append(TupleValue([tracer.get_attr(subject, name) for name in wanted]))
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(tracer), AttributeError):
+            raise
+        frame.stack.append(tracer.constant(None))
+
+
+_SELF_MATCHING = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
 
 
 @opcode("MATCH_KEYS")

@@ -122,7 +122,9 @@ class SuperValue(Value):
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         owner = self.owner
-        kind = owner.cls if isinstance(owner, ClassValue) else owner.python_type(tracer)
+        kind = owner.python_type(tracer)
+        if isinstance(owner, ClassValue) and self.cls in owner.cls.__mro__:
+            kind = owner.cls
         order = kind.__mro__
         for base in order[order.index(self.cls) + 1 :]:
             found = base.__dict__.get(name, MISSING)
@@ -132,16 +134,17 @@ class SuperValue(Value):
 
     def _bound(self, tracer: Tracer, base: type, name: str, found: Any, kind: type) -> Value:
         owner = self.owner
+        through_class = isinstance(owner, ClassValue) and owner.cls is kind
         if isinstance(found, FunctionType):
             function = tracer.class_function(base, name, found)
-            return function if isinstance(owner, ClassValue) else BoundMethodValue(function, owner)
+            return function if through_class else BoundMethodValue(function, owner)
         if isinstance(found, classmethod):
             target = owner if isinstance(owner, ClassValue) else tracer.known(kind)
             return BoundMethodValue(tracer.class_function(base, name, found.__func__), target)
         if isinstance(owner, ClassValue):
             if isinstance(found, staticmethod):  # __new__
                 return tracer.known(found.__func__)
-            return BuiltinValue(found)
+            return BuiltinValue(found) if through_class else BoundMethodValue(BuiltinValue(found), owner)
         if base is object and name == "__init_subclass__":
             return tracer.known(found)
         if isinstance(found, (property, staticmethod)) or lookup_in_class(type(found), "__get__") is MISSING:

@@ -108,7 +108,20 @@ class TupleValue(SequenceValue):
         items = tuple(item.constant() for item in self.items)
         if self.cls is tuple:
             return items
-        return tuple.__new__(self.cls, items)
+        return (
+            self.cls(items)
+            if self.cls.__new__ is not tuple.__new__ and not self.is_named
+            else (tuple.__new__(self.cls, items))
+        )
+
+    @property
+    def is_named(self) -> bool:
+        return hasattr(self.cls, "_fields")
+
+    def slot(self, tracer: Tracer, name: str, descriptor: Any) -> Value:
+        """A field of a C struct sequence, such as torch.return_types.max."""
+        fields = getattr(self.cls, "__match_args__", ())
+        return self.at(tracer, fields.index(name)) if name in fields else super().slot(tracer, name, descriptor)
 
     def key(self, tracer: Tracer) -> Any:
         return tuple(tracer.realized(item).key(tracer) for item in self.items)
@@ -121,7 +134,7 @@ class TupleValue(SequenceValue):
             return made
         if self.cls.__module__ == "torch.return_types":
             return CallRecipe(Constant(self.cls), [made])
-        if self.cls.__new__ is tuple.__new__ or hasattr(self.cls, "_fields"):
+        if self.cls.__new__ is tuple.__new__ or self.is_named:
             return NewObject(Constant(self.cls), tuple.__new__, [made])
         return CallRecipe(Constant(self.cls), [made])
 

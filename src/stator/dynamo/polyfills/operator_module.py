@@ -1,0 +1,52 @@
+"""The callable makers of `operator` as closures."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from ..calling import polyfill
+
+
+@polyfill(operator.itemgetter)
+def itemgetter(*keys: Any) -> Callable[[Any], Any]:
+    if len(keys) == 1:
+        return lambda owner: owner[keys[0]]
+    return lambda owner: tuple([owner[key] for key in keys])
+
+
+def _dotted(owner: Any, name: str) -> Any:
+    for part in name.split("."):
+        owner = getattr(owner, part)
+    return owner
+
+
+@polyfill(operator.attrgetter)
+def attrgetter(*names: str) -> Callable[[Any], Any]:
+    if len(names) == 1:
+        return lambda owner: _dotted(owner, names[0])
+    return lambda owner: tuple([_dotted(owner, name) for name in names])
+
+
+@polyfill(operator.methodcaller)
+def methodcaller(method: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+    return lambda owner: getattr(owner, method)(*args, **kwargs)
+
+
+@polyfill(operator.concat)
+def concat(left: Any, right: Any) -> Any:
+    return left + right
+
+
+@polyfill(operator.countOf)
+def count_of(items: Any, wanted: Any) -> int:
+    return sum([1 for item in items if item is wanted or item == wanted])
+
+
+@polyfill(operator.indexOf)
+def index_of(items: Any, wanted: Any) -> int:
+    for at, item in enumerate(items):
+        if item is wanted or item == wanted:
+            return at
+    raise ValueError("sequence.index(x): x not in sequence")
