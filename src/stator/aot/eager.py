@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 
 def run_eagerly(graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
     """A `compile_graph` for `compile_inference`: the generated Python function of the graph itself."""
+    _LazyGraphModule.force_recompile(graph)
     return graph.forward
 
 

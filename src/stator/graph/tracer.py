@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import CompileError, StatorError, Unsupported
@@ -81,7 +82,7 @@ def _finish(tracer: Tracer, result: Any) -> Traced:
     constants = {name: tensor for name, tensor in tracer.constants.items() if name in used}
     for name, tensor in constants.items():
         root.register_buffer(name, tensor, persistent=False)
-    graph = fx.GraphModule(root, tracer.graph, "AtenGraph")
+    graph = _LazyGraphModule(root, tracer.graph, "AtenGraph")  # its Python code is made when somebody asks for it
     return Traced(graph, mutated, outputs, spec, constants)
 
 
