@@ -63,7 +63,6 @@ BINARY_ULP = {
 TARGETS = {"native": None, "x86-64-v3": "avx2", "x86-64": "sse2"}
 
 
-
 def _source() -> str:
     lines = ['#include "vec.h"']
     for name in UNARY_ULP:
@@ -119,7 +118,11 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def samples() -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(20000, generator=generator)
-    wide = torch.randint(-(2**31), 2**31, (40000,), generator=generator, dtype=torch.int64).to(torch.int32).view(torch.float32)
+    wide = (
+        torch.randint(-(2**31), 2**31, (40000,), generator=generator, dtype=torch.int64)
+        .to(torch.int32)
+        .view(torch.float32)
+    )
     line = torch.linspace(-110, 110, 20001)
     small = torch.linspace(-2, 2, 20001)
     edges = [0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 88.72283, -87.33655]
@@ -132,9 +135,7 @@ def ulp_error(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """Distance in units in the last place of the float32 result; infinite where NaN or infinity disagree."""
     reference, got = expected.numpy(), actual.numpy()
     with np.errstate(all="ignore"):
-    rounded = reference.astype(np.float32)
-    got = actual.numpy()
-    with np.errstate(all="ignore"):
+        rounded = reference.astype(np.float32)
         unit = np.spacing(np.abs(rounded).astype(np.float32)).astype(np.float64)
         error = np.abs(got.astype(np.float64) - reference) / np.where(np.isfinite(unit), unit, 1.0)
     same = (np.isnan(got) & np.isnan(rounded)) | (got == rounded)
@@ -212,7 +213,9 @@ def test_horizontal_reductions(library: ctypes.CDLL) -> None:
     assert np.isnan(library.reduce_max_(ctypes.c_void_p(x.data_ptr())))
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("tails", torch.float32), ("tails_u8", torch.uint8), ("tails_i64", torch.int64)])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("tails", torch.float32), ("tails_u8", torch.uint8), ("tails_i64", torch.int64)]
+)
 def test_tails_touch_nothing_beyond(library: ctypes.CDLL, name: str, dtype: torch.dtype) -> None:
     lanes = library.lanes()
     for count in range(1, lanes):
