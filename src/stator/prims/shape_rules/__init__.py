@@ -2,6 +2,7 @@
 
 from . import (
     attention,
+    composites,
     convolution,
     copied_views,
     creation,
@@ -22,6 +23,7 @@ from . import (
 
 __all__ = [
     "attention",
+    "composites",
     "convolution",
     "copied_views",
     "creation",

@@ -95,9 +95,6 @@ def convolution(
     *_flags: bool,
 ) -> TensorMeta:
     shape, kernel = tuple(input.shape), tuple(weight.shape)
-    unbatched = len(shape) == len(kernel) - 1
-    if unbatched:
-        shape = (1, *shape)
     check_convolution(shape, kernel, bias, transposed, groups)
     if input.dtype is not weight.dtype:
         raise RuntimeError(f"Input type ({input.dtype}) and weight type ({weight.dtype}) should be the same")
@@ -106,8 +103,6 @@ def convolution(
         shape, kernel, each(stride, rank), each(padding, rank), each(dilation, rank), transposed,
         each(output_padding, rank), groups,
     )  # fmt: skip
-    if unbatched:
-        result = result[1:]
     return TensorMeta(result, convolved_strides(input, weight, result), input.dtype, input.device)
 
 

@@ -21,8 +21,8 @@ aten = torch.ops.aten
 # One tensor; further arguments are numbers that do not take part in type promotion.
 UNARY = {
     Kind.DEFAULT: """
-        neg positive sgn sign floor ceil round round.decimals trunc frac bitwise_not relu conj_physical
-        square leaky_relu threshold elu celu selu relu6
+        neg sgn sign floor ceil round round.decimals trunc frac bitwise_not relu
+        leaky_relu threshold elu celu selu
     """,
     Kind.INT_TO_FLOAT: """
         exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh
@@ -161,6 +161,11 @@ def with_number(self: Any, number: Any) -> TensorMeta:
     return unary_meta(self, common_dtype((self, number)))
 
 
+@with_in_place(aten.square.default, tags=("pointwise",))
+def square(self: Any) -> TensorMeta:
+    return with_number(self, 2)
+
+
 @with_in_place(aten.addcmul.default, aten.addcdiv.default, tags=("pointwise",))
 def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> TensorMeta:
     operands = (self, tensor1, tensor2)
@@ -195,9 +200,14 @@ def masked_fill(self: Any, mask: Any, value: Any) -> TensorMeta:
     return fresh(broadcast_shapes(tuple(self.shape), tuple(mask.shape)), self)
 
 
-@shape_rule(aten.isfinite.default, aten.isreal.default, tags=("pointwise",))
-def is_finite(self: Any) -> TensorMeta:
-    return unary_meta(self, torch.bool)
+@shape_rule(aten.isfinite.default, tags=("pointwise",))
+def isfinite(self: Any) -> TensorMeta:
+    return replace(preserved(self), dtype=torch.bool) if is_integral(self.dtype) else unary_meta(self, torch.bool)
+
+
+@shape_rule(aten.isreal.default, tags=("pointwise",))
+def isreal(self: Any) -> TensorMeta:
+    return unary_meta(self, torch.bool) if self.dtype.is_complex else replace(preserved(self), dtype=torch.bool)
 
 
 @shape_rule(aten.isclose.default, tags=("pointwise",))
@@ -222,7 +232,7 @@ def fill(self: Any, value: Any) -> TensorMeta:
     return preserved(self)
 
 
-@with_in_place(aten.hardtanh.default, aten.nan_to_num.default, tags=("pointwise",))
+@with_in_place(aten.hardtanh.default, aten.nan_to_num.default, aten.relu6.default, tags=("pointwise",))
 def preserved(self: Any, *_args: Any, **_options: Any) -> TensorMeta:
     """An elementwise operator that writes into a tensor made by `empty_like`."""
     shape = tuple(self.shape)

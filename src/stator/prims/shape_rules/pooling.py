@@ -101,13 +101,6 @@ def avg_pool3d(
     return fresh(pooled_shape(self, 3, kernel_size, stride, padding, 1, ceil_mode), self)
 
 
-@shape_rule(*overloads("avg_pool1d"), tags=POOL)
-def avg_pool1d(
-    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, *_divisors: Any
-) -> TensorMeta:
-    return fresh(pooled_shape(self, 1, kernel_size, stride, padding, 1, ceil_mode), self)
-
-
 def adaptive_shape(self: Any, output_size: Sequence[Any]) -> Sizes:
     shape = tuple(self.shape)
     return (*shape[: len(shape) - len(output_size)], *output_size)

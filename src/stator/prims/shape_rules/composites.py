@@ -1,0 +1,248 @@
+"""Shape rules of operators that eager itself writes with others: with a rule they need not be taken apart to know what
+they return, and a backend may take them whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from stator.prims.layout import Sizes, broadcast_shapes, contiguous_strides, is_contiguous, suggested_strides, wrap_dim
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.type_promotion import Kind, apply_kind, common_dtype
+
+from .convolution import convolution, each
+from .elementwise import binary
+from .losses import elementwise_loss, nll_loss2d_forward, nll_loss_forward
+from .normalisation import batch_norm_result, check_normalized
+from .operands import common_device, elementwise, fresh, overloads, with_in_place
+from .pooling import adaptive_shape, pooled_shape
+from .reductions import softmax as softmax_kernel
+from .shaping import constant_pad_nd, repeat
+from .upsampling import pad_from_inside
+from .views import unsqueeze
+
+aten = torch.ops.aten
+
+
+@shape_rule(*overloads("softmax.int log_softmax.int"), tags=("reduction",))
+def softmax(self: Any, dim: int, dtype: torch.dtype | None = None) -> TensorMeta:
+    return softmax_kernel(self if dtype is None else fresh(self.shape, self, dtype), dim)
+
+
+@shape_rule(*overloads("conv1d conv2d conv3d"), tags=("conv",))
+def conv(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sequence[Any] = (1,),
+    padding: Sequence[Any] = (0,),
+    dilation: Sequence[Any] = (1,),
+    groups: Any = 1,
+) -> Any:
+    return maybe_unbatched(input, weight, bias, stride, padding, dilation, False, (0,), groups)
+
+
+def maybe_unbatched(input: Any, weight: Any, *arguments: Any) -> Any:
+    """A convolution whose input may lack the batch dimension, which eager adds and takes away again."""
+    if input.dtype.is_complex:  # three real ones
+        return NotImplemented
+    if len(input.shape) != len(weight.shape) - 1:
+        return convolution(input, weight, *arguments)
+    result = convolution(Described(unsqueeze(input, 0)), weight, *arguments)
+    return replace(result, shape=result.shape[1:], stride=result.stride[1:])
+
+
+class Described:
+    """A TensorMeta that answers like a tensor, for rules that pass an intermediate result on to another rule."""
+
+    __slots__ = ("device", "dtype", "meta", "shape")
+
+    def __init__(self, meta: TensorMeta) -> None:
+        self.meta, self.shape, self.dtype, self.device = meta, meta.shape, meta.dtype, meta.device
+
+    def stride(self) -> Sizes:
+        return self.meta.stride
+
+    def storage_offset(self) -> Any:
+        return self.meta.offset
+
+
+@shape_rule(*overloads("group_norm"), tags=("reduction",))
+def group_norm(
+    input: Any,
+    num_groups: int,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> TensorMeta:
+    if input.shape[1] % num_groups != 0:
+        raise RuntimeError(
+            f"Expected number of channels in input to be divisible by num_groups, but got input of shape "
+            f"{list(input.shape)} and num_groups={num_groups}"
+        )
+    return batch_norm_result(input)
+
+
+@shape_rule(*overloads("rms_norm"), tags=("reduction",))
+def rms_norm(input: Any, normalized_shape: Sequence[Any], weight: Any = None, eps: float | None = None) -> Any:
+    check_normalized(input, normalized_shape, weight, None)
+    shape = tuple(input.shape)
+    if 0 in shape or not is_contiguous(shape, input.stride()):
+        return NotImplemented
+    if weight is not None and weight.dtype is not input.dtype:
+        return NotImplemented
+    return fresh(shape, input)
+
+
+@shape_rule(*overloads("matmul linalg_matmul"), tags=("matmul",))
+def matmul(self: Any, other: Any) -> TensorMeta:
+    """Vectors count as a row on the left and a column on the right; leading dimensions broadcast."""
+    first, second = tuple(self.shape), tuple(other.shape)
+    if not first or not second:
+        raise RuntimeError(
+            f"both arguments to matmul need to be at least 1D, but they are {len(first)}D and {len(second)}D"
+        )
+    if self.dtype is not other.dtype:
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {self.dtype} != {other.dtype}")
+    inner = second[0] if len(second) == 1 else second[-2]
+    if first[-1] != inner:
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({list(first)} and {list(second)}): {first[-1]} is not {inner}"
+        )
+    rows = first[-2:-1] if len(first) > 1 else ()
+    columns = second[-1:] if len(second) > 1 else ()
+    shape = (*broadcast_shapes(first[:-2], second[:-2]), *rows, *columns)
+    return TensorMeta(shape, contiguous_strides(shape), self.dtype, common_device((self, other)))
+
+
+@shape_rule(*overloads("conv_transpose1d conv_transpose2d.input conv_transpose3d.input"), tags=("conv",))
+def conv_transpose(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sequence[Any] = (1,),
+    padding: Sequence[Any] = (0,),
+    output_padding: Sequence[Any] = (0,),
+    groups: Any = 1,
+    dilation: Sequence[Any] = (1,),
+) -> Any:
+    return maybe_unbatched(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
+
+
+ALIASES = {
+    Kind.DEFAULT: "subtract.Tensor subtract.Scalar multiply.Tensor multiply.Scalar max.other min.other",
+    Kind.INT_TO_FLOAT: "true_divide.Tensor true_divide.Scalar divide.Tensor divide.Scalar",
+    Kind.ALWAYS_BOOL: """
+        greater.Tensor greater.Scalar greater_equal.Tensor greater_equal.Scalar less.Tensor less.Scalar
+        less_equal.Tensor less_equal.Scalar not_equal.Tensor not_equal.Scalar
+    """,
+}
+for _kind, _names in ALIASES.items():
+    with_in_place(*overloads(_names), tags=("pointwise",))(binary(_kind))
+
+
+@shape_rule(*overloads("divide.Tensor_mode divide.Scalar_mode"), tags=("pointwise",))
+def divide_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> TensorMeta:
+    kind = Kind.INT_TO_FLOAT if rounding_mode is None else Kind.DEFAULT
+    return elementwise((self, other), apply_kind(common_dtype((self, other)), kind))
+
+
+@shape_rule(*overloads("log_sigmoid"), tags=("pointwise",))
+def log_sigmoid(self: Any) -> TensorMeta:
+    return fresh(self.shape, self)
+
+
+@shape_rule(*overloads("l1_loss"), tags=("reduction",))
+def l1_loss(self: Any, target: Any, reduction: int = 1) -> Any:
+    if self.dtype.is_complex or target.dtype.is_complex:
+        return NotImplemented
+    return elementwise_loss(self, target, reduction)
+
+
+@shape_rule(*overloads("cross_entropy_loss"), tags=("reduction",))
+def cross_entropy_loss(
+    self: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: int = 1,
+    ignore_index: Any = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
+    if tuple(self.shape) == tuple(target.shape) or label_smoothing > 0.0:
+        return NotImplemented
+    loss = nll_loss_forward if len(self.shape) < 3 else nll_loss2d_forward
+    return loss(self, target, weight, reduction, ignore_index)[0]
+
+
+VECTOR_UPSAMPLING = """
+    upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec _upsample_nearest_exact1d.vec
+    _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec upsample_linear1d.vec upsample_bilinear2d.vec
+    upsample_bicubic2d.vec upsample_trilinear3d.vec
+"""
+
+
+@shape_rule(*overloads(VECTOR_UPSAMPLING), tags=("index",))
+def upsample_vector(input: Any, output_size: Sequence[Any] | None, *options: Any) -> TensorMeta:
+    """The last argument is the list of scale factors, used where no output size is given."""
+    shape = tuple(input.shape)
+    if output_size is None:
+        output_size = [math.floor(size * factor) for size, factor in zip(shape[2:], options[-1], strict=True)]
+    result = (*shape[:2], *output_size)
+    return fresh(result, input, stride=suggested_strides(shape, input.stride(), result))
+
+
+@shape_rule(*overloads("adaptive_avg_pool1d"), tags=("reduction",))
+def adaptive_avg_pool1d(self: Any, output_size: Any) -> TensorMeta:
+    return pooled_as_image(self, adaptive_shape(self, each(output_size, 1)))
+
+
+@shape_rule(*overloads("avg_pool1d"), tags=("reduction",))
+def avg_pool1d(
+    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, *_divisors: Any
+) -> TensorMeta:
+    return pooled_as_image(self, pooled_shape(self, 1, kernel_size, stride, padding, 1, ceil_mode))
+
+
+def pooled_as_image(self: Any, shape: Sizes) -> TensorMeta:
+    """The result of pooling an image of height 1, without that dimension."""
+    image = unsqueeze(self, -2)
+    strides = suggested_strides(image.shape, image.stride, (*shape[:-1], 1, shape[-1]))
+    return fresh(shape, self, stride=(*strides[:-2], strides[-1]))
+
+
+@shape_rule(*overloads("pad"), tags=("index",))
+def pad(self: Any, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
+    if mode == "constant":
+        return constant_pad_nd(self, pad)
+    return pad_from_inside(self, pad) if mode in ("reflect", "replicate") else NotImplemented
+
+
+@shape_rule(*overloads("tile"), tags=("index",))
+def tile(self: Any, dims: Sequence[Any]) -> TensorMeta:
+    missing = len(self.shape) - len(dims)
+    return repeat(self, [*(1,) * missing, *dims])
+
+
+@shape_rule(*overloads("take_along_dim"), tags=("index",))
+def take_along_dim(self: Any, indices: Any, dim: int | None = None) -> Any:
+    if dim is None:
+        return fresh(indices.shape if len(indices.shape) == 1 else (numel_of(indices),), self)
+    rank = len(self.shape)
+    axis = wrap_dim(dim, rank)
+    own, wanted = list(self.shape), list(indices.shape)
+    own[axis] = wanted[axis] = 1
+    shape: Sizes = broadcast_shapes(tuple(own), tuple(wanted))
+    return fresh((*shape[:axis], indices.shape[axis], *shape[axis + 1 :]), self)
+
+
+def numel_of(tensor: Any) -> Any:
+    count: Any = 1
+    for size in tensor.shape:
+        count = count * size
+    return count
