@@ -21,7 +21,7 @@ from .program import program_of
 from .recipe import Effect, Recipe
 from .source import CellSource, FunctionSource, LocalSource
 from .tracer import Tracer
-from .values.base import Lazy, Raised, Value, unsupported
+from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
 
 _REGISTERED = (calls, opcodes, polyfills)  # importing them fills the registries
@@ -81,7 +81,12 @@ class _Attempt:
         try:
             frame.run()
         except StopAtBreak:
-            return self._ended(tracer, frame)
+            try:
+                return self._ended(tracer, frame)
+            except CannotRebuild as error:
+                if error.made_at is None or error.made_at >= self.stop_at:  # type: ignore[operator]
+                    raise frame.located(error) from error
+                raise _Restart(error.made_at, error, self.reason) from error  # type: ignore[arg-type]
         except Unsupported as error:
             raise self._restart(frame, error) from error
         except Raised as raised:
@@ -104,11 +109,15 @@ class _Attempt:
             frame.break_step = self.stop_at
         return frame
 
-    def _restart(self, frame: Frame, error: Unsupported) -> _Restart:
+    def _restart(self, frame: Frame, error: Unsupported, step: int | None = None) -> _Restart:
         if self.stop_at is not None:
             raise error  # the state at the break could not be handed over
         assert error.place is not None
-        return _Restart(frame.step - 1, error, BreakReason(error.kind, error.reason, error.place, error.hint))
+        return _Restart(
+            frame.step - 1 if step is None else step,
+            error,
+            BreakReason(error.kind, error.reason, error.place, error.hint),
+        )
 
     def _uncaught(self, tracer: Tracer, frame: Frame, raised: Raised) -> Unsupported:
         value: Any = raised.value
@@ -123,6 +132,8 @@ class _Attempt:
         try:
             value = exits.recipe(frame.result)
             effects = self._effects(exits)
+        except CannotRebuild as error:
+            raise self._restart(frame, frame.located(error), error.made_at) from error
         except Unsupported as error:
             raise self._restart(frame, frame.located(error)) from error
         return self._captured(tracer, exits, effects, Return(value))

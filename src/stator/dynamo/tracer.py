@@ -69,6 +69,10 @@ class Tracer:
     def place(self) -> UserPlace:
         return self.frames[-1].place() if self.frames else UserPlace(self.function.__code__.co_filename, 0, "<module>")
 
+    def outer_step(self) -> int:
+        """The step that the outermost frame is taking."""
+        return self.frames[0].step - 1
+
     def raised(self, cls: type, message: str) -> Raised:
         """An exception of the captured program, to be raised by the caller."""
         return self.raised_with(cls, [ConstantValue(message)] if message else [])

@@ -209,7 +209,7 @@ def _enumerate(tracer: Tracer, iterable: Value, start: Value | None = None) -> V
 def _map(tracer: Tracer, function: Value, *values: Value) -> Value:
     sources = [_steps(tracer, value) for value in values]
     rows = _zipped(tracer, sources, False)
-    return IteratorValue((tracer.call(function, list(row.items), {}) for row in rows), False, map)  # type: ignore[attr-defined]
+    return IteratorValue((tracer.call(function, list(row.items), {}) for row in rows), False, map, tracer.outer_step())  # type: ignore[attr-defined]
 
 
 @calls(filter)
@@ -217,7 +217,7 @@ def _filter(tracer: Tracer, function: Value, iterable: Value) -> Value:
     def keep(item: Value) -> bool:
         return tracer.truth(item if tracer.is_none(function) else tracer.call(function, [item], {}))
 
-    return IteratorValue((item for item in _steps(tracer, iterable) if keep(item)), False, filter)
+    return IteratorValue((item for item in _steps(tracer, iterable) if keep(item)), False, filter, tracer.outer_step())
 
 
 @calls(reversed)

@@ -31,6 +31,13 @@ class NotConstant(Exception):
     """A value that was asked for its Python constant has none. Private to the interpreter."""
 
 
+class CannotRebuild(Unsupported):
+    """A value cannot be handed to code outside the graph. `made_at`: the step of the outermost frame that made it, so
+    that the graph can end there instead; None when that would not help."""
+
+    made_at: int | None = None
+
+
 class Value:
     """A Python object of the captured program. `source` says where it was read from, or None if made in the frame."""
 
@@ -122,7 +129,7 @@ class Value:
         """How to make this object at run time. Called once per value; `exits` remembers the result."""
         if self.source is not None:
             return Load(self.source)
-        raise unsupported("reconstruct", f"{type(self).__name__} cannot be handed to code outside the graph")
+        raise cannot_rebuild(f"{type(self).__name__} cannot be handed to code outside the graph")
 
 
 class Lazy(Value):
@@ -145,6 +152,12 @@ class Lazy(Value):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return exits.recipe(self.value) if self.value is not None else Load(self.source)  # type: ignore[arg-type]
+
+
+def cannot_rebuild(reason: str, made_at: int | None = None) -> CannotRebuild:
+    error = CannotRebuild("reconstruct", reason)
+    error.made_at = made_at
+    return error
 
 
 def unsupported(kind: str, reason: str, hint: str | None = None) -> Unsupported:

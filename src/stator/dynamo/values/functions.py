@@ -6,7 +6,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
-from ..recipe import CallRecipe, Constant, Load, NewFunction, NewTuple, Recipe
+from ..recipe import CallRecipe, Constant, GetAttr, Load, NewFunction, NewTuple, Recipe
 from ..source import AttrSource, ClosureSource, ItemSource, Source
 from .base import Lazy, Value, unsupported
 from .cells import CellValue
@@ -277,7 +277,7 @@ class BuiltinMethodValue(Value):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.descriptor is not None:
             return CallRecipe(Constant(self.descriptor.__get__), [exits.recipe(self.owner)])
-        return CallRecipe(Constant(getattr), [exits.recipe(self.owner), Constant(self.name)])
+        return GetAttr(exits.recipe(self.owner), self.name)
 
 
 class BuiltinValue(Value):

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from types import GeneratorType
 from typing import TYPE_CHECKING
 
-from .base import Raised, Value, unsupported
+from ..recipe import Recipe
+from .base import Raised, Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
+    from ..exits import ExitBuilder
     from ..frame import Frame
     from ..tracer import Tracer
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 class GeneratorValue(Value):
     """A generator made by calling a generator function. `returned` is set once it has run to its end."""
 
-    __slots__ = ("frame", "returned", "running", "started")
+    __slots__ = ("frame", "made_at", "returned", "running", "started")
 
     def __init__(self, frame: Frame) -> None:
         self.source = None
@@ -24,6 +26,7 @@ class GeneratorValue(Value):
         self.started = False
         self.running = False
         self.returned: Value | None = None
+        self.made_at = frame.tracer.outer_step()
 
     def python_type(self, tracer: Tracer) -> type:
         return GeneratorType
@@ -76,6 +79,9 @@ class GeneratorValue(Value):
         if name in ("send", "throw", "close", "__next__", "__iter__"):
             return GeneratorMethod(self, name)
         raise unsupported("attribute", f"attribute {name!r} of a generator")
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        raise cannot_rebuild("a generator cannot leave the graph", self.made_at)
 
 
 class GeneratorMethod(Value):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..recipe import CallRecipe, Constant, NewList, Recipe
-from .base import Raised, Value, unsupported
+from .base import Raised, Value, cannot_rebuild
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -19,13 +19,20 @@ class IteratorValue(Value):
     `pure` says that taking the remaining items early changes nothing that the program could see.
     """
 
-    __slots__ = ("cls", "items", "pure")
+    __slots__ = ("cls", "items", "made_at", "pure")
 
-    def __init__(self, items: Iterator[Value], pure: bool = True, cls: type = type(iter([]))) -> None:
+    def __init__(
+        self,
+        items: Iterator[Value],
+        pure: bool = True,
+        cls: type = type(iter([])),
+        made_at: int | None = None,
+    ) -> None:
         self.source = None
         self.items = items
         self.pure = pure
         self.cls = cls
+        self.made_at = made_at
 
     def python_type(self, tracer: Tracer) -> type:
         return self.cls
@@ -50,7 +57,7 @@ class IteratorValue(Value):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if not self.pure:
-            raise unsupported("reconstruct", "an iterator over computed items cannot leave the graph")
+            raise cannot_rebuild("an iterator over computed items cannot leave the graph", self.made_at)
         rest = list(self.items)
         self.items = iter(rest)
         return CallRecipe(Constant(iter), [NewList([exits.recipe(item) for item in rest])])

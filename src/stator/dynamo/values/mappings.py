@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.registry import Registry
 
 from ..guard import GuardKind
-from ..recipe import CallRecipe, Constant, Load, NewDict, NewObject, Recipe
+from ..recipe import CallRecipe, Constant, GetAttr, Load, NewDict, NewObject, Recipe
 from ..source import DictKeySource, ItemSource, Source
 from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
@@ -220,7 +220,7 @@ class AttributesValue(DictValue):
         raise NotConstant
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        raise unsupported("reconstruct", "an instance dictionary cannot leave the graph")
+        return GetAttr(exits.recipe(self.owner), "__dict__")
 
 
 class DictViewValue(Value):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from ..recipe import Load, Recipe
+from ..recipe import GetAttr, Load, Recipe
 from ..source import AttrSource, Source
 from .base import Value, unsupported
 from .constants import ConstantValue
@@ -198,3 +198,6 @@ class TensorMethodValue(Value):
         if name == "__name__":
             return ConstantValue(self.name)
         return super().get_attr(tracer, name)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return GetAttr(exits.recipe(self.owner), self.name)
