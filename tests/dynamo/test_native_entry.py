@@ -292,6 +292,23 @@ def test_the_limit_stops_recompiling_with_one_warning_and_the_reasons():
     assert "a: 2 became 3" in texts[0] and "a: 1 became 3" in texts[0]
 
 
+def test_the_garbage_collector_rests_while_compiling_and_only_then():
+    states = []
+
+    def compile_frame(function, bound):
+        states.append(gc.isenabled())
+        if bound["a"] == "fail":
+            raise ValueError
+        return Compiler()(function, bound)
+
+    entry = entry_of(positional, compile_frame)
+    entry(1)
+    states.append(gc.isenabled())
+    warnings_of(lambda: entry("fail"))
+    states.append(gc.isenabled())
+    assert states == [False, True, False, True]
+
+
 def test_a_failed_compilation_runs_the_original_and_warns_once():
     def broken(function, bound):
         raise CompileError("inductor", "no such loop")
