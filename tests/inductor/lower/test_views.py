@@ -78,6 +78,28 @@ def test_cat_writes_each_computed_part_into_the_result():
     assert len({node.outputs for node in loop_nodes(lowered)}) == 1
 
 
+def test_a_growing_list_is_written_once_into_one_buffer():
+    def dense(x):
+        features = [x]
+        for _ in range(3):
+            features.append((torch.cat(features, 1) if len(features) > 1 else x).mean(1, keepdim=True).sin())
+        return torch.cat(features, 1) * 2
+
+    lowered = assert_lowers(dense, torch.randn(2, 3, 4))
+    joined = {node.outputs[0] for node in loop_nodes(lowered) if len(node.body.ops) == 2}
+    written = [node.outputs[0] for node in loop_nodes(lowered)]
+    (shared,) = {name for name in written if written.count(name) > 1}
+    assert written.count(shared) == 4 and shared in joined
+
+
+def test_a_growing_list_whose_beginning_gets_out_is_not_shared():
+    def dense(x, y, z):
+        first = torch.cat([x, y], 1)
+        return first, torch.cat([x, y, z], 1)
+
+    assert_lowers(dense, torch.randn(2, 3), torch.randn(2, 1), torch.randn(2, 2))
+
+
 def test_cat_of_different_dtypes():
     assert_lowers(lambda x, y: torch.cat([x, y], 0), torch.randn(3), torch.randint(0, 4, (2,)))
 
@@ -103,7 +125,7 @@ def test_slice_and_select_scatter():
 
 def test_as_strided_of_input_and_computed():
     x = torch.randn(24)
-    assert_lowers(lambda x: x.as_strided((3, 4), (1, 5), 2) + 1, x)
+    assert_lowers(lambda x: x.as_strided((3, 4), (1, 5)) + 1, x)
     assert_lowers(lambda x: (x * 2).as_strided((3, 4), (1, 5), 2), x)
 
 

@@ -1,6 +1,6 @@
 """ATen graph -> buffers: the entry point `lower`, and which operators it knows. Importing registers every lowering."""
 
-from . import convolution, creation, indexing, library, normalization, pointwise, pooling, reductions, views
+from . import convolution, creation, indexing, joining, library, normalization, pointwise, pooling, reductions, views
 from .graph import lower
 from .printer import print_lowered
 from .registry import can_lower, lowerings
@@ -11,6 +11,7 @@ __all__ = [
     "convolution",
     "creation",
     "indexing",
+    "joining",
     "library",
     "lower",
     "lowerings",

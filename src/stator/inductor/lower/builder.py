@@ -34,7 +34,10 @@ class Builder:
         self.origin = ""
         self.target = ""
         self.node: Any = None
-        self.wants_channels_last: dict[Any, bool] | None = None  # by FX node; filled by the first convolution
+        # what lowerings find out about the whole graph, by FX node: convolution.py and joining.py fill these
+        self.wants_channels_last: dict[Any, bool] | None = None
+        self.growing: dict[Any, Any] | None = None
+        self.shared_results: dict[Any, Any] = {}
         self.meta: Any = None
         self._count = 0
 
@@ -305,6 +308,11 @@ def linear(memory: Stored, index: Index) -> ExprLike:
     for at, stride in zip(index, memory.strides, strict=True):
         position = at * stride + position
     return position
+
+
+def dense_like(shape: Sequence[int], strides: Strides) -> Strides:
+    """Dense strides of `shape`, its dimensions in the order of those strides."""
+    return _dense_in_order(tuple(shape), sorted(range(len(shape)), key=lambda dim: -strides[dim]))
 
 
 def same_strides(shape: Sequence[int], first: Strides, second: Strides) -> bool:

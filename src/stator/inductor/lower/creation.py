@@ -12,11 +12,11 @@ from stator.prims.layout import wrap_dim
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype, is_integral
 
-from .builder import Builder, loop_order, same_strides
+from .builder import Builder, dense_like, loop_order
 from .pointwise import cast
 from .registry import lowers
 from .tensor import Index, Tensor, copied
-from .views import slice_dim, unsqueeze
+from .views import unsqueeze
 
 aten = torch.ops.aten
 
@@ -184,49 +184,7 @@ def _copy_over(builder: Builder, x: Tensor, source: Tensor, non_blocking: bool =
     return value
 
 
-# ---- joining and padding
-
-
-@lowers(aten.cat.default)
-def _cat(builder: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Any:
-    # a 1-d tensor of no elements joins anything, by an old rule
-    parts = [part for part in tensors if not (part.rank == 1 and part.shape[0] == 0 and builder.meta.shape != (0,))]
-    return join(builder, parts, dim)
-
-
-def join(builder: Builder, parts: Sequence[Tensor], dim: int) -> Any:
-    """One buffer whose slices are written by each part's own loops, straight from what computes it."""
-    meta = builder.meta
-    dim = wrap_dim(dim, len(meta.shape))
-    parts = [part if part.dtype is meta.dtype else cast(builder, part, meta.dtype) for part in parts if part.numel]
-    deviating = next((part for part in parts if part.deviates), None)
-    strides = meta.stride if deviating is None else _like(meta.shape, deviating)
-    target = builder.new_buffer(meta.shape, strides, meta.dtype, meta.device)
-    target.deviates = deviating is not None and not same_strides(meta.shape, strides, meta.stride)
-    start = 0
-    for part in parts:
-        window = slice_dim(target, dim, start, part.shape[dim])
-        start += part.shape[dim]
-        builder.store(window, part)
-    if not parts:
-        return filled(builder, 0)
-    return target
-
-
-def _like(shape: Sequence[int], model: Tensor) -> tuple[int, ...]:
-    """Dense strides of `shape` in the model's order of dimensions."""
-    order = sorted(range(model.rank), key=lambda dim: -model.strides[dim])
-    strides, running = [1] * len(shape), 1
-    for dim in reversed(order):
-        strides[dim] = running
-        running *= max(shape[dim], 1)
-    return tuple(strides)
-
-
-@lowers(aten.stack.default)
-def _stack(builder: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Any:
-    dim = wrap_dim(dim, tensors[0].rank + 1)
-    return join(builder, [unsqueeze(part, dim) for part in tensors], dim)
+# ---- padding
 
 
 @lowers(aten.constant_pad_nd.default)
@@ -260,7 +218,7 @@ def pad_with(builder: Builder, x: Tensor, before: Sequence[int], shape: Sequence
         builder.realize(x)
     result = builder.computed(inner, [x], shape, x.dtype, x.device)
     if x.deviates:
-        result.strides, result.deviates = _like(shape, x), True
+        result.strides, result.deviates = dense_like(shape, x.strides), True
     return result
 
 

@@ -20,6 +20,10 @@ REUSED_MAX_OPERATIONS = 3
 # loops vectorise better than Welford's dependent updates); longer ones once.
 TWO_PASS_MAX_ELEMENTS = 8192
 
+# Where a channel's elements lie next to each other in runs of this length or more, per-channel arithmetic (a root and a
+# division) inside the loops is cheaper than loops of its own.
+MIN_CHANNEL_RUN = 16
+
 # Pooling windows up to this many elements are unrolled into one expression; adaptive ones beyond it call the library.
 MAX_UNROLLED_WINDOW = 32
 

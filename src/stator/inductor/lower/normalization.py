@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from stator.prims.type_promotion import computation_dtype
 
 from .builder import Builder
 from .creation import filled
+from .heuristics import MIN_CHANNEL_RUN
 from .pointwise import cast, elementwise
 from .reductions import element_count, moments
 from .registry import lowers
@@ -109,6 +111,10 @@ def _native_batch_norm(
     return _batch_norm_inference(builder, x, weight, bias, mean, variance, momentum, eps)
 
 
+def _runs_within_channels(x: Tensor) -> bool:
+    return x.rank > 2 and x.strides[1] > 1 and math.prod(x.shape[2:]) >= MIN_CHANNEL_RUN
+
+
 @lowers(aten._native_batch_norm_legit_no_training.default)
 def _batch_norm_inference(
     builder: Builder,
@@ -120,7 +126,10 @@ def _batch_norm_inference(
     momentum: float,
     eps: float,
 ) -> Any:
-    """One scale and one shift per channel, computed once per call; then `x * scale + shift`."""
+    """`x * scale + shift` with a scale and a shift per channel.
+
+    They are stored beforehand unless the innermost loop stays within a channel, where they are computed once per loop.
+    """
     working = computation_dtype(x.dtype)
     per_channel = (1, -1, *([1] * (x.rank - 2)))
     mean, variance = cast(builder, mean, working), cast(builder, variance, working)
@@ -135,9 +144,10 @@ def _batch_norm_inference(
         return ops.sub(offset[0], moved) if offset else ops.neg(moved)
 
     factors = [variance] if weight is None else [variance, weight]
-    scale = elementwise(builder, inverse_deviation, factors, heavy=True)  # type: ignore[arg-type]
+    scale = elementwise(builder, inverse_deviation, factors)  # type: ignore[arg-type]
     shift = elementwise(builder, negative_shift, [mean, scale, *([bias] if bias is not None else [])])  # type: ignore
-    builder.store_together([scale, shift])
+    if not _runs_within_channels(x):
+        builder.store_together([scale, shift])
     out = elementwise(
         builder,
         lambda ops, value, factor, offset: ops.add(ops.mul(value, factor), offset),

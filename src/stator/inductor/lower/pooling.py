@@ -12,7 +12,7 @@ import torch
 from stator.inductor.loops.body import Ref
 from stator.prims.type_promotion import computation_dtype, is_integral
 
-from .builder import Builder
+from .builder import Builder, dense_like
 from .creation import inside
 from .heuristics import MAX_UNROLLED_WINDOW
 from .pointwise import cast
@@ -36,12 +36,7 @@ def _windowed(builder: Builder, x: Tensor, size: Sequence[int], combine: Any, dt
         builder.realize(x_root)  # windows overlap, so every element is read several times
     shape = (*x.shape[:-2], *size)
     result = builder.computed(combine, [x], shape, dtype, x.device, heavy=True)
-    order = sorted(range(x.rank), key=lambda dim: -x.strides[dim])
-    strides, running = [1] * len(shape), 1
-    for dim in reversed(order):
-        strides[dim] = running
-        running *= max(shape[dim], 1)
-    result.strides, result.deviates = tuple(strides), x.deviates
+    result.strides, result.deviates = dense_like(shape, x.strides), x.deviates
     return result
 
 

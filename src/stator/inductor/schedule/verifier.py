@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stator.base.errors import VerificationError
-from stator.inductor.buffers import Extern, Lowered
+from stator.inductor.buffers import Extern, Loops, Lowered
 from stator.shapes.expr import Expr
 
 from .accesses import extern_reads, extern_writes, facts_of, names_in
@@ -12,18 +12,14 @@ from .groups import Group, Schedule
 
 def verify_schedule(schedule: Schedule, lowered: Lowered) -> None:
     """Everything computed once, in an order that respects reads after writes; groups consistent in themselves."""
-    pending: dict[str, int] = {}  # writers still to come, per buffer
-    for node in lowered.nodes:
-        for name in extern_writes(node) if isinstance(node, Extern) else facts_of(node).writes:
-            pending[name] = pending.get(name, 0) + 1
+    progress = _Progress(lowered)
     for step in schedule.steps:
         if isinstance(step, Extern):
-            _require_ready("a library call", extern_reads(step) - extern_writes(step), pending)
-            for name in extern_writes(step):
-                pending[name] -= 1
+            progress.require("a library call", step, extern_reads(step) - extern_writes(step))
+            progress.record(extern_writes(step))
         else:
-            _verify_group(step, pending)
-    lost = [name for name in names_in(lowered.outputs) if pending.get(name, 0) > 0]
+            _verify_group(step, progress)
+    lost = [name for name in names_in(lowered.outputs) if progress.done.get(name, 0) < progress.writers.get(name, 0)]
     if lost:
         raise VerificationError(f"outputs that are never complete: {sorted(lost)}")
     internal = {name for step in schedule.steps if isinstance(step, Group) for name in step.internal}
@@ -32,13 +28,39 @@ def verify_schedule(schedule: Schedule, lowered: Lowered) -> None:
         raise VerificationError(f"outputs without memory: {sorted(hidden)}")
 
 
-def _require_ready(what: str, reads: set[str] | frozenset[str], pending: dict[str, int]) -> None:
-    late = [name for name in reads if pending.get(name, 0) > 0]
-    if late:
-        raise VerificationError(f"{what} reads {sorted(late)} before they are complete")
+class _Progress:
+    """How many of a buffer's writers have run, and how many each reader needs: those before it in the program. (A part
+    of a buffer may be read before a later part is written.)
+    """
+
+    def __init__(self, lowered: Lowered) -> None:
+        self.done: dict[str, int] = {}
+        self.writers: dict[str, int] = {}
+        self.needed: dict[tuple[tuple[str | None, ...], str], int] = {}  # by the reader's outputs, and what it reads
+        for node in lowered.nodes:
+            reads, writes = (
+                (extern_reads(node), extern_writes(node))
+                if isinstance(node, Extern)
+                else (facts_of(node).reads, facts_of(node).writes)
+            )
+            for name in reads:
+                before = self.writers.get(name, 0)
+                key = (node.outputs, name)
+                self.needed[key] = min(self.needed.get(key, before), before)
+            for name in writes:
+                self.writers[name] = self.writers.get(name, 0) + 1
+
+    def require(self, what: str, node: Extern | Loops, reads: set[str] | frozenset[str]) -> None:
+        late = [name for name in reads if self.done.get(name, 0) < self.needed.get((node.outputs, name), 0)]
+        if late:
+            raise VerificationError(f"{what} reads {sorted(late)} before they are complete")
+
+    def record(self, writes: set[str] | frozenset[str]) -> None:
+        for name in writes:
+            self.done[name] = self.done.get(name, 0) + 1
 
 
-def _verify_group(group: Group, pending: dict[str, int]) -> None:
+def _verify_group(group: Group, progress: _Progress) -> None:
     written: dict[str, set[Expr]] = {}
     shared = len(group.ranges)
     reads: set[str] = set()
@@ -50,7 +72,7 @@ def _verify_group(group: Group, pending: dict[str, int]) -> None:
         inner = body.ranges[shared:] + body.reduction_ranges
         if inner and inner != group.inner_ranges:
             raise VerificationError(f"{group.name}: a member has inner loops {inner}, not {group.inner_ranges}")
-        _require_ready(group.name, facts.reads - written.keys(), pending)
+        progress.require(group.name, member, facts.reads - written.keys())
         for access in facts.loads:
             if access.buffer in written and access.index not in written[access.buffer]:
                 raise VerificationError(
@@ -61,8 +83,7 @@ def _verify_group(group: Group, pending: dict[str, int]) -> None:
         for access in facts.stores:
             written.setdefault(access.buffer, set()).add(access.index)
             writes.add(access.buffer)
-        for name in facts.writes:
-            pending[name] -= 1
+        progress.record(facts.writes)
     if reads - set(group.reads) or set(group.reads) & group.internal:
         raise VerificationError(f"{group.name}: its reads are {group.reads}, its members read {sorted(reads)}")
     if writes != set(group.writes) | group.internal:
