@@ -38,6 +38,7 @@ class Frame:
         "kw_names",
         "locals",
         "name",
+        "now",
         "pc",
         "program",
         "result",
@@ -62,7 +63,8 @@ class Frame:
         self.cells: dict[str, CellValue] = dict(zip(program.code.co_freevars, closure, strict=True))
         self.name = name
         self.stack: list[Any] = []
-        self.pc = 0
+        self.pc = 0  # the instruction to run next
+        self.now = 0  # the one that is running
         self.step = 0
         self.break_step = -1
         self.result: Value | None = None
@@ -95,7 +97,7 @@ class Frame:
         tracer.frames.append(self)
         try:
             while True:
-                pc = self.pc
+                pc = self.now = self.pc
                 if self.break_step == self.step:
                     raise StopAtBreak
                 self.step += 1
@@ -130,15 +132,8 @@ class Frame:
         return located
 
     def place(self) -> UserPlace:
-        instruction = self.instruction_now()
-        return UserPlace(self.program.code.co_filename, instruction.line or 0, self.name)
-
-    def instruction_now(self) -> Instruction:
-        return (
-            self.program.instructions[max(self.pc - 1, 0)]
-            if self.pc <= len(self.program.instructions)
-            else (self.program.instructions[-1])
-        )
+        code = self.program.code
+        return UserPlace(code.co_filename, self.program.instructions[self.now].position[0] or 0, self.name)
 
     def unwind(self, pc: int, raised: Raised) -> None:
         """Go to the handler of the try region around instruction `pc`, or let the exception leave the frame."""

@@ -46,6 +46,7 @@ class Recorder:
         self.op_count = 0
         self.by_fake: dict[int, TensorValue] = {}
         self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
+        self.used: list[tuple[TensorValue, int]] = []  # tensors of the call being recorded, with their versions
         self._last_placeholder: fx.Node | None = None
         self._names: dict[str, int] = {}
 
@@ -98,6 +99,7 @@ class Recorder:
         kwargs: dict[str, Value],
     ) -> Value:
         """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
+        self.used = []
         node_args, fake_args = [], []
         for arg in args:
             node_arg, fake_arg = self.lower(arg)
@@ -106,14 +108,15 @@ class Recorder:
         node_kwargs, fake_kwargs = {}, {}
         for name, arg in kwargs.items():
             node_kwargs[name], fake_kwargs[name] = self.lower(arg)
-        versions = self._versions()
         result = self._run_fake(run, target, fake_args, fake_kwargs)
         if not _holds_tensor(result) and not (result is None and kind == "call_method" and target == "__setitem__"):
             raise NotATensorCall(result)
         node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
         self.op_count += 1
         node.meta["place"] = self.tracer.place()
-        self._note_writes(versions)
+        for value, version in self.used:
+            if value.obj is not None and value.fake.fake_storage.version != version:  # type: ignore[attr-defined]
+                self.written.add(id(value))
         return self.wrap_output(result, node)
 
     def state_call(self, function: Any, args: tuple[Any, ...]) -> None:
@@ -121,14 +124,6 @@ class Recorder:
         node = self.graph.call_function(function, args)
         node.meta["place"] = self.tracer.place()
         node.meta["example_value"] = None
-
-    def _versions(self) -> list[int]:
-        return [value.fake.fake_storage.version for value in self.input_values]  # type: ignore[attr-defined]
-
-    def _note_writes(self, before: list[int]) -> None:
-        for value, version in zip(self.input_values, before, strict=False):
-            if value.fake.fake_storage.version != version:  # type: ignore[attr-defined]
-                self.written.add(id(value))
 
     def _run_fake(self, run: Callable[..., Any], target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
@@ -203,6 +198,7 @@ def _holds_tensor(result: Any) -> bool:
 
 
 def _lower_tensor(recorder: Recorder, value: TensorValue) -> tuple[Any, Any]:
+    recorder.used.append((value, value.fake.fake_storage.version))  # type: ignore[attr-defined]
     return recorder.node_of(value), value.fake
 
 

@@ -14,7 +14,7 @@ from ..source import AttrSource, ItemSource, Source
 from .base import Value, unsupported
 from .constants import ConstantValue
 from .functions import BoundMethodValue
-from .objects import ObjectValue
+from .objects import MISSING, ObjectValue
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -37,7 +37,19 @@ class ModuleValue(ObjectValue):
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         found = self.stored.get(name)
+        if found is not None:
+            return found
+        if self._is_plain(tracer) and tracer.class_lookup(self.cls, name) is MISSING:
+            # a registered name is never in the instance dictionary: registering refuses names that are taken
+            found = self._registered(tracer, name)
         return found if found is not None else super().get_attr(tracer, name)
+
+    def _is_plain(self, tracer: Tracer) -> bool:
+        """Whether the class looks attributes up as nn.Module does."""
+        return (
+            tracer.class_lookup(self.cls, "__getattr__") is nn.Module.__getattr__
+            and tracer.class_lookup(self.cls, "__getattribute__") is object.__getattribute__
+        )
 
     def missing_attr(self, tracer: Tracer, hook: Any, name: str) -> Value:
         if hook is not nn.Module.__getattr__:
@@ -46,9 +58,13 @@ class ModuleValue(ObjectValue):
 
     def module_getattr(self, tracer: Tracer, name: str) -> Value:
         """nn.Module.__getattr__."""
+        return self._registered(tracer, name) or self._made_getattr(tracer, name)
+
+    def _registered(self, tracer: Tracer, name: str) -> Value | None:
+        """A parameter, buffer or submodule of a real module, unless its dictionary was changed in the frame."""
         real = self.instance_dict()
         if real is None:
-            return self._made_getattr(tracer, name)
+            return None
         for store in _STORES:
             entries = real.get(store)
             if entries is not None and name in entries and not self._store_changed(store):
@@ -56,7 +72,7 @@ class ModuleValue(ObjectValue):
                 value = tracer.wrap_member(entries[name], source, store)
                 self.stored[name] = value
                 return value
-        return self._made_getattr(tracer, name)
+        return None
 
     def _store_changed(self, store: str) -> bool:
         return self.attributes is not None and store in self.attributes
