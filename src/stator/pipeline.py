@@ -18,7 +18,8 @@ from stator.base.config import Options
 from stator.graph import verifier as graph_verifier
 from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
-from stator.inductor.lower import can_lower, lower, print_lowered
+from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
+from stator.inductor.passes import run_passes
 from stator.inductor.program import plan, print_program
 from stator.inductor.program import verify as verify_program
 from stator.inductor.program.steps import KernelSource, Program
@@ -64,8 +65,10 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *,
     if options.verify:
         graph_verifier.verify(gm)
     with counters.timed("lower"):
-        lowered = lower(gm)
+        lowered = lower(run_passes(gm))
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))
+    if options.verify:
+        verify_lowered(lowered)
     with counters.timed("schedule"):
         scheduled = schedule(lowered, options)
     _show_schedule(scheduled)
@@ -73,7 +76,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *,
         verify_schedule(scheduled, lowered)
     with counters.timed("codegen"):
         kernels = _print_kernels(scheduled, lowered, options)
-        program = plan(lowered, scheduled, kernels)
+        program = plan(lowered, scheduled, kernels, _parameters(lowered, example_inputs))
     dumps.write("50_program.txt", lambda: print_program(program))
     if options.verify:
         verify_program(program)
@@ -89,6 +92,12 @@ def _show_schedule(scheduled: Schedule) -> None:
 def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> dict[str, KernelSource]:
     groups = [step for step in scheduled.steps if isinstance(step, Group)]
     return {group.name: cpp.print_kernel(group, lowered.buffers, options) for group in groups}
+
+
+def _parameters(lowered: Lowered, example_inputs: Sequence[torch.Tensor]) -> list[str]:
+    """Inputs that are nearly always the same tensor, so that views of them are worth keeping from call to call."""
+    named = zip(lowered.inputs, example_inputs, strict=True)
+    return [name for name, tensor in named if isinstance(tensor, torch.nn.Parameter)]
 
 
 def _load(program: Program, options: Options) -> Compiled:

@@ -1,0 +1,27 @@
+"""Rewrites of ATen graphs before lowering: `run_passes`, and the list of passes in the order they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import fx
+
+from .common_subexpressions import merge_common_subexpressions
+from .constants import fold_constants
+from .no_ops import drop_no_ops
+
+Pass = Callable[[fx.GraphModule], fx.GraphModule]
+
+# In order: dropping first exposes equal nodes, merging equal ones leaves fewer constants to compute.
+PASSES: tuple[Pass, ...] = (drop_no_ops, merge_common_subexpressions, fold_constants)
+
+
+def run_passes(gm: fx.GraphModule) -> fx.GraphModule:
+    """Apply every pass, in place, and drop dead code. The result computes the same outputs from the same inputs."""
+    for apply in PASSES:
+        gm = apply(gm)
+    gm.graph.eliminate_dead_code()
+    return gm
+
+
+__all__ = ["PASSES", "Pass", "drop_no_ops", "fold_constants", "merge_common_subexpressions", "run_passes"]

@@ -1,0 +1,59 @@
+"""Equal calls of equal arguments, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.prims.record import records
+
+
+def merge_common_subexpressions(gm: fx.GraphModule) -> fx.GraphModule:
+    """Replace each repeated call by the first. Randomness, and what the graph returns, stays as it is."""
+    seen: dict[Hashable, fx.Node] = {}
+    for node in list(gm.graph.nodes):
+        if node.op != "call_function" or is_random(node.target):
+            continue
+        key = _key(node)
+        if key is None:
+            continue
+        first = seen.setdefault(key, node)
+        if first is node or any(user.op == "output" for user in node.users):
+            continue
+        node.replace_all_uses_with(first)
+        gm.graph.erase_node(node)
+    return gm
+
+
+def _key(node: fx.Node) -> Hashable | None:
+    try:
+        key = (node.target, _hashable(node.args), _hashable(node.kwargs))
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _hashable(value: Any) -> Hashable:
+    """Arguments as a key. Numbers carry their type: 1, 1.0 and True are equal but do not compute the same."""
+    if isinstance(value, fx.Node):
+        return value
+    if isinstance(value, tuple | list):
+        return tuple([_hashable(item) for item in value])
+    if isinstance(value, dict):
+        return tuple([(name, _hashable(item)) for name, item in sorted(value.items())])
+    if isinstance(value, int | float | complex):
+        return type(value), repr(value)
+    return value
+
+
+def is_random(target: Any) -> bool:
+    if isinstance(target, torch._ops.OpOverload):
+        entry = records.get(target)
+        if entry is not None and "random" in entry.tags:
+            return True
+        return torch.Tag.nondeterministic_seeded in target.tags
+    return False

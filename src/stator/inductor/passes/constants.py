@@ -1,0 +1,85 @@
+"""What depends on no input, computed at compile time: position tables, bucket indices, masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.prims.layout import numel
+from stator.prims.record import TensorMeta
+
+from .common_subexpressions import is_random
+
+# A constant costs memory for good and bandwidth on every read; index arithmetic in a loop costs next to nothing.
+MAX_ELEMENTS = 1 << 18
+# Chains of fewer operators than this are as cheap to compute where they are used.
+MIN_OPERATORS = 4
+
+
+def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
+    """Replace maximal subgraphs without inputs by constants of the module, where that saves work at each call."""
+    weight = _constant_nodes(gm.graph)
+    values: dict[fx.Node, Any] = {}
+    for node in list(gm.graph.nodes):
+        if weight.get(node, 0) < MIN_OPERATORS or not _is_frontier(node, weight):
+            continue
+        value = _evaluate(node, values)
+        name = f"_folded_{node.name}"
+        gm.register_buffer(name, value, persistent=False)
+        with gm.graph.inserting_before(node):
+            constant = gm.graph.get_attr(name)
+        constant.meta.update(node.meta)
+        node.replace_all_uses_with(constant)
+        gm.graph.erase_node(node)
+    gm.graph.eliminate_dead_code()
+    return gm
+
+
+def _constant_nodes(graph: fx.Graph) -> dict[fx.Node, int]:
+    """Nodes that depend on no input, with how many operators lead to them (an upper bound)."""
+    found: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        # a tensor attribute is not constant: the user may hold it and change it
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or is_random(node.target):
+            continue
+        sources = node.all_input_nodes
+        meta = node.meta.get("val")
+        if isinstance(meta, TensorMeta) and all(source in found for source in sources) and _is_exact(node):
+            found[node] = 1 + sum(found[source] for source in sources)
+    return found
+
+
+def _is_exact(node: fx.Node) -> bool:
+    """Does it give the same in every process? Uninitialised memory does not; and sizes stay bounded."""
+    name = str(node.target)
+    meta: TensorMeta = node.meta["val"]
+    return "empty" not in name and meta.device.type == "cpu" and numel(meta.shape) <= MAX_ELEMENTS
+
+
+def _is_frontier(node: fx.Node, weight: dict[fx.Node, int]) -> bool:
+    """Is it used by something that is not constant? Views of constants are left to their users' loops."""
+    if any(user.op == "output" for user in node.users):
+        return False
+    return any(user not in weight for user in node.users)
+
+
+def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor:
+    pending = [node]
+    while pending:
+        at = pending[-1]
+        if at in values:
+            pending.pop()
+            continue
+        missing = [source for source in at.all_input_nodes if source not in values]
+        if missing:
+            pending.extend(missing)
+            continue
+        args = fx.map_arg(at.args, values.__getitem__)
+        kwargs = fx.map_arg(at.kwargs, values.__getitem__)
+        values[at] = at.target(*args, **kwargs)  # type: ignore[operator]
+        pending.pop()
+    meta: TensorMeta = node.meta["val"]
+    result = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+    return result.copy_(values[node])
