@@ -1,0 +1,346 @@
+"""Programs whose frames cannot be one graph: compiled, they return, print, raise and mutate as plain Python does."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+
+Log = list[Any]
+PROGRAMS: list[Callable[..., Any]] = []
+
+
+def program(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a tensor and a log, to be compared with itself compiled."""
+    PROGRAMS.append(function)
+    return function
+
+
+def opaque(log: Log, *values: Any) -> int:
+    """A call that capture does not follow."""
+    log.append([value.tolist() if isinstance(value, torch.Tensor) else value for value in values])
+    return len(log)
+
+
+opaque = stator.disable(opaque)
+
+
+@program
+def in_the_middle(x: torch.Tensor, log: Log) -> Any:
+    y = x * 2
+    opaque(log, y.sum())
+    return y + 1
+
+
+@program
+def twice_with_a_used_result(x: torch.Tensor, log: Log) -> Any:
+    n = opaque(log, "first")
+    y = x + n
+    n = opaque(log, y)
+    return y * n, n
+
+
+@program
+def as_an_argument_of_a_pending_call(x: torch.Tensor, log: Log) -> Any:
+    return torch.add(x * 2, opaque(log, x)) + max(3, opaque(log, "again"), 1)
+
+
+@program
+def in_a_for_loop(x: torch.Tensor, log: Log) -> Any:
+    for i in range(4):
+        x = x + i
+        opaque(log, i, x)
+        x = x * 2
+    return x
+
+
+@program
+def in_nested_loops(x: torch.Tensor, log: Log) -> Any:
+    total = x * 0
+    for i in range(3):
+        for j in [1, 2]:
+            if i == j:
+                continue
+            total = total + x * i * j
+            opaque(log, i, j)
+        else:
+            total = total + 1
+    return total
+
+
+@program
+def in_a_while_loop(x: torch.Tensor, log: Log) -> Any:
+    n = 0
+    while n < 3:
+        n += 1
+        x = x.sin()
+        if n == 2:
+            opaque(log, n)
+    return x
+
+
+@program
+def on_a_condition_of_a_tensor(x: torch.Tensor, log: Log) -> Any:
+    if x.sum() > 0:
+        y = x + 1
+    else:
+        y = x - 1
+    return y * 2 if y.mean() > 0.5 else y * 3
+
+
+@program
+def on_a_loop_condition_of_a_tensor(x: torch.Tensor, log: Log) -> Any:
+    n = 0
+    while x.abs().max() > 0.1:
+        x = x / 2
+        n += 1
+    return x, n
+
+
+@program
+def with_item(x: torch.Tensor, log: Log) -> Any:
+    n = int(x.sum().item())
+    return x + n, [n] * 3
+
+
+class Manager:
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def __enter__(self) -> int:
+        self.log.append("enter")
+        return 3
+
+    def __exit__(self, kind: type | None, value: Any, trace: Any) -> bool:
+        self.log.append(("exit", kind and kind.__name__))
+        return kind is ValueError
+
+
+@program
+def inside_with(x: torch.Tensor, log: Log) -> Any:
+    y = x + 1
+    with Manager(log) as three:
+        y = y * three
+        opaque(log, y)
+        y = y + 1
+    return y * 2
+
+
+@program
+def inside_with_that_swallows(x: torch.Tensor, log: Log) -> Any:
+    y = x + 1
+    with Manager(log):
+        opaque(log, y)
+        y = y * 5
+        raise ValueError("swallowed")
+    return y * 2
+
+
+@program
+def inside_no_grad(x: torch.Tensor, log: Log) -> Any:
+    w = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        y = w * x
+        opaque(log, torch.is_grad_enabled())
+        z = w + y
+    a = w * 2
+    return y.requires_grad, z.requires_grad, a.requires_grad, torch.is_grad_enabled(), y
+
+
+@program
+def inside_try_finally(x: torch.Tensor, log: Log) -> Any:
+    y = x * 2
+    try:
+        opaque(log, y)
+        y = y + 1
+    finally:
+        log.append("finally")
+    return y
+
+
+def fail(log: Log) -> None:
+    log.append("failing")
+    raise KeyError("failed")
+
+
+fail = stator.disable(fail)
+
+
+@program
+def a_handled_exception(x: torch.Tensor, log: Log) -> Any:
+    y = x * 2
+    try:
+        fail(log)
+    except KeyError as error:
+        log.append(str(error))
+        y = y + 1
+    return y + x
+
+
+@program
+def an_exception_handled_by_the_second_handler(x: torch.Tensor, log: Log) -> Any:
+    y = x * 2
+    try:
+        try:
+            fail(log)
+        except ValueError:
+            log.append("never")
+    except LookupError as error:
+        log.append(type(error).__name__)
+        y = y + 1
+    else:
+        log.append("never")
+    finally:
+        y = y * 3
+    return y
+
+
+@program
+def an_escaping_exception(x: torch.Tensor, log: Log) -> Any:
+    y = x * 2
+    log.append("before")
+    try:
+        fail(log)
+    finally:
+        log.append(y.sum().item())
+    return y
+
+
+@program
+def a_raised_exception(x: torch.Tensor, log: Log) -> Any:
+    y = x * 2
+    log.append(1)
+    raise RuntimeError("on purpose")
+
+
+@program
+def side_effects_before_and_after(x: torch.Tensor, log: Log) -> Any:
+    state = {"a": [1]}
+    state["a"].append(2)
+    log.append("before")
+    y = x + len(state["a"])
+    opaque(log, "call")
+    state["b"] = y
+    log.append(sorted(state))
+    state["a"].extend([3, 4])
+    return state, y
+
+
+class Box:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.seen = 0
+
+
+@program
+def objects_made_before_the_break(x: torch.Tensor, log: Log) -> Any:
+    box = Box(x + 1)
+    other = [box, box]
+    box.seen += 1
+    opaque(log, box.seen)
+    box.value = box.value * 2
+    return other[0] is other[1], other[1].value, box.seen
+
+
+@program
+def a_closure_over_the_break(x: torch.Tensor, log: Log) -> Any:
+    count = 1
+
+    def add(k: int) -> torch.Tensor:
+        nonlocal count
+        count += k
+        return x * count
+
+    y = add(1)
+    opaque(log, count)
+    z = add(2)
+    return y, z, count
+
+
+@program
+def a_comprehension_after_the_break(x: torch.Tensor, log: Log) -> Any:
+    scale = opaque(log, "scale")
+    return [x * scale + i for i in range(3)], {i: x + i for i in range(2)}
+
+
+@program
+def a_function_called_at_the_break(x: torch.Tensor, log: Log) -> Any:
+    def inner(y: torch.Tensor) -> torch.Tensor:
+        y = y + 1
+        opaque(log, y)
+        return y * 2
+
+    return inner(x * 3) + inner(x)
+
+
+@program
+def starred_call_at_the_break(x: torch.Tensor, log: Log) -> Any:
+    values = (1, 2)
+    return x + opaque(log, *values, *["z"])
+
+
+@program
+def keywords_at_the_break(x: torch.Tensor, log: Log) -> Any:
+    n = dict(a=opaque(log, "a"), b=opaque(log, "b"))
+    return x * n["a"] + n["b"]
+
+
+@program
+def unpacking_over_the_break(x: torch.Tensor, log: Log) -> Any:
+    a, (b, *c) = opaque(log, 1), [x, x + 1, x + 2]
+    del log[:]
+    return a, b * 2, c
+
+
+@program
+def sharing_is_kept(x: torch.Tensor, log: Log) -> Any:
+    shared = [x + 1]
+    pair = (shared, shared)
+    opaque(log, 1)
+    pair[0].append(x)
+    return pair, pair[0] is pair[1], shared is pair[0]
+
+
+@program
+def suppressing(x: torch.Tensor, log: Log) -> Any:
+    with contextlib.suppress(KeyError):
+        fail(log)
+        log.append("never")
+    return x + 1
+
+
+def plain(value: Any) -> Any:
+    """The value with tensors written out, so that == compares everything exactly."""
+    if isinstance(value, torch.Tensor):
+        return ("tensor", value.dtype, value.requires_grad, value.tolist())
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return type(value)(map(plain, value)) if isinstance(value, list | tuple) else value
+
+
+def outcome(function: Callable[..., Any], x: torch.Tensor) -> Any:
+    log: Log = []
+    try:
+        result = function(x, log)
+    except Exception as error:
+        result = (type(error), str(error))
+    return plain((result, log))
+
+
+@pytest.mark.parametrize("scale", [1.0, -1.0], ids=["positive", "negative"])
+@pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
+def test_compiled_program_behaves_as_plain_python(function: Callable[..., Any], scale: float) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(3) * scale
+    expected = outcome(function, x)
+    compiled = stator.compile(function, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):  # compile, then run what was compiled
+            assert outcome(compiled, x) == expected
