@@ -324,3 +324,19 @@ def test_grad_modes_inside_the_graph() -> None:
     before = torch.is_grad_enabled()
     torch.testing.assert_close(compiled_of(function, x)(x), function(x))
     assert torch.is_grad_enabled() == before
+
+
+def test_a_graph_of_torchs_own_capture_compiles() -> None:
+    def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        assert not needs_grad(gm, inputs)
+        return compile_inference(gm, inputs, checked, keep=keep_all)
+
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(inplace=True)).train()
+    reference = copy.deepcopy(model)
+    x = torch.randn(2, 3, 6, 6)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), reference(x), rtol=0, atol=0)
+    for own, other in zip(model.buffers(), reference.buffers(), strict=True):
+        assert torch.equal(own, other)
