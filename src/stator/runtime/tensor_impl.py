@@ -272,14 +272,15 @@ def _find_autograd() -> tuple[int, int, int, int]:
     )
     results = [_autograd_bytes(tensor, meta) for tensor in (result, leaf + 1, leaf.exp())]
     leaves = [metas["frozen"], *(memory for _, memory in toggled), _autograd_bytes(leaf, meta)]
+
+    def is_grad_fn(at: int) -> bool:
+        words = [_word(memory, at) for memory in results]
+        set_for_results = all(map(_looks_like_pointer, words)) and len(set(words)) == len(words)
+        return set_for_results and all(_word(memory, at) == 0 for memory in leaves)
+
+    # before torch 2.13 it is a shared_ptr: two words, both set or both NULL; the first will do
     grad_fn = _the_one(
-        "grad_fn",
-        range(8, META_BYTES - 7, 8),
-        lambda at: (
-            all(_word(memory, at) == 0 for memory in leaves)
-            and all(_looks_like_pointer(_word(memory, at)) for memory in results)
-            and len({_word(memory, at) for memory in results}) == len(results)
-        ),
+        "grad_fn", range(8, META_BYTES - 7, 8), lambda at: is_grad_fn(at) and not (at >= 16 and is_grad_fn(at - 8))
     )
     metas["leaf"] = _autograd_bytes(leaf, meta)
     vtables = {_word(memory, 0) for memory in metas.values()}

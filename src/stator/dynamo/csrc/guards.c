@@ -663,13 +663,16 @@ int stator_guards_hold(PyObject *self, PyObject *const *locals, Py_ssize_t count
     if (tree->node_count == 0) {
         return 0; /* cleared by the collector */
     }
-    PyObject *on_stack[SAVED_ON_STACK] = {NULL};
+    PyObject *on_stack[SAVED_ON_STACK];
     PyObject **saved = on_stack;
     if (tree->saved_count > SAVED_ON_STACK) {
-        saved = PyMem_Calloc(tree->saved_count, sizeof *saved);
+        saved = PyMem_Malloc(tree->saved_count * sizeof *saved);
         if (!saved) {
             return 0;
         }
+    }
+    for (int i = 0; i < tree->saved_count; i++) {
+        saved[i] = NULL;
     }
     if (failure) {
         *failure = (Failure){-1, NULL};

@@ -11,7 +11,7 @@ typedef struct {
     int8_t (*default_dtype)(void);
     int8_t (*torch_function)(void);
     int64_t (*mode_stack)(void);
-    void *(*context)(void);
+    void *context; /* at::globalContext(), one for the process */
     uint8_t (*deterministic)(void *);
     uint8_t (*deterministic_warn_only)(void *);
     int (*num_threads)(void);
@@ -45,13 +45,12 @@ void stator_state_read(StateSnapshot *snapshot)
         snapshot->dispatch_keys[0] = keys[0];
         snapshot->dispatch_keys[1] = keys[1];
     }
-    void *context = probes.context();
     snapshot->mode_stack = probes.mode_stack();
     snapshot->num_threads = probes.num_threads();
     snapshot->autograd = ((uint8_t *)probes.autograd_state())[probes.autograd_offset] & probes.autograd_mask;
     snapshot->default_dtype = (uint8_t)probes.default_dtype();
     snapshot->torch_function = (uint8_t)probes.torch_function();
-    snapshot->deterministic = (probes.deterministic(context) ? 1 : 0) | (probes.deterministic_warn_only(context) ? 2 : 0);
+    snapshot->deterministic = (probes.deterministic(probes.context) ? 1 : 0) | (probes.deterministic_warn_only(probes.context) ? 2 : 0);
 }
 
 int stator_state_is(StateSnapshot const *expected)
@@ -80,7 +79,7 @@ static PyObject *set_state_probes(PyObject *Py_UNUSED(self), PyObject *args)
     probes.default_dtype = (int8_t(*)(void))(uintptr_t)dtype;
     probes.torch_function = (int8_t(*)(void))(uintptr_t)function;
     probes.mode_stack = (int64_t(*)(void))(uintptr_t)stack;
-    probes.context = (void *(*)(void))(uintptr_t)context;
+    probes.context = ((void *(*)(void))(uintptr_t)context)();
     probes.deterministic = (uint8_t(*)(void *))(uintptr_t)deterministic;
     probes.deterministic_warn_only = (uint8_t(*)(void *))(uintptr_t)warn_only;
     probes.num_threads = (int (*)(void))(uintptr_t)threads;
