@@ -51,25 +51,33 @@ def _merge(
 
 def _moves_as_one(index: Expr, outer: Symbol, inner: Symbol, extent: int) -> bool:
     """Is `index` a function of extent*outer + inner?"""
+    return _excess(index, outer, inner, extent) == 0
+
+
+def _excess(index: Expr, outer: Symbol, inner: Symbol, extent: int) -> int | None:
+    """The integer e with index == f(extent*outer + inner) + e*outer, where f is index with outer = 0; None without one."""
     if outer not in index.symbols and inner not in index.symbols:
-        return True
-    outside = inside = 0
+        return 0
+    excess = 0
     for monomial, value in index.terms().items():
         if not any(outer in atom.symbols or inner in atom.symbols for atom in monomial):
             continue
         if len(monomial) != 1:
-            return False
+            return None
         atom = monomial[0]
         if atom is outer:
-            outside = value
+            excess += value
         elif atom is inner:
-            inside = value
-        elif isinstance(atom, FloorDiv | Mod):
-            if not isinstance(atom.denominator, int) or not _moves_as_one(atom.numerator, outer, inner, extent):
-                return False
+            excess -= extent * value
+        elif isinstance(atom, FloorDiv | Mod) and isinstance(atom.denominator, int):
+            inside = _excess(atom.numerator, outer, inner, extent)
+            if inside is None or inside % atom.denominator:
+                return None
+            if isinstance(atom, FloorDiv):
+                excess += value * (inside // atom.denominator)
         else:
-            return False
-    return outside == extent * inside
+            return None
+    return excess
 
 
 def moves_as_one(indices: Sequence[Expr], outer: Symbol, inner: Symbol, extent: int) -> bool:

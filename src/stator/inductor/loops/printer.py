@@ -34,7 +34,7 @@ def after_reduction(body: LoopBody) -> frozenset[int]:
     for position, op in enumerate(body.ops):
         depends = False
         for arg in op.args:
-            if isinstance(arg, Ref):
+            if isinstance(arg, Ref) and arg.position < position:
                 source = body.ops[arg.position]
                 depends |= arg.position in late or source.name in ("reduce", "welford")
             elif isinstance(arg, IndexRef) and symbols:

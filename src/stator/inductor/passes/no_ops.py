@@ -64,7 +64,7 @@ def _relabelled(node: fx.Node) -> bool:
 def _starts_at_zero(node: fx.Node) -> bool:
     start = node.args[2] if len(node.args) > 2 else node.kwargs.get("start")
     step = node.args[4] if len(node.args) > 4 else node.kwargs.get("step", 1)
-    return start in (None, 0) and step == 1
+    return bool(start in (None, 0) and step == 1)
 
 
 @_rules.register(aten.clone.default, aten.contiguous.default, aten._to_copy.default)
