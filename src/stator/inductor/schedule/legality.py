@@ -24,6 +24,8 @@ class Candidate:
     writes: set[str] = field(default_factory=set)
     mutates: set[str] = field(default_factory=set)
     touches: set[str] = field(default_factory=set)
+    widest: Expr | None = None  # the access that walks along most loops
+    lanes: frozenset[Symbol] = frozenset()  # loops along which a store over all loops is contiguous
 
     def accesses(self, kind: str, buffer: str) -> Iterator[Expr]:
         """Places of all plain accesses to a buffer, in the space's symbols."""
@@ -44,6 +46,9 @@ class Fusion:
     facts: list[Facts]
     flow: frozenset[str]  # buffers that the first writes and the second reads
     paired: int  # iterations of the loops that were paired through memory
+    widest: Expr | None
+    lanes_first: frozenset[Symbol]
+    lanes_second: frozenset[Symbol]
 
 
 def fuse(first: Candidate, second: Candidate, sizes: dict[str, int], names: Names) -> Fusion | None:
@@ -74,7 +79,16 @@ def fuse(first: Candidate, second: Candidate, sizes: dict[str, int], names: Name
     paired = 1
     for loop, _ in laid.pairs:
         paired *= loop.size
-    return Fusion(space, members, facts, frozenset(flow), paired)
+    return Fusion(
+        space,
+        members,
+        facts,
+        frozenset(flow),
+        paired,
+        _wider(_replaced(first.widest, replace_first), _replaced(second.widest, replace_second)),
+        _replaced_lanes(first.lanes, replace_first),
+        _replaced_lanes(second.lanes, replace_second),
+    )
 
 
 def _memory_allows(first: Candidate, second: Candidate) -> bool:
@@ -117,6 +131,48 @@ def _walk(candidate: Candidate, kind: str, buffer: str) -> list[tuple[int, Loop]
         if found is not None and (widest is None or len(found) > len(widest)):
             widest = found
     return widest
+
+
+def candidate_of(space: Space, member: Member, facts: Facts) -> Candidate:
+    """A group of one node."""
+    ranges = space.ranges()
+    widest: Expr | None = None
+    lanes: set[Symbol] = set()
+    for access in facts.stores:
+        index = placed(access.index, member, ranges)
+        walk = strides(index, space.loops)
+        if walk is not None:
+            widest = _wider(widest, index)
+            if walk and walk[0][0] == 1 and len(walk) == len(space.loops):
+                lanes.add(walk[0][1].symbol)
+    if widest is None or len(widest.symbols) < len(space.loops):
+        for access in facts.loads:
+            index = placed(access.index, member, ranges)
+            if strides(index, space.loops) is not None:
+                widest = _wider(widest, index)
+    return Candidate(
+        space, [member], [facts], set(facts.reads), set(facts.writes), widest=widest, lanes=frozenset(lanes)
+    )
+
+
+def _wider(one: Expr | None, other: Expr | None) -> Expr | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return other if len(other.symbols) > len(one.symbols) else one
+
+
+def _replaced(index: Expr | None, replacements: dict[Symbol, ExprLike]) -> Expr | None:
+    return index.substitute(replacements) if index is not None and replacements else index
+
+
+def _replaced_lanes(lanes: frozenset[Symbol], replacements: dict[Symbol, ExprLike]) -> frozenset[Symbol]:
+    """The fastest piece of each loop."""
+    found = set()
+    for symbol in lanes:
+        expr = replacements.get(symbol, symbol)
+        if isinstance(expr, Expr):
+            found |= {piece for piece in expr.symbols if expr.coefficient(piece) == 1}
+    return frozenset(found)
 
 
 Joint = tuple[Space, dict[Symbol, ExprLike], dict[Symbol, ExprLike]]

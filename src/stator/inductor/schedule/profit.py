@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from stator.shapes.expr import Symbol
-
 from .legality import Candidate, Fusion
-from .space import Space, placed, strides
+from .space import strides
 
 MAX_MEMBERS = 32
 MAX_OPERATIONS = 400  # beyond it compile time and register spills grow faster than memory traffic shrinks
@@ -66,38 +64,15 @@ def _rows_fit(first: Candidate, second: Candidate, fusion: Fusion) -> bool:
 
 def _rows_are_contiguous(fusion: Fusion) -> bool:
     """Do the inner loops walk through neighbouring elements of the widest access?"""
-    space = fusion.space
-    inner = {loop.symbol for loop in space.inner}
-    widest = None
-    ranges = space.ranges()
-    for member, facts in zip(fusion.members, fusion.facts, strict=True):
-        for access in (*facts.stores, *facts.loads):
-            walk = strides(placed(access.index, member, ranges), space.loops)
-            if walk and (widest is None or len(walk) > len(widest)):
-                widest = walk
-    return widest is not None and widest[0][1].symbol in inner
+    walk = strides(fusion.widest, fusion.space.loops) if fusion.widest is not None else None
+    return bool(walk) and walk[0][1] in fusion.space.inner  # type: ignore[index]
 
 
 def _same_lanes(first: Candidate, second: Candidate, fusion: Fusion, readers: Mapping[str, int]) -> bool:
     """Stores that are contiguous along different loops cost strided access; only saved memory outweighs that."""
-    count = len(first.members)
-    lanes_first = _lane_symbols(fusion, range(count))
-    lanes_second = _lane_symbols(fusion, range(count, len(fusion.members)))
-    if not lanes_first or not lanes_second or lanes_first & lanes_second:
+    one, other = fusion.lanes_first, fusion.lanes_second
+    if not one or not other or one & other:
         return True
     if fusion.space.inner:
         return False
     return bool(fusion.flow) and all(readers.get(name, 0) <= 1 for name in fusion.flow)
-
-
-def _lane_symbols(fusion: Fusion, which: range) -> set[Symbol]:
-    """Loops along which some full store of these members is contiguous."""
-    found: set[Symbol] = set()
-    space: Space = fusion.space
-    ranges = space.ranges()
-    for at in which:
-        for access in fusion.facts[at].stores:
-            walk = strides(placed(access.index, fusion.members[at], ranges), space.loops)
-            if walk and walk[0][0] == 1 and len(walk) == len(space.loops):
-                found.add(walk[0][1].symbol)
-    return found

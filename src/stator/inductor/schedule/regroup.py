@@ -8,7 +8,7 @@ from stator.shapes.expr import ExprLike, Symbol
 from .groups import Group
 from .legality import Candidate
 from .reindex import INNER, OUTER, collapse, substitute
-from .space import Loop, Space, placed, strides
+from .space import Loop, Space, strides
 
 
 def make_group(name: str, candidate: Candidate, internal: frozenset[str]) -> Group:
@@ -44,16 +44,9 @@ def make_group(name: str, candidate: Candidate, internal: frozenset[str]) -> Gro
 
 
 def _in_memory_order(candidate: Candidate) -> Space:
-    """Loops sorted by the strides of the widest access, stores before loads and late before early."""
+    """Loops sorted by the strides of the widest access."""
     space = candidate.space
-    ranges = space.ranges()
-    best: list[tuple[int, Loop]] = []
-    for kind in ("stores", "loads"):
-        for member, facts in zip(reversed(candidate.members), reversed(candidate.facts), strict=True):
-            for access in getattr(facts, kind):
-                walk = strides(placed(access.index, member, ranges), space.loops)
-                if walk is not None and len(walk) > len(best):
-                    best = walk
+    best = (strides(candidate.widest, space.loops) if candidate.widest is not None else None) or []
     rank = {loop.symbol: step for step, loop in best}
     keep_inner = any(facts.positions for facts in candidate.facts)  # argmax counts positions in the order of its loops
 

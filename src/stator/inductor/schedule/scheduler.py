@@ -17,7 +17,7 @@ from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 
 from .accesses import extern_reads, extern_writes, facts_of, names_in, owner
 from .groups import Schedule
-from .legality import Candidate, fuse
+from .legality import Candidate, candidate_of, fuse
 from .printer import print_schedule
 from .profit import worthwhile
 from .regroup import make_group
@@ -119,7 +119,7 @@ class _Scheduler:
     def _add_loops(self, position: int, node: Loops) -> None:
         facts = facts_of(node)
         space, member = space_of(node, self.names)
-        content = Candidate(space, [member], [facts], set(facts.reads), set(facts.writes))
+        content = candidate_of(space, member, facts)
         content.mutates = {self.owners[name] for name in facts.writes if self.owners[name] != name}
         content.touches = {self.owners[name] for name in facts.reads}
         step = Step(content, position, position, self._needs(facts.reads, facts.writes))
@@ -164,6 +164,8 @@ class _Scheduler:
             first.writes | second.writes,
             first.mutates | second.mutates,
             first.touches | second.touches,
+            fusion.widest,
+            fusion.lanes_first | fusion.lanes_second,
         )
         step.first, step.last = min(earlier.first, step.first), max(earlier.last, step.last)
         step.needs = {_alive(s) for s in step.needs | earlier.needs} - {earlier, step}

@@ -7,7 +7,7 @@ loop variables are expressions in the space's symbols.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stator.inductor.buffers import Loops
 from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol, constant, simplify
@@ -32,10 +32,11 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node with its loop variables in terms of the space's symbols."""
+    """A node with its loop variables in terms of the space's symbols. `known`: indices that were placed already."""
 
     node: Loops
     where: dict[Symbol, ExprLike]
+    known: dict[Expr, Expr] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,10 @@ def _dividing(boundaries: set[int], size: int) -> list[int]:
 
 def placed(index: Expr, member: Member, ranges: dict[Symbol, tuple[int, int]]) -> Expr:
     """An index of a member in terms of the space's symbols."""
-    return simplify(index.substitute(member.where), ranges)
+    found = member.known.get(index)
+    if found is None:
+        found = member.known[index] = simplify(index.substitute(member.where), ranges)
+    return found
 
 
 def strides(index: Expr, loops: tuple[Loop, ...]) -> list[tuple[int, Loop]] | None:

@@ -37,7 +37,9 @@ class Plan:
     outside_stores: list[Store]
 
 
-def plan_phases(kernel: Kernel) -> Plan:
+def plan_phases(kernel: Kernel, innermost: int | None) -> Plan:
+    """`innermost`: the fastest inner loop. What does not vary with it is computed rarely and never kept."""
+    fastest = 0 if innermost is None else 1 << innermost
     inner = kernel.inner_bits
     phases = [Phase() for _ in range(kernel.phases)]
     live_reduces = _live_reduces(kernel)
@@ -65,7 +67,7 @@ def plan_phases(kernel: Kernel) -> Plan:
                 outside.add(position)
                 continue
             needed.add(position)
-            again = position in first and room and value.name != "indirect"
+            again = position in first and room and value.name != "indirect" and value.loops & fastest
             if again and (position in kept or _cost(kernel, position, kept) > _RECOMPUTE_COST):
                 phase.fetches.add(position)
                 if position not in kept:
