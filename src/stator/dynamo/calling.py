@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
 
+from .status import disabled
 from .values.base import NotConstant, Value, unsupported
 from .values.classes import ClassValue
 from .values.constants import ConstantValue
@@ -79,6 +80,8 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
     replacement = replacements.get(real)
     if replacement is not None:
         return tracer.call(tracer.known(replacement), args, kwargs)
+    if disabled(real) is not None:
+        raise unsupported("disabled", f"{function.qualname} is kept from being compiled by `disable`")
     return tracer.inline(function, args, kwargs)
 
 

@@ -19,6 +19,7 @@ from stator.base.errors import Unsupported, UserPlace
 
 from . import wrapping
 from .calling import builtin_call, class_call, function_call
+from .entry import is_entry
 from .frame import Frame
 from .guard import Guard, GuardKind, TensorGuard
 from .inlining import inline
@@ -295,7 +296,7 @@ class Tracer:
     def bind(self, owner: Value, cls: type, name: str, raw: Any) -> Value:
         """`raw`, found in the class dictionary, as an attribute of the instance `owner` (descriptor protocol)."""
         kind = type(raw)
-        if kind is FunctionType:
+        if kind is FunctionType or is_entry(raw):
             return BoundMethodValue(self.class_function(cls, name, raw), owner)
         binder = _BINDERS.get(kind)
         if binder is not None:
@@ -312,7 +313,7 @@ class Tracer:
     def bind_to_class(self, cls_value: ClassValue, name: str, raw: Any) -> Value:
         """`raw` as an attribute of the class itself."""
         cls = cls_value.cls
-        if isinstance(raw, FunctionType):
+        if isinstance(raw, FunctionType) or is_entry(raw):
             return self.class_function(cls, name, raw)
         if isinstance(raw, staticmethod):
             return _bind_static(self, cls_value, cls, name, raw)

@@ -17,9 +17,11 @@ from stator.base.registry import Registry
 from stator.graph.fake import FakeTensor
 
 from .guard import GuardKind
+from .native_status import native
 from .source import AttrSource, ConstantSource, ItemSource, Source
 from .values.base import Lazy, Value, unsupported
 from .values.classes import ClassValue
+from .values.compiled import CompiledFunctionValue
 from .values.constants import ConstantValue, SourcedConstant
 from .values.containers import DequeValue, ListValue, SetValue, TupleValue
 from .values.exceptions import ExceptionValue
@@ -131,6 +133,15 @@ def _function(tracer: Tracer, obj: types.FunctionType, source: Source | None) ->
     else:
         tracer.guard(source, GuardKind.CODE, obj.__code__)  # type: ignore[arg-type]
     return FunctionValue(obj, source, obj.__code__, tracer.scope_of(obj.__globals__, source), fixed)
+
+
+def _compiled_function(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    _guard_identity(tracer, obj, source)
+    return CompiledFunctionValue(obj, source)
+
+
+if native is not None:
+    wrappers.add(native.Entry, _compiled_function)
 
 
 @wraps(types.MethodType)

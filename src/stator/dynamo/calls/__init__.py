@@ -1,10 +1,19 @@
 """What known functions do when called, one file per origin. Importing this package registers all handlers."""
 
-from . import builtin_functions, collections_functions, operators, python_classes, standard_library, torch_functions
+from . import (
+    builtin_functions,
+    collections_functions,
+    compilation,
+    operators,
+    python_classes,
+    standard_library,
+    torch_functions,
+)
 
 __all__ = [
     "builtin_functions",
     "collections_functions",
+    "compilation",
     "operators",
     "python_classes",
     "standard_library",

@@ -112,8 +112,14 @@ class ModuleValue(ObjectValue):
 
     # -- calling --
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if tracer.class_lookup(self.cls, "__call__") is nn.Module.__call__:
+        # a module compiled by itself and met inside another is followed as what it was made from
+        made_from = self.cls.__dict__.get("_stator_compiled_class", self.cls)
+        called = tracer.class_lookup(made_from, "__call__")
+        if called is nn.Module.__call__:
             return self.call_module(tracer, args, kwargs)
+        if made_from is not self.cls:
+            function = tracer.class_function(made_from, "__call__", called)
+            return BoundMethodValue(function, self).call(tracer, args, kwargs)
         return super().call(tracer, args, kwargs)
 
     def call_module(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
