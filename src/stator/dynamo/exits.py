@@ -21,8 +21,10 @@ from .recipe import (
     SetGlobal,
 )
 from .scopes import GlobalScope
+from .source import ItemSource
 from .values.base import Value, unsupported
 from .values.cells import CellValue
+from .values.constants import ConstantValue
 from .values.containers import ListValue, SetValue
 from .values.mappings import DictValue
 from .values.objects import MISSING, ObjectValue
@@ -101,11 +103,23 @@ class ExitBuilder:
         target = self.recipe(value)
         now = (value.attributes or {}).get(name, MISSING)
         raw = not isinstance(value, TensorValue)
+        if raw and self._is_as_before(value, name, now):
+            return
         if now is not MISSING:
             self.effects.append(SetAttr(target, name, self.recipe(now), raw))
         elif value.instance_dict() is not None and name in value.instance_dict():  # type: ignore[operator]
             self.effects.append(DelAttr(target, name, raw))
         self._rely_on_distinct(value)
+
+    def _is_as_before(self, value: ObjectValue, name: str, now: Any) -> bool:
+        """Set and put back: nothing to replay, if the attribute can be relied on to hold this constant at entry."""
+        before = (value.instance_dict() or {}).get(name, MISSING)
+        if before is MISSING or not isinstance(now, ConstantValue) or not self.tracer.is_constant_object(before):
+            return False
+        if type(before) is not type(now.value) or before != now.value:
+            return False
+        self.tracer.guard(ItemSource(value.dict_source, name), GuardKind.EQUALS, before)  # type: ignore[arg-type]
+        return True
 
     def _cell(self, cell: CellValue, name: str) -> None:
         content = self.recipe(cell.content) if cell.content is not None else None

@@ -1,0 +1,253 @@
+"""Programs whose graphs end early: what runs natively in between, and that the rest goes on right."""
+
+# ruff: noqa: E741, B905
+from __future__ import annotations
+
+import contextlib
+import types
+
+import pytest
+import torch
+from capturing import check, collector, name_of
+from torch import nn
+
+PROGRAMS, program = collector()
+
+
+def x3():
+    return torch.arange(6.0).reshape(2, 3)
+
+
+def show(*a):
+    print(*a)
+
+
+LOG = []
+
+
+@program(x3)
+def print_middle(x):
+    y = x * 2
+    print("sum", y.sum())
+    return y + 1
+
+
+@program(x3)
+def data_jump(x):
+    y = x + 1
+    if y.sum() > 0:
+        y = y * 2
+    else:
+        y = y - 1
+    return y.relu()
+
+
+def inner(x):
+    y = x * 3
+    print("inner", y.sum())
+    return y - 1
+
+
+@program(x3)
+def inlined_break(x):
+    a = x + 1
+    b = inner(a)
+    return a * b
+
+
+@program(x3)
+def break_in_loop(x):
+    for i in range(4):
+        x = x + i
+        if i == 2:
+            print("i", i)
+        x = x * 2
+    return x
+
+
+@program(x3)
+def break_in_with(x):
+    with torch.no_grad():
+        x = x + 1
+        print("w")
+        x = x * 2
+    return x, torch.is_grad_enabled()
+
+
+@program(x3)
+def break_in_try(x):
+    try:
+        x = x + 1
+        print("t")
+        x = x * 2
+        raise ValueError("q")
+    except ValueError:
+        x = x - 5
+    finally:
+        x = x + 100
+    return x
+
+
+@program(x3, lambda: [1])
+def break_with_state(x, l):
+    l.append(x)
+    d = {"l": l, "z": [l]}
+    o = types.SimpleNamespace(v=x)
+    print(len(l))
+    l.append(2)
+    d["z"].append(3)
+    o.v = o.v + 1
+    return d, o.v, l
+
+
+@program(x3)
+def break_in_expression(x):
+    return [x + 1, (x * 2).sum().item() + 3, {"a": x - 1}][0] + int(x.max())
+
+
+@program(x3)
+def item_(x):
+    n = int(x.sum().item())
+    return x * n
+
+
+@program(x3)
+def closure_break(x):
+    n = 1
+
+    def g(y):
+        nonlocal n
+        n += 1
+        print("n", n)
+        return y * n
+
+    return g(x) + n, n
+
+
+@program(x3)
+def while_data(x):
+    while x.sum() < 100:
+        x = x * 2
+    return x
+
+
+@program(x3)
+def comp_break(x):
+    return [print(i) or x + i for i in range(2)], sum(float(v) for v in x[0])
+
+
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l = nn.Linear(3, 3)
+        self.n = 0
+
+    def forward(self, x):
+        x = self.l(x)
+        self.n += 1
+        print("M", self.n)
+        return self.l(x).relu()
+
+
+@program(x3)
+def raises_(x):
+    try:
+        y = x + 1
+        if y.sum() > 0:
+            raise KeyError("data")
+    except KeyError:
+        return y * 2
+
+
+@program(x3)
+def attr_tensor(x):
+    s = x.tolist()
+    return x + s[0][1]
+
+
+@program(x3)
+def and_or(x):
+    return (x.sum() > 3 and x * 2), (x.sum() > 100 or x * 3), not x.any()
+
+
+@program(x3)
+def break_zip(x):
+    out = []
+    for a, (b, c) in zip([1, 2, 3], enumerate("abc")):
+        out.append(x * a + b)
+        print(c)
+    return out
+
+
+@program(x3)
+def gen_break(x):
+    def g():
+        for i in range(3):
+            yield x + i
+
+    t = 0
+    for y in g():
+        print("g")
+        t = t + y
+    return t
+
+
+@program(x3)
+def kw_break(x):
+    def f(a, *, b=2, **k):
+        return a + b + k["c"]
+
+    y = f(x.sum().item(), b=x, c=int(x[0, 1]))
+    return y
+
+
+@program(x3)
+def nested_with(x):
+    with torch.no_grad(), contextlib.nullcontext(3) as q:
+        with torch.enable_grad():
+            y = x * q
+            print("nw")
+            z = y + 1
+        u = z.requires_grad
+    return z, u
+
+
+@program(x3)
+def stateful_iter(x):
+    it = iter([1, 2, 3])
+    next(it)
+    print("x")
+    return x + next(it)
+
+
+@program(x3)
+def dict_iter(x):
+    d = {"a": x, "b": x + 1}
+    t = 0
+    for k, v in d.items():
+        print(k)
+        t = t + v
+    return t
+
+
+@program(x3)
+def del_local(x):
+    y = x + 1
+    z = y * 2
+    del y
+    print("d")
+    return z + x
+
+
+@program(x3)
+def unpack_call(x):
+    def f(*a, **k):
+        print(len(a), sorted(k))
+        return a[0] + k["q"]
+
+    return f(*[x, 1], **{"q": x}) * 2
+
+
+@pytest.mark.parametrize("case", PROGRAMS, ids=name_of)
+def test_same_as_eager_with_breaks(case):
+    check(case, fullgraph=False)

@@ -1,0 +1,251 @@
+"""What a capture relies on: a change of anything that was looked at recompiles, a change of anything else does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import stator
+from stator.base import counters
+from stator.dynamo.guard import GuardKind
+from stator.dynamo.interpreter import capture
+
+SCALE = 2.0
+LIMITS = {"low": 1, "high": 9}
+
+
+class Settings:
+    def __init__(self):
+        self.scale = 3.0
+        self.unused = 1
+        self.names = ["a"]
+
+
+def compiled_count(function, *calls):
+    """How many graphs the calls needed; each must equal eager."""
+    stator.reset()
+    compiled = stator.compile(function, backend="eager", fullgraph=True)
+    counters.clear()
+    for args in calls:
+        args = args() if callable(args) else args
+        assert torch.equal(compiled(*args), function(*args))
+    return counters.counts["graphs"]
+
+
+def x(*shape):
+    return torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+
+
+def test_number_that_is_used():
+    assert compiled_count(lambda t, n: t * n, (x(2), 2), (x(2), 2), (x(2), 3)) == 2
+
+
+def test_number_that_is_only_handed_on():
+    assert compiled_count(lambda t, n: (t + 1, n)[0], (x(2), 2), (x(2), 3)) == 1
+
+
+def test_shape_dtype_and_requires_grad():
+    calls = [(x(2),), (x(3),), (x(2).double(),), (x(2).requires_grad_(),), (x(2),)]
+    assert compiled_count(lambda t: t + 1, *calls) == 4
+
+
+def test_attribute_that_is_read_and_one_that_is_not():
+    settings = Settings()
+
+    def function(t, settings):
+        return t * settings.scale
+
+    def change(name, value):
+        def call():
+            setattr(settings, name, value)
+            return x(2), settings
+
+        return call
+
+    assert compiled_count(function, (x(2), settings), change("unused", 2), change("scale", 4.0)) == 2
+
+
+def test_missing_attribute_that_appears():
+    settings = Settings()
+
+    def function(t, settings):
+        return t + 1 if hasattr(settings, "extra") else t
+
+    def appear():
+        settings.extra = 1
+        return x(2), settings
+
+    compiled = stator.compile(function, backend="eager")
+    assert torch.equal(compiled(x(2), settings), x(2))
+    appear()
+    assert torch.equal(compiled(x(2), settings), x(2) + 1)
+
+
+def test_method_that_is_overridden_on_the_instance():
+    class Doubler:
+        def run(self, t):
+            return t * 2
+
+    doubler = Doubler()
+    compiled = stator.compile(lambda t, d: d.run(t), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x(2), doubler), x(2) * 2)
+    doubler.run = lambda t: t * 5
+    assert torch.equal(compiled(x(2), doubler), x(2) * 5)
+
+
+def test_method_that_is_replaced_in_the_class():
+    class Doubler:
+        def run(self, t):
+            return t * 2
+
+    doubler = Doubler()
+    compiled = stator.compile(lambda t, d: d.run(t), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x(2), doubler), x(2) * 2)
+    Doubler.run = lambda self, t: t * 7
+    assert torch.equal(compiled(x(2), doubler), x(2) * 7)
+
+
+def test_global_constant_and_global_dictionary(monkeypatch):
+    def function(t):
+        return t * SCALE + LIMITS["low"]
+
+    compiled = stator.compile(function, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x(2)), function(x(2)))
+    monkeypatch.setitem(globals(), "SCALE", 5.0)
+    assert torch.equal(compiled(x(2)), function(x(2)))
+    monkeypatch.setitem(LIMITS, "low", 50)
+    assert torch.equal(compiled(x(2)), function(x(2)))
+    counters.clear()
+    monkeypatch.setitem(LIMITS, "high", 50)
+    assert torch.equal(compiled(x(2)), function(x(2)))
+    assert not counters.counts["graphs"], "an entry that is not looked at must not matter"
+
+
+def test_closures_made_anew_share_code():
+    def make(n):
+        def function(t, f):
+            return f(t)
+
+        return function, lambda t: t * n
+
+    function, two = make(2)
+    _, three = make(3)
+    assert compiled_count(function, (x(2), two), (x(2), make(2)[1]), (x(2), three)) == 2
+
+
+def test_list_length_and_contents():
+    def function(t, items):
+        return t + sum(items)
+
+    assert compiled_count(function, (x(2), [1, 2]), (x(2), [1, 2]), (x(2), [1, 2, 3]), (x(2), [1, 3])) == 3
+
+
+def test_same_tensor_twice_is_not_two_tensors():
+    def function(a, b):
+        a.add_(1)
+        return a + b
+
+    compiled = stator.compile(function, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x(2), x(2)), function(x(2), x(2)))
+    one, other = x(2), x(2)
+    assert torch.equal(compiled(one, one), function(other, other))
+    assert torch.equal(compiled(x(2), x(2)), function(x(2), x(2)))
+
+
+def test_same_list_twice_is_not_two_lists():
+    def function(t, a, b):
+        a.append(1)
+        return t + len(b)
+
+    compiled = stator.compile(function, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x(2), [], []), x(2))
+    same = []
+    assert torch.equal(compiled(x(2), same, same), x(2) + 1)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("offset", torch.ones(3))
+
+    def forward(self, t):
+        out = self.linear(t) + self.offset
+        return out if self.training else out * 2
+
+
+@pytest.fixture
+def block():
+    torch.manual_seed(0)
+    return Block().eval()
+
+
+def test_training_flag(block):
+    with torch.no_grad():
+        compiled = stator.compile(block, backend="eager", fullgraph=True)
+        assert torch.equal(compiled(x(2, 3)), block(x(2, 3)))
+        block.train()
+        assert torch.equal(compiled(x(2, 3)), block(x(2, 3)))
+
+
+def test_hook_that_is_added_later(block):
+    with torch.no_grad():
+        compiled = stator.compile(block, backend="eager", fullgraph=True)
+        before = compiled(x(2, 3))
+        handle = block.linear.register_forward_hook(lambda module, args, output: output + 100)
+        assert torch.equal(compiled(x(2, 3)), block(x(2, 3)))
+        assert not torch.equal(compiled(x(2, 3)), before)
+        handle.remove()
+        assert torch.equal(compiled(x(2, 3)), before)
+
+
+def test_parameter_and_buffer_that_are_replaced(block):
+    with torch.no_grad():
+        compiled = stator.compile(block, backend="eager", fullgraph=True)
+        compiled(x(2, 3))
+        block.linear.weight = nn.Parameter(torch.zeros(3, 3))
+        assert torch.equal(compiled(x(2, 3)), block(x(2, 3)))
+        block.offset = torch.full((3,), 9.0)
+        assert torch.equal(compiled(x(2, 3)), block(x(2, 3)))
+
+
+def test_submodule_that_is_replaced(block):
+    with torch.no_grad():
+        compiled = stator.compile(block, backend="eager", fullgraph=True)
+        compiled(x(2, 3))
+        block.linear = nn.Identity()
+        assert torch.equal(compiled(x(2, 3)), block(x(2, 3)))
+
+
+def test_guards_grow_linearly_with_depth():
+    counts = []
+    with torch.no_grad():
+        for depth in (4, 8, 16):
+            model = nn.Sequential(*[Block() for _ in range(depth)]).eval()
+            counts.append(len(capture(nn.Sequential.forward, {"self": model, "input": x(2, 3)}).guards))
+    assert counts[2] - counts[1] <= 2 * (counts[1] - counts[0]) + 2
+
+
+def test_parameters_are_fixed_by_identity_and_marked_static(block):
+    with torch.no_grad():
+        captured = capture(Block.forward, {"self": block, "t": x(2, 3)}, fullgraph=True)
+    static = [entry.example for entry in captured.inputs if entry.is_static]
+    assert {id(tensor) for tensor in static} == {id(block.linear.weight), id(block.linear.bias), id(block.offset)}
+    fixed = {id(guard.expected) for guard in captured.guards if guard.kind is GuardKind.IS}
+    assert fixed >= {id(tensor) for tensor in static}
+
+
+def test_fullgraph_error_names_place_reason_and_the_calls_that_led_there():
+    def inner(t):
+        return t * t.sum().item()
+
+    def outer(t):
+        return inner(t + 1)
+
+    with pytest.raises(stator.base.errors.Unsupported) as caught:
+        capture(outer, {"t": x(2)}, fullgraph=True)
+    error = caught.value
+    assert error.kind == "data-dependent-value" and error.hint
+    assert error.place.filename == __file__ and error.place.function.endswith("inner")
+    assert "outer" in str(error)
