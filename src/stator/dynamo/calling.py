@@ -1,4 +1,4 @@
-"""What happens when a function or class is called: handlers by function object, then torch, then constants, then inlining.
+"""What happens when something is called: handlers by function object, then torch, then constants, then inlining.
 
 The handlers are registered in calls/; this file only decides who answers.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stator.base.registry import Registry
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 Handler = Callable[..., Value]
+F = TypeVar("F", bound=Callable[..., Any])
 handlers: Registry[Any, Handler] = Registry("callable")
 # Pure functions that may be run for real when every argument is a constant.
 foldable: set[Any] = set()
 # Python functions of torch that are recorded as one node instead of being inlined.
 leaves: set[Any] = set()
 # Plain Python that is traced in place of a function written in C (or of one not worth following).
-replacements: dict[Any, FunctionType] = {}
+replacements: dict[Any, Callable[..., Any]] = {}
 # How torch functions written in C are told from others, and answered; set by calls/torch_functions.py.
 torch_answer: list[Callable[[Any, Any, list[Value], dict[str, Value]], Value | None]] = []
 
@@ -40,10 +41,10 @@ def calls(*functions: Any) -> Callable[[Handler], Handler]:
     return handlers.register(*functions)
 
 
-def polyfill(*functions: Any) -> Callable[[FunctionType], FunctionType]:
+def polyfill(*functions: Any) -> Callable[[F], F]:
     """Decorator: this plain Python function is traced when one of `functions` is called."""
 
-    def decorate(replacement: FunctionType) -> FunctionType:
+    def decorate(replacement: F) -> F:
         for function in functions:
             if function in replacements:
                 raise ValueError(f"duplicate polyfill for {function!r}")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported, UserPlace
 
-from .bytecode import Instruction
 from .program import Program
 from .values.base import Lazy, Raised, Value, unsupported
 from .values.cells import CellValue

@@ -1,4 +1,4 @@
-"""The entry to symbolic execution: one frame in, `Captured` out. Decides where a graph has to end, and restarts there."""
+"""The entry to symbolic execution: one frame in, `Captured` out. Decides where a graph has to end."""
 
 from __future__ import annotations
 

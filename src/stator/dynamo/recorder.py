@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from stator.base.errors import Unsupported, UserPlace
+from stator.base.errors import Unsupported
 from stator.graph.fake import FakeMode, FakeTensor
 
 from .captured import GraphInput

@@ -448,7 +448,7 @@ class Tracer:
 
     def text_of(self, value: Value, conversion: int) -> Any:
         """What format() would be given: the constant itself, or text."""
-        convert = {0: lambda it: it, 1: str, 2: repr, 3: ascii}[conversion]
+        convert = _CONVERSIONS[conversion]
         if isinstance(value, ExceptionValue):
             return value.text(self)
         try:
@@ -603,6 +603,7 @@ _BINDERS: dict[type, Callable[[Tracer, Value, type, str, Any], Value]] = {
     functools._lru_cache_wrapper: _bind_cached_function,
     type: _bind_builtin,
 }
+_CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, ascii)
 _IDENTITY_TYPES: tuple[type, ...] = (
     types.GenericAlias,
     types.UnionType,

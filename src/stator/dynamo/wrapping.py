@@ -1,10 +1,11 @@
-"""Real Python objects -> Values, by a registry keyed on the object's type. Wrapping lays the guards that the value needs
-to be what it claims; what is inside is wrapped only when touched."""
+"""Real Python objects -> Values, by a registry keyed on the object's type.
+
+Wrapping lays the guards that the value needs to be what it claims; what is inside is wrapped only when touched.
+"""
 
 from __future__ import annotations
 
 import enum
-import functools
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable

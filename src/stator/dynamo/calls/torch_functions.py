@@ -22,10 +22,39 @@ from ..values.tensors import TensorValue
 if TYPE_CHECKING:
     from ..tracer import Tracer
 
+# Functions that make tensors out of numbers.
 FACTORIES = frozenset(
-    """zeros ones empty full arange range rand randn randint randperm eye linspace logspace tensor as_tensor asarray
-    scalar_tensor tril_indices triu_indices hann_window hamming_window bartlett_window blackman_window kaiser_window
-    empty_strided empty_permuted normal complex fftfreq rfftfreq sparse_coo_tensor polar""".split()
+    {
+        "zeros",
+        "ones",
+        "empty",
+        "full",
+        "arange",
+        "range",
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "eye",
+        "linspace",
+        "logspace",
+        "tensor",
+        "as_tensor",
+        "asarray",
+        "scalar_tensor",
+        "tril_indices",
+        "triu_indices",
+        "hann_window",
+        "hamming_window",
+        "bartlett_window",
+        "blackman_window",
+        "kaiser_window",
+        "empty_strided",
+        "empty_permuted",
+        "normal",
+        "complex",
+        "polar",
+    }
 )
 _NAMESPACES = (
     torch,
@@ -34,9 +63,9 @@ _NAMESPACES = (
     torch.special,
     torch.linalg,
     torch.fft,
-    torch._C._special,
-    torch._C._linalg,
-    torch._C._fft,
+    torch._C._special,  # type: ignore[attr-defined]
+    torch._C._linalg,  # type: ignore[attr-defined]
+    torch._C._fft,  # type: ignore[attr-defined]
 )
 
 

@@ -182,7 +182,7 @@ def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) ->
     current = None
     for item in iterable:
         now = item if key is None else key(item)
-        if group and not now == current:
+        if group and now != current:
             yield current, iter(group)
             group = []
         current = now

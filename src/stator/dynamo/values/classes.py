@@ -83,7 +83,8 @@ class ClassValue(Value):
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
         if isinstance(self.cls, enum.EnumMeta):
-            return iter([ConstantValue(member) for member in self.cls])
+            members: list[Any] = list(self.cls)
+            return iter([ConstantValue(member) for member in members])
         return super().iterate(tracer)
 
     def length(self, tracer: Tracer) -> int:

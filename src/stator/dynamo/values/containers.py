@@ -101,7 +101,7 @@ class TupleValue(SequenceValue):
     """A tuple; `cls` may be a named tuple class or torch.Size."""
 
     __slots__ = ()
-    builtin = tuple
+    builtin: type = tuple
     methods = tuple_methods
 
     def constant(self) -> Any:
@@ -143,7 +143,7 @@ class ListValue(SequenceValue):
     """A list."""
 
     __slots__ = ()
-    builtin = list
+    builtin: type = list
     methods = list_methods
 
     def constant(self) -> list[Any]:
@@ -199,7 +199,7 @@ class DequeValue(ListValue):
     """A collections.deque."""
 
     __slots__ = ("maxlen",)
-    builtin = deque
+    builtin: type = deque
 
     def __init__(
         self,

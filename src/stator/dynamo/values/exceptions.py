@@ -9,6 +9,7 @@ from ..source import Source
 from .base import NotConstant, Value
 from .constants import ConstantValue
 from .containers import TupleValue
+from .objects import MISSING
 
 if TYPE_CHECKING:
     from stator.base.errors import UserPlace
@@ -48,7 +49,10 @@ class ExceptionValue(Value):
             return tracer.known(self.cls)
         if name == "with_traceback":
             return WithTraceback(self)
-        return tracer.class_attribute(self, self.cls, name)
+        raw = tracer.class_lookup(self.cls, name)
+        if raw is MISSING:
+            raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        return tracer.bind(self, self.cls, name, raw)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         self.attributes[name] = value

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ..exits import ExitBuilder
     from ..tracer import Tracer
 
+LIST_ITERATOR: type = type([].__iter__())
+
 
 class IteratorValue(Value):
     """Wraps a real Python iterator over Values, advanced as the captured program advances it.
@@ -25,7 +27,7 @@ class IteratorValue(Value):
         self,
         items: Iterator[Value],
         pure: bool = True,
-        cls: type = type(iter([])),
+        cls: type = LIST_ITERATOR,
         made_at: int | None = None,
     ) -> None:
         self.source = None

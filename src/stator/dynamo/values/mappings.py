@@ -59,7 +59,8 @@ class DictValue(ObjectValue):
             self.absent = set()
         if key not in self.absent:
             self.absent.add(key)
-            tracer.guard(self.source, GuardKind.NOT_IN, key)
+            if self.source is not None:
+                tracer.guard(self.source, GuardKind.NOT_IN, key)
         return None
 
     def complete(self, tracer: Tracer) -> None:

@@ -103,7 +103,8 @@ class ObjectValue(Value):
                     self.absent = set()
                 if name not in self.absent:
                     self.absent.add(name)
-                    tracer.guard(self.dict_source, GuardKind.NOT_IN, name)
+                    if self.dict_source is not None:
+                        tracer.guard(self.dict_source, GuardKind.NOT_IN, name)
                 return None
         elif found is MISSING:
             return None

@@ -47,9 +47,32 @@ FACTS = frozenset(
 )
 _TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 # Methods whose result needs the tensor's data, or whose effect reaches outside the graph.
-REFUSED = frozenset({"tolist", "numpy", "item", "data_ptr", "backward", "register_hook", "storage", "untyped_storage",
-                     "retain_grad", "share_memory_", "pin_memory", "__array__", "__repr__", "__reduce_ex__", "set_",
-                     "resize_", "requires_grad_", "is_set_to", "_make_subclass", "as_subclass", "cpu_data"})  # fmt: skip
+REFUSED = frozenset(
+    {
+        "tolist",
+        "numpy",
+        "item",
+        "data_ptr",
+        "backward",
+        "register_hook",
+        "register_post_accumulate_grad_hook",
+        "storage",
+        "untyped_storage",
+        "retain_grad",
+        "share_memory_",
+        "pin_memory",
+        "set_",
+        "resize_",
+        "requires_grad_",
+        "is_set_to",
+        "as_subclass",
+        "__array__",
+        "__repr__",
+        "__reduce_ex__",
+        "__setstate__",
+        "__dlpack__",
+    }
+)
 
 
 class TensorValue(Value):
