@@ -1,0 +1,299 @@
+"""`stator.compile`, `disable`, `reset`, `is_compiling`: what each form of call gives, and what wrong use says."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+from stator.base import logs
+
+SOURCE = Path(stator.__file__).parent.parent
+
+
+class Counting:
+    """A backend that runs eagerly and counts its calls."""
+
+    def __init__(self) -> None:
+        self.graphs: list[torch.fx.GraphModule] = []
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Any:
+        self.graphs.append(gm)
+        return gm.forward
+
+
+def scale(x: torch.Tensor, by: float = 2.0, *, add: float = 0.0) -> torch.Tensor:
+    """Scales."""
+    return x * by + add
+
+
+def test_function() -> None:
+    backend = Counting()
+    compiled = stator.compile(scale, backend=backend)
+    x = torch.randn(3)
+    assert torch.equal(compiled(x), scale(x))
+    assert torch.equal(compiled(x, 3.0, add=1.0), scale(x, 3.0, add=1.0))
+    assert torch.equal(compiled(x=x, by=3.0, add=1.0), scale(x, 3.0, add=1.0))
+    assert len(backend.graphs) == 2  # one for each set of constants
+
+
+def test_decorator_without_and_with_arguments() -> None:
+    backend = Counting()
+
+    @stator.compile(backend=backend)
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    plain = stator.compile(lambda x: x + 1, backend="eager")
+    assert double(torch.ones(2)).tolist() == [2, 2] and len(backend.graphs) == 1
+    assert plain(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_compiled_function_keeps_its_looks() -> None:
+    compiled = stator.compile(scale, backend="eager")
+    assert compiled.__name__ == "scale" and compiled.__doc__ == "Scales." and compiled.__wrapped__ is scale
+    assert inspect.signature(compiled) == inspect.signature(scale)
+
+
+def test_wrong_arguments_raise_what_the_function_raises() -> None:
+    compiled = stator.compile(scale, backend="eager")
+    for args, kwargs in [((), {}), ((1, 2, 3), {}), ((1,), {"nothing": 1})]:
+        with pytest.raises(TypeError) as expected:
+            scale(*args, **kwargs)
+        with pytest.raises(TypeError) as found:
+            compiled(*args, **kwargs)
+        assert str(found.value) == str(expected.value)
+
+
+def test_methods() -> None:
+    class Scaler:
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        @stator.compile(backend="eager")
+        def decorated(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.by
+
+        def plain(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.by + 1
+
+        @staticmethod
+        @stator.compile(backend="eager")
+        def static(x: torch.Tensor) -> torch.Tensor:
+            return x - 1
+
+        @classmethod
+        @stator.compile(backend="eager")
+        def of_class(cls, x: torch.Tensor) -> tuple[str, torch.Tensor]:
+            return cls.__name__, x + 2
+
+    x = torch.ones(2)
+    two, three = Scaler(2.0), Scaler(3.0)
+    assert two.decorated(x).tolist() == [2, 2] and three.decorated(x).tolist() == [3, 3]
+    bound = stator.compile(three.plain, backend="eager")
+    assert bound(x).tolist() == [4, 4] and bound.__self__ is three
+    three.by = 5.0
+    assert bound(x).tolist() == [6, 6]
+    assert Scaler.static(x).tolist() == [0, 0] and Scaler.of_class(x)[0] == "Scaler"
+
+
+def test_callable_objects_classes_and_partials() -> None:
+    class Adder:
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.n
+
+    x = torch.zeros(2)
+    backend = Counting()
+    assert stator.compile(Adder(3), backend=backend)(x).tolist() == [3, 3]
+    assert stator.compile(functools.partial(Adder(3).__call__), backend="eager")(x).tolist() == [3, 3]
+    compiled_class = stator.compile(Adder, backend=backend)
+    assert compiled_class is Adder and Adder(4)(x).tolist() == [4, 4]
+    assert len(backend.graphs) == 2
+
+
+def test_compiling_twice_uses_the_last_settings() -> None:
+    first, second = Counting(), Counting()
+    compiled = stator.compile(stator.compile(scale, backend=first), backend=second)
+    compiled(torch.ones(2))
+    assert (len(first.graphs), len(second.graphs)) == (0, 1)
+
+
+def test_disable_argument_gives_the_thing_back() -> None:
+    assert stator.compile(scale, disable=True) is scale
+    assert stator.compile(disable=True)(scale) is scale
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"backend": "inductr"}, "did you mean 'inductor'"),
+        ({"backend": 3}, "backend must be a name or a callable"),
+        ({"mode": "fastest"}, "known modes: default, reduce-overhead"),
+        ({"options": {"fusoin": True}}, "did you mean 'fusion'"),
+        ({"options": {"threads": "many"}}, "must be int"),
+    ],
+)
+def test_wrong_choices_are_named_with_what_is_known(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(stator.UsageError, match=message):
+        stator.compile(scale, **arguments)
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    with pytest.raises(stator.UsageError, match="takes a function or module, not int"):
+        stator.compile(3)  # type: ignore[call-overload]
+
+
+def test_dynamic_says_once_that_sizes_are_specialised() -> None:
+    logs.forget_warnings()
+    with pytest.warns(RuntimeWarning, match="sizes are specialised"):
+        stator.compile(scale, dynamic=True, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = stator.compile(scale, dynamic=True, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [2, 2] and compiled(torch.ones(3)).tolist() == [2, 2, 2]
+
+
+def breaking(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    print(end="")
+    return y * 2
+
+
+def test_fullgraph_raises_with_place_and_reason() -> None:
+    line = breaking.__code__.co_firstlineno + 2
+    with pytest.raises(stator.Unsupported, match=f'test_api.py", line {line}, in breaking'):
+        stator.compile(breaking, fullgraph=True, backend="eager")(torch.ones(2))
+
+
+def test_a_failing_backend_never_breaks_the_program() -> None:
+    def broken(gm: Any, example_inputs: Any) -> Any:
+        raise ZeroDivisionError("inside the backend")
+
+    logs.forget_warnings()
+    compiled = stator.compile(scale, backend=broken)
+    with pytest.warns(RuntimeWarning, match="inside the backend"):
+        assert compiled(torch.ones(2)).tolist() == [2, 2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # said once
+        assert compiled(torch.ones(2)).tolist() == [2, 2]
+    with pytest.raises(stator.CompileError, match=r"'broken'.*ZeroDivisionError: inside the backend"):
+        stator.compile(scale, backend=broken, fullgraph=True)(torch.ones(2))
+
+
+def test_a_backend_must_return_a_callable() -> None:
+    with pytest.raises(stator.CompileError, match="returned int, which is not callable"):
+        stator.compile(scale, backend=lambda gm, inputs: 3, fullgraph=True)(torch.ones(2))
+
+
+def test_reset_compiles_again() -> None:
+    backend = Counting()
+    compiled = stator.compile(scale, backend=backend)
+    compiled(torch.ones(2))
+    compiled(torch.ones(2))
+    assert len(backend.graphs) == 1
+    stator.reset()
+    assert compiled(torch.ones(2)).tolist() == [2, 2] and len(backend.graphs) == 2
+
+
+def helper(x: torch.Tensor) -> torch.Tensor:
+    return x * (5 if stator.is_compiling() else 3)
+
+
+def test_is_compiling_tells_compiled_code_from_eager_code() -> None:
+    x = torch.ones(2)
+    assert helper(x).tolist() == [3, 3]
+    assert stator.compile(helper, backend="eager")(x).tolist() == [5, 5]
+    assert stator.compile(stator.disable(helper), backend="eager")(x).tolist() == [3, 3]
+
+
+def test_disabled_functions_run_eagerly_inside_compiled_ones() -> None:
+    @stator.disable
+    def outside(x: torch.Tensor) -> torch.Tensor:
+        return helper(x)
+
+    @stator.disable(recursive=False)
+    def only_itself(x: torch.Tensor) -> torch.Tensor:
+        return x + (100 if stator.is_compiling() else 10)
+
+    compiled = stator.compile(lambda x: outside(x + 0) + 1, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [4, 4]
+    compiled = stator.compile(lambda x: only_itself(x + 0) + 1, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [12, 12]
+
+
+def test_nothing_compiled_runs_in_a_disabled_block() -> None:
+    compiled = stator.compile(helper, backend="eager")
+    x = torch.ones(2)
+    assert compiled(x).tolist() == [5, 5]
+    with stator.disable():
+        assert compiled(x).tolist() == [3, 3]
+        with stator.disable():
+            pass
+        assert compiled(x).tolist() == [3, 3]
+    assert compiled(x).tolist() == [5, 5]
+    assert stator.disable(lambda: compiled(x))().tolist() == [3, 3]
+
+
+def test_disabled_module_is_left_alone() -> None:
+    backend = Counting()
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), stator.disable(torch.nn.ReLU()), torch.nn.Linear(2, 2))
+    x = torch.randn(3, 2)
+    assert torch.equal(stator.compile(model, backend=backend)(x), model(x))
+    called = {node.target for gm in backend.graphs for node in gm.graph.nodes}
+    assert torch.nn.functional.relu not in called
+
+
+WITHOUT_EXTENSION = """
+import sys, warnings
+class Blocker:
+    def find_spec(self, name, path, target=None):
+        if name == "stator.dynamo._native":
+            raise ImportError("no such extension")
+sys.meta_path.insert(0, Blocker())
+import torch, stator
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    f, g = stator.compile(lambda x: x + 1), stator.compile(torch.nn.Linear(2, 2))
+    assert f(torch.ones(2)).tolist() == [2, 2] and g(torch.ones(1, 2)).shape == (1, 2)
+    with stator.disable():
+        f(torch.ones(2))
+    assert stator.disable(lambda: 3)() == 3
+    stator.reset()
+assert len(caught) == 1 and "C extension" in str(caught[0].message), [str(w.message) for w in caught]
+"""
+
+
+def test_without_the_c_extension_programs_run_and_are_told_once() -> None:
+    run = [sys.executable, "-c", WITHOUT_EXTENSION]
+    done = subprocess.run(
+        run, capture_output=True, text=True, env={"PYTHONPATH": str(SOURCE)}, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+IMPORT_COST = """
+import sys, torch
+before = set(sys.modules)
+import stator
+heavy = {"sympy", "rich", "triton", "torch._dynamo", "torch._inductor"} & (set(sys.modules) - before)
+assert not heavy, heavy
+"""
+
+
+def test_importing_stator_loads_nothing_heavy() -> None:
+    run = [sys.executable, "-c", IMPORT_COST]
+    done = subprocess.run(
+        run, capture_output=True, text=True, env={"PYTHONPATH": str(SOURCE)}, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr

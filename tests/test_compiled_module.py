@@ -1,0 +1,238 @@
+"""A compiled module stays the module: class, attributes, weights, hooks, copies, pickles."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import io
+import pickle
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import stator
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.drop = nn.Dropout(0.5)
+        self.last = nn.Linear(4, 2)
+        self.gain = 1.0
+
+    def forward(self, x: torch.Tensor, *, twice: bool = False) -> torch.Tensor:
+        y = self.last(self.drop(self.norm(torch.relu(self.first(x))))) * self.gain
+        return y * 2 if twice else y
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+X = torch.linspace(-1, 1, 15).reshape(5, 3)
+
+
+def same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def compiled_of(module: nn.Module, **choices: Any) -> Any:
+    return stator.compile(module, backend="eager", **choices)
+
+
+def test_results_and_keywords(net: Net) -> None:
+    compiled = compiled_of(net, fullgraph=True)
+    same(compiled(X), net(X))
+    same(compiled(X, twice=True), net(X, twice=True))
+
+
+def test_it_is_an_instance_of_its_class_and_looks_like_it(net: Net) -> None:
+    compiled = compiled_of(net)
+    assert isinstance(compiled, Net) and type(compiled).__name__ == "Net" and repr(compiled) == repr(net)
+    assert inspect.signature(compiled) == inspect.signature(net)
+    assert inspect.signature(compiled.forward) == inspect.signature(net.forward)
+    assert [name for name, _ in compiled.named_modules()] == [name for name, _ in net.named_modules()]
+
+
+def test_weights_are_shared_both_ways(net: Net) -> None:
+    compiled = compiled_of(net)
+    assert list(compiled.state_dict()) == list(net.state_dict())
+    assert all(a is b for a, b in zip(compiled.parameters(), net.parameters(), strict=True))
+    before = compiled(X)
+    with torch.no_grad():
+        net.last.weight.mul_(2)
+        net.last.bias.mul_(2)
+    same(compiled(X), before * 2)
+    compiled.load_state_dict(Net().state_dict())
+    same(compiled(X), net(X))
+
+
+def test_attributes_are_written_through_and_seen(net: Net) -> None:
+    compiled = compiled_of(net)
+    same(compiled(X), net(X))
+    compiled.gain = 3.0
+    assert net.gain == 3.0
+    same(compiled(X), net(X))
+    net.gain = 5.0
+    assert compiled.gain == 5.0
+    same(compiled(X), net(X))
+    compiled.last = nn.Linear(4, 7)
+    assert net.last is compiled.last and compiled(X).shape == (5, 7)
+    del compiled.gain
+    assert not hasattr(net, "gain")
+    with pytest.raises(AttributeError, match="gain"):
+        compiled(X)
+
+
+def test_train_and_eval(net: Net) -> None:
+    compiled = compiled_of(net)
+    same(compiled(X), net(X))
+    assert compiled.train() is compiled and net.training and net.norm.training
+    expected = copy.deepcopy(net)
+    torch.manual_seed(1)
+    found = compiled(X)
+    torch.manual_seed(1)
+    same(found, expected(X))
+    same(net.norm.running_mean, expected.norm.running_mean)
+    assert net.norm.num_batches_tracked == expected.norm.num_batches_tracked == 1
+    compiled.eval()
+    same(compiled(X), net(X))
+
+
+def test_to_another_dtype(net: Net) -> None:
+    compiled = compiled_of(net)
+    compiled(X)
+    assert compiled.to(torch.float64) is compiled
+    found = compiled(X.double())
+    assert found.dtype == torch.float64
+    same(found, net(X.double()))
+
+
+def test_gradients_flow(net: Net) -> None:
+    compiled, expected = compiled_of(net), copy.deepcopy(net)
+    compiled(X).sum().backward()
+    expected(X).sum().backward()
+    for found, wanted in zip(net.parameters(), expected.parameters(), strict=True):
+        same(found.grad, wanted.grad)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "between"])
+def test_hooks(net: Net, when: str) -> None:
+    compiled = compiled_of(net)
+    log: list[str] = []
+    if when == "between":
+        compiled(X)
+    target = net if when == "before" else compiled
+    handles = [
+        target.register_forward_pre_hook(lambda module, args: log.append("pre")),
+        target.first.register_forward_hook(lambda module, args, out: out * 2),
+        target.register_forward_hook(lambda module, args, out: log.append("post")),
+    ]
+    expected = net(X)
+    seen, log[:] = list(log), []
+    same(compiled(X), expected)
+    assert log == seen == ["pre", "post"]
+    for handle in handles:
+        handle.remove()
+    same(compiled(X), net(X))
+    assert log == ["pre", "post"]
+
+
+def test_forward_replaced_on_the_instance(net: Net) -> None:
+    compiled = compiled_of(net)
+    compiled(X)
+    net.forward = lambda x: x + 1  # type: ignore[method-assign]
+    same(compiled(X), X + 1)
+    del net.forward
+    same(compiled(X), net(X))
+
+
+def test_a_deep_copy_is_independent_and_compiled(net: Net) -> None:
+    graphs: list[Any] = []
+    compiled = stator.compile(net, backend=lambda gm, inputs: graphs.append(gm) or gm.forward)
+    compiled(X)
+    twin = copy.deepcopy(compiled)
+    assert isinstance(twin, Net) and twin.first.weight is not net.first.weight
+    with torch.no_grad():
+        twin.last.bias.add_(1)
+    assert (twin(X) - compiled(X) - 1).abs().max() < 1e-6
+    assert len(graphs) == 2
+    shallow = copy.copy(compiled)
+    assert shallow.first is net.first
+    same(shallow(X), net(X))
+
+
+def test_pickle_and_torch_save_give_the_plain_module(net: Net) -> None:
+    compiled = compiled_of(net)
+    compiled(X)
+    again = pickle.loads(pickle.dumps(compiled))
+    assert type(again) is Net
+    same(again(X), net(X))
+    buffer = io.BytesIO()
+    torch.save(compiled.state_dict(), buffer)
+    buffer.seek(0)
+    fresh = Net().eval()
+    fresh.load_state_dict(torch.load(buffer))
+    same(fresh(X), net(X))
+
+
+def test_a_compiled_submodule_inside_a_compiled_module(net: Net) -> None:
+    outer = nn.Sequential(nn.Linear(3, 3), compiled_of(net)).eval()
+    result = stator.explain(outer)(X)
+    assert (result.graph_count, result.graph_break_count) == (1, 0)
+    same(compiled_of(outer)(X), outer(X))
+    assert "1.first.weight" in outer.state_dict()
+
+
+def test_compiling_twice_and_in_place(net: Net) -> None:
+    twice = compiled_of(compiled_of(net))
+    same(twice(X), net(X))
+    assert type(twice).__mro__.count(Net) == 1 and type(twice).__mro__[2] is Net
+
+
+def test_module_with_its_own_call() -> None:
+    class Own(nn.Linear):
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return super().__call__(x) + 100
+
+    own = Own(3, 2)
+    same(compiled_of(own)(X), own(X))
+
+
+def test_submodules_are_reachable_as_before(net: Net) -> None:
+    compiled = compiled_of(net)
+    compiled.register_buffer("extra", torch.ones(1))
+    compiled.add_module("more", nn.ReLU())
+    assert "extra" in net.state_dict() and isinstance(net.more, nn.ReLU)
+    assert compiled.get_submodule("first") is net.first
+    compiled.apply(lambda module: setattr(module, "visited", True))
+    assert net.visited and net.first.visited
+
+
+def test_subclass_registration_does_not_see_made_classes() -> None:
+    registered: list[type] = []
+
+    class Registered(nn.Linear):
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            registered.append(cls)
+
+    compiled_of(Registered(3, 2))
+    assert registered == []
+
+
+def test_nothing_is_kept_alive() -> None:
+    local = Net().eval()
+    compiled = compiled_of(local)
+    compiled(X)
+    reference = weakref.ref(local.first)
+    del compiled, local
+    gc.collect()
+    assert reference() is None
