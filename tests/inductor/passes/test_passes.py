@@ -88,5 +88,14 @@ def test_a_chain_without_inputs_becomes_a_constant():
     assert names == ["aten.add.Tensor"]
 
 
+def test_a_constant_made_from_a_constant_that_is_used_otherwise():
+    def function(x):
+        table = ((torch.arange(6).float() + 1).log() * 2).exp()
+        return x * table + (table.sin() + 1) * x
+
+    names = check(function, fold_constants, torch.randn(6))
+    assert sorted(names) == ["aten.add.Tensor", "aten.mul.Tensor", "aten.mul.Tensor"]
+
+
 def test_cheap_generators_are_left_to_the_loops():
     assert "aten.arange.default" in check(lambda x: x + torch.arange(6), run_passes, torch.randn(6))

@@ -55,7 +55,7 @@ def _moves_as_one(index: Expr, outer: Symbol, inner: Symbol, extent: int) -> boo
 
 
 def _excess(index: Expr, outer: Symbol, inner: Symbol, extent: int) -> int | None:
-    """The integer e with index == f(extent*outer + inner) + e*outer, where f is index with outer = 0; None without one."""
+    """The e with index == f(extent*outer + inner) + e*outer, f being index with outer = 0; None without one."""
     if outer not in index.symbols and inner not in index.symbols:
         return 0
     excess = 0

@@ -31,6 +31,7 @@ def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
         with gm.graph.inserting_before(node):
             constant = gm.graph.get_attr(name)
         constant.meta.update(node.meta)
+        values[constant] = value
         node.replace_all_uses_with(constant)
         gm.graph.erase_node(node)
     gm.graph.eliminate_dead_code()
