@@ -340,3 +340,27 @@ def test_a_graph_of_torchs_own_capture_compiles() -> None:
             torch.testing.assert_close(compiled(x), reference(x), rtol=0, atol=0)
     for own, other in zip(model.buffers(), reference.buffers(), strict=True):
         assert torch.equal(own, other)
+
+
+def test_an_input_whose_layout_is_changed_and_changed_back() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.transpose_(0, 1).unsqueeze_(0)
+        y = x * 2
+        x[0, 1].add_(1)
+        x.squeeze_(0).t_()
+        return y, x, x[1:]
+
+    x, reference = torch.arange(6.0).view(2, 3), torch.arange(6.0).view(2, 3)
+    results = compiled_of(function, torch.zeros(2, 3))(x)
+    torch.testing.assert_close(results, function(reference), rtol=0, atol=0)
+    assert results[1] is x and results[2].data_ptr() == x[1:].data_ptr()
+    torch.testing.assert_close(x, reference, rtol=0, atol=0)
+    with pytest.raises(Unsupported, match="input-layout-mutation"):
+        compiled_of(lambda x: (x.t_(),), torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_randomised_leaky_relu_outside_of_training(inplace: bool) -> None:
+    x = torch.linspace(-2, 2, 5)
+    result = compiled_of(lambda x: (F.rrelu(x * 1, training=False, inplace=inplace),), x)(x)
+    torch.testing.assert_close(result[0], F.rrelu(x, training=False))

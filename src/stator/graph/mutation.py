@@ -60,6 +60,19 @@ def _detach(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[st
     return args[0]
 
 
+@mutations.register(aten.rrelu_with_noise.default, aten.rrelu_with_noise_.default)
+def _rrelu(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Outside of training the slope is the mean of its bounds, and the noise is left alone."""
+    x, _, lower, upper, training = (*args, *(0.125, 1 / 3, False)[len(args) - 2 :])[:5]
+    if training:
+        return NotImplemented
+    value = tracer.apply(aten.leaky_relu.default, x, (lower + upper) / 2)
+    if info.target is aten.rrelu_with_noise.default:
+        return value
+    tracer.store(x, value)
+    return x
+
+
 @mutations.register(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
 def _native_batch_norm(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return batch_norm(tracer, *args[:8])
@@ -67,11 +80,13 @@ def _native_batch_norm(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwar
 
 @mutations.register(aten.batch_norm.default)
 def _batch_norm(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return batch_norm(tracer, *args[:8])[0]
+    return NotImplemented if 0 in args[0].shape else batch_norm(tracer, *args[:8])[0]
 
 
 @mutations.register(aten._batch_norm_impl_index.default)
 def _batch_norm_impl_index(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if 0 in args[0].shape:
+        return NotImplemented
     reserve = tracer.apply(aten.empty.memory_format, [0], dtype=torch.uint8, device=args[0].meta.device)
     return (*batch_norm(tracer, *args[:8]), reserve, 0)
 

@@ -87,6 +87,7 @@ class Tracer(FakeMode):
         self.inputs: list[FakeTensor] = []
         self.input_nodes: list[fx.Node] = []
         self.input_storages: dict[int, int] = {}  # id(storage) -> input index
+        self.layout_changes: dict[int, Unsupported] = {}
         self.constants: dict[str, torch.Tensor] = {}
         self.constant_storages: dict[int, torch.Tensor] = {}
         self._kept: dict[OpOverload, bool] = {}
@@ -405,14 +406,24 @@ class Tracer(FakeMode):
 
     def _change_layout(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         fake = args[0]
-        if fake.is_input or id(fake.fake_storage) in self.constant_storages:
-            raise Unsupported("input-layout-mutation", f"{info.target} changes the layout of an input in place")
-        name = info.target._schema.name.removeprefix("aten::").removesuffix("_")
-        twin = getattr(getattr(aten, name), info.target._overloadname)
+        twin = functional_twin(info.target)
+        if twin is None or id(fake.fake_storage) in self.constant_storages:
+            raise Unsupported("layout-mutation", f"{info.target} changes the layout of a tensor in place")
         view = self.dispatch(twin, args, kwargs)
         super()._change_layout(info, args, kwargs)
         self.bind(fake, view.node, view.steps)
+        if fake.is_input:  # allowed as long as it is undone: see `check_layouts`
+            self.layout_changes[id(fake)] = Unsupported(
+                "input-layout-mutation", f"{info.target} changes the layout of an input in place", place=self.place
+            )
         return fake
+
+    def check_layouts(self) -> None:
+        """Refuse a program that leaves an input with another shape or strides than it came with."""
+        for fake, node in zip(self.inputs, self.input_nodes, strict=True):
+            given = node.meta["val"]
+            if id(fake) in self.layout_changes and (fake.meta.shape, fake.meta.stride) != (given.shape, given.stride):
+                raise self.layout_changes[id(fake)]
 
     def set_data(self, fake: FakeTensor, new: torch.Tensor) -> None:
         if fake.is_input or id(fake.fake_storage) in self.constant_storages:

@@ -72,6 +72,7 @@ def _placeholder_names(function: Callable[..., Any], leaves: Sequence[Any]) -> l
 
 
 def _finish(tracer: Tracer, result: Any) -> Traced:
+    tracer.check_layouts()
     leaves, spec = pytree.tree_flatten(result)
     values, mutated, outputs = describe_outputs(tracer, leaves)
     node = tracer.graph.output(tuple(value.node for value in values))
