@@ -5,6 +5,7 @@ What lowerings are given. Knows no operator; thresholds are in heuristics.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -108,6 +109,10 @@ class Builder:
         for operand in operands:
             shape = broadcast_shapes(shape, operand.shape)
         plans = [_broadcast_plan(operand.shape, shape) for operand in operands]
+        for operand, plan in zip(operands, plans, strict=True):
+            if plan is not None and operand.heavy and operand.reads and operand.resolved() is None:
+                if 1 < operand.numel < math.prod(shape):
+                    self.realize(operand)  # or every element along the broadcast dimensions would compute it again
         pairs = list(zip(operands, plans, strict=True))
 
         def inner(ops: Any, index: Index) -> Ref:

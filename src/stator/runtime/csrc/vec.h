@@ -138,26 +138,26 @@ INLINE mask operator^(mask a, mask b) { return {a.bits ^ b.bits}; }
 INLINE mask operator!(mask a) { return {~a.bits}; }
 INLINE mask operator==(mask a, mask b) { return {~(a.bits ^ b.bits)}; }
 INLINE mask operator!=(mask a, mask b) { return {a.bits ^ b.bits}; }
-INLINE mask join(half_i64 lo, half_i64 hi) {
-    half_i32 a = __builtin_convertvector(lo, half_i32), b = __builtin_convertvector(hi, half_i32);
-    vi32 r;
-    __builtin_memcpy(&r, &a, sizeof a);
-    __builtin_memcpy((char *)&r + sizeof a, &b, sizeof b);
-    return {r};
-}
 INLINE half_i32 low_half(vi32 x) {
     half_i32 r;
     __builtin_memcpy(&r, &x, sizeof r);
     return r;
 }
-INLINE half_i32 high_half(vi32 x) {
-    half_i32 r;
-    __builtin_memcpy(&r, (char *)&x + sizeof r, sizeof r);
-    return r;
-}
 INLINE half_f32 low_half(vf32 x) {
     half_f32 r;
     __builtin_memcpy(&r, &x, sizeof r);
+    return r;
+}
+#if LANES == 16 && __GNUC__ >= 12
+// shuffles keep the halves in registers, where a copy through memory would wait for the stores
+INLINE half_i32 high_half(vi32 x) { return __builtin_shufflevector(x, x, IOTA_HI); }
+INLINE half_f32 high_half(vf32 x) { return __builtin_shufflevector(x, x, IOTA_HI); }
+INLINE vi32 join_i32(half_i32 a, half_i32 b) { return __builtin_shufflevector(a, b, IOTA); }
+INLINE vf32 join_f32(half_f32 a, half_f32 b) { return __builtin_shufflevector(a, b, IOTA); }
+#else
+INLINE half_i32 high_half(vi32 x) {
+    half_i32 r;
+    __builtin_memcpy(&r, (char *)&x + sizeof r, sizeof r);
     return r;
 }
 INLINE half_f32 high_half(vf32 x) {
@@ -177,6 +177,20 @@ INLINE vf32 join_f32(half_f32 a, half_f32 b) {
     __builtin_memcpy((char *)&r + sizeof a, &b, sizeof b);
     return r;
 }
+#endif
+#ifdef SIMD_AVX512
+typedef long long x86_i64x8 __attribute__((vector_size(64)));
+INLINE half_i32 narrow_half(half_i64 x) {
+    return (half_i32)__builtin_ia32_pmovqd512_mask((x86_i64x8)x, half_i32{}, (uint8_t)-1);
+}
+INLINE half_i64 widen_half(half_i32 x) {
+    return (half_i64)__builtin_ia32_pmovsxdq512_mask(x, x86_i64x8{}, (uint8_t)-1);
+}
+#else
+INLINE half_i32 narrow_half(half_i64 x) { return __builtin_convertvector(x, half_i32); }
+INLINE half_i64 widen_half(half_i32 x) { return __builtin_convertvector(x, half_i64); }
+#endif
+INLINE mask join(half_i64 lo, half_i64 hi) { return {join_i32(narrow_half(lo), narrow_half(hi))}; }
 INLINE mask first_lanes(int n) { return {vi32{IOTA} < n}; }
 #ifdef SIMD_AVX512
 INLINE uint16_t bitmask(mask m) { return (uint16_t)__builtin_ia32_cvtd2mask512(m.bits); }
@@ -235,13 +249,13 @@ INLINE vf32 select(mask m, vf32 a, vf32 b) { return m.bits ? a : b; }
 INLINE vi32 select(mask m, vi32 a, vi32 b) { return m.bits ? a : b; }
 INLINE mask select(mask m, mask a, mask b) { return {(m.bits & a.bits) | (~m.bits & b.bits)}; }
 INLINE vi64 select(mask m, vi64 a, vi64 b) {
-    half_i64 lo = __builtin_convertvector(low_half(m.bits), half_i64);
-    half_i64 hi = __builtin_convertvector(high_half(m.bits), half_i64);
+    half_i64 lo = widen_half(low_half(m.bits));
+    half_i64 hi = widen_half(high_half(m.bits));
     return {lo ? a.lo : b.lo, hi ? a.hi : b.hi};
 }
 INLINE vf64 select(mask m, vf64 a, vf64 b) {
-    half_i64 lo = __builtin_convertvector(low_half(m.bits), half_i64);
-    half_i64 hi = __builtin_convertvector(high_half(m.bits), half_i64);
+    half_i64 lo = widen_half(low_half(m.bits));
+    half_i64 hi = widen_half(high_half(m.bits));
     return {lo ? a.lo : b.lo, hi ? a.hi : b.hi};
 }
 template <class T> INLINE T select(bool m, T a, T b) { return m ? a : b; }
@@ -360,7 +374,7 @@ INLINE vf64 convert_f64(vf64 x) { return x; }
 INLINE vf64 convert_f64(mask x) { return convert_f64(-x.bits); }
 INLINE vi64 convert_i64(vi64 x) { return x; }
 INLINE vi64 convert_i64(vi32 x) {
-    return {__builtin_convertvector(low_half(x), half_i64), __builtin_convertvector(high_half(x), half_i64)};
+    return {widen_half(low_half(x)), widen_half(high_half(x))};
 }
 INLINE vi64 convert_i64(mask x) { return convert_i64(-x.bits); }
 INLINE vi64 convert_i64(vf64 x) {
@@ -373,7 +387,7 @@ INLINE vi64 convert_i64(vf32 x) { return convert_i64(convert_f64(x)); }
 INLINE vi32 convert_i32(vi32 x) { return x; }
 INLINE vi32 convert_i32(mask x) { return -x.bits; }
 INLINE vi32 convert_i32(vi64 x) {
-    return join_i32(__builtin_convertvector(x.lo, half_i32), __builtin_convertvector(x.hi, half_i32));
+    return join_i32(narrow_half(x.lo), narrow_half(x.hi));
 }
 INLINE vi32 convert_i32(vf32 x) {
     vf32 low = splat(-2147483648.0f);
@@ -425,6 +439,51 @@ INLINE vf32 load(const float *p, int n) { return __builtin_ia32_loadups512_mask(
 INLINE vi32 load(const int32_t *p, int n) { return __builtin_ia32_loaddqusi512_mask(p, vi32{}, bitmask(n)); }
 INLINE void store(float *p, vf32 v, int n) { __builtin_ia32_storeups512_mask(p, v, bitmask(n)); }
 INLINE void store(int32_t *p, vi32 v, int n) { __builtin_ia32_storedqusi512_mask(p, v, bitmask(n)); }
+INLINE half_i64 load_half(const int64_t *p, uint8_t m) {
+    return (half_i64)__builtin_ia32_loaddqudi512_mask((const long long *)p, x86_i64x8{}, m);
+}
+INLINE void store_half(int64_t *p, half_i64 v, uint8_t m) {
+    __builtin_ia32_storedqudi512_mask((long long *)p, (x86_i64x8)v, m);
+}
+INLINE vi64 load(const int64_t *p, int n) {
+    return {load_half(p, (uint8_t)bitmask(n)), load_half(p + HALF, (uint8_t)(bitmask(n) >> 8))};
+}
+INLINE vf64 load(const double *p, int n) {
+    return {(half_f64)load_half((const int64_t *)p, (uint8_t)bitmask(n)),
+            (half_f64)load_half((const int64_t *)p + HALF, (uint8_t)(bitmask(n) >> 8))};
+}
+INLINE void store(int64_t *p, vi64 v, int n) {
+    store_half(p, v.lo, (uint8_t)bitmask(n));
+    store_half(p + HALF, v.hi, (uint8_t)(bitmask(n) >> 8));
+}
+INLINE void store(double *p, vf64 v, int n) {
+    store_half((int64_t *)p, (half_i64)v.lo, (uint8_t)bitmask(n));
+    store_half((int64_t *)p + HALF, (half_i64)v.hi, (uint8_t)(bitmask(n) >> 8));
+}
+typedef char x86_i8x16 __attribute__((vector_size(16)));
+typedef short x86_i16x16 __attribute__((vector_size(32)));
+INLINE vu8 load_bytes(const void *p, int n) {
+    return (vu8)__builtin_ia32_loaddquqi128_mask((const char *)p, x86_i8x16{}, bitmask(n));
+}
+INLINE vu16 load_shorts(const void *p, int n) {
+    return (vu16)__builtin_ia32_loaddquhi256_mask((const short *)p, x86_i16x16{}, bitmask(n));
+}
+INLINE void store_bytes(void *p, vi8 v, int n) { __builtin_ia32_storedquqi128_mask((char *)p, (x86_i8x16)v, bitmask(n)); }
+INLINE void store_shorts(void *p, vu16 v, int n) {
+    __builtin_ia32_storedquhi256_mask((short *)p, (x86_i16x16)v, bitmask(n));
+}
+INLINE vi32 load(const int16_t *p, int n) { return __builtin_convertvector((vi16)load_shorts(p, n), vi32); }
+INLINE vi32 load(const int8_t *p, int n) { return __builtin_convertvector((vi8)load_bytes(p, n), vi32); }
+INLINE vi32 load(const uint8_t *p, int n) { return __builtin_convertvector(load_bytes(p, n), vi32); }
+INLINE mask load(const bool *p, int n) { return {__builtin_convertvector(load_bytes(p, n), vi32) != 0}; }
+INLINE vf32 load(const bfloat16 *p, int n) { return widen_bf16(load_shorts(p, n)); }
+INLINE vf32 load(const float16 *p, int n) { return widen_f16(load_shorts(p, n)); }
+INLINE void store(int16_t *p, vi32 v, int n) { store_shorts(p, (vu16)__builtin_convertvector(v, vi16), n); }
+INLINE void store(int8_t *p, vi32 v, int n) { store_bytes(p, __builtin_convertvector(v, vi8), n); }
+INLINE void store(uint8_t *p, vi32 v, int n) { store_bytes(p, __builtin_convertvector(v, vi8), n); }
+INLINE void store(bool *p, mask v, int n) { store_bytes(p, __builtin_convertvector(-v.bits, vi8), n); }
+INLINE void store(bfloat16 *p, vf32 v, int n) { store_shorts(p, narrow_bf16(v), n); }
+INLINE void store(float16 *p, vf32 v, int n) { store_shorts(p, narrow_f16(v), n); }
 #else
 INLINE vf32 load(const float *p, int n) {
     vf32 r{};
@@ -439,7 +498,7 @@ INLINE vi32 load(const int32_t *p, int n) {
 INLINE void store(float *p, vf32 v, int n) { __builtin_memcpy(p, &v, 4 * n); }
 INLINE void store(int32_t *p, vi32 v, int n) { __builtin_memcpy(p, &v, 4 * n); }
 #endif
-// the rest go through a full vector on the stack
+// the rest, where there is no instruction for it, go through a full vector on the stack
 template <class P> INLINE auto load(const P *p, int n) {
     P whole[LANES] = {};
     __builtin_memcpy(whole, p, sizeof(P) * n);
@@ -524,10 +583,18 @@ INLINE int threads_for(int64_t work) {
 // LANES values that are `stride` elements apart
 template <class P> INLINE auto load_strided(const P *p, int64_t stride, int n) {
     decltype(load(p)) r{};
+#pragma GCC unroll 16
     for (int i = 0; i < n; ++i) set_lane(r, i, load_one(p + i * stride));
     return r;
 }
+#ifdef SIMD_AVX512
+INLINE vf32 load_strided(const float *p, int64_t stride, int n) {
+    if (stride > 0x7ffffff || stride < -0x7ffffff) return load_strided<float>(p, stride, n);
+    return __builtin_ia32_gathersiv16sf(vf32{}, p, arange_i32(0, (int32_t)stride), bitmask(n), 4);
+}
+#endif
 template <class P, class V> INLINE void store_strided(P *p, int64_t stride, V v, int n) {
+#pragma GCC unroll 16
     for (int i = 0; i < n; ++i) store_one(p + i * stride, lane(v, i));
 }
 template <class P, class S> INLINE void add_atomic(P *p, S v) {
@@ -553,15 +620,27 @@ INLINE int64_t check_index(int64_t i, int64_t size, int64_t *error) {
     }
     return wrap_index(i, size);
 }
-INLINE vi64 wrap_index(vi64 i, int64_t size) { return select(i < vi64{}, i + splat(size), i); }
+INLINE vi64 wrap_index(vi64 i, int64_t size) {
+    return {i.lo < 0 ? i.lo + size : i.lo, i.hi < 0 ? i.hi + size : i.hi};
+}
+static __attribute__((noinline, cold)) vi64 replace_bad_indices(vi64 i, int64_t size, int64_t *error, int n) {
+    for (int k = 0; k < n; ++k)
+        if (lane(i, k) < -size || lane(i, k) >= size) {
+            report_index(lane(i, k), size, error);
+            set_lane(i, k, (int64_t)0);
+        }
+    return i;
+}
 INLINE vi64 check_index(vi64 i, int64_t size, int64_t *error, int n) {
-    mask bad = ((i < splat(-size)) | (i >= splat(size))) & first_lanes(n);
-    if (__builtin_expect(any(bad), 0))
-        for (int k = 0; k < n; ++k)
-            if (lane(bad, k)) {
-                report_index(lane(i, k), size, error);
-                set_lane(i, k, (int64_t)0);
-            }
+    typedef uint64_t half_u64 __attribute__((vector_size(4 * LANES), may_alias));
+    half_u64 bound = half_u64{} + 2 * (uint64_t)size;  // -size <= i < size, as one comparison without signs
+    half_i64 bad = ((half_u64)(i.lo + size) >= bound) | ((half_u64)(i.hi + size) >= bound);
+#ifdef SIMD_AVX512
+    bool any_bad = __builtin_ia32_cvtq2mask512((x86_i64x8)bad) != 0;
+#else
+    bool any_bad = any(join(bad, bad));
+#endif
+    if (__builtin_expect(any_bad, 0)) i = replace_bad_indices(i, size, error, n);
     return wrap_index(i, size);
 }
 

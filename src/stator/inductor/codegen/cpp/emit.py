@@ -13,7 +13,7 @@ from stator.inductor.buffers import Buffer
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.shapes.expr import Expr, Symbol
 
-from .indices import print_index, print_vector_index
+from .indices import Lanes, fits_32_bits, print_index, print_vector_index
 from .kernel import Kernel, Store, Value
 from .phases import Phase, Plan, plan_phases
 from .types import KIND, SCALAR, VECTOR, identity, literal
@@ -230,7 +230,14 @@ class Emitter:
     def index_number(self, index: Expr, vector: bool) -> str:
         if not vector:
             return f"(int64_t)({print_index(index, self.kernel.ranges)})"
-        return print_vector_index(index, self.kernel.ranges, self.lane_symbol, self.vector_indirect)
+        return print_vector_index(index, Lanes(self.lane_symbol, self.vector_indirect, self.kernel.ranges, False))
+
+    def _positions(self, index: Expr) -> str:
+        """One offset per lane, for gathers and scatters."""
+        ranges = self.kernel.ranges
+        return print_vector_index(
+            index, Lanes(self.lane_symbol, self.vector_indirect, ranges, fits_32_bits(index, ranges))
+        )
 
     def _step(self, index: Expr) -> int | None:
         """Elements from one lane to the next; None when that is not constant."""
@@ -258,7 +265,7 @@ class Emitter:
         if step == 1:
             read = f"load_masked({self._at(buffer, index)}, {lanes}, {self.lanes})"
         else:
-            read = f"gather({self.pointers[buffer]}, {self.index_number(index, True)}, {lanes}, {self.lanes})"
+            read = f"gather({self.pointers[buffer]}, {self._positions(index)}, {lanes}, {self.lanes})"
         return f"select({lanes}, {read}, splat({neutral}))"
 
     def _varies(self, index: Expr) -> bool:
@@ -272,7 +279,7 @@ class Emitter:
             return f"load({self._at(buffer, index)}{self._tail()})"
         if step is not None:
             return f"load_strided({self._at(buffer, index)}, {step}, {self.lanes})"
-        return f"gather({self.pointers[buffer]}, {self.index_number(index, True)}, {self.lanes})"
+        return f"gather({self.pointers[buffer]}, {self._positions(index)}, {self.lanes})"
 
     def _tail(self) -> str:
         return "" if self.lanes == "LANES" else f", {self.lanes}"
@@ -290,7 +297,7 @@ class Emitter:
         elif self._step(store.index):
             self.line(f"store_strided({target}, {self._step(store.index)}, {value}, {self.lanes});")
         else:
-            index = self.index_number(store.index, True)
+            index = self._positions(store.index)
             self.line(f"scatter({self.pointers[store.buffer]}, {index}, {value}, {self.lanes});")
 
     def _unusual_store(self, store: Store, target: str, value: str) -> None:
@@ -325,7 +332,8 @@ class Emitter:
             else:
                 self.line(f"{self._row(position)} = {value};")
         elif self._row_step() == 1:
-            self.line(f"store(&{self._row(position)}, t{position}{self._tail()});")
+            # whole vectors even in a tail: rows are padded, and a later load could not be served from a masked store
+            self.line(f"store(&{self._row(position)}, t{position});")
         else:
             self.line(f"store_strided(&{self._row(position)}, {self._row_step()}, t{position}, {self.lanes});")
 

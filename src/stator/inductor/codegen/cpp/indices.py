@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from stator.base.errors import CompileError
 from stator.shapes.expr import Atom, Expr, FloorDiv, Max, Min, Mod, Ranges, Symbol
@@ -37,51 +38,84 @@ def _atom(atom: Atom, ranges: Ranges) -> str:
     raise CompileError("inductor", f"cannot print the index expression {atom}")
 
 
-def print_vector_index(expr: Expr, ranges: Ranges, lane: Symbol | None, vectors: Mapping[Symbol, str]) -> str:
-    """One index per lane. `lane`: the loop variable that counts lanes; `vectors`: symbols that hold a vi64 already."""
-    if lane is not None and expr.symbols.isdisjoint(vectors):
-        step = expr.coefficient(lane)
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How vector indices are printed. `symbol`: the loop variable that counts lanes; `vectors`: symbols that are vectors
+    already (vi64); `narrow`: in 32 bits, which suffice when every index and partial result is known to be small."""
+
+    symbol: Symbol | None
+    vectors: Mapping[Symbol, str]
+    ranges: Ranges
+    narrow: bool
+
+    @property
+    def scalar(self) -> str:
+        return "int32_t" if self.narrow else "int64_t"
+
+    def vary(self, atom: Expr) -> bool:
+        return self.symbol in atom.symbols or not atom.symbols.isdisjoint(self.vectors)
+
+
+def fits_32_bits(expr: Expr, ranges: Ranges) -> bool:
+    """Do all terms of an index, summed without their signs, stay below 2**31?"""
+    total: float = 0
+    for monomial, value in expr.terms().items():
+        size: float = abs(value)
+        for atom in monomial:
+            low, high = atom.bounds(ranges)
+            size *= max(abs(low), abs(high))
+            inner = getattr(atom, "numerator", None)
+            if inner is not None and not fits_32_bits(inner, ranges):
+                return False
+            if isinstance(atom, Min | Max) and not all(fits_32_bits(arg, ranges) for arg in atom.args):
+                return False
+        total += size
+    return total < 2**31
+
+
+def print_vector_index(expr: Expr, lanes: Lanes) -> str:
+    """One index per lane."""
+    scalar, ranges = lanes.scalar, lanes.ranges
+    if lanes.symbol is not None and expr.symbols.isdisjoint(lanes.vectors):
+        step = expr.coefficient(lanes.symbol)
         if step is not None:
-            return f"arange_i64({print_index(expr, ranges)}, {step})"
+            return f"arange_{'i32' if lanes.narrow else 'i64'}({print_index(expr, ranges)}, {step})"
     scalars: list[str] = []
     text = ""
     for monomial, value in expr.terms().items():
-        if any(_varies(atom, lane, vectors) for atom in monomial):
-            factors = [_vector_atom(atom, ranges, lane, vectors) for atom in monomial]
+        if any(lanes.vary(atom) for atom in monomial):
+            factors = [_vector_atom(atom, lanes) for atom in monomial]
             term = factors[0]
             for factor in factors[1:]:
                 term = f"({term} * {factor})"
             if value != 1:
-                term = f"(splat((int64_t){value}) * {term})"
+                term = f"(splat(({scalar}){value}) * {term})"
             text = f"{text} + {term}" if text else term
         else:
-            factor = "*".join([f"(int64_t){value}", *(_atom(atom, ranges) for atom in monomial)])
-            scalars.append(factor)
+            product = [*([str(value)] if value != 1 or not monomial else []), *(_atom(atom, ranges) for atom in monomial)]
+            scalars.append("*".join(product))
     if scalars:
-        text = (
-            f"{text} + splat((int64_t)({' + '.join(scalars)}))" if text else f"splat((int64_t)({' + '.join(scalars)}))"
-        )
-    return f"({text})" if text else "vi64{}"
+        rest = f"splat(({scalar})({' + '.join(scalars)}))"
+        text = f"{text} + {rest}" if text else rest
+    return f"({text})" if text else f"splat(({scalar})0)"
 
 
-def _varies(atom: Atom, lane: Symbol | None, vectors: Mapping[Symbol, str]) -> bool:
-    return lane in atom.symbols or not atom.symbols.isdisjoint(vectors)
-
-
-def _vector_atom(atom: Atom, ranges: Ranges, lane: Symbol | None, vectors: Mapping[Symbol, str]) -> str:
+def _vector_atom(atom: Atom, lanes: Lanes) -> str:
     if isinstance(atom, Symbol):
-        if atom in vectors:
-            return vectors[atom]
-        return f"arange_i64({atom.name}, 1)" if atom is lane else f"splat((int64_t){atom.name})"
+        if atom in lanes.vectors:
+            name = lanes.vectors[atom]
+            return f"convert_i32({name})" if lanes.narrow else name
+        if atom is lanes.symbol:
+            return f"arange_{'i32' if lanes.narrow else 'i64'}({atom.name}, 1)"
+        return f"splat(({lanes.scalar}){atom.name})"
     if isinstance(atom, FloorDiv | Mod):
         function = "op_floor_div" if isinstance(atom, FloorDiv) else "op_mod"
-        top = print_vector_index(atom.numerator, ranges, lane, vectors)
-        return f"{function}({top}, splat((int64_t){_constant(atom)}))"
+        return f"{function}({print_vector_index(atom.numerator, lanes)}, splat(({lanes.scalar}){_constant(atom)}))"
     if isinstance(atom, Min | Max):
         function = "op_minimum" if isinstance(atom, Min) else "op_maximum"
-        text = print_vector_index(atom.args[0], ranges, lane, vectors)
+        text = print_vector_index(atom.args[0], lanes)
         for arg in atom.args[1:]:
-            text = f"{function}({text}, {print_vector_index(arg, ranges, lane, vectors)})"
+            text = f"{function}({text}, {print_vector_index(arg, lanes)})"
         return text
     raise CompileError("inductor", f"cannot print the index expression {atom}")
 
