@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from stator.base import logs
 from stator.base.errors import VerificationError
 
 from . import launch
@@ -122,14 +123,34 @@ def _out_variant(overload: Any) -> Callable[..., Any]:
     raise VerificationError(f"{overload} has no variant that takes out=")
 
 
-def check_layout(tensor: Any, name: str, size: Size, stride: Size, dtype: torch.dtype) -> None:
-    """Raise VerificationError when a library call returned another layout than was promised to the kernels."""
-    if not isinstance(tensor, torch.Tensor):
-        raise VerificationError(f"{name} should be a tensor, but the call returned {type(tensor).__name__}")
-    met = tuple(tensor.stride())
-    same = all(one == other or length == 1 for one, other, length in zip(met, stride, size, strict=False))
-    if tuple(tensor.shape) != size or tensor.dtype != dtype or (not same and 0 not in size):
-        raise VerificationError(
-            f"{name} was promised as {dtype} {list(size)} with strides {list(stride)}, "
-            f"but the call returned {tensor.dtype} {list(tensor.shape)} with strides {list(met)}"
-        )
+def conform(
+    result: Any,
+    name: str,
+    size: Size,
+    stride: Size,
+    dtype: torch.dtype,
+    memory: torch.Tensor | None,
+    repaired: set[str],
+) -> torch.Tensor:
+    """What a library call returned, in the layout that the kernels were compiled for and in memory of its own.
+
+    That is nearly always the result itself; else a copy, whose name is noted in `repaired`: the check must then go on
+    in later calls. `memory`: that of the intermediates, which results must not share. Raises VerificationError when it
+    is not even a tensor of the promised size and dtype.
+    """
+    if not isinstance(result, torch.Tensor) or tuple(result.shape) != size or result.dtype != dtype:
+        met = f"{result.dtype} {list(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__
+        raise VerificationError(f"{name} was promised as {dtype} {list(size)}, but the call returned {met}")
+    strides = zip(result.stride(), stride, size, strict=True)
+    same = 0 in size or all(one == other or length == 1 for one, other, length in strides)
+    borrowed = memory is not None and result.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
+    if same and not borrowed:
+        return result
+    repaired.add(name)
+    logs.warn_once(
+        f"conform:{name}:{size}:{stride}",
+        f"stator: {name} was promised as {dtype} {list(size)} with strides {list(stride)} in memory of its own, but "
+        f"the library returned strides {list(result.stride())}{' in memory of others' if borrowed else ''}; "
+        "it is copied in every call",
+    )
+    return torch.empty_strided(size, stride, dtype=dtype, device=result.device).copy_(result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "program"))
 
 from handmade import Graph, View, layout
 
+from stator.base import logs
 from stator.base.errors import VerificationError
-from stator.inductor.codegen.host import execute, load, print_host
+from stator.inductor.codegen.host import execute, load, load_dumped, print_host
 from stator.inductor.codegen.host.literals import NotLiteral, literal
 from stator.inductor.program import plan, verify
 from stator.inductor.program.steps import KernelSource
@@ -26,6 +28,10 @@ from stator.runtime.host import Binder
 
 aten = torch.ops.aten
 TRANSPOSED = layout(4, 3, stride=(1, 4))
+
+_library = torch.library.Library("stator_tests", "DEF")
+_library.define("same(Tensor x) -> Tensor")
+_library.impl("same", lambda x: x, "CPU")
 
 
 @pytest.fixture(autouse=True)
@@ -181,12 +187,58 @@ def test_targets_that_are_no_operators_are_called() -> None:
     torch.testing.assert_close(compiled(graph, "b0")(x)[0], 3 * x)
 
 
-def test_a_call_that_breaks_its_promised_layout_is_noticed() -> None:
+def test_a_call_that_returns_other_strides_than_promised_is_repaired_and_said() -> None:
     graph = Graph()
     graph.input("x", 4, 3)
-    graph.call(("b0",), ((3, 4),), aten.permute.default, "x", [1, 0])
-    with pytest.raises(VerificationError, match="b0 was promised"):
-        compiled(graph, "b0")(torch.randn(4, 3))
+    graph.call(("b0",), ((3, 4),), lambda x: x.t(), "x")
+    graph.add("b1", "b0", "b0")
+    function = compiled(graph, "b1", "b0")
+    logs.forget_warnings()
+    with pytest.warns(RuntimeWarning, match="b0 was promised"):
+        function(torch.randn(4, 3))
+    for _ in range(3):
+        x = torch.randn(4, 3)
+        result, copied = function(x)
+        torch.testing.assert_close(result, 2 * x.t())
+        assert copied.is_contiguous() and torch.equal(copied, x.t())
+
+
+def test_a_call_that_returns_another_size_or_dtype_than_promised_is_an_error() -> None:
+    for target in (lambda x: x[:2], lambda x: x.double(), lambda x: [x]):
+        graph = Graph()
+        graph.input("x", 4, 3)
+        graph.call(("b0",), ((4, 3),), target, "x")
+        with pytest.raises(VerificationError, match="b0 was promised"):
+            compiled(graph, "b0")(torch.randn(4, 3))
+
+
+def test_an_operator_that_returns_its_argument_unannounced_does_not_leak_intermediates() -> None:
+    """Such results would be overwritten by the next call."""
+    graph = Graph()
+    graph.input("x", 4)
+    graph.add("b0", "x", "x")
+    graph.call(("b1",), ((4,),), torch.ops.stator_tests.same.default, "b0")
+    function = compiled(graph, "b1")
+    logs.forget_warnings()
+    with pytest.warns(RuntimeWarning, match="in memory of others"):
+        first = function(torch.ones(4))[0]
+    function(torch.zeros(4))
+    assert torch.equal(first, torch.full((4,), 2.0))
+
+
+def test_operators_known_to_return_views_need_no_copies() -> None:
+    graph = Graph()
+    graph.input("x", 4, 4)
+    graph.add("b0", "x", "x")
+    graph.call(("b1",), ((16,),), aten._unsafe_view.default, "b0", [16])
+    graph.add("b2", "b1", "b1")
+    function = compiled(graph, "b2", "b1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        logs.forget_warnings()
+        kept = function(torch.ones(4, 4))[1]
+        function(torch.zeros(4, 4))
+    assert torch.equal(kept, torch.full((16,), 2.0))
 
 
 def test_programs_run_as_traced_under_autocast_and_grad() -> None:
@@ -198,6 +250,22 @@ def test_programs_run_as_traced_under_autocast_and_grad() -> None:
     with torch.autocast("cpu"):
         (result,) = function(x, weight)
     assert result.dtype == torch.float32 and not result.requires_grad
+
+
+def test_calls_alternate_between_modes_of_torch() -> None:
+    graph = Graph()
+    graph.input("x", 4, 4)
+    graph.add("b0", "x", "x")
+    graph.call(("b1",), ((4, 4),), aten.mm.default, "b0", "x", style="out")
+    graph.add("b2", "b1", "b1")
+    graph.call(("b3",), ((4, 4),), aten.mm.default, "b2", View("x", layout(4, 4, stride=(1, 4))), style="out")
+    function = compiled(graph, "b3", "b1", static=("x",))
+    x = torch.randn(4, 4)
+    for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.inference_mode, torch.no_grad):
+        with mode():
+            result, _ = function(x)
+            torch.testing.assert_close(result, 4 * x @ x @ x.t())
+            result.add_(1.0)
 
 
 def test_inputs_may_be_called_like_words_of_the_text() -> None:
@@ -301,6 +369,21 @@ def test_the_text_runs_again_by_itself() -> None:
     addresses = build_kernels([KernelSource(symbol, symbol, source, "cpp") for symbol in namespace["KERNELS"]])
     x = torch.randn(8)
     torch.testing.assert_close(execute(text, Binder(addresses, {}, {}))(x)[0], 2 * x)
+
+
+def test_a_dumped_folder_runs_again_also_when_edited(tmp_path: Path) -> None:
+    graph = Graph()
+    graph.input("x", 8)
+    graph.add("b0", "x", "x")
+    graph.add("b1", "b0", "x", "x")
+    program = plan(*graph.finish("b1"))
+    (tmp_path / "60_code.py").write_text(print_host(program).text)
+    kernels = "\n".join(kernel.source for kernel in program.kernels.values())
+    (tmp_path / "60_code.cpp").write_text(kernels)
+    x = torch.randn(8)
+    torch.testing.assert_close(load_dumped(tmp_path)(x)[0], 4 * x)
+    (tmp_path / "60_code.cpp").write_text(kernels.replace(" + ", " - "))
+    torch.testing.assert_close(load_dumped(tmp_path)(x)[0], -2 * x)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,10 @@ def writes_of(step: Group | Extern) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*(name for name in step.outputs if name is not None), *step.mutates)))
 
 
+# Their schemas do not say so, but these return views
+_UNDECLARED_VIEWS = frozenset(("aten::_unsafe_view", "aten::_reshape_alias"))
+
+
 def may_alias_arguments(extern: Extern) -> bool:
     """Whether results of this call may be views of its arguments, by the operator's schema."""
     if extern.style != "returns":
@@ -54,7 +58,7 @@ def may_alias_arguments(extern: Extern) -> bool:
     schema = getattr(extern.target, "_schema", None)
     if schema is None:
         return not isinstance(extern.target, torch._ops.OpOverload)  # a plain function promises nothing
-    return any(returned.alias_info is not None for returned in schema.returns)
+    return schema.name in _UNDECLARED_VIEWS or any(returned.alias_info is not None for returned in schema.returns)
 
 
 class Memory:

@@ -15,7 +15,7 @@ def may_overwrite(group: Group, old: Buffer, new: Buffer) -> bool:
     That is so when every element is read before it is written, by the iteration that writes it: all accesses to both
     are at one and the same index, over the same parallel loops, with no load of `old` behind a store to `new`. Stores
     of parallel loops never meet, so no other iteration touches that element. The kernel must store nothing else: its
-    pointers are declared not to alias, and a compiler may then read `old` again behind a store while it is still needed.
+    pointers are declared not to alias, and a compiler may then read `old` again behind a store if it still needs it.
     """
     if group.writes != (new.name,) or not _same_memory(old, new):
         return False

@@ -1,6 +1,6 @@
 """Programs to Python source, and that source to a callable."""
 
-from .load import execute, load
+from .load import execute, load, load_dumped
 from .printer import HostSource, print_host
 
-__all__ = ["HostSource", "execute", "load", "print_host"]
+__all__ = ["HostSource", "execute", "load", "load_dumped", "print_host"]

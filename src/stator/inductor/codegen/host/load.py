@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from stator.inductor.program.steps import Program
+from stator.inductor.program.steps import KernelSource, Program
+from stator.runtime.build import build_kernels
 from stator.runtime.host import Binder
 
 from .printer import HostSource
 
 _numbers = itertools.count()
+_KERNEL = re.compile(r'^extern "C" void (\w+)\(.*?(?=^extern "C"|\Z)', re.MULTILINE | re.DOTALL)
 
 
 def load(source: HostSource, program: Program, addresses: Mapping[str, int]) -> Callable[..., tuple[Any, ...]]:
@@ -28,6 +32,23 @@ def load(source: HostSource, program: Program, addresses: Mapping[str, int]) -> 
         if buffer.kind == "constant" and isinstance(buffer.value, torch.Tensor)
     }
     return execute(source.text, Binder(addresses, constants, source.objects))
+
+
+def load_dumped(
+    folder: str | Path,
+    constants: Mapping[str, torch.Tensor] | None = None,
+    objects: Mapping[str, Any] | None = None,
+) -> Callable[..., tuple[Any, ...]]:
+    """The callable of a dumped compilation, from `60_code.py` and `60_code.cpp`, which may have been edited.
+
+    constants, objects: what the text asks `rt.constant` and `rt.object` for; most texts ask for none.
+    """
+    text = (Path(folder) / "60_code.py").read_text()
+    kernels = [
+        KernelSource(match[1], match[1], match[0], "cpp")
+        for match in _KERNEL.finditer((Path(folder) / "60_code.cpp").read_text())
+    ]
+    return execute(text, Binder(build_kernels(kernels), constants or {}, objects or {}))
 
 
 def execute(text: str, binder: Binder) -> Callable[..., tuple[Any, ...]]:

@@ -15,7 +15,7 @@ import torch
 from stator.base.errors import VerificationError
 from stator.base.registry import Registry
 from stator.inductor.buffers import Buffer, Extern, Layout, View
-from stator.inductor.program.aliases import layout_bytes
+from stator.inductor.program.aliases import layout_bytes, may_alias_arguments
 from stator.inductor.program.arena import lay_out
 from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse
 
@@ -25,12 +25,15 @@ from .literals import NotLiteral, literal, sequence_text
 SMALL_KERNEL_BYTES = 64 << 10
 
 _HEAD = '''\
-"""One compiled graph: `bind` looks everything up once, `call` runs it. The plan behind it is in 50_program.txt."""
+"""One compiled graph: `bind` looks everything up once, `call` runs it. The plan behind it is in 50_program.txt.
+
+Runs again by stator.inductor.codegen.host.load_dumped(folder), with the kernels of 60_code.cpp.
+"""
 
 import torch
 from torch import device, inf, nan
 
-from stator.runtime.host import below_autograd, check_layout
+from stator.runtime.host import below_autograd, conform
 '''
 
 # Words of the printed text that no buffer's variable may be
@@ -49,7 +52,7 @@ _RESERVED = frozenset(
             "bind",
             "call",
         ),
-        *("arena", "take", "give", "token", "block", "unchecked", *keyword.kwlist),
+        *("arena", "take", "give", "token", "block", "unchecked", "repaired", *keyword.kwlist),
     )
 )
 
@@ -102,7 +105,7 @@ class _Printer:
             "def bind(rt):",
             *self._arena_lines(arena.bytes),
             *(f"    {line}" for line in self.bindings),
-            *(["    unchecked = True", ""] if self.checks else [""]),
+            *(["    unchecked, repaired = True, set()", ""] if self.checks else [""]),
             f"    def call({arguments}):",
             *(["        nonlocal unchecked"] if self.checks else []),
             *(f"        {line}" for line in body),
@@ -129,7 +132,7 @@ class _Printer:
         lines = list(self.lines)
         result = lines.pop()  # the return comes after the memory is given back
         if self.checks:
-            lines.append("unchecked = False")
+            lines.append("unchecked = bool(repaired)")
         if self.needs_guard:
             lines = ["with below_autograd():", *(f"    {line}" for line in lines)]
         if self.slots:
@@ -309,8 +312,12 @@ def _call(printer: _Printer, step: Call) -> None:
     for name in outputs:
         layout = printer.program.buffers[name].layout
         printer.checks = True
-        shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}"
-        printer.lines.append(f"if unchecked: check_layout({printer.variables[name]}, {name!r}, {shape})")
+        promise = f"{name!r}, {literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}"
+        variable, memory = (
+            printer.variables[name],
+            "None" if may_alias_arguments(extern) or not printer.placed else "block.memory",
+        )
+        printer.lines.append(f"if unchecked: {variable} = conform({variable}, {promise}, {memory}, repaired)")
 
 
 @_print_step.register(ReturnValues)
