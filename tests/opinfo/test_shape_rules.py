@@ -1,0 +1,57 @@
+"""Every shape rule says what eager returns: shape, strides, dtype, device, offset and aliasing, on OpInfo's samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from recorder import ShapeRuleCheck
+from samples import IDENTIFIERS, LAYOUTS, OPERATORS, laid_out, samples
+
+
+def check(op: Any, count: int, layouts: tuple[str, ...], composite: bool) -> None:
+    """Run samples as they are, where they must work, and in other layouts, where eager may refuse them.
+
+    composite: let the rules also see the operators that eager takes apart into others above the dispatch mode.
+    """
+    torch.manual_seed(0)
+    checker = ShapeRuleCheck()
+
+    def run(sample: tuple[Any, Any, Any]) -> None:
+        tensor, args, kwargs = sample
+        with torch.no_grad():
+            if composite:
+                with torch._C._AutoDispatchBelowAutograd(), checker:
+                    op(tensor, *args, **kwargs)
+            else:
+                with checker:
+                    op(tensor, *args, **kwargs)
+
+    for sample in samples(op, count):
+        run(sample)
+        for layout in layouts:
+            try:
+                run(laid_out(sample, layout))
+            except (RuntimeError, ValueError, TypeError, IndexError):
+                continue
+    assert not checker.mismatches, "\n".join(
+        f"{target}:\n    " + "\n    ".join(problems) for target, problems in checker.mismatches.items()
+    )
+
+
+@pytest.mark.parametrize("op", OPERATORS, ids=IDENTIFIERS)
+def test_rule_predicts_what_eager_returns(op: Any) -> None:
+    check(op, 2, ("transposed", "channels_last"), composite=False)
+
+
+@pytest.mark.parametrize("op", OPERATORS, ids=IDENTIFIERS)
+def test_rule_of_composite_operator_predicts_what_eager_returns(op: Any) -> None:
+    check(op, 2, (), composite=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", OPERATORS, ids=IDENTIFIERS)
+def test_rule_predicts_what_eager_returns_in_every_layout(op: Any) -> None:
+    check(op, 40, tuple(LAYOUTS), composite=False)
+    check(op, 40, tuple(LAYOUTS), composite=True)
