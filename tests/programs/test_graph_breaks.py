@@ -214,7 +214,7 @@ def an_escaping_exception(x: torch.Tensor, log: Log) -> Any:
 
 @program
 def a_raised_exception(x: torch.Tensor, log: Log) -> Any:
-    y = x * 2
+    log.append((x * 2).tolist())
     log.append(1)
     raise RuntimeError("on purpose")
 

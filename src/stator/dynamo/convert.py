@@ -14,6 +14,7 @@ from torch import fx
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
 from stator.base.errors import CompileError, StatorError, Unsupported, UserPlace
+from stator.graph.printer import print_graph
 
 from .bytecode import decode, instructions_text, reachable
 from .captured import Break, Captured
@@ -138,9 +139,7 @@ class Converter:
         if graph is None:
             return None
         counters.count("graphs")
-        _show(
-            "graph", "10_graph.py", lambda: graph.print_readable(print_output=False), f"of {captured.code.co_qualname}"
-        )
+        _show("graph", "10_graph.py", lambda: print_graph(graph, title=captured.code.co_qualname), f"of {captured.code.co_qualname}")
         place = _first_place(captured)
         try:
             with counters.timed("backend"):

@@ -5,13 +5,11 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Any
 
-import torch
-
 from stator.base import counters
 from stator.base.errors import Unsupported
 
 from . import calls, opcodes, polyfills
-from .calls.torch_functions import grad_mode_effect
+from .bytecode import live_locals
 from .captured import Break, BreakReason, Captured, Return
 from .exits import ExitBuilder
 from .frame import Frame, StopAtBreak
@@ -20,6 +18,7 @@ from .guard import Guard, GuardKind
 from .program import program_of
 from .recipe import Effect, Recipe
 from .source import CellSource, FunctionSource, LocalSource
+from .torch_state import TorchState
 from .tracer import Tracer
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
@@ -66,13 +65,13 @@ class _Attempt:
         self.arguments = arguments
         self.stop_at = stop_at
         self.reason = reason
-        self.entry_grad_mode = torch.is_grad_enabled()
+        self.entry_state = TorchState.now()
 
     def run(self) -> Captured:
         try:
             return self._run()
         finally:
-            torch._C._set_grad_enabled(self.entry_grad_mode)
+            self.entry_state.restore()
 
     def _run(self) -> Captured:
         tracer = Tracer(self.function)
@@ -142,7 +141,8 @@ class _Attempt:
         exits = ExitBuilder(tracer)
         assert self.reason is not None
         stack = tuple(exits.recipe(value) if value is not None else None for value in frame.stack)
-        names = {name: exits.recipe(value) for name, value in frame.locals.items()}
+        kept = _locals_to_keep(frame)
+        names = {name: exits.recipe(value) for name, value in frame.locals.items() if kept is None or name in kept}
         cells: dict[str, Recipe] = {name: exits.recipe(cell) for name, cell in frame.cells.items()}
         effects = self._effects(exits)
         exit_ = Break(frame.pc, stack, names, cells, self.reason)
@@ -151,9 +151,7 @@ class _Attempt:
     def _effects(self, exits: ExitBuilder) -> list[Effect]:
         exits.replay()
         exits.rely_on_distinct_inputs()
-        effects = [*exits.fills, *exits.effects]
-        grad_mode = grad_mode_effect(self.entry_grad_mode)
-        return [*effects, grad_mode] if grad_mode is not None else effects
+        return [*exits.fills, *exits.effects, *self.entry_state.effects_since()]
 
     def _captured(self, tracer: Tracer, exits: ExitBuilder, effects: list[Effect], exit_: Return | Break) -> Captured:
         graph = tracer.recorder.finish(exits.outputs)
@@ -170,6 +168,19 @@ class _Attempt:
             tracer.recorder.op_count,
             [self.reason] if self.reason is not None else [],
         )
+
+
+def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
+    """Names of variables that may still be read behind a break; None: all, for the code may look at its own frame."""
+    program = frame.program
+    if not _LOOKS_AT_FRAMES.isdisjoint(program.code.co_names):
+        return None
+    return live_locals(program.instructions, frame.pc)
+
+
+_LOOKS_AT_FRAMES = frozenset(
+    {"locals", "vars", "eval", "exec", "dir", "breakpoint", "_getframe", "currentframe", "stack"}
+)
 
 
 def _free_cell(name: str, cell: Any) -> CellValue:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .captured import Captured, Return
-from .guard import GuardKind
+from .guard import GlobalState, GuardKind, TensorGuard
 from .recipe import (
     CallRecipe,
     Constant,
@@ -75,7 +75,29 @@ def _exit_lines(captured: Captured) -> list[str]:
 
 def guard_text(source: object, kind: GuardKind, expected: object) -> str:
     """One guard, on one line."""
+    if isinstance(expected, TensorGuard):
+        return f"{source} is {_tensor_text(expected)}"
+    if isinstance(expected, GlobalState):
+        return f"torch: {_state_text(expected)}"
     return f"{source} {kind.value} {_value_text(expected)}"
+
+
+def _tensor_text(guard: TensorGuard) -> str:
+    kind = f"{guard.dtype}{list(guard.shape)}".removeprefix("torch.")
+    gradient = ", requires grad" if guard.requires_grad else ""
+    return f"a {guard.python_type.__name__} {kind} with strides {list(guard.stride)} on {guard.device}{gradient}"
+
+
+def _state_text(state: GlobalState) -> str:
+    return ", ".join(
+        [
+            f"grad mode {'on' if state.grad_enabled else 'off'}",
+            f"inference mode {'on' if state.inference_mode else 'off'}",
+            f"default dtype {state.default_dtype}",
+            f"{state.num_threads} threads",
+            f"autocast on {', '.join(name for name, enabled, _ in state.autocast if enabled) or 'nothing'}",
+        ]
+    )
 
 
 def recipe_text(recipe: Recipe) -> str:

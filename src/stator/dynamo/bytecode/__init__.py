@@ -7,6 +7,7 @@ from .assemble import BytecodeError, assemble
 from .builder import Builder
 from .decode import code_units, decode
 from .instruction import NOWHERE, Handler, Instruction, Position
+from .liveness import live_locals
 from .stack import reachable, stack_depths, stack_effect
 from .text import instructions_text
 from .version import OPERAND_KINDS, VERSION, Version
@@ -25,6 +26,7 @@ __all__ = [
     "code_units",
     "decode",
     "instructions_text",
+    "live_locals",
     "reachable",
     "stack_depths",
     "stack_effect",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .instruction import Instruction
+from .version import OPERAND_KINDS
 
 
 def instructions_text(instructions: Sequence[Instruction]) -> str:
@@ -30,20 +31,24 @@ def instructions_text(instructions: Sequence[Instruction]) -> str:
 def _operand_text(instruction: Instruction, place: dict[int, int]) -> str:
     if instruction.target is not None:
         return f"to {place[id(instruction.target)]}"
-    if instruction.arg is None and instruction.argval is None:
+    if instruction.arg is None and instruction.argval is None and instruction.opname not in OPERAND_KINDS:
         return ""
-    value = (
-        instruction.arg
-        if instruction.argval is None and not instruction.opname.startswith(("LOAD_CONST", "RETURN_CONST"))
-        else instruction.argval
-    )
-    text = value if isinstance(value, str) else _short(value)
-    return f"{text} (flags {instruction.flags})" if instruction.flags else str(text)
+    value = instruction.argval
+    if OPERAND_KINDS.get(instruction.opname) == "const":
+        text = _short(value)
+    elif isinstance(value, tuple):
+        text = ", ".join(map(str, value))
+    else:
+        text = str(instruction.arg if value is None else value)
+    return f"{text} (flags {instruction.flags})" if instruction.flags else text
+
+
+_PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
 def _short(value: object) -> str:
     """A repr that cannot flood a dump or fail: large objects are named by type."""
-    if isinstance(value, (int, float, complex, str, bytes, bool, type(None), tuple, frozenset)):
+    if isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(item, _PLAIN) for item in value)):
         text = repr(value)
         return text if len(text) <= 80 else text[:77] + "..."
     name = getattr(value, "__qualname__", None)

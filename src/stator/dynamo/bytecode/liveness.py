@@ -1,0 +1,58 @@
+"""Which local variables may still be read from a point on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .instruction import Instruction
+from .stack import ENDS, UNCONDITIONAL
+
+_READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"})
+
+
+def live_locals(instructions: Sequence[Instruction], index: int) -> frozenset[str]:
+    """Names of variables that are read on some path before they are assigned, from instruction `index` on.
+
+    A variable that is deleted counts as read, for deleting one that is unbound raises.
+    """
+    place = {id(instruction): number for number, instruction in enumerate(instructions)}
+    live: list[frozenset[str]] = [frozenset()] * len(instructions)
+    changed = True
+    while changed:  # backwards, until nothing is added; a pass more for each level of loops
+        changed = False
+        for number in range(len(instructions) - 1, -1, -1):
+            instruction = instructions[number]
+            after = _after(instruction, number, live, place)
+            before = _before(instruction, after)
+            if instruction.handler is not None:
+                before |= live[place[id(instruction.handler.target)]]
+            if before != live[number]:
+                live[number] = before
+                changed = True
+    return live[index]
+
+
+def _after(
+    instruction: Instruction, number: int, live: Sequence[frozenset[str]], place: dict[int, int]
+) -> frozenset[str]:
+    after: frozenset[str] = frozenset()
+    if instruction.opname not in ENDS and instruction.opname not in UNCONDITIONAL and number + 1 < len(live):
+        after = live[number + 1]
+    if instruction.target is not None:
+        after |= live[place[id(instruction.target)]]
+    return after
+
+
+def _before(instruction: Instruction, after: frozenset[str]) -> frozenset[str]:
+    name, operand = instruction.opname, instruction.argval
+    if name in _READS:
+        return after | {operand}
+    if name == "STORE_FAST":
+        return after - {operand}
+    if name == "LOAD_FAST_LOAD_FAST":
+        return after | set(operand)
+    if name == "STORE_FAST_LOAD_FAST":
+        return (after | {operand[1]}) - {operand[0]} if operand[0] != operand[1] else after - {operand[0]}
+    if name == "STORE_FAST_STORE_FAST":
+        return after - set(operand)
+    return after
