@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+import typing
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -201,6 +202,8 @@ class Tracer:
 
     def known(self, obj: Any, source: Source | None = None) -> Value:
         """A real object that needs no guard: a class, a function, a module, a constant, reached from fixed code."""
+        if type(obj) is tuple:
+            return TupleValue([self.known(item) for item in obj])
         if wrapping.is_constant_object(obj):
             return ConstantValue(obj)
         found = self.wrapped.get(id(obj))
@@ -215,14 +218,14 @@ class Tracer:
 
     def wrap_result(self, obj: Any, what: str) -> Value:
         """A fresh object that real code computed from constants."""
-        if wrapping.is_constant_object(obj):
+        if wrapping.is_constant_object(obj) and type(obj) is not tuple:
             return ConstantValue(obj)
         maker = _RESULTS.get(type(obj))
         if maker is not None:
             return maker(self, obj, what)
         if isinstance(obj, tuple):
             return TupleValue([self.wrap_result(item, what) for item in obj], cls=type(obj))
-        if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
+        if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, *_IDENTITY_TYPES)):
             return self.known(obj)
         raise unsupported("result", f"{what} is a {type(obj).__name__}, which capture cannot hold")
 
@@ -607,6 +610,8 @@ _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, asci
 _IDENTITY_TYPES: tuple[type, ...] = (
     types.GenericAlias,
     types.UnionType,
+    typing._Final,  # type: ignore[attr-defined]
+    typing.TypeVar,
     type(torch.ops.aten),
 )
 

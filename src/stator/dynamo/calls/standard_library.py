@@ -6,10 +6,10 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import importlib.util
 import inspect
 import logging
 import math
+import operator
 import os
 import platform
 import re
@@ -18,11 +18,13 @@ import threading
 import time
 import typing
 import warnings
+import weakref
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..calling import calls, fold
-from ..source import AttrSource, ConstantSource
+from ..guard import GuardKind
+from ..source import AttrSource, CallSource, ConstantSource
 from ..values.base import NotConstant, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import ListValue, SetValue, TupleValue
@@ -44,7 +46,6 @@ fold(
     os.fspath,
     os.getpid,
     sys.getrecursionlimit,
-    importlib.util.find_spec,
     typing.get_origin,
     typing.get_args,
     inspect.isclass,
@@ -90,6 +91,33 @@ def _update_wrapper(tracer: Tracer, wrapper: Value, wrapped: Value, *args: Value
             wrapper.set_attr(tracer, name, wrapped.get_attr(tracer, name))
     wrapper.set_attr(tracer, "__wrapped__", wrapped)
     return wrapper
+
+
+# ---- weakref ----
+
+
+@wraps(weakref.ReferenceType)
+def _wrap_weakref(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    if source is None:
+        raise unsupported("unguardable", "a weak reference that cannot be reached from the frame")
+    tracer.guard(source, GuardKind.TYPE, type(obj))
+    return WeakReferenceValue(obj, source)
+
+
+class WeakReferenceValue(Value):
+    """A weak reference: calling it reads what it refers to."""
+
+    __slots__ = ("reference",)
+
+    def __init__(self, reference: Any, source: Source) -> None:
+        self.source: Source = source
+        self.reference = reference
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type(self.reference)
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tracer.wrap(self.reference(), CallSource(operator.call, (self.source,)))
 
 
 # ---- copy ----
@@ -248,10 +276,39 @@ def _suppress(tracer: Tracer, *classes: Value) -> Value:
 
 @wraps(functools._lru_cache_wrapper)
 def _wrap_cached(tracer: Tracer, obj: Any, source: Source | None) -> Value:
-    """A cached function is followed as the function itself: caching is for pure functions."""
     if source is None:
         source = ConstantSource(obj.__qualname__, obj)
     inner = obj.__wrapped__
     if not isinstance(inner, FunctionType):
         return BuiltinValue(obj, source)
-    return tracer.wrap(inner, AttrSource(source, "__wrapped__"))
+    return CachedFunctionValue(obj, tracer.wrap(inner, AttrSource(source, "__wrapped__")), source)
+
+
+class CachedFunctionValue(Value):
+    """A function under functools.lru_cache. Being cached, it is taken to be pure: on constants it is simply called."""
+
+    __slots__ = ("cached", "function")
+
+    def __init__(self, cached: Any, function: Value, source: Source) -> None:
+        self.source = source
+        self.cached = cached
+        self.function = function
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type(self.cached)
+
+    def real(self) -> Any:
+        return self.cached
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        try:
+            constants = [arg.constant() for arg in args]
+            named = {name: arg.constant() for name, arg in kwargs.items()}
+            hash((tuple(constants), tuple(named.values())))
+        except (NotConstant, TypeError):
+            return self.function.call(tracer, args, kwargs)
+        result = tracer.run_real(self.cached, tuple(constants), named)
+        return ConstantValue(result) if tracer.is_constant_object(result) else self.function.call(tracer, args, kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        return self.function if name == "__wrapped__" else self.function.get_attr(tracer, name)

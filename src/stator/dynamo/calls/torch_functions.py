@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 
 from ..calling import calls, fold, leaves, torch_answer
-from ..recipe import CallRecipe, Constant, Evaluate
+from ..torch_state import TorchState
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import SequenceValue, TupleValue
@@ -122,6 +124,9 @@ fold(
     torch.get_num_threads,
     torch._C._get_privateuse1_backend_name,
     torch.amp.is_autocast_available,
+    torch._C._is_torch_function_mode_enabled,
+    torch._C._len_torch_dispatch_stack,
+    torch._C._len_torch_function_stack,
 )
 
 
@@ -216,20 +221,75 @@ def _is_grad_enabled(tracer: Tracer) -> Value:
     return ConstantValue(torch.is_grad_enabled())
 
 
-@calls(torch._C._set_grad_enabled)
-def _set_grad_enabled(tracer: Tracer, mode: Value) -> Value:
-    """Changes the mode for what is captured from here on; the entry's mode is put back when capture ends."""
-    wanted = tracer.constant_of(mode, "the gradient mode")
-    if wanted is not torch.is_grad_enabled():
-        torch._C._set_grad_enabled(wanted)
-        tracer.recorder.state_call(torch._C._set_grad_enabled, (wanted,))
+def _changes_state(function: Any) -> None:
+    """A setter of a mode: takes effect on what is captured from here on; the entry's modes are put back at the end."""
+
+    def handler(tracer: Tracer, *args: Value) -> Value:
+        real = tuple(tracer.constant_of(arg, f"argument of {function.__name__}") for arg in args)
+        before = TorchState.now()
+        tracer.run_real(function, real)
+        if TorchState.now() != before:
+            tracer.recorder.state_call(function, real)
+        return ConstantValue(None)
+
+    calls(function)(handler)
+
+
+for _setter in (
+    torch._C._set_grad_enabled,
+    torch.set_autocast_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled,
+):
+    _changes_state(_setter)
+
+
+@calls(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
+def _autocast_nesting(tracer: Tracer) -> Value:
+    """The nesting only decides when the cache of casts is dropped; captured code has none."""
+    return ConstantValue(1)
+
+
+@calls(torch.clear_autocast_cache)
+def _clear_autocast_cache(tracer: Tracer) -> Value:
     return ConstantValue(None)
 
 
-def grad_mode_effect(entry_mode: bool) -> Evaluate | None:
-    """What has to be replayed when the captured code leaves the gradient mode changed."""
-    now = torch.is_grad_enabled()
-    return None if now is entry_mode else Evaluate(CallRecipe(Constant(torch._C._set_grad_enabled), [Constant(now)]))
+# ---- custom gradients ----
+
+
+@calls(torch.autograd.Function.apply.__func__)
+def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    """One node that calls the function: whoever traces the graph below autograd sees its forward and its backward."""
+    kind = tracer.real_of(cls, "a subclass of torch.autograd.Function")
+    for name in ("forward", "backward", "setup_context"):
+        tracer.class_value(kind, name)  # relied on
+    return tracer.record_function(_applier(kind), list(args), kwargs)
+
+
+@functools.cache
+def _applier(kind: type[torch.autograd.Function]) -> Any:
+    """A function that graphs can print and call: fx does not know bound class methods."""
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        return kind.apply(*args, **kwargs)
+
+    apply.__name__ = apply.__qualname__ = f"apply_{kind.__name__}"
+    return apply
+
+
+# ---- checkpointing: the values are the same; what is kept for backward is decided later ----
+
+
+@calls(torch.utils.checkpoint.checkpoint)
+def _checkpoint(tracer: Tracer, function: Value, *args: Value, **kwargs: Value) -> Value:
+    named = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS}
+    return tracer.call(function, list(args), named)
+
+
+_CHECKPOINT_OPTIONS = frozenset(
+    {"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}
+)
 
 
 # ---- modules ----

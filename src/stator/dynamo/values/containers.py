@@ -272,6 +272,9 @@ class SetValue(ObjectValue):
         ordered = list(set(self.members)) if self.obj is None else list(self.members)
         return iter([self.members[key] for key in ordered])
 
+    def iterator(self, tracer: Tracer) -> Value:
+        return IteratorValue(self.iterate(tracer))
+
     def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
         return set_methods.get(name) or super().builtin_method(tracer, name)
 

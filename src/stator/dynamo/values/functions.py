@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -312,6 +313,12 @@ class BuiltinValue(Value):
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         real = tracer.run_real(getattr, (self.fn, name))
         return tracer.known(real)
+
+    def get_item(self, tracer: Tracer, key: Value) -> Value:
+        """Type expressions such as `List[Tensor]`."""
+        if not tracer.is_immutable(self.fn):
+            return super().get_item(tracer, key)
+        return tracer.known(operator.getitem(self.fn, tracer.real_of(key, "a type argument")))
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self.fn)

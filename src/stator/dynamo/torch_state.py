@@ -1,0 +1,58 @@
+"""torch's thread-wide modes while a frame is captured: changed for real as the program changes them, put back afterwards,
+and told to the running program when the captured code leaves them changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .recipe import CallRecipe, Constant, Effect, Evaluate
+
+_DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchState:
+    """Modes that captured code may change."""
+
+    grad_enabled: bool
+    autocast_enabled: tuple[bool, ...]
+    autocast_dtype: tuple[torch.dtype, ...]
+    autocast_cache: bool
+
+    @classmethod
+    def now(cls) -> TorchState:
+        return cls(
+            torch.is_grad_enabled(),
+            tuple(torch.is_autocast_enabled(device) for device in _DEVICES),
+            tuple(torch.get_autocast_dtype(device) for device in _DEVICES),
+            torch.is_autocast_cache_enabled(),
+        )
+
+    def calls_from(self, before: TorchState) -> list[tuple[Any, tuple[Any, ...]]]:
+        """(function, arguments) that lead from the state `before` to this one."""
+        calls: list[tuple[Any, tuple[Any, ...]]] = []
+        if self.grad_enabled is not before.grad_enabled:
+            calls.append((torch._C._set_grad_enabled, (self.grad_enabled,)))
+        for at, device in enumerate(_DEVICES):
+            if self.autocast_enabled[at] is not before.autocast_enabled[at]:
+                calls.append((torch.set_autocast_enabled, (device, self.autocast_enabled[at])))
+            if self.autocast_dtype[at] is not before.autocast_dtype[at]:
+                calls.append((torch.set_autocast_dtype, (device, self.autocast_dtype[at])))
+        if self.autocast_cache is not before.autocast_cache:
+            calls.append((torch.set_autocast_cache_enabled, (self.autocast_cache,)))
+        return calls
+
+    def restore(self) -> None:
+        """Make this the state again."""
+        for function, args in self.calls_from(TorchState.now()):
+            function(*args)
+
+    def effects_since(self) -> list[Effect]:
+        """What has to be replayed at run time so that the state, which was this at entry, becomes what it is now."""
+        return [
+            Evaluate(CallRecipe(Constant(function), [Constant(arg) for arg in args]))
+            for function, args in TorchState.now().calls_from(self)
+        ]
