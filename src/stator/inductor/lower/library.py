@@ -17,6 +17,7 @@ from stator.shapes.expr import Symbol, loop_ranges, simplify
 
 from .builder import Builder, linear
 from .fallback import library_results
+from .onednn import linear_product
 from .pointwise import elementwise
 from .registry import lowerings, lowers, view_targets
 from .tensor import Index, Stored, Tensor, Viewed
@@ -63,7 +64,9 @@ def _product(builder: Builder, target: Any, args: Sequence[Any], **kwargs: Any) 
 
 @lowers(aten.mm.default)
 def _mm(builder: Builder, a: Tensor, b: Tensor) -> Any:
-    return _product(builder, aten.mm.out, [matrix(builder, a), matrix(builder, b)])
+    second = matrix(builder, b)
+    found = linear_product(builder, a, second, b.shape[1], None)
+    return _product(builder, aten.mm.out, [matrix(builder, a), second]) if found is None else found
 
 
 @lowers(aten.bmm.default)
@@ -73,6 +76,10 @@ def _bmm(builder: Builder, a: Tensor, b: Tensor) -> Any:
 
 @lowers(aten.addmm.default)
 def _addmm(builder: Builder, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    if beta == 1 and alpha == 1:
+        found = linear_product(builder, a, matrix(builder, b), b.shape[1], bias)
+        if found is not None:
+            return found
     if beta == 1 and alpha == 1 and only_feeds_loops(builder.node):
         # the loops that read the product add the bias, which saves writing it into the result beforehand
         return elementwise(builder, lambda ops, x, y: ops.add(x, y), [_mm(builder, a, b), bias])

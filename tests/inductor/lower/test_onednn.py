@@ -1,0 +1,62 @@
+"""Matrix products of some size go to oneDNN's linear kernel, whatever the strides, and equal eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from stator.aot import compile_inference
+from stator.base.config import Options
+from stator.inductor.buffers import Extern, Lowered
+from stator.inductor.lower import can_lower, lower
+from stator.pipeline import compile_graph
+
+Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+ROWS, INNER, COLUMNS = 128, 96, 128
+
+CASES: dict[str, Function] = {
+    "linear": lambda x, w, b: torch.nn.functional.linear(x, w.t(), b),
+    "product": lambda x, w, b: x @ w,
+    "row-major weight": lambda x, w, b: torch.addmm(b, x, w),
+    "strided rows": lambda x, w, b: torch.addmm(b, torch.cat([x, x], 1)[:, 1 : INNER + 1], w),
+    "transposed activation": lambda x, w, b: torch.addmm(b, x.t().contiguous().t(), w),
+    "expanded bias": lambda x, w, b: torch.addmm(b[:1].expand(COLUMNS), x, w),
+    "matrix instead of a bias": lambda x, w, b: torch.addmm(b.expand(ROWS, COLUMNS) + 0, x, w),
+    "scaled": lambda x, w, b: torch.addmm(b, x, w, beta=0.5, alpha=2.0),
+}
+
+
+def lowered_graphs(function: Function, inputs: Sequence[torch.Tensor], seen: list[Lowered]) -> Callable[..., Any]:
+    def compile_functional(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor]) -> Callable[..., Any]:
+        seen.append(lower(graph))
+        return compile_graph(graph, given, options=Options(verify=True))
+
+    module = torch.fx.symbolic_trace(lambda x, w, b: (function(x, w, b),))
+    return compile_inference(module, inputs, compile_functional, keep=can_lower)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_products_equal_eager(case: str) -> None:
+    torch.manual_seed(0)
+    inputs = [torch.randn(ROWS, INNER), torch.randn(INNER, COLUMNS), torch.randn(COLUMNS)]
+    with torch.no_grad():
+        (actual,) = lowered_graphs(CASES[case], inputs, [])(*inputs)
+        expected = CASES[case](*inputs)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)
+    assert actual.stride() == expected.stride()
+
+
+@pytest.mark.parametrize(("rows", "by_onednn"), [(128, True), (2, False)])
+def test_only_products_of_some_size_go_to_onednn(rows: int, by_onednn: bool) -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    inputs = [torch.randn(rows, INNER), torch.randn(INNER, COLUMNS), torch.randn(COLUMNS)]
+    seen: list[Lowered] = []
+    with torch.no_grad():
+        lowered_graphs(CASES["row-major weight"], inputs, seen)
+    targets = {node.target for node in seen[0].nodes if isinstance(node, Extern)}
+    assert (torch.ops.mkldnn._linear_pointwise.default in targets) == by_onednn
