@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 
+_PAIRS_AT_MOST = 16
+
+
 class ExitBuilder:
     """Collects the graph's outputs and the effects while recipes are made."""
 
@@ -135,15 +138,25 @@ class ExitBuilder:
     def _rely_on_distinct(self, changed: Value) -> None:
         """A changed object must not turn out to be another one that was read under a different name."""
         kind = changed.python_type(self.tracer)
-        for other in self.tracer.wrapped.values():
-            if (
-                other is not changed
-                and other.source is not None
-                and isinstance(other, (ObjectValue, TensorValue))
-                and other.python_type(self.tracer) is kind
-                and not getattr(other, "is_static", False)
-            ):
+        others = [
+            other
+            for other in self.tracer.wrapped.values()
+            if other is not changed
+            and other.source is not None
+            and isinstance(other, (ObjectValue, TensorValue))
+            and other.python_type(self.tracer) is kind
+            and not getattr(other, "is_static", False)
+        ]
+        self._guard_distinct(changed, others)
+
+    def _guard_distinct(self, changed: Value, others: list[Any]) -> None:
+        """Pairwise, or through the identity of each when there are so many that pairs would add up."""
+        if len(others) <= _PAIRS_AT_MOST:
+            for other in others:
                 self.tracer.guard(changed.source, GuardKind.DISTINCT, other.source)  # type: ignore[arg-type]
+        else:
+            for value in (changed, *others):
+                self.tracer.guard_identity_once(value)
 
     def rely_on_distinct_inputs(self) -> None:
         """Inputs that the graph writes to must not be the same tensor as another input."""
@@ -151,9 +164,12 @@ class ExitBuilder:
         for value in recorder.input_values:
             if id(value) not in recorder.written:
                 continue
-            for other in recorder.input_values:
-                if other is not value and not (other.is_static and value.is_static):
-                    self.tracer.guard(value.source, GuardKind.DISTINCT, other.source)  # type: ignore[arg-type]
+            others = [
+                other
+                for other in recorder.input_values
+                if other is not value and not (other.is_static and value.is_static)
+            ]
+            self._guard_distinct(value, others)
 
 
 _REPLAY: dict[str, Callable[[ExitBuilder, Any, str], None]] = {

@@ -94,6 +94,7 @@ class Frame:
         handlers, instructions = self.program.handlers, self.program.instructions
         tracer = self.tracer
         tracer.frames.append(self)
+        handled = len(tracer.handled)
         try:
             while True:
                 pc = self.now = self.pc
@@ -116,6 +117,7 @@ class Frame:
             raise self.located(error) from error.__cause__
         finally:
             tracer.frames.pop()
+            del tracer.handled[handled:]
 
     def run_generator(self) -> Value | None:
         """Run to the next yield and give the yielded value, or None when the frame returned."""

@@ -140,6 +140,12 @@ class Tracer:
             key, (type, types.FunctionType, types.BuiltinFunctionType)
         )
 
+    def guard_identity_once(self, value: Value) -> None:
+        """Rely on the value being the very object that it is now."""
+        if value.source is not None and (id(value), "is") not in self._guarded:
+            self._guarded.add((id(value), "is"))
+            self.guard(value.source, GuardKind.IS, value.real())
+
     def guard_length_once(self, owner: ObjectValue, source: Source, length: int) -> None:
         if (id(owner), "len") not in self._guarded:
             self._guarded.add((id(owner), "len"))
@@ -171,7 +177,7 @@ class Tracer:
             self._reached_again(known, obj, source)
             return known
         value = wrapping.wrapper_of(type(obj))(self, obj, source)
-        if not isinstance(value, (ConstantValue, BoundMethodValue)):
+        if not isinstance(value, _WITHOUT_IDENTITY):
             self.wrapped[id(obj)] = value
             self._keep.append(obj)
         return value
@@ -191,9 +197,8 @@ class Tracer:
     def wrap_member(self, obj: Any, source: Source, store: str) -> Value:
         """A parameter, buffer or submodule; the first two are fixed by identity."""
         value = self.wrap(obj, source)
-        if isinstance(value, TensorValue) and store in _STATIC_STORES:
-            if not value.is_static or value.source is source:
-                self.guard(source, GuardKind.IS, obj)
+        if isinstance(value, TensorValue) and store in _STATIC_STORES and not value.is_static:
+            self.guard_identity_once(value)
             value.is_static = True
         return value
 
@@ -606,6 +611,8 @@ _BINDERS: dict[type, Callable[[Tracer, Value, type, str, Any], Value]] = {
     functools._lru_cache_wrapper: _bind_cached_function,
     type: _bind_builtin,
 }
+# values of objects for which it does not matter whether two paths lead to one object
+_WITHOUT_IDENTITY = (ConstantValue, BoundMethodValue, TupleValue, SliceValue, RangeValue)
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, ascii)
 _IDENTITY_TYPES: tuple[type, ...] = (
     types.GenericAlias,

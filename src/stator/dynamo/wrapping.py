@@ -118,9 +118,7 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
     if source is None:
         raise unsupported("unguardable", "a tensor that cannot be reached from the frame")
     tracer.guard_tensor(source, obj)
-    return tracer.recorder.wrap_input(
-        TensorValue(tracer.recorder.mode.from_real(obj), None, source, obj, type(obj), isinstance(obj, nn.Parameter))
-    )
+    return tracer.recorder.wrap_input(TensorValue(tracer.recorder.mode.from_real(obj), None, source, obj, type(obj)))
 
 
 # ---- functions and classes ----

@@ -70,7 +70,9 @@ def _callable(tracer: Tracer, value: Value) -> Value:
 @calls(id)
 def _id(tracer: Tracer, value: Value) -> Value:
     try:
-        return ConstantValue(id(value.real()))
+        real = value.real()
+        tracer.guard_identity_once(value)
+        return ConstantValue(id(real))
     except NotConstant:
         raise unsupported("call-builtin", f"id() of {value.describe(tracer)}") from None
 

@@ -74,7 +74,9 @@ class DictValue(ObjectValue):
             item_source = ItemSource(self.source, key)  # type: ignore[arg-type]
             self.entries[key] = touched.get(key) or Lazy(real, item_source)
             if not plain and not tracer.is_constant_object(key):
-                self.key_values[key] = Lazy(key, DictKeySource(self.source, index))  # type: ignore[arg-type]
+                key_source = DictKeySource(self.source, index)  # type: ignore[arg-type]
+                tracer.guard(key_source, GuardKind.IS, key)
+                self.key_values[key] = Lazy(key, key_source)
 
     def put(self, tracer: Tracer, key: Value, value: Value) -> None:
         """Store without logging a mutation."""

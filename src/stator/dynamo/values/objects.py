@@ -72,7 +72,10 @@ class ObjectValue(Value):
         hasher = lookup_in_class(self.cls, "__hash__")
         if isinstance(hasher, FunctionType):
             raise unsupported("unhashable-key", f"{self.describe(tracer)}, whose class defines __hash__, as a key")
-        return self.obj if self.obj is not None else IdentityKey(self)
+        if self.obj is None:
+            return IdentityKey(self)
+        tracer.guard_identity_once(self)
+        return self.obj
 
     # -- instance dictionary --
     def instance_dict(self) -> dict[str, Any] | None:

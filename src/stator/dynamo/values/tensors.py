@@ -66,6 +66,9 @@ REFUSED = frozenset(
         "requires_grad_",
         "is_set_to",
         "as_subclass",
+        "storage_offset",
+        "is_shared",
+        "is_pinned",
         "__array__",
         "__repr__",
         "__reduce_ex__",
@@ -101,7 +104,15 @@ class TensorValue(Value):
         return self.cls
 
     def key(self, tracer: Tracer) -> Any:
-        return self.obj if self.obj is not None else self
+        if self.obj is None:
+            return self
+        tracer.guard_identity_once(self)
+        return self.obj
+
+    def real(self) -> Any:
+        if self.obj is None:
+            return super().real()
+        return self.obj
 
     def describe(self, tracer: Tracer) -> str:
         return f"a tensor of shape {tuple(self.fake.shape)}" + (f" ({self.source})" if self.source else "")
