@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import stator
+
+sys.path.insert(0, str(Path(__file__).parent))
+from comparing import outcome
 
 Log = list[Any]
 PROGRAMS: list[Callable[..., Any]] = []
@@ -313,24 +318,6 @@ def suppressing(x: torch.Tensor, log: Log) -> Any:
         fail(log)
         log.append("never")
     return x + 1
-
-
-def plain(value: Any) -> Any:
-    """The value with tensors written out, so that == compares everything exactly."""
-    if isinstance(value, torch.Tensor):
-        return ("tensor", value.dtype, value.requires_grad, value.tolist())
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    return type(value)(map(plain, value)) if isinstance(value, list | tuple) else value
-
-
-def outcome(function: Callable[..., Any], x: torch.Tensor) -> Any:
-    log: Log = []
-    try:
-        result = function(x, log)
-    except Exception as error:
-        result = (type(error), str(error))
-    return plain((result, log))
 
 
 @pytest.mark.parametrize("scale", [1.0, -1.0], ids=["positive", "negative"])

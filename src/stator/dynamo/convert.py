@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from .interpreter import capture
 from .resume import ResumePoint, resume_code
 from .status import compiling, disabled
 from .text import captured_text
+
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -74,6 +77,13 @@ class Converter:
         Raises StatorError for what cannot be compiled (under fullgraph also for every graph break).
         """
         code = function.__code__
+        if code.co_flags & _SUSPENDABLE:
+            raise CompileError(
+                "dynamo",
+                f"{code.co_qualname} is a generator or coroutine function",
+                place=UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname),
+                hint="compile the functions that it calls",
+            )
         with self._lock, compiling(), dumps.compilation(code.co_qualname):
             _show(
                 "bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {code.co_qualname}"

@@ -1,0 +1,34 @@
+"""Runs a program of a tensor and a log, and writes down everything it did, to be compared with ==."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def plain(value: Any) -> Any:
+    """The value with tensors written out, so that == compares everything exactly."""
+    if isinstance(value, torch.Tensor):
+        return ("tensor", value.dtype, value.requires_grad, value.tolist())
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return type(value)(map(plain, value)) if isinstance(value, list | tuple) else value
+
+
+def outcome(function: Callable[..., Any], x: torch.Tensor) -> Any:
+    """Result or exception, log, output, what became of the input, and the grad mode it left."""
+    log: list[Any] = []
+    x = x.clone()
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        try:
+            result = function(x, log)
+        except Exception as error:
+            result = (type(error), str(error))
+    mode = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    return plain((result, log, x)), output.getvalue(), mode
