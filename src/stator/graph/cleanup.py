@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 
 from stator.prims.record import TensorMeta
 
-from .memory import memory_root
+from .memory import output_memory
 from .schema import op_info
 
 aten = torch.ops.aten
@@ -43,8 +43,7 @@ COPIES = frozenset((aten.clone.default, aten._to_copy.default))
 def clean_up(graph: fx.Graph) -> None:
     """Remove dead code, operators without effect and repeated pure operators."""
     remove_dead(graph)
-    output = next(iter(reversed(graph.nodes)))
-    protected = {memory_root(node) for node in output.all_input_nodes}
+    protected = output_memory(graph)
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or node in protected:

@@ -23,6 +23,15 @@ def memory_root(node: fx.Node) -> fx.Node:
     return node
 
 
+def output_memory(graph: fx.Graph) -> set[fx.Node]:
+    """The values whose memory a graph returns, as they are or seen through views.
+
+    A rewrite must not put an input, a constant or another output in the place of one of these.
+    """
+    output = next(iter(reversed(graph.nodes)))
+    return {memory_root(node) for node in output.all_input_nodes}
+
+
 def _is_view(node: fx.Node) -> bool:
     target = node.target
     return isinstance(target, OpOverload) and (op_info(target).is_view or target in MAY_ALIAS)

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.graph.memory import output_memory
 from stator.prims.record import records
 
 
 def merge_common_subexpressions(gm: fx.GraphModule) -> fx.GraphModule:
     """Replace each repeated call by the first. Randomness, and what the graph returns, stays as it is."""
     seen: dict[Hashable, fx.Node] = {}
+    returned = output_memory(gm.graph)
     for node in list(gm.graph.nodes):
-        if node.op != "call_function" or is_random(node.target):
+        if node.op != "call_function" or node in returned or is_random(node.target):
             continue
         key = _key(node)
         if key is None:

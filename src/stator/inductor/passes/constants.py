@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.graph.memory import output_memory
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
 
@@ -21,9 +22,10 @@ MIN_OPERATORS = 4
 def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
     """Replace maximal subgraphs without inputs by constants of the module, where that saves work at each call."""
     weight = _constant_nodes(gm.graph)
+    returned = output_memory(gm.graph)
     values: dict[fx.Node, Any] = {}
     for node in list(gm.graph.nodes):
-        if weight.get(node, 0) < MIN_OPERATORS or not _is_frontier(node, weight):
+        if node in returned or weight.get(node, 0) < MIN_OPERATORS or not _is_frontier(node, weight):
             continue
         value = _evaluate(node, values)
         name = f"_folded_{node.name}"
