@@ -589,6 +589,8 @@ template <class P> INLINE auto load_strided(const P *p, int64_t stride, int n) {
 }
 #ifdef SIMD_AVX512
 INLINE vf32 load_strided(const float *p, int64_t stride, int n) {
+    if (stride == 2 && n == LANES)
+        return __builtin_shuffle(load(p), load(p + LANES, LANES - 1), 2 * vi32{IOTA});
     if (stride > 0x7ffffff || stride < -0x7ffffff) return load_strided<float>(p, stride, n);
     return __builtin_ia32_gathersiv16sf(vf32{}, p, arange_i32(0, (int32_t)stride), bitmask(n), 4);
 }
@@ -597,6 +599,37 @@ template <class P, class V> INLINE void store_strided(P *p, int64_t stride, V v,
 #pragma GCC unroll 16
     for (int i = 0; i < n; ++i) store_one(p + i * stride, lane(v, i));
 }
+// ---- tiles ---------------------------------------------------------------------------------------------------------------------
+// Exchanges rows and columns of LANES vectors: blocks of 1, 2, 4, ... lanes trade places.
+template <class V, int STEP> INLINE void transpose_blocks(V *r) {
+    const vi32 at = {IOTA};
+    const vi32 first = (at & STEP) != 0 ? LANES + at - STEP : at, second = (at & STEP) != 0 ? LANES + at : at + STEP;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i)
+        if (!(i & STEP)) {
+            V a = r[i], b = r[i + STEP];
+            r[i] = __builtin_shuffle(a, b, first);
+            r[i + STEP] = __builtin_shuffle(a, b, second);
+        }
+}
+// tile[j] = lanes p[j + stride * lane]: n lanes, contiguous along j for m elements
+template <class V, class P> static __attribute__((noinline)) void load_tile(V *tile, const P *p, int64_t stride, int n, int m) {
+    V r[LANES];
+    if (m == LANES && n == LANES) {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; ++i) r[i] = load(p + i * stride);
+    } else {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; ++i) r[i] = i < n ? load(p + i * stride, m) : V{};
+    }
+    transpose_blocks<V, 1>(r);
+    transpose_blocks<V, 2>(r);
+    if (LANES >= 8) transpose_blocks<V, 4 % LANES>(r);
+    if (LANES >= 16) transpose_blocks<V, 8 % LANES>(r);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i) tile[i] = r[i];
+}
+
 template <class P, class S> INLINE void add_atomic(P *p, S v) {
 #pragma omp atomic
     *p += v;

@@ -18,7 +18,7 @@ from .kernel import Kernel, Store, Value
 from .phases import Phase, Plan, plan_phases
 from .types import KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
-from .vectorize import LoopOrder
+from .vectorize import LoopOrder, tiled_load
 
 # Elements of simple work below which one thread does it all; a parallel region costs some microseconds
 _SERIAL_WORK = 16384
@@ -107,6 +107,9 @@ class Emitter:
     def _loop(self, loop: int, body, shared: bool = False) -> None:  # type: ignore[no-untyped-def]
         name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
         pragma = "#pragma omp for schedule(static) nowait"
+        if loop == self.order.tile:
+            self._tile_loop(loop, body, shared)
+            return
         if loop != self.order.vector:
             if shared:
                 self.line(pragma)
@@ -133,6 +136,31 @@ class Emitter:
         with self.block(f"for (int64_t {name} = 0; {name} < {size}; {name} += LANES)"):
             self.line(f"const int n = {size} - {name} < LANES ? {size} - {name} : LANES;")
             self._with_lanes("n", body)
+
+    def _tile_loop(self, loop: int, body, shared: bool) -> None:  # type: ignore[no-untyped-def]
+        """Blocks of LANES iterations; loads that are contiguous along this loop are transposed a block at a time."""
+        symbol, size = self.kernel.loops[loop], self.kernel.sizes[loop]
+        name = symbol.name
+        if shared:
+            self.line("#pragma omp for schedule(static) nowait")
+        with self.block(f"for (int64_t {name}b = 0; {name}b < {size}; {name}b += LANES)"):
+            whole = size % 16 == 0
+            if not whole:
+                self.line(f"const int m = {size} - {name}b < LANES ? {size} - {name}b : LANES;")
+            rows = "LANES" if whole else "m"
+            for position in self.plan.outside:
+                value = self.kernel.values[position]
+                if self._is_tiled(value):
+                    start = value.args[1].substitute({symbol: Symbol(f"{name}b")})
+                    step = start.coefficient(self.lane_symbol)
+                    self.line(f"{VECTOR[KIND[value.dtype]]} tile{position}[LANES];")
+                    self.line(f"load_tile(tile{position}, {self._at(value.args[0], start)}, {step}, {self.lanes}, {rows});")
+            with self.block(f"for (int64_t {name} = {name}b; {name} < {name}b + {rows}; ++{name})"):
+                body()
+
+    def _is_tiled(self, value: Value) -> bool:
+        tile, vector = self.order.tile, self.order.vector
+        return tile is not None and vector is not None and tiled_load(self.kernel, value, vector, tile)
 
     def _with_lanes(self, lanes: str, body) -> None:  # type: ignore[no-untyped-def]
         self.lanes = lanes
@@ -218,6 +246,11 @@ class Emitter:
         value = self.kernel.values[position]
         vector = self._is_vector(position)
         kind = KIND[value.dtype]
+        if self._is_tiled(value):
+            assert self.order.tile is not None
+            name = self.kernel.loops[self.order.tile].name
+            self.line(f"const {VECTOR[kind]} t{position} = tile{position}[{name} - {name}b];")
+            return
         text = print_value(self, value, vector)
         if value.name == "indirect":
             name = f"indirect{position}"

@@ -5,23 +5,30 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.shapes.expr import Expr
 
-from .kernel import Kernel
+from .kernel import Kernel, Value
 
 # Cost of one element relative to a vectorised unit-stride access of a whole vector, which is 1
-_VECTOR_UNIT, _VECTOR_STRIDED, _VECTOR_GATHER, _SCALAR = 1.0 / 16, 10.0 / 16, 14.0 / 16, 1.0
+_VECTOR_UNIT, _VECTOR_TILED, _VECTOR_NEAR, _VECTOR_STRIDED, _VECTOR_GATHER = 1 / 16, 5 / 16, 7 / 16, 12 / 16, 14 / 16
+_SCALAR = 1.0
+_NEAR = 8  # elements between lanes that still share cache lines
+_MIN_TILE = 4
 _LANES = 16  # what the estimates assume; the text itself works for any
 
 
 @dataclass(frozen=True, slots=True)
 class LoopOrder:
-    """Loops by number, outermost first. `vector`: the loop that lanes run along (the last of its section), or None."""
+    """Loops by number, outermost first. `vector`: the loop that lanes run along, or None. `tile`: a loop inside of it along
+    which some loads are contiguous: these are read in square tiles and transposed."""
 
     outer: tuple[int, ...]
     inner: tuple[int, ...]
     vector: int | None
+    tile: int | None = None
 
 
 def choose_order(kernel: Kernel, enabled: bool = True) -> LoopOrder:
@@ -42,11 +49,49 @@ def choose_order(kernel: Kernel, enabled: bool = True) -> LoopOrder:
     chosen = candidates[number]
     if chosen in inner:
         return LoopOrder(outer, _last(inner, chosen), chosen)
-    return LoopOrder(_last(outer, chosen), inner, chosen)
+    if inner:
+        return LoopOrder(_last(outer, chosen), inner, chosen)
+    tile = _tile_loop(kernel, chosen)
+    if tile is not None:
+        return LoopOrder((*(loop for loop in outer if loop not in (chosen, tile)), chosen, tile), inner, chosen, tile)
+    return LoopOrder(_heavy_outside(kernel, outer, chosen), inner, chosen)
 
 
 def _last(loops: tuple[int, ...], chosen: int) -> tuple[int, ...]:
     return (*(loop for loop in loops if loop != chosen), chosen)
+
+
+def tiled_load(kernel: Kernel, value: Value, vector: int, tile: int) -> bool:
+    """Can this load be read in tiles, contiguous along `tile`, with lanes that lie further apart?"""
+    if value.name != "load" or value.args[2] is not None or value.dtype not in (torch.float32, torch.int32):
+        return False
+    index = value.args[1]
+    if not index.symbols.isdisjoint(kernel.indirect):
+        return False
+    return index.coefficient(kernel.loops[tile]) == 1 and (index.coefficient(kernel.loops[vector]) or 0) > 1
+
+
+def _tile_loop(kernel: Kernel, vector: int) -> int | None:
+    votes = {
+        loop: sum(tiled_load(kernel, value, vector, loop) for value in kernel.values)
+        for loop in range(kernel.outer)
+        if loop != vector and kernel.sizes[loop] >= _MIN_TILE and kernel.sizes[vector] >= _MIN_TILE
+    }
+    best = max(votes, key=lambda loop: votes[loop], default=None)
+    return best if best is not None and votes[best] else None
+
+
+def _heavy_outside(kernel: Kernel, outer: tuple[int, ...], chosen: int) -> tuple[int, ...]:
+    """The vector loop last, or before those loops that dear operations do not vary with."""
+    dear = 0
+    for value in kernel.values:
+        if value.name in HEAVY or value.name == "indirect":
+            dear |= value.loops
+    rest = [loop for loop in outer if loop != chosen]
+    if not dear & (1 << chosen):
+        return (*rest, chosen)
+    varying = [loop for loop in rest if dear & (1 << loop)]
+    return (*varying, chosen, *(loop for loop in rest if not dear & (1 << loop)))
 
 
 def _accesses(kernel: Kernel) -> list[tuple[Expr, int, float]]:
@@ -73,14 +118,28 @@ def _cost(kernel: Kernel, accesses: list[tuple[Expr, int, float]], chosen: int |
         ):
             total += weight * _VECTOR_GATHER * waste * _count(kernel, loops)
         else:
-            step = index.coefficient(kernel.loops[chosen])
-            each = _VECTOR_UNIT if step == 1 else _VECTOR_GATHER if step is None else _VECTOR_STRIDED
+            each = _access_cost(kernel, index, chosen)
             total += weight * each * waste * _count(kernel, loops)
     for value in kernel.values:
         if value.name not in ("load", "constant", "index_value"):
             each = (20.0 if value.name in HEAVY else 1.0) * _count(kernel, value.loops)
             total += each * (_VECTOR_UNIT * waste if chosen is not None and value.loops & (1 << chosen) else 1.0) * 0.5
     return total
+
+
+def _access_cost(kernel: Kernel, index: Expr, chosen: int) -> float:
+    step = index.coefficient(kernel.loops[chosen])
+    if step is None:
+        return _VECTOR_GATHER
+    if step == 1:
+        return _VECTOR_UNIT
+    if not kernel.inner_bits and any(
+        index.coefficient(kernel.loops[loop]) == 1 and kernel.sizes[loop] >= _MIN_TILE
+        for loop in range(kernel.outer)
+        if loop != chosen
+    ):
+        return _VECTOR_TILED
+    return _VECTOR_NEAR if abs(step) <= _NEAR else _VECTOR_STRIDED
 
 
 def _count(kernel: Kernel, loops: int) -> int:
