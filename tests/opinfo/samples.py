@@ -42,10 +42,13 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def samples(op: Any, count: int, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[tuple[Any, Any, Any]]:
-    """(input, args, kwargs) of the first `count` samples of each dtype the operator supports."""
+    """(input, args, kwargs) of the first `count` samples of each dtype the operator supports.
+
+    Not by `op.sample_inputs`, which walks the call stack for each.
+    """
     for dtype in dtypes:
         if dtype in op.supported_dtypes("cpu"):
-            for index, sample in enumerate(op.sample_inputs("cpu", dtype)):
+            for index, sample in enumerate(op.sample_inputs_func(op, "cpu", dtype, False)):
                 if index == count:
                     break
                 yield sample.input, sample.args, sample.kwargs

@@ -9,6 +9,8 @@ import torch
 from recorder import DecompositionCheck
 from samples import IDENTIFIERS, LAYOUTS, OPERATORS, laid_out, samples
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # of deprecated operators and beta features
+
 
 def check(op: Any, count: int, layouts: tuple[str, ...]) -> None:
     """Values agree within recorder.TOLERANCES, whatever layout the sample has. Eager may refuse other layouts."""

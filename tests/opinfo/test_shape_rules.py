@@ -9,6 +9,8 @@ import torch
 from recorder import ShapeRuleCheck
 from samples import IDENTIFIERS, LAYOUTS, OPERATORS, laid_out, samples
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # of deprecated operators and beta features
+
 
 def check(op: Any, count: int, layouts: tuple[str, ...], composite: bool) -> None:
     """Run samples as they are, where they must work, and in other layouts, where eager may refuse them.
