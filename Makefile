@@ -41,6 +41,9 @@ $(VENV)/.dev: $(VENV)/.install
 	$(PIP) pytest pytest-timeout hypothesis expecttest scipy ruff mypy triton
 	touch $@
 
+docs: $(VENV)/.install  ## the tour of docs/, made from a real dump
+	$(BIN)/python docs/make_tour.py
+
 clean:
 	rm -rf $(VENV) build src/*.egg-info
 	find . -name '*.so' -path './src/*' -delete
