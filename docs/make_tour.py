@@ -1,4 +1,4 @@
-"""Writes the tour at the end of docs/architecture.md: one small model through every dumped stage. Run by `make docs`."""
+"""Writes the tour at the end of docs/architecture.md: one small model through every dumped stage (`make docs`)."""
 
 from __future__ import annotations
 
