@@ -297,3 +297,37 @@ def test_importing_stator_loads_nothing_heavy() -> None:
         run, capture_output=True, text=True, env={"PYTHONPATH": str(SOURCE)}, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+WITHOUT_COMPILER = """
+import os, sys, warnings
+os.environ.pop("CXX", None)
+os.environ["PATH"] = ""
+import torch, stator
+with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+    warnings.simplefilter("always")
+    for k in range(2):
+        assert stator.compile(lambda x: x.sin() + k)(torch.zeros(2)).tolist() == [k, k]
+    assert stator.compile(torch.nn.Sequential(torch.nn.Linear(2, 2)))(torch.ones(1, 2)).shape == (1, 2)
+assert len(caught) == 1 and "C++ compiler" in str(caught[0].message), [str(w.message) for w in caught]
+"""
+
+
+def test_without_a_compiler_programs_run_and_are_told_once(tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": str(SOURCE), "STATOR_CACHE_DIR": str(tmp_path)}
+    run = [sys.executable, "-c", WITHOUT_COMPILER]
+    done = subprocess.run(run, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_stage_can_be_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    stator.compile(breaking, backend="eager")(torch.ones(2))
+    stator.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(1, 2))
+    folders = sorted(folder.name.split("_", 1)[1] for folder in tmp_path.iterdir())
+    assert folders == ["Linear", "breaking", "breaking"]
+    for folder in tmp_path.iterdir():
+        texts = {file.name: file.read_text() for file in folder.iterdir()}
+        assert set(texts) == {"00_bytecode.txt", "05_captured.txt", "10_graph.py", "60_bytecode.txt"}
+        compile(texts["10_graph.py"], "10_graph.py", "exec")
+        assert "guards:" in texts["05_captured.txt"] and "RETURN_VALUE" in texts["60_bytecode.txt"]

@@ -10,11 +10,12 @@ from functools import partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+import torch
 from torch import fx
 
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
-from stator.base.errors import CompileError, StatorError, Unsupported, UserPlace
+from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UserPlace
 from stator.graph.printer import print_graph
 
 from .bytecode import decode, instructions_text, reachable
@@ -84,21 +85,20 @@ class Converter:
                 place=UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname),
                 hint="compile the functions that it calls",
             )
-        with self._lock, compiling(), dumps.compilation(code.co_qualname):
-            _show(
-                "bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {code.co_qualname}"
-            )
+        name = _frame_name(code, bound)
+        with self._lock, compiling(), dumps.compilation(name):
+            _show("bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {name}")
             with counters.timed("capture"):
-                captured = capture(function, dict(bound))
+                captured = capture(function, dict(bound), fullgraph=self.settings.fullgraph)
             counters.count("frames")
-            _show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {code.co_qualname}")
+            _show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {name}")
             self._look_at_breaks(captured)
             if not self._worth_compiling(captured):
                 return CompiledFrame(captured.guards, None)
-            compiled = self._compile_graph(captured)
+            compiled = self._compile_graph(captured, name)
             with counters.timed("emit"):
                 emitted = self._emit(captured, compiled)
-            _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(emitted)), f"new {code.co_qualname}")
+            _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(emitted)), f"new {name}")
             return CompiledFrame(captured.guards, emitted)
 
     # ---- breaks ----
@@ -142,18 +142,23 @@ class Converter:
 
     # ---- stages ----
 
-    def _compile_graph(self, captured: Captured) -> Callable[..., Any] | None:
+    def _compile_graph(self, captured: Captured, name: str) -> Callable[..., Any] | None:
         graph = captured.graph
         if self.settings.on_captured is not None:
             self.settings.on_captured(captured)
         if graph is None:
             return None
         counters.count("graphs")
-        _show("graph", "10_graph.py", lambda: print_graph(graph, title=captured.code.co_qualname), f"of {captured.code.co_qualname}")
+        _show("graph", "10_graph.py", lambda: print_graph(graph, title=name), f"of {name}")
         place = _first_place(captured)
         try:
             with counters.timed("backend"):
                 compiled = self.settings.backend(graph, [entry.example for entry in captured.inputs])
+        except MissingToolchain as error:
+            if self.settings.fullgraph:
+                raise
+            logs.warn_once("toolchain", f"stator: captured graphs run eagerly, operation by operation: {error}")
+            return graph.forward
         except StatorError:
             raise
         except Exception as error:
@@ -177,6 +182,13 @@ class Converter:
             make_resume=lambda point: self._make_resume(point, namespace),
             dispatch=self.dispatch,
         )
+
+
+def _frame_name(code: CodeType, bound: Mapping[str, Any]) -> str:
+    """For folders and headings: the function's name; for a module's call, the name of its class."""
+    if code is torch.nn.Module._wrapped_call_impl.__code__ or code is torch.nn.Module._call_impl.__code__:
+        return type(bound["self"]).__name__
+    return code.co_qualname
 
 
 def _in_loop(code: CodeType, index: int) -> bool:
