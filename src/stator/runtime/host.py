@@ -123,6 +123,12 @@ def _out_variant(overload: Any) -> Callable[..., Any]:
     raise VerificationError(f"{overload} has no variant that takes out=")
 
 
+def check_size(out: torch.Tensor, name: str, size: Size) -> None:
+    """Raise VerificationError when an operator resized the tensor that it was to write into."""
+    if tuple(out.shape) != size:
+        raise VerificationError(f"{name} was promised as {list(size)}, but the call made it {list(out.shape)}")
+
+
 def conform(
     result: Any,
     name: str,

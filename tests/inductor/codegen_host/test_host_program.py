@@ -212,6 +212,26 @@ def test_a_call_that_returns_another_size_or_dtype_than_promised_is_an_error() -
             compiled(graph, "b0")(torch.randn(4, 3))
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_a_result_that_does_not_fit_its_buffer_is_an_error() -> None:
+    graph = Graph()
+    graph.input("x", 4, 4)
+    graph.call(("b0",), ((4, 3),), aten.mm.default, "x", "x", style="out")
+    graph.add("b1", "b0", "b0")
+    with pytest.raises(VerificationError, match=r"b0 was promised as .4, 3."):
+        compiled(graph, "b1")(torch.randn(4, 4))
+
+
+def test_keywords_that_are_the_default_are_left_out() -> None:
+    graph = Graph()
+    graph.input("x", 4, 4)
+    graph.call(("b0",), ((4, 4),), aten.addmm.default, "x", "x", "x", beta=1, alpha=2, style="out")
+    program = plan(*graph.finish("b0"))
+    assert "(x, x, x, alpha=2, out=b0)" in print_host(program).text
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(compiled(graph, "b0")(x)[0], x + 2 * x @ x)
+
+
 def test_an_operator_that_returns_its_argument_unannounced_does_not_leak_intermediates() -> None:
     """Such results would be overwritten by the next call."""
     graph = Graph()

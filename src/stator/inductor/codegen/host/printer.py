@@ -33,26 +33,14 @@ Runs again by stator.inductor.codegen.host.load_dumped(folder), with the kernels
 import torch
 from torch import device, inf, nan
 
-from stator.runtime.host import below_autograd, conform
+from stator.runtime.host import below_autograd, check_size, conform
 '''
 
 # Words of the printed text that no buffer's variable may be
 _RESERVED = frozenset(
     (
-        *(
-            "rt",
-            "torch",
-            "device",
-            "inf",
-            "nan",
-            "complex",
-            "below_autograd",
-            "check_layout",
-            "KERNELS",
-            "bind",
-            "call",
-        ),
-        *("arena", "take", "give", "token", "block", "unchecked", "repaired", *keyword.kwlist),
+        *("rt", "torch", "device", "inf", "nan", "complex", "below_autograd", "check_size", "conform", "KERNELS"),
+        *("bind", "call", "arena", "take", "give", "token", "block", "unchecked", "repaired", *keyword.kwlist),
     )
 )
 
@@ -290,7 +278,12 @@ def _call(printer: _Printer, step: Call) -> None:
     extern = step.extern
     printer.needs_guard = True
     arguments = [printer.argument(value) for value in extern.args]
-    arguments += [f"{key}={printer.argument(value)}" for key, value in extern.kwargs.items()]
+    defaults = _defaults(extern)
+    arguments += [
+        f"{key}={printer.argument(value)}"
+        for key, value in extern.kwargs.items()
+        if not (key in defaults and type(value) is type(defaults[key]) and value == defaults[key])
+    ]
     if extern.style == "out":
         outputs = [name for name in extern.outputs if name is not None]
         if len(outputs) != 1:
@@ -301,6 +294,10 @@ def _call(printer: _Printer, step: Call) -> None:
     call = f"{_target(printer, extern)}({', '.join(arguments)})"
     if extern.style != "returns":
         printer.lines.append(call)
+        if extern.style == "out":
+            printer.checks = True
+            size = literal(printer.program.buffers[outputs[0]].layout.size)
+            printer.lines.append(f"if unchecked: check_size({printer.variable(outputs[0])}, {outputs[0]!r}, {size})")
         return
     outputs = [name for name in extern.outputs if name is not None]
     names = [printer.variables[name] if name is not None else "_" for name in extern.outputs]
@@ -344,6 +341,14 @@ def _target(printer: _Printer, extern: Extern) -> str:
     finder = "operator_into" if extern.style == "out" else "operator"
     prefix = name.split(".")[1] + ("_into" if extern.style == "out" else "")
     return printer.bind((finder, name), prefix, f"rt.{finder}({name!r})")
+
+
+def _defaults(extern: Extern) -> dict[str, Any]:
+    """Keyword arguments that need not be said, because the operator takes them to be that."""
+    schema = getattr(extern.target, "_schema", None)
+    if schema is None:
+        return {}
+    return {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
 
 
 def _returns_sequence(extern: Extern) -> bool:
