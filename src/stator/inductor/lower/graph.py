@@ -10,10 +10,10 @@ import torch
 from torch import fx
 
 from stator.base.errors import CompileError, StatorError
-from stator.inductor.buffers import Lowered
+from stator.inductor.buffers import Layout, Lowered, View
 from stator.prims.record import TensorMeta
 
-from .builder import Builder
+from .builder import Builder, same_strides
 from .fallback import call_library
 from .heuristics import store_before_reuse, too_large
 from .registry import lowerings, view_targets
@@ -109,7 +109,16 @@ class _Walk:
             value = self.builder.copy(value, meta.stride)
         elif value.resolved() is None and value.root is value:
             self.builder.materialize(value, meta.stride)
-        return self.builder.argument(value, meta.stride)
+        return self.shown(self.builder.argument(value, meta.stride), meta)
+
+    def shown(self, result: str | View, meta: TensorMeta) -> str | View:
+        """The result with eager's strides also where they do not matter: for dimensions of size one."""
+        layout = self.builder.buffers[result].layout if isinstance(result, str) else result.layout
+        if layout.stride == meta.stride or not same_strides(meta.shape, layout.stride, meta.stride):
+            return result
+        base = result if isinstance(result, str) else result.base
+        offset = 0 if isinstance(result, str) else layout.offset
+        return View(base, Layout(layout.size, meta.stride, layout.dtype, layout.device, offset))
 
     def mapped(self, arguments: Any) -> Any:
         if isinstance(arguments, fx.Node):
