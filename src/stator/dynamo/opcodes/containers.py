@@ -60,23 +60,31 @@ def build_slice(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(SliceValue(*parts))
 
 
+# The container below on the stack was made by this expression; behind a graph break in the middle of the expression it
+# came in as an argument, and what is added to it is a mutation to be replayed.
+
+
 @opcode("LIST_APPEND")
 def list_append(frame: Frame, instruction: Instruction) -> None:
     item = frame.stack.pop()
-    frame.stack[-instruction.arg].items.append(item)  # type: ignore[operator]
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    target.items.append(item)
+    frame.tracer.mutations.content(target)
 
 
 @opcode("SET_ADD")
 def set_add(frame: Frame, instruction: Instruction) -> None:
     item = frame.stack.pop()
-    frame.stack[-instruction.arg].add(frame.tracer, item)  # type: ignore[operator]
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    target.add(frame.tracer, item)
+    frame.tracer.mutations.content(target)
 
 
 @opcode("MAP_ADD")
 def map_add(frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
     key = frame.stack.pop()
-    frame.stack[-instruction.arg].put(frame.tracer, key, value)  # type: ignore[operator]
+    frame.stack[-instruction.arg].store(frame.tracer, key, value)  # type: ignore[operator]
 
 
 @opcode("LIST_EXTEND")
@@ -84,6 +92,7 @@ def list_extend(frame: Frame, instruction: Instruction) -> None:
     more = frame.stack.pop()
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
     target.items.extend(frame.tracer.iterate(more))
+    frame.tracer.mutations.content(target)
 
 
 @opcode("SET_UPDATE")
@@ -92,6 +101,7 @@ def set_update(frame: Frame, instruction: Instruction) -> None:
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
     for item in frame.tracer.iterate(more):
         target.add(frame.tracer, item)
+    frame.tracer.mutations.content(target)
 
 
 @opcode("DICT_UPDATE")
@@ -99,7 +109,7 @@ def dict_update(frame: Frame, instruction: Instruction) -> None:
     more = frame.stack.pop()
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
     for key, value in frame.tracer.mapping_items(more):
-        target.put(frame.tracer, key, value)
+        target.store(frame.tracer, key, value)
 
 
 @opcode("DICT_MERGE")
@@ -109,7 +119,7 @@ def dict_merge(frame: Frame, instruction: Instruction) -> None:
     for key, value in frame.tracer.mapping_items(more):
         if target.has(frame.tracer, key):
             raise frame.tracer.raised(TypeError, f"got multiple values for keyword argument {key.constant()!r}")
-        target.put(frame.tracer, key, value)
+        target.store(frame.tracer, key, value)
 
 
 @opcode("LIST_TO_TUPLE")
