@@ -1,6 +1,6 @@
 """Programs whose graphs end early: what runs natively in between, and that the rest goes on right."""
 
-# ruff: noqa: E741, B905
+# ruff: noqa: B904, SIM105, E741, B905
 from __future__ import annotations
 
 import contextlib
@@ -246,6 +246,55 @@ def unpack_call(x):
         return a[0] + k["q"]
 
     return f(*[x, 1], **{"q": x}) * 2
+
+
+class Counter:
+    def __init__(self):
+        self.v = 1
+        self.l = [1]
+
+
+def make_counter():
+    return Counter()
+
+
+@program(x3, make_counter)
+def load_before_effect(x, o):
+    old = o.v
+    l = o.l
+    o.v = 100
+    o.l = [5]
+    print("lb")
+    return old, l, o.v, o.l, x + old
+
+
+@program(x3, make_counter)
+def return_before_effect(x, o):
+    old = o.v
+    o.v = old and 7
+    y = x + 1
+    return old, y, o.l
+
+
+@program(x3)
+def bare_raise(x):
+    def f():
+        try:
+            raise KeyError("a")
+        except KeyError:
+            raise ValueError("b")
+
+    try:
+        try:
+            raise TypeError("t")
+        except TypeError:
+            try:
+                f()
+            except ValueError:
+                pass
+            raise
+    except TypeError as e:
+        return x, str(e)
 
 
 @pytest.mark.parametrize("case", PROGRAMS, ids=name_of)

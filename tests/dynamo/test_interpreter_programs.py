@@ -1,6 +1,6 @@
 """Programs in all of Python's control flow, functions, classes and exceptions, captured whole."""
 
-# ruff: noqa: B007, E731, E741, C416
+# ruff: noqa: B904, C406, RUF005, SIM222, B007, E731, E741, C416
 from __future__ import annotations
 
 import contextlib
@@ -514,6 +514,76 @@ def cyc(x):
     a = [x]
     a.append(a)
     return a[1][0], len(a)
+
+
+@program(x3)
+def throw_into_delegate(x):
+    log = []
+
+    def inner():
+        try:
+            yield x
+        except ValueError as e:
+            log.append(str(e))
+            yield x + 1
+        return x + 2
+
+    def outer():
+        r = yield from inner()
+        log.append("after")
+        yield r
+        try:
+            yield from inner()
+        except KeyError:
+            log.append("key")
+            yield x + 9
+
+    g = outer()
+    a = next(g)
+    b = g.throw(ValueError("v"))
+    c = next(g)
+    d = next(g)
+    e = g.throw(KeyError("k"))
+    g.close()
+    return a, b, c, d, e, log
+
+
+@program(x3)
+def comprehension_closures(x):
+    fs = [lambda: i * x for i in range(3)]
+    i = 10
+    gs = [[(lambda: i + j)() for j in range(2)] for i in range(2)]
+    return [f() for f in fs], gs, i
+
+
+@program(x3)
+def delete_and_walrus(x):
+    d = {"a": x, "b": x}
+    l = [1, 2, 3, 4]
+    del d["a"], l[1:3]
+    if (n := len(l)) > 1:
+        x = x + n
+    return d, l, x, [y := 1, y**2]
+
+
+@program(x3)
+def nested_tuple_const(x):
+    return (
+        (1, (2, 3)) + (4,),
+        (1, 2) == (1, 2),
+        1 in (1, 2),
+        {(1, 2): x}[(1, 2)],
+        isinstance(x, (int, torch.Tensor)),
+        [a for a in ((1, 2), (3, 4))],
+        "ab"[0],
+        (1, 2)[1],
+        len((1, 2)),
+        tuple(reversed((1, 2))),
+        dict(((1, 2), (3, 4))),
+        max((1, 5)),
+        (1, 2) < (2,),
+        hash((1, 2)),
+    )
 
 
 @pytest.mark.parametrize("case", PROGRAMS, ids=name_of)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from ..bytecode import Instruction
 from ..frame import Frame
 from ..program import opcode
@@ -89,7 +91,7 @@ def call_intrinsic_1(frame: Frame, instruction: Instruction) -> None:
         made = frame.tracer.raised(RuntimeError, "generator raised StopIteration").value
         frame.stack.append(made if issubclass(top.python_type(frame.tracer), StopIteration) else top)
     elif instruction.arg == 5:
-        frame.stack.append(frame.tracer.unary(lambda value: +value, top))
+        frame.stack.append(frame.tracer.unary(operator.pos, top))
     elif instruction.arg == 6 and isinstance(top, ListValue):
         frame.stack.append(TupleValue(list(top.items)))
     else:

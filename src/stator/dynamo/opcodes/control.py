@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..bytecode import VERSION, Instruction
 from ..frame import RETURNED, YIELDED, Frame
 from ..program import opcode
-from ..values.base import unsupported
+from ..values.base import Raised, unsupported
 from ..values.constants import ConstantValue
 from ..values.generators import GeneratorValue
 
@@ -148,6 +148,17 @@ def end_send(frame: Frame, instruction: Instruction) -> None:
     frame.stack[-1] = done
 
 
-@opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "CLEANUP_THROW")
+@opcode("CLEANUP_THROW")
+def cleanup_throw(frame: Frame, instruction: Instruction) -> None:
+    """An exception came out of the delegate of `yield from`: its StopIteration carries the result."""
+    error = frame.stack[-1]
+    if not issubclass(error.python_type(frame.tracer), StopIteration):
+        raise Raised(error)
+    del frame.stack[-3:]
+    frame.stack.append(frame.tracer.constant(None))
+    frame.stack.append(frame.tracer.get_attr(error, "value"))
+
+
+@opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH")
 def asynchronous(frame: Frame, instruction: Instruction) -> None:
     raise unsupported("async", "asynchronous code")

@@ -35,7 +35,8 @@ def load_fast(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(frame: Frame, instruction: Instruction) -> None:
-    value = frame.locals.pop(instruction.argval, None)
+    name = instruction.argval
+    value = frame.cells.pop(name) if name in frame.cells else frame.locals.pop(name, None)
     frame.stack.append(value.realize(frame.tracer) if type(value) is Lazy else value)
 
 
@@ -49,13 +50,15 @@ def load_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("STORE_FAST")
 def store_fast(frame: Frame, instruction: Instruction) -> None:
-    value = frame.stack.pop()
-    if value is None:  # 3.12: the restored value of an inlined comprehension's variable may be NULL
-        frame.locals.pop(instruction.argval, None)
-    elif type(value) is CellValue and instruction.argval in frame.cells:
-        frame.cells[instruction.argval] = value
+    # 3.12 puts the variables of an inlined comprehension back: they may have been unbound, and they may be cells
+    name, value = instruction.argval, frame.stack.pop()
+    if type(value) is CellValue:
+        frame.cells[name] = value
+    elif value is None:
+        frame.cells.pop(name, None)
+        frame.locals.pop(name, None)
     else:
-        frame.locals[instruction.argval] = value
+        frame.locals[name] = value
 
 
 @opcode("STORE_FAST_MAYBE_NULL")

@@ -49,7 +49,9 @@ class GeneratorValue(Value):
                     self.returned = tracer.constant(None)
                     raise Raised(error)
             elif error is not None:
-                frame.unwind(frame.pc - 1, Raised(error))
+                item = self._throw_into_delegate(tracer, error)
+                if item is not None:
+                    return item
             else:
                 frame.stack.append(sent)
             yielded = frame.run_generator()
@@ -64,6 +66,29 @@ class GeneratorValue(Value):
         if yielded is None:
             self.returned = frame.result
         return yielded
+
+    def _throw_into_delegate(self, tracer: Tracer, error: Value) -> Value | None:
+        """Raise `error` where the generator waits. Inside `yield from` the inner generator is asked first: it may catch
+        the error and yield again (that item is given), or return (the frame goes on behind `yield from`)."""
+        frame = self.frame
+        waiting = frame.pc - 1
+        before = frame.program.instructions[waiting - 1]
+        delegate = frame.stack[-1] if before.opname == "SEND" else None
+        try:
+            if not isinstance(delegate, GeneratorValue):
+                raise Raised(error)
+            item = delegate.resume(tracer, tracer.constant(None), error)
+        except Raised as raised:
+            frame.unwind(waiting, raised)
+            return None
+        if item is None:
+            assert before.target is not None
+            frame.pc = before.target.index
+            if before.target.opname == "END_SEND":
+                frame.stack.append(delegate.returned)
+            else:
+                frame.stack[-1] = delegate.returned
+        return item
 
     def next_item(self, tracer: Tracer) -> Value | None:
         return self.resume(tracer, tracer.constant(None))
