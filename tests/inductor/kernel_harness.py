@@ -158,7 +158,11 @@ def call_kernel(address: int, arguments: Sequence[torch.Tensor]) -> None:
 def assert_close(actual: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], message: str = "") -> None:
     for name, value in expected.items():
         # sums may be taken in another order: errors are relative to the largest term, not to a small result
-        largest = float(value[value.isfinite()].abs().max()) if value.dtype is torch.float32 and value.isfinite().any() else 0.0
+        largest = (
+            float(value[value.isfinite()].abs().max())
+            if value.dtype is torch.float32 and value.isfinite().any()
+            else 0.0
+        )
         tolerance = {"rtol": 1e-4, "atol": 1e-5 * largest + 1e-6} if value.dtype is torch.float32 else {}
         torch.testing.assert_close(
             actual[name], value, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}\n{message}", **tolerance

@@ -32,10 +32,11 @@ class Generator:
                 [self.pointwise, self.reduction, self.reshaped, self.shifted, self.transposed], [6, 3, 1, 1, 1]
             )[0]()
         made = [name for name in self.graph.buffers if name.startswith("buf")]
-        last = {name for name in made[-2:]}
+        last = set(made[-2:])
         self.graph.outputs = [name for name in made if name in last or self.rng.random() < 0.3]
         self.graph.nodes = [
-            type(node)(node.outputs, collapse(node.body)) if self.rng.random() < 0.5 else node for node in self.graph.nodes
+            type(node)(node.outputs, collapse(node.body)) if self.rng.random() < 0.5 else node
+            for node in self.graph.nodes
         ]
         return self.graph
 
@@ -152,7 +153,9 @@ class Generator:
             else:
                 ops.store(name, target, ops.reduce(kind, value))
 
-        self.graph.node([name, *([second] if second else [])], body, [shape[d] for d in kept], [shape[d] for d in reduced])
+        self.graph.node(
+            [name, *([second] if second else [])], body, [shape[d] for d in kept], [shape[d] for d in reduced]
+        )
         if kind != "argmax":
             self.tensors.append((name, out_shape, strides, 0))
         if second:

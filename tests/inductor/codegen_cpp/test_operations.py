@@ -1,5 +1,5 @@
-"""Every operation of the loop vocabulary, on every dtype it takes, compiled to C++ (vector lanes and scalars) against the
-reference evaluator."""
+"""Every operation of the loop vocabulary, on every dtype it takes, compiled to C++ (vector lanes and scalars)
+against the reference evaluator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ FLOATS = [torch.float32, torch.float64]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 NOT_ON_BOOL = {(name, torch.bool) for name in ("floor_div", "trunc_div", "lshift", "rshift")}
 SKIPPED = NOT_ON_BOOL | {("lgamma", torch.float32)}  # the C library's and torch's differ near the zeros of log gamma
-DOMAINS = {"float": FLOATS, "int": [*INTEGERS, torch.bool], "number": [*FLOATS, *INTEGERS], "any": [*FLOATS, *INTEGERS, torch.bool]}
+DOMAINS = {
+    "float": FLOATS,
+    "int": [*INTEGERS, torch.bool],
+    "number": [*FLOATS, *INTEGERS],
+    "any": [*FLOATS, *INTEGERS, torch.bool],
+}
 
 
 def values(dtype: torch.dtype, seed: int, name: str) -> torch.Tensor:
@@ -60,7 +65,11 @@ def graph_of(name: str, dtype: torch.dtype) -> Graph:
     if name == "where":
         inputs[0] = graph.input(values(torch.bool, 5, name))
     out = graph.buffer((SIZE,), result)
-    graph.node([out], lambda ops, i, _: ops.store(out, i[0], ops.elementwise(name, *[ops.load(x, i[0]) for x in inputs])), (SIZE,))
+    graph.node(
+        [out],
+        lambda ops, i, _: ops.store(out, i[0], ops.elementwise(name, *[ops.load(x, i[0]) for x in inputs])),
+        (SIZE,),
+    )
     graph.outputs = [out]
     return graph
 
@@ -113,7 +122,11 @@ def test_conversions(vectorize: bool, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 REDUCTIONS = [
-    *[(kind, dtype) for kind in ("sum", "prod", "max", "min", "argmax", "argmin") for dtype in (*FLOATS, torch.int64, torch.int32)],
+    *[
+        (kind, dtype)
+        for kind in ("sum", "prod", "max", "min", "argmax", "argmin")
+        for dtype in (*FLOATS, torch.int64, torch.int32)
+    ],
     ("any", torch.bool),
     ("all", torch.bool),
     ("max", torch.uint8),

@@ -52,7 +52,8 @@ class Fusion:
 
 
 def fuse(first: Candidate, second: Candidate, sizes: dict[str, int], names: Names) -> Fusion | None:
-    """Lay `second` over `first`, which runs before it; None when that is not allowed. `sizes`: elements of each buffer."""
+    """Lay `second` over `first`, which runs before it; None when that is not allowed. `sizes`: elements of each
+    buffer."""
     flow = first.writes & second.reads
     if not _memory_allows(first, second):
         return None

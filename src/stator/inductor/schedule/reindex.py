@@ -1,4 +1,5 @@
-"""Bodies rewritten over other loops, and neighbouring loops merged where all indices of a group walk through them as one.
+"""Bodies rewritten over other loops, and neighbouring loops merged where all indices of a group walk through them as
+one.
 
 No fusion is decided here.
 """
@@ -32,8 +33,8 @@ def substitute(
 
 
 def collapse(members: Sequence[Loops], shared: int) -> tuple[tuple[Loops, ...], tuple[int, ...], tuple[int, ...]]:
-    """Members of one group with neighbouring loops merged wherever every index allows it; the ranges of the shared loops
-    and of the inner ones. The members' loops have the same symbols already."""
+    """Members of one group with neighbouring loops merged wherever every index allows it; the ranges of the shared
+    loops and of the inner ones. The members' loops have the same symbols already."""
     widest = max((member.body for member in members), key=lambda body: len(body.vars) + len(body.reduction_vars))
     symbols = (*widest.vars, *widest.reduction_vars)
     sizes = (*widest.ranges, *widest.reduction_ranges)

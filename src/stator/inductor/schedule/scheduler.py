@@ -1,7 +1,8 @@
 """Lowered nodes to an ordered list of fused groups and library calls: the stage's one entry point.
 
-Nodes are taken in order; each is tried with the groups that make what it reads, latest first, then with groups that read
-the same. Legality and profit are decided elsewhere; here is the order of things: dependencies, cycles, the final order.
+Nodes are taken in order; each is tried with the groups that make what it reads, latest first, then with groups that
+read the same. Legality and profit are decided elsewhere; here is the order of things: dependencies, cycles, the
+final order.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stator.base.config import Options
 from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 
 from .accesses import extern_reads, extern_writes, facts_of, names_in, owner
-from .groups import Schedule
+from .groups import Group, Schedule
 from .legality import Candidate, candidate_of, fuse
 from .printer import print_schedule
 from .profit import worthwhile
@@ -73,7 +74,7 @@ class _Scheduler:
                 self._add_loops(position, node)
         alive = self._ordered()
         used_outside = self._read_outside(alive)
-        steps = []
+        steps: list[Group | Extern] = []
         for at, step in enumerate(alive):
             if isinstance(step.content, Extern):
                 steps.append(step.content)
@@ -90,7 +91,7 @@ class _Scheduler:
         for name in names_in(self.lowered.outputs):
             self.read_count[name] = self.read_count.get(name, 0) + 1
 
-    # ---- dependencies --------------------------------------------------------------------------------------------------
+    # ---- dependencies -----------------------------------------------------------------------------
 
     def _needs(self, reads: Iterable[str], writes: Iterable[str]) -> set[Step]:
         found: set[Step] = set()
@@ -114,7 +115,7 @@ class _Scheduler:
         self._record(step, reads, writes)
         self.steps.append(step)
 
-    # ---- fusion ----------------------------------------------------------------------------------------------------------
+    # ---- fusion -----------------------------------------------------------------------------------
 
     def _add_loops(self, position: int, node: Loops) -> None:
         facts = facts_of(node)
@@ -191,7 +192,7 @@ class _Scheduler:
                 pending.append(need)
         return False
 
-    # ---- the final order ---------------------------------------------------------------------------------------------------
+    # ---- the final order --------------------------------------------------------------------------
 
     def _ordered(self) -> list[Step]:
         """Dependencies first; among what is ready, what came first in the program."""

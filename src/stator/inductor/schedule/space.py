@@ -1,8 +1,8 @@
-"""Iteration spaces of candidate groups, and how two of them are laid over each other. Arithmetic on loops only: whether a
-fusion is allowed or worth it is decided in legality.py and profit.py.
+"""Iteration spaces of candidate groups, and how two of them are laid over each other. Arithmetic on loops only:
+whether a fusion is allowed or worth it is decided in legality.py and profit.py.
 
-A space has outer loops, shared by all members, and inner loops, which members reduce over or run through. A member's own
-loop variables are expressions in the space's symbols.
+A space has outer loops, shared by all members, and inner loops, which members reduce over or run through. A member's
+own loop variables are expressions in the space's symbols.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Emitter:
         self.uses_error = any(value.name == "indirect" and value.args[2] for value in kernel.values)
         self.parallel_at = self._parallel_loop()
 
-    # ---- text ----------------------------------------------------------------------------------------------------------
+    # ---- text -------------------------------------------------------------------------------------
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
@@ -68,7 +68,7 @@ class Emitter:
                 self._outer(0)
         return self.lines
 
-    # ---- loops ---------------------------------------------------------------------------------------------------------
+    # ---- loops ------------------------------------------------------------------------------------
 
     def _work(self) -> int:
         kernel = self.kernel
@@ -154,7 +154,9 @@ class Emitter:
                     start = value.args[1].substitute({symbol: Symbol(f"{name}b")})
                     step = start.coefficient(self.lane_symbol)
                     self.line(f"{VECTOR[KIND[value.dtype]]} tile{position}[LANES];")
-                    self.line(f"load_tile(tile{position}, {self._at(value.args[0], start)}, {step}, {self.lanes}, {rows});")
+                    self.line(
+                        f"load_tile(tile{position}, {self._at(value.args[0], start)}, {step}, {self.lanes}, {rows});"
+                    )
             with self.block(f"for (int64_t {name} = {name}b; {name} < {name}b + {rows}; ++{name})"):
                 body()
 
@@ -167,7 +169,7 @@ class Emitter:
         body()
         self.lanes = "LANES"
 
-    # ---- phases --------------------------------------------------------------------------------------------------------
+    # ---- phases -----------------------------------------------------------------------------------
 
     def _phases(self) -> None:
         plan = self.plan
@@ -229,7 +231,7 @@ class Emitter:
         value = self.kernel.values[position]
         return max((at + 1 for at, loop in enumerate(self.order.inner) if value.loops & (1 << loop)), default=0)
 
-    # ---- values --------------------------------------------------------------------------------------------------------
+    # ---- values -----------------------------------------------------------------------------------
 
     def _is_vector(self, position: int) -> bool:
         return bool(self.kernel.values[position].loops & self.vector_bit)
@@ -345,7 +347,7 @@ class Emitter:
             text = f"if ({self.operand(store.mask, False)}) {text}"
         self.line(text)
 
-    # ---- scratch rows ----------------------------------------------------------------------------------------------------
+    # ---- scratch rows -----------------------------------------------------------------------------
 
     def _row(self, position: int) -> str:
         flat = ""
@@ -387,7 +389,7 @@ class Emitter:
         assert self.order.vector is not None
         return math.prod(self.kernel.sizes[self.order.vector + 1 :])
 
-    # ---- reductions --------------------------------------------------------------------------------------------------------
+    # ---- reductions -------------------------------------------------------------------------------
 
     def _lanes_reduced(self) -> bool:
         """Do the lanes run along a loop that is reduced over?"""

@@ -40,8 +40,9 @@ def _atom(atom: Atom, ranges: Ranges) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """How vector indices are printed. `symbol`: the loop variable that counts lanes; `vectors`: symbols that are vectors
-    already (vi64); `narrow`: in 32 bits, which suffice when every index and partial result is known to be small."""
+    """How vector indices are printed. `symbol`: the loop variable that counts lanes; `vectors`: symbols that are
+    vectors already (vi64); `narrow`: in 32 bits, which suffice when every index and partial result is known to be
+    small."""
 
     symbol: Symbol | None
     vectors: Mapping[Symbol, str]
@@ -92,7 +93,10 @@ def print_vector_index(expr: Expr, lanes: Lanes) -> str:
                 term = f"(splat(({scalar}){value}) * {term})"
             text = f"{text} + {term}" if text else term
         else:
-            product = [*([str(value)] if value != 1 or not monomial else []), *(_atom(atom, ranges) for atom in monomial)]
+            product = [
+                *([str(value)] if value != 1 or not monomial else []),
+                *(_atom(atom, ranges) for atom in monomial),
+            ]
             scalars.append("*".join(product))
     if scalars:
         rest = f"splat(({scalar})({' + '.join(scalars)}))"

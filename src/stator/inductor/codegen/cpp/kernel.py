@@ -22,8 +22,8 @@ from stator.shapes.expr import Bound, Expr, Symbol, loop_ranges
 
 @dataclass(slots=True)
 class Value:
-    """`args` as in loops/body.py, with index expressions in place of index references. `loops`: a bit per loop it varies
-    with. `phase`: how many reductions over the inner loops must be complete before it can be computed.
+    """`args` as in loops/body.py, with index expressions in place of index references. `loops`: a bit per loop it
+    varies with. `phase`: how many reductions over the inner loops must be complete before it can be computed.
     """
 
     name: str
@@ -121,7 +121,8 @@ class _Merger:
         parts: dict[int, tuple[int, int, int]] = {}
         renamed: dict[Symbol, Expr] = {}
         for at, op in enumerate(body.ops):
-            args = []
+            dtype: Any = op.dtype
+            args: list[Any] = []
             for arg in op.args:
                 if isinstance(arg, Ref):
                     args.append(Ref(positions[arg.position]))
@@ -134,14 +135,16 @@ class _Merger:
                 self._store(*args)
                 positions.append(-1)
             elif op.name == "welford":
-                parts[at] = self._welford(args[0], op.dtype)
+                parts[at] = self._welford(args[0], dtype)
                 positions.append(parts[at][0])
             elif op.name == "get":
-                positions.append(parts[op.args[0].position][op.args[1]])
+                source: Any = op.args[0]
+                which: Any = op.args[1]
+                positions.append(parts[source.position][which])
             elif op.name == "load":
-                positions.append(self._load(tuple(args), op.dtype))
+                positions.append(self._load(tuple(args), dtype))
             else:
-                position = self.value(op.name, tuple(args), op.dtype)
+                position = self.value(op.name, tuple(args), dtype)
                 if op.name == "indirect":
                     symbol = Symbol(f"indirect{position}")
                     renamed[Symbol(f"indirect{at}")] = symbol

@@ -22,6 +22,10 @@ _DEFAULT = Options()
 def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options = _DEFAULT) -> KernelSource:
     """C++ of a group. Groups that differ in names only give identical text. Raises CompileError for what C++ kernels
     cannot compute."""
+    for member in group.members:
+        for op in member.body.ops:
+            if op.dtype is not None:
+                memory_type(op.dtype)
     kernel = merge(group, buffers)
     if 0 in kernel.sizes[kernel.outer :]:
         raise CompileError("inductor", "a reduction over no elements reached code generation")

@@ -1,4 +1,5 @@
-"""What each run over the inner loops computes, and what it keeps for later runs: recompute, or a scratch row. No text."""
+"""What each run over the inner loops computes, and what it keeps for later runs: recompute, or a scratch row. No
+text."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _RECOMPUTE_COST = 2  # a load and one operation more: no dearer than reading scr
 
 @dataclass(slots=True)
 class Phase:
-    """One run over the inner loops. `values`: what is computed, in order; `reduces`: the accumulators; `stores`; `keeps`:
-    values written to scratch here; `fetches`: values read from scratch here.
+    """One run over the inner loops. `values`: what is computed, in order; `reduces`: the accumulators; `stores`;
+    `keeps`: values written to scratch here; `fetches`: values read from scratch here.
     """
 
     values: list[int] = field(default_factory=list)

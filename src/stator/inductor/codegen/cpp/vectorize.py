@@ -22,8 +22,8 @@ _LANES = 16  # what the estimates assume; the text itself works for any
 
 @dataclass(frozen=True, slots=True)
 class LoopOrder:
-    """Loops by number, outermost first. `vector`: the loop that lanes run along, or None. `tile`: a loop inside of it along
-    which some loads are contiguous: these are read in square tiles and transposed."""
+    """Loops by number, outermost first. `vector`: the loop that lanes run along, or None. `tile`: a loop inside of
+    it along which some loads are contiguous: these are read in square tiles and transposed."""
 
     outer: tuple[int, ...]
     inner: tuple[int, ...]

@@ -1,0 +1,308 @@
+"""Kernels as a whole: tails and tiles, masks, indirect indices and their errors, atomics, halves, mutation, naming."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from kernel_harness import Compiled, Graph, assert_close, fresh_memory, run_reference
+
+from stator.base.config import Options
+from stator.base.errors import CompileError
+from stator.runtime import toolchain
+
+F32 = torch.float32
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATOR_CACHE_DIR", str(tmp_path))
+    torch.manual_seed(0)
+
+
+def check(*graphs: Graph, options: Options | None = None) -> Compiled:
+    compiled = Compiled()
+    jobs = [compiled.add(graph, options or Options(verify=True)) for graph in graphs]
+    compiled.build()
+    for number, (graph, job) in enumerate(zip(graphs, jobs, strict=True)):
+        assert_close(compiled.run(job), run_reference(graph), f"graph {number}\n{compiled.text(job)}")
+    return compiled
+
+
+def transposed(rows: int, columns: int, dtype: torch.dtype = F32) -> Graph:
+    graph = Graph()
+    x = graph.input((torch.randn(rows, columns) * 50).to(dtype))
+    out = graph.buffer((columns, rows), dtype)
+    graph.node(
+        [out], lambda ops, i, _: ops.store(out, i[0] * rows + i[1], ops.load(x, i[1] * columns + i[0])), (columns, rows)
+    )
+    graph.outputs = [out]
+    return graph
+
+
+def test_transposes_of_every_remainder_and_dtype() -> None:
+    shapes = [(16, 16), (33, 47), (5, 64), (64, 5), (17, 100), (3, 3)]
+    graphs = [transposed(*shape) for shape in shapes]
+    graphs += [
+        transposed(33, 47, dtype) for dtype in (torch.int32, torch.int64, torch.float64, torch.bfloat16, torch.uint8)
+    ]
+    check(*graphs)
+
+
+def test_loops_of_every_length() -> None:
+    graphs = []
+    for size in [*range(20), 31, 32, 33, 63, 64, 65]:
+        graph = Graph()
+        x = graph.input(torch.randn(3, size))
+        out, total = graph.buffer((3, size), F32), graph.buffer((3,), F32)
+
+        def double(ops, i, _, x=x, out=out, size=size):
+            value = ops.load(x, i[0] * size + i[1])
+            ops.store(out, i[0] * size + i[1], ops.add(value, value))
+
+        graph.node([out], double, (3, size))
+        if size:
+            body = lambda ops, i, j, x=x, total=total, size=size: ops.store(  # noqa: E731
+                total, i[0], ops.reduce("sum", ops.load(x, i[0] * size + j[0]))
+            )
+            graph.node([total], body, (3,), (size,))
+            graph.outputs = [out, total]
+        else:
+            graph.outputs = [out]
+        graphs.append(graph)
+    check(*graphs)
+
+
+def test_masked_loads_pad() -> None:
+    graph = Graph()
+    x = graph.input(torch.randn(6, 40))
+    out = graph.buffer((8, 44), F32)
+
+    def body(ops, i, _):
+        row, column = ops.index_value(i[0] - 1, torch.int64), ops.index_value(i[1] - 2, torch.int64)
+        zero, rows, columns = (ops.constant(n, torch.int64) for n in (0, 6, 40))
+        inside = ops.bitwise_and(
+            ops.bitwise_and(ops.ge(row, zero), ops.lt(row, rows)),
+            ops.bitwise_and(ops.ge(column, zero), ops.lt(column, columns)),
+        )
+        value = ops.masked(inside, lambda: ops.load(x, (i[0] - 1) * 40 + i[1] - 2), -1.5, F32)
+        ops.store(out, i[0] * 44 + i[1], value)
+
+    graph.node([out], body, (8, 44))
+    graph.outputs = [out]
+    check(graph)
+    check(graph, options=Options(vectorize=False))
+
+
+def lookup(indices: torch.Tensor, size: int, width: int, by_column: bool) -> Graph:
+    """Rows (indices vary with the outer loop) or columns (with the lanes) of a table."""
+    graph = Graph()
+    table = graph.input(torch.randn(size, width))
+    index = graph.input(indices)
+    count = len(indices)
+    if by_column:
+        out = graph.buffer((width, count), F32)
+        body = lambda ops, i, _: ops.store(  # noqa: E731
+            out, i[0] * count + i[1], ops.load(table, ops.indirect(ops.load(index, i[1]), size) * width + i[0])
+        )
+        graph.node([out], body, (width, count))
+    else:
+        out = graph.buffer((count, width), F32)
+        body = lambda ops, i, _: ops.store(  # noqa: E731
+            out, i[0] * width + i[1], ops.load(table, ops.indirect(ops.load(index, i[0]), size) * width + i[1])
+        )
+        graph.node([out], body, (count, width))
+    graph.outputs = [out]
+    return graph
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_indirect_indices_wrap_and_are_checked(by_column: bool, vectorize: bool) -> None:
+    good = lookup(torch.randint(-9, 9, (37,)), 9, 21, by_column)
+    narrow = lookup(torch.randint(-9, 9, (37,), dtype=torch.int32), 9, 21, by_column)
+    options = Options(vectorize=vectorize)
+    compiled = check(good, narrow, options=options)
+    for bad in (9, -10, 2**40):
+        indices = torch.randint(-9, 9, (37,))
+        indices[36 if bad > 0 else 2] = bad
+        graph = lookup(indices, 9, 21, by_column)
+        job = compiled.add(graph, options)
+        compiled.build()
+        with pytest.raises(IndexError, match=f"{bad} is out of range for size 9"):
+            compiled.run(job)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_scattered_adds_meet_in_one_element(dtype: torch.dtype) -> None:
+    graph = Graph()
+    count, size = 50000, 7
+    index = graph.input(torch.randint(0, size, (count,)))
+    values = graph.input(torch.ones(count, dtype=dtype))
+    target = graph.input(torch.zeros(size, dtype=dtype))
+    out = graph.buffer((size,), dtype, value=target)
+    graph.node(
+        [out],
+        lambda ops, i, _: ops.store(out, ops.indirect(ops.load(index, i[0]), size), ops.load(values, i[0]), mode="add"),
+        (count,),
+    )
+    graph.outputs = [out]
+    check(graph)
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_scattered_extremes(mode: str) -> None:
+    graph = Graph()
+    index = graph.input(torch.randint(0, 5, (1000,)))
+    values = graph.input(torch.randn(1000))
+    target = graph.input(torch.zeros(5))
+    out = graph.buffer((5,), F32, value=target)
+    graph.node(
+        [out],
+        lambda ops, i, _: ops.store(out, ops.indirect(ops.load(index, i[0]), 5), ops.load(values, i[0]), mode=mode),
+        (1000,),
+    )
+    graph.outputs = [out]
+    check(graph)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_are_rounded_once_where_they_are_stored(dtype: torch.dtype) -> None:
+    graph = Graph()
+    x, y = (graph.input(torch.randn(5, 37).to(dtype)) for _ in range(2))
+    total, out = graph.buffer((5, 37), dtype), graph.buffer((5, 37), dtype)
+
+    def add(ops, i, _):
+        at = i[0] * 37 + i[1]
+        value = ops.add(ops.to_dtype(ops.load(x, at), F32), ops.to_dtype(ops.load(y, at), F32))
+        ops.store(total, at, ops.to_dtype(value, dtype))
+
+    def square(ops, i, _):
+        at = i[0] * 37 + i[1]
+        value = ops.to_dtype(ops.load(total, at), F32)
+        ops.store(out, at, ops.to_dtype(ops.mul(value, value), dtype))
+
+    graph.node([total], add, (5, 37))
+    graph.node([out], square, (5, 37))
+    graph.outputs = [out]
+    compiled = check(graph)
+    assert len(compiled.jobs[0][1].steps) == 1
+    expected = graph.inputs["arg0"] + graph.inputs["arg1"]
+    torch.testing.assert_close(compiled.run(0)[out], expected * expected, rtol=0, atol=0)
+
+
+def test_mutation_in_place_reads_before_it_writes() -> None:
+    graph = Graph()
+    x = graph.input(torch.randn(1000))
+    out = graph.buffer((1000,), F32, value=x)
+    total = graph.buffer((1,), F32)
+    graph.node(
+        [out], lambda ops, i, _: ops.store(out, i[0], ops.add(ops.load(x, i[0]), ops.constant(1.0, F32))), (1000,)
+    )
+    graph.node([total], lambda ops, i, j: ops.store(total, 0, ops.reduce("sum", ops.load(out, j[0]))), (), (1000,))
+    graph.outputs = [out, total]
+    check(graph)
+
+
+def test_a_reduction_in_threads_is_the_same_every_time() -> None:
+    graph = Graph()
+    x = graph.input(torch.randn(400, 999))
+    out = graph.buffer((400,), F32)
+    graph.node(
+        [out], lambda ops, i, j: ops.store(out, i[0], ops.reduce("sum", ops.load(x, i[0] * 999 + j[0]))), (400,), (999,)
+    )
+    graph.outputs = [out]
+    compiled = check(graph)
+    first = compiled.run(0)[out]
+    for _ in range(3):
+        assert torch.equal(compiled.run(0)[out], first)
+
+
+def affine(names: tuple[str, str], factor: float) -> Graph:
+    graph = Graph()
+    x = graph.input(torch.randn(64, 48), names[0])
+    b = graph.input(torch.randn(48), names[1])
+    out = graph.buffer((64, 48), F32)
+
+    def body(ops, i, _):
+        value = ops.mul(ops.load(x, i[0] * 48 + i[1]), ops.constant(factor, F32))
+        ops.store(out, i[0] * 48 + i[1], ops.add(value, ops.load(b, i[1])))
+
+    graph.node([out], body, (64, 48))
+    graph.outputs = [out]
+    return graph
+
+
+def test_text_depends_on_content_only() -> None:
+    compiled = Compiled()
+    for graph in (affine(("p", "q"), 2.0), affine(("weights", "a"), 2.0), affine(("p", "q"), 3.0)):
+        compiled.add(graph)
+    one, same, other = (sources[0] for _, _, sources in compiled.jobs)
+    assert (one.symbol, one.source) == (same.symbol, same.source)
+    assert one.symbol != other.symbol
+
+
+def test_what_cannot_be_printed_is_refused() -> None:
+    graph = Graph()
+    x = graph.input(torch.randn(4, dtype=torch.complex64))
+    out = graph.buffer((4,), torch.complex64)
+    graph.node([out], lambda ops, i, _: ops.store(out, i[0], ops.load(x, i[0])), (4,))
+    graph.outputs = [out]
+    with pytest.raises(CompileError, match="complex64"):
+        Compiled().add(graph)
+
+
+@pytest.mark.slow
+def test_no_access_outside_of_memory(tmp_path: Path) -> None:
+    """Random graphs under the address and undefined-behaviour sanitizers, in a process of their own."""
+    from random_graphs import Generator
+
+    compiled = Compiled()
+    graphs = [Generator(seed).build() for seed in range(1000, 1030)]
+    graphs += [transposed(33, 47), lookup(torch.randint(-9, 9, (37,)), 9, 21, True)]
+    for graph in graphs:
+        compiled.add(graph)
+    lines = [
+        '#include "vec.h"',
+        'extern "C" void *calloc(unsigned long, unsigned long);',
+        'extern "C" void free(void *);',
+    ]
+    calls = []
+    seen: set[str] = set()
+    for graph, plan, sources in compiled.jobs:
+        memory = fresh_memory(graph)
+        for group, source in zip(plan.steps, sources, strict=True):
+            if source.symbol not in seen:
+                lines.append(source.source)
+            seen.add(source.symbol)
+            sizes = [memory[name].numel() * memory[name].element_size() for name in (*group.reads, *group.writes)]
+            allocations = ", ".join(f"calloc({size}, 1)" for size in sizes)
+            calls.append(
+                f"{{ int64_t error[3] = {{}}; void *p[] = {{{allocations}, error}}; {source.symbol}(p); "
+                f"for (int i = 0; i < {len(sizes)}; ++i) free(p[i]); }}"
+            )
+    lines.append("int main() {" + "\n".join(calls) + "return 0; }")
+    (tmp_path / "all.cpp").write_text("\n".join(lines))
+    flags = [flag for flag in toolchain.LANGUAGE if flag != "-fPIC"]
+    command = ["g++", "-O1", "-march=native", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *flags]
+    built = subprocess.run(
+        [*command, "-I", str(toolchain.CSRC), str(tmp_path / "all.cpp"), "-o", str(tmp_path / "all")],
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr[:2000]
+    result = subprocess.run([str(tmp_path / "all")], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[:3000]
+
+
+def test_addresses_are_those_of_the_launcher_abi() -> None:
+    compiled = check(affine(("p", "q"), 2.0))
+    address = next(iter(compiled.addresses.values()))
+    assert isinstance(address, int) and ctypes.c_void_p(address).value
