@@ -6,8 +6,7 @@ Nothing is recorded here (the tracer does that), and no operator is described he
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -552,13 +551,6 @@ def _to_values(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _to_values(item) for name, item in value.items()}
     return value
-
-
-@contextmanager
-def fake_tensors(mode: FakeMode, tensors: Sequence[torch.Tensor]) -> Iterator[list[FakeTensor]]:
-    """Turn the mode on with the fakes of these tensors at hand."""
-    with mode:
-        yield [mode.from_real(tensor) for tensor in tensors]
 
 
 @specials.register(aten.lift_fresh.default, aten.lift.default, aten.lift_fresh_copy.default)

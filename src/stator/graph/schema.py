@@ -29,7 +29,6 @@ class OpInfo:
     dynamic_shape, data_dependent: the result's shape, or a Python value, depends on data.
     random: draws from the random number generator.
     makes_device: has a `device` argument.
-    returns_none: returns nothing.
     """
 
     target: OpOverload
