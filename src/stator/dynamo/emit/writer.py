@@ -23,9 +23,9 @@ SourceWriter = Callable[["Writer", Any], None]
 RecipeWriter = Callable[["Writer", Any], None]
 EffectWriter = Callable[["Writer", Any], None]
 
-sources: Registry[type[Source], SourceWriter] = Registry("source")
-recipes: Registry[type[Recipe], RecipeWriter] = Registry("recipe")
-effects: Registry[type[Effect], EffectWriter] = Registry("effect")
+sources: Registry[type, SourceWriter] = Registry("source")
+recipes: Registry[type, RecipeWriter] = Registry("recipe")
+effects: Registry[type, EffectWriter] = Registry("effect")
 
 _ALLOCATED_FIRST = (NewCell, NewList, NewDict)  # what can close a cycle of references
 
@@ -226,7 +226,7 @@ def break_recipes(exit_: Break) -> list[Recipe]:
 
 
 # recipe type -> (push it empty, fill it); for members of reference cycles
-allocations: Registry[type[Recipe], tuple[RecipeWriter, RecipeWriter]] = Registry("allocation")
+allocations: Registry[type, tuple[RecipeWriter, RecipeWriter]] = Registry("allocation")
 _UNSHARED: set[type[Recipe]] = set()  # recipes as cheap to evaluate as a temporary is to load
 
 
