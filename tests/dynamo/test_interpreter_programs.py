@@ -1,6 +1,6 @@
 """Programs in all of Python's control flow, functions, classes and exceptions, captured whole."""
 
-# ruff: noqa: B904, C406, RUF005, SIM222, B007, E731, E741, C416
+# ruff: noqa: C406, RUF005, SIM222, B007, E731, E741, C416
 from __future__ import annotations
 
 import contextlib

@@ -16,6 +16,7 @@ from .status import disabled
 from .values.base import NotConstant, Value, unsupported
 from .values.classes import ClassValue
 from .values.constants import ConstantValue
+from .values.exceptions import ExceptionValue
 from .values.functions import FunctionValue
 from .values.objects import ObjectValue
 from .values.tensors import TensorValue
@@ -178,7 +179,7 @@ def make_instance(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: di
     init = tracer.class_lookup(kind, "__init__")
     if isinstance(init, FunctionType):
         tracer.class_function(kind, "__init__", init).call(tracer, [made, *args], kwargs)
-    elif init is not object.__init__ and isinstance(made, ObjectValue):
+    elif init is not object.__init__ and isinstance(made, (ObjectValue, ExceptionValue)):
         handler = made.builtin_method(tracer, "__init__")
         if handler is not None:
             tracer.call_handler(handler, [made, *args], kwargs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -352,6 +353,10 @@ class Tracer:
             return self.constant_of(value, what)
 
     def index_of(self, value: Value) -> int:
+        if isinstance(value, ObjectValue):
+            method = value.special(self, "__index__")
+            if method is not None:
+                value = method.call(self, [], {})
         return self.run_real(operator.index, (self.constant_of(value, "an index"),))
 
     def is_none(self, value: Value) -> bool:
@@ -619,6 +624,8 @@ _IDENTITY_TYPES: tuple[type, ...] = (
     types.UnionType,
     typing._Final,  # type: ignore[attr-defined]
     typing.TypeVar,
+    re.Pattern,
+    re.Match,
     type(torch.ops.aten),
 )
 

@@ -144,12 +144,14 @@ def _make_module(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str
 
 @makers.register(BaseException)
 def _make_exception(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    init = tracer.class_lookup(kind, "__init__")
-    made = ExceptionValue(kind, list(args))
-    if isinstance(init, types.FunctionType):
-        raise unsupported("exception", f"making the exception {kind.__qualname__}, whose class has its own __init__")
+    return ExceptionValue(kind, list(args))
+
+
+@makers.register(types.SimpleNamespace)
+def _make_namespace(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    made = ObjectValue(kind)
     for name, value in kwargs.items():
-        made.attributes[name] = value
+        made.set_own(tracer, name, value)
     return made
 
 

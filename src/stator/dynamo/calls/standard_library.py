@@ -93,6 +93,18 @@ def _update_wrapper(tracer: Tracer, wrapper: Value, wrapped: Value, *args: Value
     return wrapper
 
 
+# ---- sys ----
+
+
+@calls(sys.exc_info)
+def _exc_info(tracer: Tracer) -> Value:
+    none = ConstantValue(None)
+    if not tracer.handled:
+        return TupleValue([none, none, none])
+    error = tracer.handled[-1]
+    return TupleValue([tracer.known(error.python_type(tracer)), error, none])
+
+
 # ---- weakref ----
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ..recipe import CallRecipe, Constant, Load, Recipe
+from ..recipe import CallRecipe, Constant, Load, NewObject, Recipe
 from ..source import Source
 from .base import NotConstant, Value
 from .constants import ConstantValue
 from .containers import TupleValue
-from .objects import MISSING
+from .objects import MISSING, lookup_in_class
 
 if TYPE_CHECKING:
     from stator.base.errors import UserPlace
@@ -54,6 +56,9 @@ class ExceptionValue(Value):
             raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         return tracer.bind(self, self.cls, name, raw)
 
+    def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
+        return _METHODS.get(name)
+
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         self.attributes[name] = value
 
@@ -67,11 +72,30 @@ class ExceptionValue(Value):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        made = CallRecipe(Constant(self.cls), [exits.recipe(arg) for arg in self.args])
+        args = [exits.recipe(arg) for arg in self.args]
+        made: Recipe
+        if isinstance(lookup_in_class(self.cls, "__init__"), FunctionType):
+            made = NewObject(Constant(self.cls), BaseException.__new__, args)
+        else:
+            made = CallRecipe(Constant(self.cls), args)
         exits.remember(self, made)
         for name, value in self.attributes.items():
             exits.set_attr(made, name, value)
         return made
+
+
+def _init(tracer: Tracer, self: ExceptionValue, *args: Value, **kwargs: Value) -> Value:
+    self.args = list(args)
+    for name, value in kwargs.items():
+        self.attributes[name] = value
+    return ConstantValue(None)
+
+
+def _str(tracer: Tracer, self: ExceptionValue) -> Value:
+    return ConstantValue(self.text(tracer))
+
+
+_METHODS: dict[str, Callable[..., Value]] = {"__init__": _init, "__str__": _str}
 
 
 class WithTraceback(Value):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from types import CodeType, FunctionType, MethodType
+import typing
+from types import CodeType, FunctionType, GenericAlias, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
@@ -12,6 +13,7 @@ from ..source import AttrSource, ClosureSource, ItemSource, Source
 from .base import Lazy, Value, unsupported
 from .cells import CellValue
 from .constants import ConstantValue
+from .objects import ObjectValue
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -281,6 +283,9 @@ class BuiltinMethodValue(Value):
         return GetAttr(exits.recipe(self.owner), self.name)
 
 
+_ALIASES = (GenericAlias, typing._GenericAlias)  # type: ignore[attr-defined]
+
+
 class BuiltinValue(Value):
     """A callable that is not a Python function: a C function, a method descriptor, an operator overload."""
 
@@ -308,7 +313,16 @@ class BuiltinValue(Value):
         return f"the built-in function {module + '.' if module else ''}{name}"
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if isinstance(self.fn, _ALIASES):
+            return self._call_alias(tracer, args, kwargs)
         return tracer.call_builtin(self, args, kwargs)
+
+    def _call_alias(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """`Box[int](...)`: an instance of the class itself, which remembers the alias if it can."""
+        made = tracer.call(tracer.known(self.fn.__origin__), args, kwargs)
+        if type(made) is ObjectValue:
+            made.generic_set_attr(tracer, "__orig_class__", self)
+        return made
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         real = tracer.run_real(getattr, (self.fn, name))

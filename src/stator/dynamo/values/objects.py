@@ -276,10 +276,27 @@ class ObjectValue(Value):
         return any(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self.iterate(tracer))
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
-        return tracer.iterate(self.iterator(tracer))
+        iterator = self.iterator(tracer)
+        while (item := tracer.next_item(iterator)) is not None:
+            yield item
 
     def iterator(self, tracer: Tracer) -> Value:
+        if self.special(tracer, "__iter__") is None and self.special(tracer, "__getitem__") is not None:
+            return tracer.make_iterator(self._by_index(tracer))
         return self._special_call(tracer, "__iter__")
+
+    def _by_index(self, tracer: Tracer) -> Iterator[Value]:
+        """The old protocol: items 0, 1, ... until IndexError."""
+        at = 0
+        while True:
+            try:
+                item = self.get_item(tracer, ConstantValue(at))
+            except Raised as raised:
+                if not issubclass(raised.value.python_type(tracer), IndexError):
+                    raise
+                return
+            yield item
+            at += 1
 
     def _special_call(self, tracer: Tracer, name: str, *args: Value) -> Value:
         method = self.special(tracer, name)
@@ -290,10 +307,18 @@ class ObjectValue(Value):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        made = NewObject(Constant(self.cls), object.__new__)
+        made = NewObject(Constant(self.cls), _new_of_layout(self.cls))
         exits.remember(self, made)
         exits.fill(self, made)
         return made
+
+
+def _new_of_layout(cls: type) -> Any:
+    """The `__new__` of the C class that gives instances their layout."""
+    return next(base.__dict__["__new__"] for base in cls.__mro__ if isinstance(base.__dict__.get("__new__"), _C_NEW))
+
+
+_C_NEW = type(object.__new__)
 
 
 class IdentityKey:
