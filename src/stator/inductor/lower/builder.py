@@ -286,6 +286,10 @@ class Builder:
         self.nodes.append(Extern(names, target, tuple(args), kwargs, style, (), (self.origin,)))
         return outputs
 
+    def effect(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Emit a library call that gives nothing: it raises when what it checks does not hold."""
+        self.nodes.append(Extern((), target, tuple(args), kwargs, "mutates", (), (self.origin,)))
+
 
 def follow_layout(shape: tuple[int, ...], operands: Sequence[Tensor]) -> tuple[Strides, bool]:
     """Strides of a result: those of an operand of full shape whose layout was decided here, else as eager would."""

@@ -33,6 +33,8 @@ def library_results(builder: Builder, target: Any, args: Sequence[Any], kwargs: 
         metas = [part if isinstance(part, TensorMeta) else None for part in meta]
         outputs = builder.extern(target, args, kwargs, metas)
         return [output if isinstance(part, TensorMeta) else part for output, part in zip(outputs, meta, strict=True)]
+    if meta is None:  # called for its effect, which is an error when something is wrong
+        return builder.effect(target, args, kwargs)
     raise CompileError("inductor", f"{target} gives {meta!r}, which is not known before it runs")
 
 

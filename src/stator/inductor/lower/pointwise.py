@@ -224,8 +224,14 @@ def _div_mode(builder: Builder, x: Tensor, y: Operand, *, rounding_mode: str | N
             builder, _named("floor_div" if rounding_mode == "floor" else "trunc_div"), [x, y], heavy=True
         )
     if rounding_mode == "trunc":
-        return elementwise(builder, lambda ops, a, b: ops.trunc(ops.div(a, b)), [x, y])
+        dtype = common_dtype([x, y])
+        # eager rounds the quotient of half floats before it cuts the fraction off
+        return elementwise(builder, lambda ops, a, b: ops.trunc(_rounded(ops, ops.div(a, b), dtype)), [x, y])
     return elementwise(builder, _float_floor_divide, [x, y], heavy=True)
+
+
+def _rounded(ops: Any, value: Ref, dtype: torch.dtype) -> Ref:
+    return ops.to_dtype(ops.to_dtype(value, dtype), ops.dtype(value))
 
 
 @lowers(aten.floor_divide.default, aten.floor_divide.Scalar)

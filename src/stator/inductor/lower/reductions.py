@@ -129,7 +129,7 @@ def _extremum_of_all(builder: Builder, x: Tensor) -> Any:
 @lowers(aten.max.dim, aten.min.dim)
 def _extremum_along(builder: Builder, x: Tensor, dim: int, keepdim: bool = False) -> Any:
     dims = reduced_dims(x, dim)
-    if x.rank == 0 or x.shape[dims[0]] == 0:
+    if x.rank == 0 or x.shape[dims[0]] == 0 or x.dtype is torch.bool:
         return NotImplemented
     kind = "max" if ".max." in builder.target else "min"
     working = computation_dtype(x.dtype)
@@ -273,7 +273,7 @@ def _vector_norm(
 
 @lowers(aten._softmax.default, aten._safe_softmax.default)
 def _softmax(builder: Builder, x: Tensor, dim: int, half_to_float: Any = False) -> Any:
-    if "_safe" in builder.target or x.rank == 0 or is_integral(x.dtype):
+    if "_safe" in builder.target or x.rank == 0 or x.numel == 0 or is_integral(x.dtype):
         return NotImplemented
     x, largest, dims, working = _softmax_parts(builder, x, dim)
     powers = elementwise(
@@ -286,7 +286,7 @@ def _softmax(builder: Builder, x: Tensor, dim: int, half_to_float: Any = False) 
 
 @lowers(aten._log_softmax.default)
 def _log_softmax(builder: Builder, x: Tensor, dim: int, half_to_float: bool = False) -> Any:
-    if x.rank == 0 or is_integral(x.dtype):
+    if x.rank == 0 or x.numel == 0 or is_integral(x.dtype):
         return NotImplemented
     x, largest, dims, working = _softmax_parts(builder, x, dim)
     shifted = elementwise(builder, lambda ops, v, m: ops.sub(v, m), [cast(builder, x, working), largest])
