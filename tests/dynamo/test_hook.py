@@ -1,11 +1,13 @@
 """The frame hook around torch modules: user frames below torch's own are found, torch's are left alone."""
 
+import os
+
 import torch
 
 from stator.base.config import Options
 from stator.dynamo import hook
 from stator.dynamo.convert import Converter, Settings
-from stator.dynamo.entry import CompiledFrame, make_hook_callback
+from stator.dynamo.entry import TORCH_FOLDER, CompiledFrame, make_hook_callback
 from stator.dynamo.guard import Guard, GuardKind
 from stator.dynamo.guard_torch import tensor_guard
 from stator.dynamo.hook import call_with_hook
@@ -78,6 +80,11 @@ def test_stator_and_torch_files_are_left_alone():
     assert hook._native.code_mode(torch.nn.Linear.forward.__code__) == "leave"
     assert hook._native.code_mode(hook.leave_alone.__code__) == "leave"
     assert hook._native.code_mode(Doubling.forward.__code__) == "ask"
+
+
+def test_the_compiler_of_torch_runs_unhooked_with_all_it_calls():
+    code = compile("def f(): pass", os.path.join(TORCH_FOLDER, "_dynamo", "some_file.py"), "exec").co_consts[0]
+    assert hook._native.code_mode(code) == "unhooked"
 
 
 def test_without_the_extension_calls_are_plain():

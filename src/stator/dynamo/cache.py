@@ -43,6 +43,13 @@ class CacheOptions(Protocol):
     def recompile_limit(self) -> int: ...
 
 
+def _mark_unhooked(code: CodeType) -> None:
+    _native.mark_code(code, True)
+
+
+# told of every code object that we run instead of a user's, so that no frame hook compiles it again
+code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]
+
 _caches: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -58,7 +65,7 @@ def make_cache(
 
     `as_function`: versions are called as functions (by an Entry); otherwise only their code is used (by the hook).
     """
-    cache = _native.Cache(code, _Miss(compile_frame, options, fullgraph, as_function))
+    cache = _native.Cache(code, Miss(compile_frame, options, fullgraph, as_function))
     _caches.add(cache)
     return cache
 
@@ -72,8 +79,8 @@ def reset() -> None:
         _native.reset_hook()
 
 
-class _Miss:
-    """The callback of one cache: called with (cache, function, bound arguments) when no version fits."""
+class Miss:
+    """What compiles: the callback of one cache: called with (cache, function, bound arguments) when no version fits."""
 
     def __init__(self, compile_frame: CompileFrame, options: CacheOptions, fullgraph: bool, as_function: bool) -> None:
         self.compile_frame, self.options = compile_frame, options
@@ -131,7 +138,8 @@ class _Miss:
         dead.tree = weakref.ref(tree)
         target = None
         if frame.code is not None:
-            _native.mark_code(frame.code, True)
+            for mark in code_marks:
+                mark(frame.code)
             if self.as_function:
                 target = _function_like(function, frame.code)
         return _native.Version(tree, frame.code, target, notes(frame.guards))

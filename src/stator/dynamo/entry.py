@@ -6,14 +6,18 @@ How arguments are bound and versions found is csrc/entry.c and csrc/cache.c; wha
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
+
+import torch
 
 from stator.base.config import Options
 
 from . import guard_torch as guard_torch  # registers what tensors and torch's state need
-from .cache import CompiledFrame, CompileFrame, make_cache, reset
+from .cache import CompiledFrame, CompileFrame, Miss, code_marks, make_cache, reset
+from .hook import leave_alone
 from .native_status import native as _native
 from .native_status import warn_if_missing
 
@@ -52,9 +56,35 @@ def make_hook_callback(compile_frame: CompileFrame, options: Options) -> Callabl
     """
 
     def callback(function: FunctionType) -> Any:
+        if _is_of_torch_compile(function.__code__):
+            return None
         return make_cache(function.__code__, compile_frame, options, as_function=False)
 
+    _hide_from_torch_compile(callback.__code__)
     return callback
+
+
+def _is_of_torch_compile(code: CodeType) -> bool:
+    """Code that torch.compile generated: it is compiled already, though it bears the user's file name."""
+    return any(name.startswith(("__compiled_fn_", "__resume_at_")) for name in code.co_names)
+
+
+def _hide_from_torch_compile(code: CodeType) -> None:
+    """torch.compile around a function that calls ours runs our code as it is (if this torch can be told so)."""
+    control = torch._C._dynamo.eval_frame
+    if hasattr(control, "set_code_exec_strategy"):
+        skip = control._FrameAction.SKIP
+        control.set_code_exec_strategy(code, control._FrameExecStrategy(skip, skip))
+
+
+code_marks.append(_hide_from_torch_compile)
+_hide_from_torch_compile(Miss.__call__.__code__)  # and with it all of our compiler
+
+
+TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+leave_alone(TORCH_FOLDER)
+# torch.compile compiles what it is given, and its compiler is nothing to be compiled
+leave_alone(os.path.join(TORCH_FOLDER, "_dynamo") + os.sep, with_callees=True)
 
 
 def is_entry(value: object) -> bool:

@@ -17,12 +17,15 @@ from .native_status import native as _native
 STATOR_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-def leave_alone(*prefixes: str) -> None:
-    """Add file name prefixes of code that is run as it is (what it calls is still looked at)."""
-    global _left_alone
-    _left_alone = tuple(dict.fromkeys((*_left_alone, *prefixes)))
+def leave_alone(*prefixes: str, with_callees: bool = False) -> None:
+    """Add file name prefixes of code that is run as it is. What it calls is still looked at, unless `with_callees`."""
+    global _left_alone, _unhooked
+    if with_callees:
+        _unhooked = tuple(dict.fromkeys((*_unhooked, *prefixes)))
+    else:
+        _left_alone = tuple(dict.fromkeys((*_left_alone, *prefixes)))
     if _native is not None:
-        _native.set_left_alone(_left_alone)
+        _native.set_left_alone(_left_alone, _unhooked)
 
 
 def never_compile(code: CodeType) -> None:
@@ -65,6 +68,7 @@ def _call_plainly(callback: Any, function: Callable[..., Any], /, *args: Any, **
 call_with_hook: Callable[..., Any] = _native.call_with_hook if _native is not None else _call_plainly
 
 _left_alone: tuple[str, ...] = ()
+_unhooked: tuple[str, ...] = ()
 
 
 def _standard_folders() -> list[str]:
@@ -80,7 +84,7 @@ def _standard_folders() -> list[str]:
                 if "." not in name and name not in ("site-packages", "dist-packages", "__pycache__")
             ]
     for site in dict.fromkeys((paths["purelib"], paths["platlib"])):
-        folders += [os.path.join(site, name) + os.sep for name in ("torch", "functorch", "triton", "numpy", "sympy")]
+        folders += [os.path.join(site, name) + os.sep for name in ("functorch", "triton", "numpy", "sympy")]
     return folders
 
 

@@ -57,7 +57,8 @@ __thread int stator_entries_off = 0;
 static Py_ssize_t extra_index = -1;
 static long users = 0; /* calls in flight that want the hook, over all threads */
 static unsigned long epoch = 1;
-static PyObject *left_alone = NULL; /* tuple of file name prefixes */
+/* tuples of file name prefixes */
+static PyObject *left_alone = NULL, *unhooked = NULL;
 static _PyFrameEvalFunction evaluate_below = NULL;
 static struct {
     unsigned long long seen, swapped, called;
@@ -110,6 +111,9 @@ static int starts_with_any(PyObject *text, PyObject *prefixes)
  * too small to be frames of their own. */
 static Mode first_sight(PyCodeObject *code)
 {
+    if (starts_with_any(code->co_filename, unhooked)) {
+        return MODE_UNHOOKED;
+    }
     int const suspendable = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
     int const function = CO_OPTIMIZED | CO_NEWLOCALS;
     if ((code->co_flags & suspendable) || (code->co_flags & function) != function) {
@@ -494,19 +498,26 @@ static PyObject *code_mode(PyObject *Py_UNUSED(self), PyObject *code)
     return PyUnicode_FromString(names[record ? record->mode : MODE_LEAVE]);
 }
 
-static PyObject *set_left_alone(PyObject *Py_UNUSED(self), PyObject *prefixes)
+static int are_strings(PyObject *tuple)
 {
-    if (!PyTuple_CheckExact(prefixes)) {
-        PyErr_SetString(PyExc_TypeError, "a tuple of file name prefixes is expected");
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(prefixes); i++) {
-        if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(prefixes, i))) {
-            PyErr_SetString(PyExc_TypeError, "a tuple of file name prefixes is expected");
-            return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+        if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(tuple, i))) {
+            PyErr_SetString(PyExc_TypeError, "file name prefixes are strings");
+            return 0;
         }
     }
-    Py_XSETREF(left_alone, Py_NewRef(prefixes));
+    return 1;
+}
+
+static PyObject *set_left_alone(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    PyObject *leave, *unhook;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &leave, &PyTuple_Type, &unhook) || !are_strings(leave)
+        || !are_strings(unhook)) {
+        return NULL;
+    }
+    Py_XSETREF(left_alone, Py_NewRef(leave));
+    Py_XSETREF(unhooked, Py_NewRef(unhook));
     epoch++;
     Py_RETURN_NONE;
 }
@@ -528,7 +539,8 @@ static PyMethodDef methods[] = {
     {"hook_statistics", hook_statistics, METH_NOARGS, "Frames seen, swapped, and called for want of room."},
     {"mark_code", mark_code, METH_VARARGS, "mark_code(code, unhooked): always run it as it is; unhooked: and what it calls."},
     {"code_mode", code_mode, METH_O, "\"ask\", \"leave\" or \"unhooked\"."},
-    {"set_left_alone", set_left_alone, METH_O, "File name prefixes of code that the hook leaves alone."},
+    {"set_left_alone", set_left_alone, METH_VARARGS,
+     "set_left_alone(prefixes, unhooked): file name prefixes of code that runs as it is; unhooked: with all it calls."},
     {"reset_hook", reset_hook, METH_NOARGS, "Forget what callbacks said about code objects."},
     {0},
 };

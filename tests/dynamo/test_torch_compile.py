@@ -1,0 +1,87 @@
+"""stator and torch.compile in one process, inside and around each other."""
+
+import pytest
+import torch
+
+import stator
+from stator.base.config import Options
+from stator.dynamo import cache
+from stator.dynamo.entry import CompiledFrame, make_hook_callback
+from stator.dynamo.hook import call_with_hook
+from stator.dynamo.native_status import native
+
+pytestmark = pytest.mark.slow  # torch.compile takes some seconds to import
+
+
+def plain(x):
+    return torch.relu(x) + 1
+
+
+def breaking(x):
+    y = plain(x)
+    torch._C._log_api_usage_once("a call that no compiler looks into")
+    return y * 2
+
+
+X = torch.randn(4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    yield
+    torch.compiler.reset()
+    stator.reset()
+    assert native.hook_users() == 0
+
+
+@pytest.mark.parametrize("function", [plain, breaking])
+def test_side_by_side(function):
+    ours, theirs = stator.compile(function, backend="eager"), torch.compile(function, backend="eager")
+    for _ in range(2):
+        for compiled in (ours, theirs):
+            assert torch.equal(compiled(X), function(X))
+
+
+@pytest.mark.parametrize("function", [plain, breaking])
+def test_theirs_inside_ours(function):
+    theirs = torch.compile(function, backend="eager")
+
+    def outer(x):
+        return theirs(x) + 1
+
+    ours = stator.compile(outer, backend="eager")
+    for _ in range(2):
+        assert torch.equal(ours(X), function(X) + 1)
+
+
+@pytest.mark.parametrize("function", [plain, breaking])
+def test_ours_inside_theirs(function, monkeypatch):
+    ours = stator.compile(function, backend="eager")
+    traced = []
+
+    def backend(graph, inputs):
+        traced.append(graph)
+        return graph
+
+    def outer(x):
+        return ours(x) + 1
+
+    theirs = torch.compile(outer, backend=backend)
+    for _ in range(2):
+        assert torch.equal(theirs(X), function(X) + 1)
+    names = [node.name for graph in traced for node in graph.graph.nodes if node.op == "call_function"]
+    assert names == ["add"], "torch.compile compiled something of ours"
+
+
+def test_the_hook_leaves_what_torch_compile_generated_alone():
+    theirs = torch.compile(breaking, backend="eager")
+    theirs(X)
+    names = []
+
+    def skip(function, bound):
+        names.append(function.__name__)
+        return CompiledFrame([], None)
+
+    assert torch.equal(call_with_hook(make_hook_callback(skip, Options()), theirs, X), breaking(X))
+    assert not [name for name in names if "resume" in name], names
+    assert cache.code_marks
