@@ -331,3 +331,12 @@ def test_compiled_program_behaves_as_plain_python(function: Callable[..., Any], 
         warnings.simplefilter("error")
         for _ in range(3):  # compile, then run what was compiled
             assert outcome(compiled, x) == expected
+
+
+def test_many_breaks_in_a_row_do_not_exhaust_the_stack() -> None:
+    lines = "".join(f"    x = x + 1\n    opaque(log, {i})\n" for i in range(600))
+    namespace: dict[str, Any] = {"opaque": opaque}
+    exec(compile(f"def many(x, log):\n{lines}    return x\n", "<many breaks>", "exec"), namespace)
+    log: Log = []
+    assert stator.compile(namespace["many"], backend="eager")(torch.zeros(1), log).tolist() == [600]
+    assert [entry for [entry] in log] == list(range(600))

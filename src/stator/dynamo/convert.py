@@ -30,6 +30,8 @@ from .text import captured_text
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
+_MOST_BREAKS = 64  # in one frame; each is a Python frame more
+
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
@@ -54,7 +56,8 @@ class Converter:
         self.settings = settings
         self._lock = threading.RLock()
         self._resumed: dict[ResumePoint, Any] = {}
-        self._resume_codes: dict[int, CodeType] = {}  # by id; kept alive, so that no id is used twice
+        # code of resume functions by id (kept alive, so that no id is used twice), and how many breaks led there
+        self._resumes: dict[int, tuple[CodeType, int]] = {}
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
 
     # ---- callables ----
@@ -117,9 +120,14 @@ class Converter:
         """Whether the frame gains by running emitted code instead of its own."""
         if not isinstance(captured.exit, Break):
             return captured.graph is not None
-        # A break inside a loop would add one Python frame for each turn. So the first turn is compiled, and the frame
-        # then runs on by itself, while what it calls is still compiled.
-        return not (id(captured.code) in self._resume_codes and _in_loop(captured.code, captured.exit.index))
+        # Each break adds a Python frame: one inside a loop would add one for each turn. So the first turn is compiled,
+        # and the frame then runs on by itself, while what it calls is still compiled; the same after very many breaks.
+        breaks = self._breaks_before(captured.code)
+        return not breaks or (breaks < _MOST_BREAKS and not _in_loop(captured.code, captured.exit.index))
+
+    def _breaks_before(self, code: CodeType) -> int:
+        """How many breaks the frame has behind it; 0 for one that is no resume function."""
+        return self._resumes[id(code)][1] if id(code) in self._resumes else 0
 
     def _make_resume(self, point: ResumePoint, namespace: dict[str, Any]) -> Any:
         """What emitted code calls to go on at `point`; see `emit`."""
@@ -127,7 +135,8 @@ class Converter:
         if made is not None:
             return made
         code = resume_code(point)
-        self._resume_codes[id(code)] = code
+        breaks = self._breaks_before(point.code) + 1
+        self._resumes[id(code)] = (code, breaks)
         name = code.co_name
         if point.closure:
             # made anew for each call's cells; one code object, so what is compiled for it is found again by the hook
@@ -136,7 +145,7 @@ class Converter:
 
         else:
             function = FunctionType(code, namespace, name)
-            made = self.dispatch(function) if _has_loop(code) else self.entry(function)
+            made = self.dispatch(function) if _has_loop(code) or breaks >= _MOST_BREAKS else self.entry(function)
         self._resumed[point] = made
         return made
 
