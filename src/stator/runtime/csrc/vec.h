@@ -589,10 +589,23 @@ template <class P> INLINE auto load_strided(const P *p, int64_t stride, int n) {
 }
 #ifdef SIMD_AVX512
 INLINE vf32 load_strided(const float *p, int64_t stride, int n) {
-    if (stride == 2 && n == LANES)
-        return __builtin_shuffle(load(p), load(p + LANES, LANES - 1), 2 * vi32{IOTA});
+    if (stride == 2) {
+        vf32 second = 2 * n - 1 > LANES ? load(p + LANES, 2 * n - 1 - LANES) : vf32{};
+        return __builtin_shuffle(2 * n - 1 > LANES ? load(p) : load(p, 2 * n - 1), second, 2 * vi32{IOTA});
+    }
     if (stride > 0x7ffffff || stride < -0x7ffffff) return load_strided<float>(p, stride, n);
     return __builtin_ia32_gathersiv16sf(vf32{}, p, arange_i32(0, (int32_t)stride), bitmask(n), 4);
+}
+#endif
+// only lanes of the mask are read; that is usually all of them
+template <class P> INLINE auto load_strided(const P *p, int64_t stride, mask m, int n) {
+    if (all(m)) return load_strided(p, stride, n);
+    return gather(p, arange_i64(0, stride), m, n);
+}
+#ifdef SIMD_AVX512
+INLINE vf32 load_strided(const float *p, int64_t stride, mask m, int n) {
+    if (all(m) || stride > 0x7ffffff || stride < -0x7ffffff) return load_strided<float>(p, stride, m, n);
+    return gather(p, arange_i32(0, (int32_t)stride), m, n);
 }
 #endif
 template <class P, class V> INLINE void store_strided(P *p, int64_t stride, V v, int n) {

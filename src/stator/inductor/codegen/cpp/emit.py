@@ -299,6 +299,8 @@ class Emitter:
         step = self._step(index)
         if step == 1:
             read = f"load_masked({self._at(buffer, index)}, {lanes}, {self.lanes})"
+        elif step is not None:
+            read = f"load_strided({self._at(buffer, index)}, {step}, {lanes}, {self.lanes})"
         else:
             read = f"gather({self.pointers[buffer]}, {self._positions(index)}, {lanes}, {self.lanes})"
         return f"select({lanes}, {read}, splat({neutral}))"
