@@ -79,6 +79,8 @@ def guard_text(source: object, kind: GuardKind, expected: object) -> str:
         return f"{source} is {_tensor_text(expected)}"
     if isinstance(expected, GlobalState):
         return f"torch: {_state_text(expected)}"
+    if kind is GuardKind.NOT_IN:
+        return f"{_value_text(expected)} not in {source}"
     return f"{source} {kind.value} {_value_text(expected)}"
 
 
