@@ -108,3 +108,9 @@ def test_files_say_what_they_hold_and_stay_small(path: Path) -> None:
     lines = text.count("\n")
     assert lines <= 800, f"{path} has {lines} lines; is it still one concept?"
     assert path.stem not in {"utils", "helpers", "misc", "common"}, f"{path}: name a file by its concept"
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports them by their bare names, so that two of one name cannot be collected together."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))

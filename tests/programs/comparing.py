@@ -16,7 +16,9 @@ def plain(value: Any) -> Any:
         return ("tensor", value.dtype, value.requires_grad, value.tolist())
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
-    return type(value)(map(plain, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return (type(value).__name__, *map(plain, value))
+    return value
 
 
 def outcome(function: Callable[..., Any], x: torch.Tensor) -> Any:
