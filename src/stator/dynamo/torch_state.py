@@ -1,5 +1,8 @@
-"""torch's thread-wide modes while a frame is captured: changed for real as the program changes them, put back afterwards,
-and told to the running program when the captured code leaves them changed."""
+"""torch's thread-wide modes while a frame is captured.
+
+They are changed for real as the program changes them, put back afterwards, and set in the running program when the
+captured code leaves them changed.
+"""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def _clear_autocast_cache(tracer: Tracer) -> Value:
 # ---- custom gradients ----
 
 
-@calls(torch.autograd.Function.apply.__func__)
+@calls(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     """One node that calls the function: whoever traces the graph below autograd sees its forward and its backward."""
     kind = tracer.real_of(cls, "a subclass of torch.autograd.Function")

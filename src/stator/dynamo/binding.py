@@ -1,0 +1,134 @@
+"""The descriptor protocol: class attributes as seen through an instance or through the class itself."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .entry import is_entry
+from .source import AttrSource, ConstantSource
+from .values.base import Value, unsupported
+from .values.classes import ClassValue
+from .values.containers import TupleValue
+from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
+from .values.objects import MISSING, owner_in_class
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+
+def bind(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    """`raw`, found in the class dictionary, as an attribute of the instance `owner` (descriptor protocol)."""
+    kind = type(raw)
+    if kind is FunctionType or is_entry(raw):
+        return BoundMethodValue(tracer.class_function(cls, name, raw), owner)
+    binder = _BINDERS.get(kind)
+    if binder is not None:
+        return binder(tracer, owner, cls, name, raw)
+    getter = tracer.class_lookup(kind, "__get__")
+    if getter is MISSING:
+        return tracer.class_value(cls, name)
+    if isinstance(getter, FunctionType):
+        descriptor = tracer.class_value(cls, name)
+        function = tracer.class_function(kind, "__get__", getter)
+        return function.call(tracer, [descriptor, owner, tracer.known(cls)], {})
+    raise unsupported("descriptor", f"the descriptor {kind.__name__} for attribute {name!r} of {cls.__name__}")
+
+
+def bind_to_class(tracer: Tracer, cls_value: ClassValue, name: str, raw: Any) -> Value:
+    """`raw` as an attribute of the class itself."""
+    cls = cls_value.cls
+    if isinstance(raw, FunctionType) or is_entry(raw):
+        return tracer.class_function(cls, name, raw)
+    if isinstance(raw, staticmethod):
+        return _bind_static(tracer, cls_value, cls, name, raw)
+    if isinstance(raw, classmethod):
+        return BoundMethodValue(tracer.class_function(cls, name, raw.__func__), cls_value)
+    if isinstance(raw, (types.ClassMethodDescriptorType, types.BuiltinFunctionType)):
+        return BuiltinValue(getattr(cls, name))
+    if isinstance(raw, _C_DESCRIPTORS):
+        return BuiltinValue(raw)
+    getter = tracer.class_lookup(type(raw), "__get__")
+    if isinstance(getter, FunctionType):
+        function = tracer.class_function(type(raw), "__get__", getter)
+        return function.call(tracer, [tracer.class_value(cls, name), tracer.constant(None), cls_value], {})
+    return tracer.class_value(cls, name)
+
+
+def _bind_property(tracer: Tracer, owner: Value, cls: type, name: str, raw: property) -> Value:
+    if raw.fget is None:
+        raise tracer.raised(AttributeError, f"property '{name}' cannot be read")
+    if not isinstance(raw.fget, FunctionType):
+        return tracer.call(tracer.known(raw.fget), [owner], {})
+    return tracer.class_function(cls, name, raw.fget).call(tracer, [owner], {})
+
+
+def _bind_static(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    function = raw.__func__
+    defining = owner_in_class(cls, name) or cls
+    source = AttrSource(ConstantSource(f"{defining.__module__}.{defining.__qualname__}", defining), name)
+    return tracer.wrap(function, source)
+
+
+def _bind_class_method(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    kind = owner.python_type(tracer)
+    return BoundMethodValue(tracer.class_function(cls, name, raw.__func__), tracer.known(kind))
+
+
+def _bind_cached_property(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    value = tracer.class_function(cls, name, raw.func).call(tracer, [owner], {})
+    owner.set_own(tracer, name, value)  # type: ignore[attr-defined]
+    return value
+
+
+def _bind_slot(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    return owner.slot(tracer, name, raw)  # type: ignore[attr-defined]
+
+
+def _bind_c_method(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    return BuiltinMethodValue(owner, name)
+
+
+def _bind_named_field(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    assert isinstance(owner, TupleValue)
+    return owner.at(tracer, raw.__reduce__()[1][0])
+
+
+def _bind_cached_function(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    return BoundMethodValue(tracer.class_value(cls, name), owner)
+
+
+def _bind_builtin(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    return tracer.known(raw)
+
+
+class _Pair(NamedTuple):
+    first: int
+
+
+_C_DESCRIPTORS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    property,
+    functools.cached_property,
+)
+_BINDERS: dict[type, Callable[[Tracer, Value, type, str, Any], Value]] = {
+    property: _bind_property,
+    staticmethod: _bind_static,
+    classmethod: _bind_class_method,
+    functools.cached_property: _bind_cached_property,
+    types.MemberDescriptorType: _bind_slot,
+    types.GetSetDescriptorType: _bind_slot,
+    types.MethodDescriptorType: _bind_c_method,
+    types.WrapperDescriptorType: _bind_c_method,
+    types.ClassMethodDescriptorType: _bind_c_method,
+    types.BuiltinFunctionType: _bind_builtin,
+    type(_Pair.first): _bind_named_field,
+    functools._lru_cache_wrapper: _bind_cached_function,
+    type: _bind_builtin,
+}
