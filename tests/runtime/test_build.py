@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stator.base import counters
+from stator.base import counters, logs
 from stator.base.errors import CompileError, MissingToolchain
 from stator.runtime import build, toolchain
 
@@ -137,6 +137,14 @@ def test_a_compiler_that_does_not_know_march_native_is_used_without(
     assert toolchain.find_toolchain(build.current_cache().notes).native == ()
 
 
+def test_a_compiler_without_openmp_gives_kernels_on_one_core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    picky = 'for word in "$@"; do case "$word" in -fopenmp*) echo "bad option $word" >&2; exit 1;; esac; done\n'
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path, picky + f'exec {" ".join(toolchain.find_compiler())} "$@"\n'))
+    logs.forget_warnings()
+    with pytest.warns(RuntimeWarning, match="one core"):
+        assert run(build.build_kernels([kernel("a", 7)])["a"]) == 7
+
+
 def test_units_are_balanced_and_keep_every_kernel() -> None:
     wanted = [build._Wanted(f"k{n}", "x" * length, str(n)) for n, length in enumerate((9000, 100, 4000, 5000, 200))]
     units = build.partition(wanted, 2)
@@ -149,7 +157,7 @@ def test_units_are_balanced_and_keep_every_kernel() -> None:
 _CHILD = """
 import sys
 from types import SimpleNamespace
-from stator.base import counters
+from stator.base import counters, logs
 from stator.runtime import build
 text = 'extern "C" void k{0}(void *const *p) {{ *(long long *)p[0] = {0}; }}'
 build.build_kernels([SimpleNamespace(symbol=f"k{n}", source=text.format(n)) for n in range(4)])

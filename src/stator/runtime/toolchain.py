@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from stator.base import logs
 from stator.base.errors import MissingToolchain
 
 CSRC = Path(__file__).resolve().parent / "csrc"
@@ -29,15 +30,13 @@ CSRC = Path(__file__).resolve().parent / "csrc"
 # Exact IEEE semantics are kept (no -ffast-math); what is given up is errno and trapping, which torch gives up as well.
 OPTIMIZE = ("-O1", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 LANGUAGE = (
-    "-std=gnu++17",
-    "-fopenmp",
-    "-fPIC",
-    "-fno-exceptions",
-    "-fno-rtti",
-    "-fno-asynchronous-unwind-tables",
-    "-w",
+    *("-std=gnu++17", "-fPIC", "-w"),
+    *("-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables"),
 )
-NATIVE_FLAGS = (("-march=native",), ("-mcpu=native",), ())  # tried in this order when a build fails
+# Tried in this order when a build fails. Clang's own OpenMP code needs its own runtime, which torch may not have
+# loaded; with -fopenmp=libgomp, or without any flag, it ignores the pragmas, and kernels use one core.
+NATIVE_FLAGS = (("-march=native",), ("-mcpu=native",), ())
+OPENMP_FLAGS = (("-fopenmp",), ("-fopenmp=libgomp",), ())
 
 INSTALL_HINT = (
     "Install a C++ compiler (Debian/Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; conda: "
@@ -65,12 +64,13 @@ class Toolchain:
     command: tuple[str, ...]
     version: str
     native: tuple[str, ...]
+    threading: tuple[str, ...]
     openmp: str | None
     features: str
 
     @property
     def flags(self) -> tuple[str, ...]:
-        return (*OPTIMIZE, *self.native, *LANGUAGE)
+        return (*OPTIMIZE, *self.native, *self.threading, *LANGUAGE)
 
     @property
     def link(self) -> tuple[str, ...]:
@@ -192,23 +192,26 @@ def find_toolchain(notes: Path | None = None) -> Toolchain:
     command = find_compiler()
     note = _read_note(_note_path(notes, command)) if notes is not None else None
     if note is None:
-        note = {"version": _ask_version(command), "native": list(NATIVE_FLAGS[0])}
+        note = {"version": _ask_version(command), "native": NATIVE_FLAGS[0], "threading": OPENMP_FLAGS[0]}
         _write_note(notes, command, note)
     toolchain = Toolchain(
         command=command,
         version=note["version"],
         native=tuple(note["native"]),
+        threading=tuple(note["threading"]),
         openmp=find_openmp(),
         features=digest(",".join(sorted(cpu_features()))),
     )
     _found[known_as] = toolchain
+    _warn_if_serial(toolchain)
     return toolchain
 
 
 def _read_note(path: Path) -> dict | None:
     try:
         note = json.loads(path.read_text())
-        valid = isinstance(note["version"], str) and all(isinstance(word, str) for word in note["native"])
+        words = [note["version"], *note["native"], *note["threading"]]
+        valid = all(isinstance(word, str) for word in words)
         return note if valid else None
     except (OSError, ValueError, KeyError, TypeError):
         return None  # absent or damaged: it is learnt anew
@@ -231,23 +234,38 @@ def diagnose(toolchain: Toolchain, notes: Path | None = None) -> Toolchain:
 
     Returns a toolchain that works, equal to the given one if that is not to blame. Raises MissingToolchain otherwise.
     """
-    natives = [toolchain.native, *(flags for flags in NATIVE_FLAGS if flags != toolchain.native)]
+    choices = [replace(toolchain, native=native, threading=omp) for omp in OPENMP_FLAGS for native in NATIVE_FLAGS]
     complaint = ""
-    for native in natives:
-        candidate = replace(toolchain, native=native)
+    for candidate in (toolchain, *(choice for choice in choices if choice != toolchain)):
         problem = _probe(candidate)
         if problem is None:
-            if native != toolchain.native:
-                for known_as, known in list(_found.items()):
-                    if known == toolchain:
-                        _found[known_as] = candidate
-                _write_note(notes, candidate.command, {"version": candidate.version, "native": list(native)})
+            if candidate != toolchain:
+                _adopt(toolchain, candidate, notes)
             return candidate
         complaint = complaint or problem
     raise MissingToolchain(
         f"the C++ compiler {shlex.join(toolchain.command)} ({toolchain.version}) cannot build a small OpenMP program: "
         f"{complaint}. {INSTALL_HINT}"
     )
+
+
+def _adopt(failed: Toolchain, working: Toolchain, notes: Path | None) -> None:
+    """From now on, in this process and others, use the flags that work."""
+    for known_as, known in list(_found.items()):
+        if known == failed:
+            _found[known_as] = working
+    note = {"version": working.version, "native": working.native, "threading": working.threading}
+    _write_note(notes, working.command, note)
+    _warn_if_serial(working)
+
+
+def _warn_if_serial(working: Toolchain) -> None:
+    if working.threading != OPENMP_FLAGS[0]:
+        logs.warn_once(
+            "toolchain:threading",
+            f"stator: {shlex.join(working.command)} ({working.version}) cannot use torch's OpenMP runtime "
+            f"({working.openmp}), so that kernels run on one core; g++ can.",
+        )
 
 
 def _probe(toolchain: Toolchain) -> str | None:
