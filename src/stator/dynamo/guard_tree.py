@@ -33,7 +33,7 @@ class Builder:
     parameters: dict[str, int]
     by_identity: dict[int, int]
     by_path: dict[tuple[object, ...], int]
-    checked: set[tuple[int, GuardKind, int]]
+    checked: set[tuple[int, int, int]]
     ordinal: int = 0
 
     def node(self, source: Source) -> int:
@@ -56,7 +56,7 @@ class Builder:
 
     def check(self, guard: Guard, kind: int, payload: object) -> None:
         node = self.node(guard.source)
-        mark = (node, guard.kind, id(guard.expected))
+        mark = (node, kind, id(guard.expected))
         if mark not in self.checked:
             self.checked.add(mark)
             self.tree.add_check(node, kind, payload, self.ordinal)
