@@ -1,6 +1,6 @@
 """Programs over special methods, user containers, classes of the standard library, and odder torch calls."""
 
-# ruff: noqa: B018, B905, C416, E741, F841, PLR, RUF005, SIM, UP, B015, C401, C402, C403, C404, C411, C413, C417, C418, C420
+# ruff: noqa: B011, B018, B905, C402, C416, E741, F841, RUF005, UP031, UP042
 from __future__ import annotations
 
 import abc

@@ -1,6 +1,6 @@
 """Programs over built-in containers, iterators, numbers, text and tensors, captured whole."""
 
-# ruff: noqa: C409, C410, E731, E741, F841, B905, C416, C405, RUF005
+# ruff: noqa: RUF059, UP031, C409, C410, E731, E741, F841, B905, C416, C405, RUF005
 from __future__ import annotations
 
 import collections
