@@ -225,6 +225,30 @@ def test_a_reduction_in_threads_is_the_same_every_time() -> None:
         assert torch.equal(compiled.run(0)[out], first)
 
 
+@pytest.mark.parametrize("shape", [(300, 1000), (77, 1003), (100003,), (3, 5, 7001)])
+def test_one_long_row_is_split_between_threads(shape: tuple[int, ...]) -> None:
+    """Sum, largest, and a chain of two passes over the whole tensor."""
+    graph = Graph()
+    x = graph.input(torch.randn(shape) + 1)
+    strides = torch.empty(shape).stride()
+    total, top, scaled = graph.buffer((), F32), graph.buffer((), F32), graph.buffer(shape, F32)
+
+    def at(index):
+        return sum((i * s for i, s in zip(index, strides, strict=True)), start=0)
+
+    graph.node(
+        [total], lambda ops, i, j: ops.store(total, 0, ops.reduce("sum", ops.exp(ops.load(x, at(j))))), (), shape
+    )
+    graph.node([top], lambda ops, i, j: ops.store(top, 0, ops.reduce("max", ops.load(x, at(j)))), (), shape)
+    graph.node(
+        [scaled],
+        lambda ops, i, j: ops.store(scaled, at(i), ops.div(ops.exp(ops.load(x, at(i))), ops.load(total, 0))),
+        shape,
+    )
+    graph.outputs = [total, top, scaled]
+    check(graph)
+
+
 def affine(names: tuple[str, str], factor: float) -> Graph:
     graph = Graph()
     x = graph.input(torch.randn(64, 48), names[0])

@@ -17,7 +17,7 @@ MAX_ROW = 65536
 # The same where lanes run across rows, so that sixteen of them are in flight
 MAX_COLUMN = 1024
 MIN_ROW = 16  # shorter rows make poor vectors
-# Below this many rows a long reduction is better split between threads on its own
+# Few long rows leave threads idle; a single one is split between them
 MIN_ROWS, LONG_WORK = 4, 65536
 
 
@@ -49,7 +49,7 @@ def _rows_fit(first: Candidate, second: Candidate, fusion: Fusion) -> bool:
     space = fusion.space
     row = math.prod(loop.size for loop in space.inner)
     rows = math.prod(loop.size for loop in space.outer)
-    if rows < MIN_ROWS and row * rows > LONG_WORK:
+    if 1 < rows < MIN_ROWS and row * rows > LONG_WORK:
         return False
     if not first.space.inner and not second.space.inner and row < MIN_ROW:
         return False  # both pointwise: rows appear only because of this fusion

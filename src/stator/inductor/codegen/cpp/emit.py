@@ -23,6 +23,7 @@ from .vectorize import LoopOrder, tiled_load
 # Elements of simple work below which one thread does it all; a parallel region costs some microseconds
 _SERIAL_WORK = 16384
 _PLENTY = 64  # iterations of a loop that are enough to share between threads
+_PARTS = 64  # of a reduction to a single row: a fixed number, so that the result does not depend on the thread count
 
 
 class Emitter:
@@ -45,6 +46,8 @@ class Emitter:
         self.vector_indirect: dict[Symbol, str] = {}
         self.uses_error = any(value.name == "indirect" and value.args[2] for value in kernel.values)
         self.parallel_at = self._parallel_loop()
+        self.split = self._split_reduction()
+        self.bounds: tuple[int, str, str] | None = None  # a loop that runs over a part only: its number, begin, end
 
     # ---- text -------------------------------------------------------------------------------------
 
@@ -87,6 +90,14 @@ class Emitter:
         best = max(range(len(chunks)), key=lambda at: (chunks[at], -at))
         return best if chunks[best] > 1 else None
 
+    def _split_reduction(self) -> bool:
+        """Is there one long row only? Then its inner loops are shared between threads, and partial results combined."""
+        positions = any(value.name == "reduce" and value.args[0].startswith("arg") for value in self.kernel.values)
+        unusual = any(store.mode is not None for store in self.kernel.stores)
+        return bool(
+            not self.order.outer and self.order.inner and self._work() > _SERIAL_WORK and not positions and not unusual
+        )
+
     def _outer(self, depth: int) -> None:
         outer = self.order.outer
         for position in self.plan.outside:
@@ -107,6 +118,9 @@ class Emitter:
     def _loop(self, loop: int, body, shared: bool = False) -> None:  # type: ignore[no-untyped-def]
         name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
         pragma = "#pragma omp for schedule(static) nowait"
+        if self.bounds is not None and self.bounds[0] == loop:
+            self._part_loop(loop, body)
+            return
         if loop == self.order.tile:
             self._tile_loop(loop, body, shared)
             return
@@ -136,6 +150,23 @@ class Emitter:
         with self.block(f"for (int64_t {name} = 0; {name} < {size}; {name} += LANES)"):
             self.line(f"const int n = {size} - {name} < LANES ? {size} - {name} : LANES;")
             self._with_lanes("n", body)
+
+    def _part_loop(self, loop: int, body) -> None:  # type: ignore[no-untyped-def]
+        """A loop from `begin` to `end`; parts are whole vectors, except for the last."""
+        assert self.bounds is not None
+        name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
+        _, begin, end = self.bounds
+        if loop != self.order.vector:
+            with self.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"):
+                body()
+            return
+        self.line(f"const int64_t whole = {begin} + ({end} - {begin}) / LANES * LANES;")
+        with self.block(f"for (int64_t {name} = {begin}; {name} < whole; {name} += LANES)"):
+            body()
+        if size % 16:
+            with self.block(f"if (const int n = (int)({end} - whole))"):
+                self.line(f"const int64_t {name} = whole;")
+                self._with_lanes("n", body)
 
     def _tile_loop(self, loop: int, body, shared: bool) -> None:  # type: ignore[no-untyped-def]
         """Blocks of LANES iterations; loads that are contiguous along this loop are transposed a block at a time."""
@@ -201,11 +232,40 @@ class Emitter:
                     self.line(f"alignas(64) {SCALAR[kind]} row{position}[{inner} + LANES];")
 
     def _phase(self, phase: Phase) -> None:
+        if self.split:
+            self._split_phase(phase)
+            return
         for position in phase.reduces:
             self._accumulator(position)
         self._inner(0, phase)
         for position in phase.reduces:
             self._complete(position)
+
+    def _split_phase(self, phase: Phase) -> None:
+        first = self.order.inner[0]
+        size, grain = self.kernel.sizes[first], 16 if first == self.order.vector else 1
+        chunk = math.ceil(math.ceil(size / _PARTS) / grain) * grain
+        parts = math.ceil(size / chunk)
+        for position in phase.reduces:
+            self.line(f"{SCALAR[KIND[self.dtype(position)]]} part{position}[{parts}];")
+        self.line(f"#pragma omp parallel for schedule(static) num_threads(threads_for({self._work()}ll))")
+        with self.block(f"for (int64_t part = 0; part < {parts}; ++part)"):
+            self.line(f"const int64_t begin = part * {chunk};")
+            self.line(f"const int64_t end = begin + {chunk} < {size} ? begin + {chunk} : {size};")
+            for position in phase.reduces:
+                self._accumulator(position)
+            self.bounds = (first, "begin", "end")
+            self._inner(0, phase)
+            self.bounds = None
+            for position in phase.reduces:
+                self._complete(position)
+                self.line(f"part{position}[part] = t{position};")
+        for position in phase.reduces:
+            kind = self.kernel.values[position].args[0]
+            name = f"t{position}"
+            self.line(f"{SCALAR[KIND[self.dtype(position)]]} {name} = part{position}[0];")
+            combined = f"{_COMBINE[kind]}({name}, part{position}[part])"
+            self.line(f"for (int64_t part = 1; part < {parts}; ++part) {name} = {combined};")
 
     def _inner(self, depth: int, phase: Phase) -> None:
         inner = self.order.inner
@@ -369,8 +429,10 @@ class Emitter:
             else:
                 self.line(f"{self._row(position)} = {value};")
         elif self._row_step() == 1:
-            # whole vectors even in a tail: rows are padded, and a later load could not be served from a masked store
-            self.line(f"store(&{self._row(position)}, t{position});")
+            # whole vectors even in a tail: rows are padded, and a later load could not be served from a masked store;
+            # but where another thread's part may follow, its memory is left alone
+            tail = self._tail() if self.split else ""
+            self.line(f"store(&{self._row(position)}, t{position}{tail});")
         else:
             self.line(f"store_strided(&{self._row(position)}, {self._row_step()}, t{position}, {self.lanes});")
 
