@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import re
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,4 +58,6 @@ def execute(text: str, binder: Binder) -> Callable[..., tuple[Any, ...]]:
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"__name__": "stator_host_program"}
     exec(compile(text, filename, "exec"), namespace)
-    return namespace["bind"](binder)
+    call = namespace["bind"](binder)
+    weakref.finalize(call, linecache.cache.pop, filename, None)
+    return call
