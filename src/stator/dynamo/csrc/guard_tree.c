@@ -1,0 +1,184 @@
+/* Evaluation of a guard tree: follows the accessors, runs the checks, and never leaves an exception behind: what cannot be
+ * read does not hold. User code runs only through attribute access, calls and predicates that were asked for by name. */
+#include "guards.h"
+
+typedef struct {
+    GuardTree *tree;
+    PyObject *const *locals;
+    Py_ssize_t local_count;
+    PyObject *function;
+    PyObject **saved;
+    Failure *failure;
+} Run;
+
+static PyObject *call_saved(Run *run, Node const *node)
+{
+    PyObject *arguments[8];
+    PyObject *slots = PyTuple_GET_ITEM(node->key, 1);
+    Py_ssize_t count = PyTuple_GET_SIZE(slots);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        arguments[i] = run->saved[PyLong_AsSsize_t(PyTuple_GET_ITEM(slots, i))];
+        if (!arguments[i]) {
+            return NULL;
+        }
+    }
+    return PyObject_Vectorcall(PyTuple_GET_ITEM(node->key, 0), arguments, count, NULL);
+}
+
+/* New reference, or NULL (perhaps with an exception): there is nothing at this path. */
+static PyObject *access_value(Run *run, Node const *node, PyObject *parent)
+{
+    switch (node->access) {
+    case ACCESS_LOCAL:
+        return node->index < run->local_count ? Py_XNewRef(run->locals[node->index]) : NULL;
+    case ACCESS_FUNCTION:
+        return Py_XNewRef(run->function);
+    case ACCESS_CLOSURE:
+        return guard_closure_content(parent, node->index);
+    case ACCESS_GLOBALS:
+        return PyFunction_Check(parent) ? Py_NewRef(PyFunction_GET_GLOBALS(parent)) : NULL;
+    case ACCESS_BUILTINS:
+        return guard_builtins_dict();
+    case ACCESS_MODULE_DICT:
+        return guard_module_dict(node->key);
+    case ACCESS_CONSTANT:
+        return Py_NewRef(node->key);
+    case ACCESS_ATTR:
+        return PyObject_GetAttr(parent, node->key);
+    case ACCESS_INSTANCE_DICT:
+        return guard_instance_dict(parent);
+    case ACCESS_DICT_ITEM:
+        return guard_dict_item(parent, node->key);
+    case ACCESS_SEQUENCE_ITEM:
+        return guard_sequence_item(parent, node->key, node->index);
+    case ACCESS_DICT_KEY:
+        return guard_key_at(parent, node->index);
+    case ACCESS_TYPE:
+        return Py_NewRef((PyObject *)Py_TYPE(parent));
+    case ACCESS_CALL:
+        return call_saved(run, node);
+    default:
+        return NULL;
+    }
+}
+
+static int predicate_holds(PyObject *predicate, PyObject *value)
+{
+    PyObject *result = PyObject_CallOneArg(predicate, value);
+    int truth = result ? PyObject_IsTrue(result) : 0;
+    Py_XDECREF(result);
+    return truth > 0;
+}
+
+static int check_holds(Check *check, PyObject *value)
+{
+    switch (check->kind) {
+    case CHECK_IS:
+        return identity_is(&check->identity, value);
+    case CHECK_TYPE:
+        return identity_is(&check->identity, (PyObject *)Py_TYPE(value));
+    case CHECK_EQUALS:
+        return guard_constant_equal(value, check->expected);
+    case CHECK_TENSOR:
+        return identity_is(&check->identity, (PyObject *)Py_TYPE(value)) && guard_tensor_holds(check->tensor, value);
+    case CHECK_LENGTH:
+        return guard_length(value) == check->number;
+    case CHECK_DICT_KEYS:
+        return guard_keys_are(value, check->expected);
+    case CHECK_ABSENT:
+        return guard_attribute_is_absent(check, value);
+    case CHECK_NOT_IN:
+        return guard_not_in(value, check->expected);
+    case CHECK_CODE:
+        return PyFunction_Check(value) && identity_is(&check->identity, PyFunction_GET_CODE(value));
+    case CHECK_PREDICATE:
+        return predicate_holds(check->expected, value);
+    case CHECK_STATE:
+        return (!check->state || stator_state_is(check->state)) && (!check->expected || predicate_holds(check->expected, Py_None));
+    default:
+        return 0;
+    }
+}
+
+static int failed(Run *run, Py_ssize_t guard, PyObject *found)
+{
+    PyErr_Clear();
+    if (run->failure) {
+        run->failure->guard = guard;
+        run->failure->found = Py_XNewRef(found);
+    }
+    return 0;
+}
+
+/* Checks of one node, then its children. */
+static int node_holds(Run *run, Node const *node, PyObject *value)
+{
+    GuardTree *tree = run->tree;
+    for (int at = node->first_check; at >= 0; at = tree->checks[at].next) {
+        Check *check = &tree->checks[at];
+        if (!check_holds(check, value)) {
+            return failed(run, check->guard, value);
+        }
+    }
+    if (node->saved >= 0) {
+        run->saved[node->saved] = Py_NewRef(value);
+    }
+    for (int at = node->first_child; at >= 0; at = tree->nodes[at].next_sibling) {
+        Node const *child = &tree->nodes[at];
+        PyObject *found = access_value(run, child, value);
+        if (!found) {
+            return failed(run, child->guard, NULL);
+        }
+        int holds = node_holds(run, child, found);
+        Py_DECREF(found);
+        if (!holds) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int relations_hold(Run *run)
+{
+    for (int at = run->tree->first_relation; at >= 0; at = run->tree->checks[at].next) {
+        Check const *check = &run->tree->checks[at];
+        PyObject *one = run->saved[check->number], *other = run->saved[check->other];
+        if (!one || !other || (one == other) != (check->kind == CHECK_SAME)) {
+            return failed(run, check->guard, one);
+        }
+    }
+    return 1;
+}
+
+#define SAVED_ON_STACK 32
+
+int stator_guards_hold(PyObject *self, PyObject *const *locals, Py_ssize_t count, PyObject *function, Failure *failure)
+{
+    GuardTree *tree = (GuardTree *)self;
+    if (tree->node_count == 0) {
+        return 0; /* cleared by the collector */
+    }
+    PyObject *on_stack[SAVED_ON_STACK];
+    PyObject **saved = on_stack;
+    if (tree->saved_count > SAVED_ON_STACK) {
+        saved = PyMem_Malloc(tree->saved_count * sizeof *saved);
+        if (!saved) {
+            return 0;
+        }
+    }
+    for (int i = 0; i < tree->saved_count; i++) {
+        saved[i] = NULL;
+    }
+    if (failure) {
+        *failure = (Failure){-1, NULL};
+    }
+    Run run = {tree, locals, count, function, saved, failure};
+    int holds = node_holds(&run, &tree->nodes[0], Py_None) && relations_hold(&run);
+    for (int i = 0; i < tree->saved_count; i++) {
+        Py_XDECREF(saved[i]);
+    }
+    if (saved != on_stack) {
+        PyMem_Free(saved);
+    }
+    return holds;
+}

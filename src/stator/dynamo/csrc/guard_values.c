@@ -1,0 +1,312 @@
+/* Looks at Python values for guards, past any override by user classes. */
+#include "guards.h"
+
+static PyObject *builtins_dict, *deque_type;
+/* types whose == is written in C and has no effects, beyond the ones that guard_constant_equal knows; e.g. torch.device */
+static PyTypeObject *plain_types[16];
+static int plain_type_count = 0;
+
+int guard_identity_set(Identity *identity, PyObject *object, PyObject *callback)
+{
+    identity->weak = PyType_SUPPORTS_WEAKREFS(Py_TYPE(object))
+        && !(PyType_Check(object) && !(((PyTypeObject *)object)->tp_flags & Py_TPFLAGS_HEAPTYPE));
+    identity->reference = identity->weak ? PyWeakref_NewRef(object, callback) : Py_NewRef(object);
+    return identity->reference ? 0 : -1;
+}
+
+/* ---- constants ---- */
+
+static int tuples_equal(PyObject *found, PyObject *expected)
+{
+    if (PyTuple_GET_SIZE(found) != PyTuple_GET_SIZE(expected)) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(found); i++) {
+        if (!guard_constant_equal(PyTuple_GET_ITEM(found, i), PyTuple_GET_ITEM(expected, i))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int guard_rich_equal(PyObject *found, PyObject *expected)
+{
+    int equal = PyObject_RichCompareBool(found, expected, Py_EQ);
+    if (equal < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    return equal;
+}
+
+int guard_constant_equal(PyObject *found, PyObject *expected)
+{
+    if (found == expected) {
+        return 1;
+    }
+    PyTypeObject *type = Py_TYPE(found);
+    if (type != Py_TYPE(expected)) {
+        return 0;
+    }
+    if (type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBytes_Type || type == &PyRange_Type) {
+        return guard_rich_equal(found, expected);
+    }
+    if (type == &PyFloat_Type) {
+        double a = PyFloat_AS_DOUBLE(found), b = PyFloat_AS_DOUBLE(expected);
+        return memcmp(&a, &b, sizeof a) == 0;
+    }
+    if (type == &PyComplex_Type) {
+        return memcmp(&((PyComplexObject *)found)->cval, &((PyComplexObject *)expected)->cval, sizeof(Py_complex)) == 0;
+    }
+    if (type == &PyTuple_Type) {
+        return tuples_equal(found, expected);
+    }
+    if (type == &PySlice_Type) {
+        PySliceObject *a = (PySliceObject *)found, *b = (PySliceObject *)expected;
+        return guard_constant_equal(a->start, b->start) && guard_constant_equal(a->stop, b->stop) && guard_constant_equal(a->step, b->step);
+    }
+    for (int i = 0; i < plain_type_count; i++) {
+        if (type == plain_types[i]) {
+            return PyTuple_Check(found) ? tuples_equal(found, expected) : guard_rich_equal(found, expected);
+        }
+    }
+    return 0; /* enums, dtypes, bool, None: only identity */
+}
+/* ---- containers ---- */
+
+/* The dict behind an exact mappingproxy (the classes' __dict__, signature.parameters); anything else as it is. */
+static PyObject *behind_proxy(PyObject *value)
+{
+    struct {
+        PyObject_HEAD
+        PyObject *mapping;
+    } *proxy = (void *)value; /* CPython's mappingproxyobject */
+    return Py_IS_TYPE(value, &PyDictProxy_Type) && PyDict_Check(proxy->mapping) ? proxy->mapping : value;
+}
+
+Py_ssize_t guard_length(PyObject *value)
+{
+    value = behind_proxy(value);
+    if (PyList_Check(value)) {
+        return PyList_GET_SIZE(value);
+    }
+    if (PyTuple_Check(value)) {
+        return PyTuple_GET_SIZE(value);
+    }
+    if (PyDict_Check(value)) {
+        return PyDict_GET_SIZE(value);
+    }
+    if (PyAnySet_Check(value)) {
+        return PySet_GET_SIZE(value);
+    }
+    if (PyUnicode_Check(value)) {
+        return PyUnicode_GET_LENGTH(value);
+    }
+    if (PyObject_TypeCheck(value, (PyTypeObject *)deque_type)) {
+        return ((PyTypeObject *)deque_type)->tp_as_sequence->sq_length(value);
+    }
+    return -1;
+}
+
+static int ordered_keys_are(PyObject *value, PyObject *expected)
+{
+    /* an OrderedDict keeps an order of its own (move_to_end) */
+    PyObject *keys = PyODict_Check(value) ? PyObject_CallOneArg((PyObject *)&PyTuple_Type, value) : NULL;
+    int same = keys ? tuples_equal(keys, expected) : 0;
+    Py_XDECREF(keys);
+    return same;
+}
+
+int guard_keys_are(PyObject *value, PyObject *expected)
+{
+    value = behind_proxy(value);
+    if (PyAnySet_Check(value)) {
+        if (PySet_GET_SIZE(value) != PyTuple_GET_SIZE(expected)) {
+            return 0;
+        }
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); i++) {
+            if (PySet_Contains(value, PyTuple_GET_ITEM(expected, i)) != 1) {
+                return 0;
+            }
+        }
+        return 1;
+    }
+    if (!PyDict_Check(value) || PyDict_GET_SIZE(value) != PyTuple_GET_SIZE(expected)) {
+        return 0;
+    }
+    if (PyODict_Check(value)) {
+        return ordered_keys_are(value, expected);
+    }
+    Py_ssize_t position = 0, i = 0;
+    PyObject *key;
+    while (PyDict_Next(value, &position, &key, NULL)) {
+        if (!guard_constant_equal(key, PyTuple_GET_ITEM(expected, i++))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+PyObject *guard_key_at(PyObject *value, Py_ssize_t index)
+{
+    value = behind_proxy(value);
+    if (!PyDict_Check(value)) {
+        return NULL;
+    }
+    if (PyODict_Check(value)) {
+        PyObject *keys = PyObject_CallOneArg((PyObject *)&PyTuple_Type, value);
+        PyObject *found = keys && index < PyTuple_GET_SIZE(keys) ? Py_NewRef(PyTuple_GET_ITEM(keys, index)) : NULL;
+        Py_XDECREF(keys);
+        return found;
+    }
+    Py_ssize_t position = 0;
+    PyObject *key;
+    while (PyDict_Next(value, &position, &key, NULL)) {
+        if (index-- == 0) {
+            return Py_NewRef(key);
+        }
+    }
+    return NULL;
+}
+
+PyObject *guard_instance_dict(PyObject *value)
+{
+    if (PyType_Check(value)) {
+#if PY_VERSION_HEX >= 0x030C0000
+        return PyType_GetDict((PyTypeObject *)value);
+#else
+        return Py_XNewRef(((PyTypeObject *)value)->tp_dict);
+#endif
+    }
+    PyObject **place = _PyObject_GetDictPtr(value);
+    if (place && *place) {
+        return Py_NewRef(*place);
+    }
+    return place ? PyObject_GenericGetDict(value, NULL) : NULL;
+}
+
+/* 1: neither the instance nor, if it was so when first seen, its type has the attribute. Runs no user code. */
+int guard_attribute_is_absent(Check *check, PyObject *value)
+{
+    PyObject *dict = guard_instance_dict(value);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    int in_dict = dict ? PyDict_Contains(dict, check->expected) : 0;
+    Py_XDECREF(dict);
+    if (in_dict != 0) {
+        return 0;
+    }
+    int type_has = _PyType_Lookup(Py_TYPE(value), check->expected) != NULL;
+    if (!type_has && PyType_Check(value)) {
+        type_has = _PyType_Lookup((PyTypeObject *)value, check->expected) != NULL;
+    }
+    int now = type_has ? 1 : 2;
+    if (check->number == 0) {
+        check->number = now;
+    }
+    return check->number == now;
+}
+
+PyObject *guard_sequence_item(PyObject *value, PyObject *key, Py_ssize_t index)
+{
+    value = behind_proxy(value);
+    if (PyDict_Check(value)) {
+        return Py_XNewRef(PyDict_GetItemWithError(value, key));
+    }
+    Py_ssize_t length = guard_length(value);
+    if (index < 0) {
+        index += length;
+    }
+    if (index < 0 || index >= length) {
+        return NULL;
+    }
+    if (PyList_Check(value)) {
+        return Py_NewRef(PyList_GET_ITEM(value, index));
+    }
+    if (PyTuple_Check(value)) {
+        return Py_NewRef(PyTuple_GET_ITEM(value, index));
+    }
+    if (PyObject_TypeCheck(value, (PyTypeObject *)deque_type)) {
+        return ((PyTypeObject *)deque_type)->tp_as_sequence->sq_item(value, index);
+    }
+    return NULL;
+}
+
+PyObject *guard_closure_content(PyObject *value, Py_ssize_t index)
+{
+    if (!PyFunction_Check(value)) {
+        return NULL;
+    }
+    PyObject *closure = PyFunction_GET_CLOSURE(value);
+    if (!closure || index < 0 || index >= PyTuple_GET_SIZE(closure)) {
+        return NULL;
+    }
+    PyObject *cell = PyTuple_GET_ITEM(closure, index);
+    return PyCell_Check(cell) ? PyCell_Get(cell) : NULL;
+}
+
+PyObject *guard_module_dict(PyObject *name)
+{
+    PyObject *module = PyImport_GetModule(name);
+    PyObject *dict = module ? guard_instance_dict(module) : NULL;
+    Py_XDECREF(module);
+    return dict;
+}
+
+PyObject *guard_dict_item(PyObject *value, PyObject *key)
+{
+    value = behind_proxy(value);
+    return PyDict_Check(value) ? Py_XNewRef(PyDict_GetItemWithError(value, key)) : NULL;
+}
+
+PyObject *guard_builtins_dict(void)
+{
+    return Py_NewRef(builtins_dict);
+}
+
+int guard_not_in(PyObject *value, PyObject *key)
+{
+    value = behind_proxy(value);
+    int contained = PyDict_Check(value) ? PyDict_Contains(value, key) : PyAnySet_Check(value) ? PySet_Contains(value, key) : -1;
+    return contained == 0;
+}
+
+/* ---- for Python ---- */
+
+static PyObject *register_plain_type(PyObject *Py_UNUSED(self), PyObject *type)
+{
+    if (!PyType_Check(type)) {
+        PyErr_SetString(PyExc_TypeError, "a type is expected");
+        return NULL;
+    }
+    for (int i = 0; i < plain_type_count; i++) {
+        if (plain_types[i] == (PyTypeObject *)type) {
+            Py_RETURN_NONE;
+        }
+    }
+    if (plain_type_count == (int)(sizeof plain_types / sizeof *plain_types)) {
+        PyErr_SetString(PyExc_RuntimeError, "too many plain types");
+        return NULL;
+    }
+    plain_types[plain_type_count++] = (PyTypeObject *)Py_NewRef(type);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"register_plain_type", register_plain_type, METH_O, "Allow EQUALS by the == of this C type."},
+    {0},
+};
+
+int guard_values_add_to(PyObject *module)
+{
+    PyObject *builtins = PyImport_ImportModule("builtins"), *collections = PyImport_ImportModule("collections");
+    if (builtins && collections) {
+        builtins_dict = Py_XNewRef(PyModule_GetDict(builtins));
+        deque_type = PyObject_GetAttrString(collections, "deque");
+    }
+    Py_XDECREF(builtins);
+    Py_XDECREF(collections);
+    return builtins_dict && deque_type ? PyModule_AddFunctions(module, methods) : -1;
+}

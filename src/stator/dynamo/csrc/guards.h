@@ -1,0 +1,131 @@
+/* The data of a guard tree and what its parts call of each other: guard_values.c (constants and containers), guard_tensors.c,
+ * guard_tree.c (evaluation), guard_build.c (construction, the Python type). */
+#ifndef STATOR_GUARDS_H
+#define STATOR_GUARDS_H
+
+#include "native.h"
+
+typedef enum {
+    ACCESS_ROOT,          /* no value; parent of the others */
+    ACCESS_LOCAL,         /* locals[index] */
+    ACCESS_FUNCTION,      /* the function object */
+    ACCESS_CLOSURE,       /* content of cell `index` of the parent, a function */
+    ACCESS_GLOBALS,       /* globals dict of the parent, a function */
+    ACCESS_BUILTINS,      /* dict of the builtins module */
+    ACCESS_MODULE_DICT,   /* dict of sys.modules[key] */
+    ACCESS_CONSTANT,      /* key itself */
+    ACCESS_ATTR,          /* getattr(parent, key) */
+    ACCESS_INSTANCE_DICT, /* parent.__dict__, past any __getattribute__ */
+    ACCESS_DICT_ITEM,     /* parent[key], parent a dict */
+    ACCESS_SEQUENCE_ITEM, /* parent[index], parent a list or tuple (or a dict with an int key) */
+    ACCESS_DICT_KEY,      /* index-th key of the parent, a dict */
+    ACCESS_TYPE,          /* type(parent) */
+    ACCESS_CALL,          /* key[0](*saved values): evaluated after everything else */
+    ACCESS_COUNT,
+} Access;
+
+typedef enum {
+    CHECK_IS,
+    CHECK_TYPE,
+    CHECK_EQUALS,
+    CHECK_TENSOR,
+    CHECK_LENGTH,
+    CHECK_DICT_KEYS,
+    CHECK_ABSENT,
+    CHECK_NOT_IN,
+    CHECK_CODE,
+    CHECK_DISTINCT, /* of two saved values */
+    CHECK_SAME,     /* of two saved values */
+    CHECK_STATE,
+    CHECK_PREDICATE,
+    CHECK_COUNT,
+} CheckKind;
+
+/* An object to compare identities with: held weakly where it can be. */
+typedef struct {
+    PyObject *reference; /* owned: a weak reference, or the object */
+    int weak;
+} Identity;
+
+typedef struct {
+    uint64_t keysets[2]; /* either is accepted */
+    uint16_t dtype, device;
+    int8_t requires_grad;
+    int ndim;
+    int64_t *relied_sizes, *relied_strides; /* in one block: ndim each, -1 where not relied on */
+    PyObject *dtype_object, *device_object; /* for the getters */
+    uint8_t direct;                         /* metadata is read from the TensorImpl, not by getters */
+} TensorCheck;
+
+typedef struct {
+    CheckKind kind;
+    int next; /* of the same node; -1: last */
+    Py_ssize_t guard;
+    Identity identity;  /* IS, TYPE, CODE */
+    PyObject *expected; /* EQUALS, DICT_KEYS, ABSENT, NOT_IN, PREDICATE */
+    Py_ssize_t number;  /* LENGTH: length; ABSENT: 0 unknown, 1 the type has it, 2 it has not; SAME, DISTINCT: slots */
+    Py_ssize_t other;
+    TensorCheck *tensor;
+    StateSnapshot *state;
+} Check;
+
+typedef struct {
+    Access access;
+    int first_child, last_child, next_sibling, first_check, last_check;
+    int saved; /* slot that keeps the value for relations and calls; -1: none */
+    Py_ssize_t index;
+    Py_ssize_t guard; /* ordinal of the first guard that needed this node */
+    PyObject *key;
+} Node;
+
+typedef struct {
+    PyObject_HEAD
+    Node *nodes;
+    Check *checks;
+    int node_count, check_count, node_capacity, check_capacity, saved_count;
+    int first_relation, last_relation; /* checks between saved values */
+    PyObject *invalidated;             /* called when an object held weakly dies, or NULL */
+    PyObject *weakrefs;
+} GuardTree;
+
+/* ---- identities ---- */
+
+int guard_identity_set(Identity *identity, PyObject *object, PyObject *callback);
+
+/* A dead weak reference points at None, so None is never held weakly (it does not support it). */
+static inline int identity_is(Identity const *identity, PyObject *object)
+{
+    PyObject *expected
+        = identity->weak ? ((PyWeakReference *)identity->reference)->wr_object : identity->reference;
+    return expected == object && !(identity->weak && object == Py_None);
+}
+
+/* ---- values (guard_values.c); none of these runs user code, all clear their exceptions unless said otherwise ---- */
+
+/* Same exact type and value. Floats compare by their bits: -0.0 is not 0.0, and a NaN is itself. */
+int guard_constant_equal(PyObject *found, PyObject *expected);
+/* By ==, for types whose == is written in C; an exception is "no". */
+int guard_rich_equal(PyObject *found, PyObject *expected);
+/* len() past any override; -1: it has none that we know. */
+Py_ssize_t guard_length(PyObject *value);
+int guard_keys_are(PyObject *value, PyObject *expected);
+int guard_not_in(PyObject *value, PyObject *key);
+int guard_attribute_is_absent(Check *check, PyObject *value);
+/* New references, or NULL (perhaps with an exception): there is nothing. */
+PyObject *guard_key_at(PyObject *value, Py_ssize_t index);
+PyObject *guard_dict_item(PyObject *value, PyObject *key);
+PyObject *guard_sequence_item(PyObject *value, PyObject *key, Py_ssize_t index);
+PyObject *guard_instance_dict(PyObject *value);
+PyObject *guard_closure_content(PyObject *value, Py_ssize_t index);
+PyObject *guard_module_dict(PyObject *name);
+PyObject *guard_builtins_dict(void);
+int guard_values_add_to(PyObject *module);
+
+/* ---- tensors (guard_tensors.c) ---- */
+
+TensorCheck *guard_tensor_check_make(PyObject *payload);
+void guard_tensor_check_free(TensorCheck *check);
+int guard_tensor_holds(TensorCheck const *check, PyObject *tensor);
+int guard_tensors_add_to(PyObject *module);
+
+#endif
