@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import linecache
 import sys
+import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ import stator
 from stator.base import counters
 
 sys.path.insert(0, str(Path(__file__).parent))
-from comparing import outcome
+from comparing import outcome, plain
 from generate import generate
+from generate_modules import generate_module
 
 SEEDS = {"eager": range(40), "aot_eager": range(40, 60)}
 
@@ -43,4 +46,33 @@ def test_generated_program(backend: str, seed: int) -> None:
         for _ in range(2):
             assert outcome(compiled, x) == expected, f"rerun: {generate.__module__}.generate({seed})"
     assert counters.counts["dynamo.compiled_frames"] > before
+    stator.reset()
+
+
+def state(module: Any) -> Any:
+    """Everything that a generated module may have changed in itself."""
+    own = {name: value for name, value in vars(module).items() if not name.startswith(("_parameters", "_modules"))}
+    shown = {name: value for name, value in own.items() if isinstance(value, int | float | list | dict | torch.Tensor)}
+    return plain([module.state_dict(), shown, module.settings.names, [part.calls for part in module.parts]])
+
+
+@pytest.mark.parametrize(
+    ("backend", "seed"), [*(("eager", n) for n in range(25)), *(("aot_eager", n) for n in (25, 26))]
+)
+def test_generated_module_keeps_its_state_as_eager_does(backend: str, seed: int) -> None:
+    namespace: dict[str, Any] = {"__name__": f"generated_module_{seed}"}
+    sys.modules[namespace["__name__"]] = types.ModuleType(namespace["__name__"])  # dataclasses look there
+    exec(compile(generate_module(seed), f"<generated module {seed}>", "exec"), namespace)
+    expected = namespace["Net"]()
+    module = copy.deepcopy(expected)
+    compiled = stator.compile(module, backend=backend)
+    for call in range(5):
+        if call == 3:
+            expected.eval()
+            compiled.eval()
+        x = torch.rand(4 if call == 2 else 2, 3, generator=torch.Generator().manual_seed(call)) - 0.5
+        flag = call == 1
+        found = outcome(lambda x, log, flag=flag: compiled(x, log, flag=flag), x)
+        assert found == outcome(lambda x, log, flag=flag: expected(x, log, flag=flag), x), f"call {call}"
+        assert state(module) == state(expected), f"state after call {call}"
     stator.reset()

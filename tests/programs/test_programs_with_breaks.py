@@ -340,3 +340,30 @@ def test_many_breaks_in_a_row_do_not_exhaust_the_stack() -> None:
     log: Log = []
     assert stator.compile(namespace["many"], backend="eager")(torch.zeros(1), log).tolist() == [600]
     assert [entry for [entry] in log] == list(range(600))
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, log: Log) -> torch.Tensor:
+        y = self.linear(x)
+        opaque(log, "block")
+        return torch.tanh(y) + x
+
+
+def test_a_break_in_each_of_many_blocks_does_not_use_up_the_recompile_limit() -> None:
+    blocks = torch.nn.ModuleList([Block() for _ in range(12)])
+
+    def run(x: torch.Tensor, log: Log) -> torch.Tensor:
+        for block in blocks:
+            x = block(x, log)
+        return x
+
+    compiled = stator.compile(run, backend="eager")
+    x = torch.rand(2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            assert outcome(compiled, x) == outcome(run, x)

@@ -50,6 +50,8 @@ def _mark_unhooked(code: CodeType) -> None:
 # told of every code object that we run instead of a user's, so that no frame hook compiles it again
 code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]
 
+_INSTANCES = 32  # times the recompile limit: the most versions over all instances that share a method
+
 _caches: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -75,6 +77,7 @@ def reset() -> None:
     for cache in list(_caches):
         cache.versions = ()
         cache.eager = False
+        cache.miss.forget()
     if _native is not None:
         _native.reset_hook()
 
@@ -86,6 +89,8 @@ class Miss:
         self.compile_frame, self.options = compile_frame, options
         self.fullgraph, self.as_function = fullgraph, as_function
         self.lock = threading.Lock()
+        self.made_for: dict[int, int] = {}  # id of a version in the cache -> id of the instance whose method it was
+        self.given_up: dict[int, Any] = {}  # id of an instance -> weak reference to it
 
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         # Held by this thread: the compiler itself calls the function. Held by another: it is compiling this frame.
@@ -98,14 +103,24 @@ class Miss:
         finally:
             self.lock.release()
 
+    def forget(self) -> None:
+        """Take up again what was given up."""
+        self.made_for.clear()
+        self.given_up.clear()
+
     def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         values = tuple(bound.values())
         for version in cache.versions:  # another thread may have been quicker
             if version.guards.check(values, function):
                 return version
+        instance = _instance(bound)
+        if instance is not None and id(instance) in self.given_up and self.given_up[id(instance)]() is instance:
+            return None
         reasons = _why_none_fits(cache, function, values)
-        if len(cache.versions) >= self.options.recompile_limit:
-            return self._stop_recompiling(cache, function, reasons)
+        of_instance = sum(self.made_for.get(id(version)) == id(instance) for version in cache.versions)
+        limit = self.options.recompile_limit
+        if of_instance >= limit or len(cache.versions) >= limit * _INSTANCES:
+            return self._stop_recompiling(cache, function, reasons, instance)
         if reasons:
             counters.count("dynamo.recompiles")
             logs.log("recompiles", "%s", "\n  ".join([f"recompiling {_frame_name(function)}", *reasons]))
@@ -127,6 +142,7 @@ class Miss:
                 raise
             return _give_up(cache, function, error)
         counters.count("dynamo.compiled_frames")
+        self.made_for[id(version)] = id(_instance(bound))
         cache.versions = (version, *cache.versions)
         return version
 
@@ -144,12 +160,17 @@ class Miss:
                 target = _function_like(function, frame.code)
         return _native.Version(tree, frame.code, target, notes(frame.guards))
 
-    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str]) -> None:
-        cache.eager = True
+    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], instance: object) -> None:
+        if instance is not None and any(self.made_for.get(id(one)) != id(instance) for one in cache.versions):
+            self.given_up[id(instance)] = weakref.ref(instance)  # other instances keep what was compiled for them
+            whom = f" for one {type(instance).__qualname__}"
+        else:
+            cache.eager = True
+            whom = ""
         limit = self.options.recompile_limit
         text = "\n  ".join(
             [
-                f"stator: {_frame_name(function)} was compiled {limit} times (recompile_limit={limit}) and runs "
+                f"stator: {_frame_name(function)} was compiled {limit} times{whom} (recompile_limit={limit}) and runs "
                 "eagerly from now on. It would have to be compiled again because",
                 *reasons,
             ]
@@ -158,6 +179,12 @@ class Miss:
         logs.log("recompiles", "%s", text)
         if any(version.code is not None for version in cache.versions):  # else nothing is lost
             logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
+
+
+def _instance(bound: dict[str, object]) -> object:
+    """The receiver of a method call, if there is one that can be referred to weakly; versions are counted for each."""
+    instance = bound.get("self")
+    return instance if hasattr(type(instance), "__weakref__") else None
 
 
 @contextmanager
