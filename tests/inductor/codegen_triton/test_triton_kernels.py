@@ -47,6 +47,11 @@ def test_kernels_compile_to_ptx(tmp_path: Path) -> None:
     run("compiled_to_ptx.py", interpret=False, tmp_path=tmp_path)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_kernels_on_a_gpu(tmp_path: Path) -> None:
+    run("on_gpu.py", interpret=False, tmp_path=tmp_path)
+
+
 def doubled(count: int, name: str = "") -> tuple[Graph, str]:
     graph = Graph()
     given = graph.input(torch.randn(count), name or None)
