@@ -110,9 +110,9 @@ class Builder:
             shape = broadcast_shapes(shape, operand.shape)
         plans = [_broadcast_plan(operand.shape, shape) for operand in operands]
         for operand, plan in zip(operands, plans, strict=True):
-            if plan is not None and operand.heavy and operand.reads and operand.resolved() is None:
-                if 1 < operand.numel < math.prod(shape):
-                    self.realize(operand)  # or every element along the broadcast dimensions would compute it again
+            unevaluated = operand.heavy and operand.reads and operand.resolved() is None
+            if plan is not None and unevaluated and 1 < operand.numel < math.prod(shape):
+                self.realize(operand)  # or every element along the broadcast dimensions would compute it again
         pairs = list(zip(operands, plans, strict=True))
 
         def inner(ops: Any, index: Index) -> Ref:

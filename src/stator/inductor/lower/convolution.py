@@ -15,8 +15,11 @@ from stator.prims.record import TensorMeta
 from .builder import Builder, same_strides
 from .fallback import library_results
 from .heuristics import convolution_prefers_channels_last
+from .onednn import linear_product
+from .pointwise import elementwise
 from .registry import lowers
 from .tensor import Tensor
+from .views import permute, reshape
 
 aten = torch.ops.aten
 
@@ -45,6 +48,10 @@ def _convolution(
             wish = x.deviates or _feeds_channels_last(builder)
         strides = channels_last_strides if wish else contiguous_strides
         given, promised = strides(x.shape), strides(meta.shape)
+        if _is_product(weight, stride, padding, groups):
+            product = (_product_nhwc if wish else _product_nchw)(builder, x, weight, bias)
+            if product is not None:
+                return product
     else:
         given, promised = nodes[0].meta["val"].stride, meta.stride
     args = [
@@ -56,6 +63,45 @@ def _convolution(
     result = library_results(builder, aten.convolution.default, [*args, *rest], {}, result_meta)
     result.deviates = not same_strides(meta.shape, promised, meta.stride)
     return result
+
+
+def _is_product(weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int) -> bool:
+    """Is it a matrix product at every position: one tap, every position once?"""
+    return groups == 1 and weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0}
+
+
+def _product_nhwc(builder: Builder, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """[positions, channels] @ [channels, out]; the library's convolution would take 1.1 times as long."""
+    batch, channels, height, width = x.shape
+    out = weight.shape[0]
+    builder.argument(x, channels_last_strides(x.shape))  # in that format, if it is not in memory yet
+    rows = reshape(permute(x, (0, 2, 3, 1)), (batch * height * width, channels))
+    columns = builder.argument(permute(reshape(weight, (out, channels)), (1, 0)))
+    meta = TensorMeta((rows.shape[0], out), (out, 1), x.dtype, x.device)
+    result = linear_product(builder, rows, columns, out, bias, meta)
+    if result is None:
+        return None
+    images = permute(reshape(result, (batch, height, width, out)), (0, 3, 1, 2))
+    images.deviates = True
+    return images
+
+
+def _product_nchw(builder: Builder, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """[out, channels] @ [channels, positions] of one image."""
+    batch, channels, height, width = x.shape
+    if batch != 1:
+        return None
+    out, positions = weight.shape[0], height * width
+    builder.argument(x, contiguous_strides(x.shape))
+    image = builder.argument(reshape(x, (channels, positions)))
+    meta = TensorMeta((out, positions), (positions, 1), x.dtype, x.device)
+    result = linear_product(builder, reshape(weight, (out, channels)), image, positions, None, meta)
+    if result is None:
+        return None
+    images = reshape(result, (1, out, height, width))
+    if bias is None:
+        return images
+    return elementwise(builder, lambda ops, y, b: ops.add(y, b), [images, reshape(bias, (1, out, 1, 1))])
 
 
 def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:

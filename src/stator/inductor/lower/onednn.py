@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from stator.inductor.buffers import Layout, View
+from stator.prims.record import TensorMeta
 
 from .builder import Builder
 from .fallback import library_results
@@ -19,8 +20,13 @@ from .tensor import Tensor
 _WORTHWHILE = 1 << 20
 
 
-def linear_product(builder: Builder, a: Tensor, b: str | View, columns: int, bias: Tensor | None) -> Any | None:
-    """`a @ b + bias` for a matrix `b` of `columns` columns given as a library argument, or None: not a case for it."""
+def linear_product(
+    builder: Builder, a: Tensor, b: str | View, columns: int, bias: Tensor | None, meta: TensorMeta | None = None
+) -> Any | None:
+    """`a @ b + bias` for a matrix `b` of `columns` columns given as a library argument, or None: not a case for it.
+
+    The result is described by `meta`, by default the node's own.
+    """
     rows, inner = a.shape
     plain = bias is None or (bias.shape == (columns,) and bias.dtype == torch.float32)
     if a.dtype != torch.float32 or a.device.type != "cpu" or not plain or rows * inner * columns < _WORTHWHILE:
@@ -30,7 +36,7 @@ def linear_product(builder: Builder, a: Tensor, b: str | View, columns: int, bia
     given = [builder.argument(a, (inner, 1)), _transposed(builder, b)]
     given.append(None if bias is None else builder.argument(bias, (1,)))  # type: ignore[arg-type]
     target = torch.ops.mkldnn._linear_pointwise.default
-    return library_results(builder, target, [*given, "none", [], ""], {}, builder.meta)
+    return library_results(builder, target, [*given, "none", [], ""], {}, meta or builder.meta)
 
 
 def _available() -> bool:

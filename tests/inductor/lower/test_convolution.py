@@ -1,0 +1,112 @@
+"""Convolutions: values, the memory format of what goes in and out, and that consumers follow it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowering_oracle import assert_lowers, library_calls, loop_nodes
+
+from stator.inductor.buffers import View
+from stator.prims.layout import channels_last_strides, contiguous_strides
+
+convolution = torch.ops.aten.convolution.default
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def input_strides(lowered):
+    """Strides of each convolution's data argument."""
+    found = []
+    for node in library_calls(lowered):
+        if node.target is convolution:
+            data = node.args[0]
+            found.append(data.layout.stride if isinstance(data, View) else lowered.buffers[data].layout.stride)
+    return found
+
+
+def test_depthwise_network_runs_in_channels_last_between_eager_ends():
+    x = torch.randn(1, 8, 12, 12)
+    w1, w2 = torch.randn(16, 8, 1, 1), torch.randn(16, 1, 3, 3)
+    scale, shift, mean, var = torch.randn(16), torch.randn(16), torch.randn(16), torch.rand(16) + 0.5
+
+    def network(x, w1, w2, scale, shift, mean, var):
+        x = F.relu(F.batch_norm(F.conv2d(x, w1), mean, var, scale, shift))
+        x = F.relu(F.batch_norm(F.conv2d(x, w2, None, 1, 1, 1, 16), mean, var, scale, shift))
+        return F.max_pool2d(x, 2)
+
+    lowered = assert_lowers(network, x, w1, w2, scale, shift, mean, var, library=2, tolerance=1e-4)
+    assert input_strides(lowered) == [channels_last_strides((1, 8, 12, 12)), channels_last_strides((1, 16, 12, 12))]
+    strided = [node.body for node in loop_nodes(lowered) if node.body.ranges == (144, 16)]
+    assert strided, "the loops between run over memory order, channels innermost"
+    for body in strided:
+        for op in body.ops:
+            if op.name == "load":
+                index = body.indices[op.args[1].position]
+                assert index.coefficient(body.vars[-1]) == 1
+
+
+def test_dense_network_stays_in_eagers_format():
+    x, w = torch.randn(1, 4, 9, 9), torch.randn(6, 4, 3, 3)
+    lowered = assert_lowers(lambda x, w: F.relu(F.conv2d(x, w)), x, w, library=1, tolerance=1e-4)
+    assert input_strides(lowered) == [contiguous_strides((1, 4, 9, 9))]
+
+
+def test_patches_that_are_normalised_over_channels_come_out_in_channels_last():
+    x, w = torch.randn(1, 3, 64, 64), torch.randn(6, 3, 4, 4)
+
+    def patches(x, w):
+        return F.layer_norm(F.conv2d(x, w, None, 4).permute(0, 2, 3, 1), (6,))
+
+    lowered = assert_lowers(patches, x, w, library=1, tolerance=1e-4)
+    assert input_strides(lowered) == [channels_last_strides((1, 3, 64, 64))]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("bias", [False, True])
+def test_one_tap_convolution_is_a_product(memory_format, batch, bias):
+    x = torch.randn(batch, 32, 32, 40).to(memory_format=memory_format)
+    w, b, d = torch.randn(48, 32, 1, 1), torch.randn(48), torch.randn(48, 1, 3, 3)
+
+    def plain(x, w, b):
+        return F.conv2d(x, w, b if bias else None)
+
+    def with_depthwise(x, w, b, d):
+        return F.conv2d(F.conv2d(x, w, b if bias else None).sigmoid(), d, None, 1, 1, 1, 48)
+
+    assert_lowers(plain, x, w, b, library=1, tolerance=1e-4)
+    lowered = assert_lowers(with_depthwise, x, w, b, d, library=2, tolerance=1e-3)
+    products = [node for node in library_calls(lowered) if node.target is not convolution]
+    assert len(products) == (
+        1 if torch.backends.mkldnn.is_available() and memory_format is torch.contiguous_format else 0
+    )
+
+
+CASES = [
+    dict(stride=2),
+    dict(padding=1),
+    dict(dilation=2),
+    dict(groups=2),
+    dict(groups=4),
+]
+
+
+@pytest.mark.parametrize("at", range(len(CASES)))
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_convolution(at, memory_format):
+    arguments = CASES[at]
+    x = torch.randn(2, 4, 9, 11).to(memory_format=memory_format)
+    w, b = torch.randn(8, 4 // arguments.get("groups", 1), 3, 3), torch.randn(8)
+    assert_lowers(lambda x, w, b: F.conv2d(x, w, b, **arguments) * 2, x, w, b, library=1, tolerance=1e-4)
+
+
+def test_transposed_one_dimensional_and_double():
+    x, w = torch.randn(2, 4, 9), torch.randn(6, 4, 3)
+    assert_lowers(F.conv1d, x, w, library=1, tolerance=1e-4, strides=False)
+    x, w = torch.randn(2, 4, 5, 5), torch.randn(4, 3, 3, 3)
+    assert_lowers(F.conv_transpose2d, x, w, library=1, tolerance=1e-4)
+    assert_lowers(lambda x, w: F.conv2d(x, w.mT), x.double(), torch.randn(3, 4, 3, 3).double(), library=1)
