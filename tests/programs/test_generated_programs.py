@@ -56,6 +56,7 @@ def state(module: Any) -> Any:
     return plain([module.state_dict(), shown, module.settings.names, [part.calls for part in module.parts]])
 
 
+@pytest.mark.filterwarnings("ignore:.*recompile_limit:RuntimeWarning")  # counters in attributes are specialised
 @pytest.mark.parametrize(
     ("backend", "seed"), [*(("eager", n) for n in range(25)), *(("aot_eager", n) for n in (25, 26))]
 )

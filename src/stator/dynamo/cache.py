@@ -50,6 +50,7 @@ def _mark_unhooked(code: CodeType) -> None:
 # told of every code object that we run instead of a user's, so that no frame hook compiles it again
 code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]
 
+_SHOWN_REASONS = 3  # in a warning
 _INSTANCES = 32  # times the recompile limit: the most versions over all instances that share a method
 
 _caches: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -172,13 +173,19 @@ class Miss:
             [
                 f"stator: {_frame_name(function)} was compiled {limit} times{whom} (recompile_limit={limit}) and runs "
                 "eagerly from now on. It would have to be compiled again because",
-                *reasons,
+                *_first(reasons),
             ]
         )
         counters.count("dynamo.recompile_limit")
         logs.log("recompiles", "%s", text)
         if any(version.code is not None for version in cache.versions):  # else nothing is lost
             logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
+
+
+def _first(reasons: list[str]) -> list[str]:
+    """The latest reasons, and how many there are besides."""
+    rest = len(reasons) - _SHOWN_REASONS
+    return reasons if rest <= 0 else [*reasons[:_SHOWN_REASONS], f"... and {rest} more"]
 
 
 def _instance(bound: dict[str, object]) -> object:
