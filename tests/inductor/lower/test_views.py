@@ -78,6 +78,14 @@ def test_cat_writes_each_computed_part_into_the_result():
     assert len({node.outputs for node in loop_nodes(lowered)}) == 1
 
 
+def test_an_input_named_like_an_operators_option_is_not_taken_for_it():
+    def function(none, w):
+        return F.gelu(torch.mm(none, w))
+
+    lowered = lowered_of(function, [torch.randn(128, 128), torch.randn(128, 128)])
+    assert "none" not in lowered.buffers
+
+
 def test_a_growing_list_is_written_once_into_one_buffer():
     def dense(x):
         features = [x]

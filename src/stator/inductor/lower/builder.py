@@ -44,6 +44,8 @@ class Builder:
 
     # ---- memory
 
+    # Names must differ from every string that operators take ("none", "mean"): library calls refer to buffers by name.
+
     def add_input(self, name: str, meta: TensorMeta) -> Tensor:
         self.inputs.append(name)
         return self._add(name, meta.shape, meta.stride, meta.dtype, meta.device, "input", offset=meta.offset)

@@ -64,7 +64,7 @@ class _Walk:
         meta = node.meta["val"]
         if not isinstance(meta, TensorMeta):
             raise CompileError("inductor", f"the graph's input {node.name} is {meta!r}, not a tensor")
-        self.values[node] = self.builder.add_input(node.name, meta)
+        self.values[node] = self.builder.add_input(f"in_{node.name}", meta)
 
     def get_attr(self, node: fx.Node) -> None:
         value: Any = self.gm
@@ -72,7 +72,7 @@ class _Walk:
             value = getattr(value, part)
         if not isinstance(value, torch.Tensor):
             raise CompileError("inductor", f"the attribute {node.target} is {type(value).__name__}, not a tensor")
-        self.values[node] = self.builder.add_constant(value, node.name)
+        self.values[node] = self.builder.add_constant(value, f"const_{node.name}")
 
     def call_function(self, node: fx.Node) -> None:
         builder = self.builder
