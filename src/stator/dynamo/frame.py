@@ -22,7 +22,14 @@ YIELDED = object()
 
 
 class StopAtBreak(Exception):
-    """The outermost frame reached the step at which the graph is to end. Private to the interpreter."""
+    """The outermost frame reached the step at which the graph is to end. Private to the interpreter.
+
+    `handled` are the exceptions whose handlers are running there.
+    """
+
+    def __init__(self, handled: tuple[Value, ...]) -> None:
+        self.handled = handled
+        super().__init__()
 
 
 class Frame:
@@ -99,7 +106,7 @@ class Frame:
             while True:
                 pc = self.now = self.pc
                 if self.break_step == self.step:
-                    raise StopAtBreak
+                    raise StopAtBreak(tuple(tracer.handled))
                 self.step += 1
                 self.pc = pc + 1
                 handler = handlers[pc]
@@ -142,6 +149,8 @@ class Frame:
         if region is None:
             raise raised
         del self.stack[region.depth :]
+        if self.tracer.frames[0] is self:
+            raised.value.caught_at = self.step - 1  # type: ignore[attr-defined]
         if region.lasti:
             self.stack.append(self.tracer.constant(pc))
         self.stack.append(raised.value)

@@ -20,7 +20,7 @@ from .recipe import Effect, Recipe
 from .source import CellSource, FunctionSource, LocalSource
 from .torch_state import TorchState
 from .tracer import Tracer
-from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
+from .values.base import CannotRebuild, Lazy, Raised, Value, cannot_rebuild, unsupported
 from .values.cells import CellValue
 
 _REGISTERED = (calls, opcodes, polyfills)  # importing them fills the registries
@@ -79,8 +79,9 @@ class _Attempt:
         frame = self._frame(tracer)
         try:
             frame.run()
-        except StopAtBreak:
+        except StopAtBreak as stop:
             try:
+                _refuse_inside_handlers(stop.handled)
                 return self._ended(tracer, frame)
             except CannotRebuild as error:
                 if error.made_at is None or error.made_at >= self.stop_at:  # type: ignore[operator]
@@ -154,6 +155,7 @@ class _Attempt:
         return [*exits.fills, *exits.effects, *self.entry_state.effects_since()]
 
     def _captured(self, tracer: Tracer, exits: ExitBuilder, effects: list[Effect], exit_: Return | Break) -> Captured:
+        tracer.guard_what_was_found()
         graph = tracer.recorder.finish(exits.outputs)
         if graph is None and exits.outputs:
             raise unsupported("reconstruct", "a tensor without a graph")
@@ -168,6 +170,12 @@ class _Attempt:
             tracer.recorder.op_count,
             [self.reason] if self.reason is not None else [],
         )
+
+
+def _refuse_inside_handlers(handled: tuple[Any, ...]) -> None:
+    """The interpreter's state of handled exceptions cannot be made by code: end the graph where the first was raised."""
+    if handled:
+        raise cannot_rebuild("the graph cannot end inside an `except` or `finally` block", handled[0].caught_at)
 
 
 def _locals_to_keep(frame: Frame) -> frozenset[str] | None:

@@ -65,7 +65,8 @@ class GlobalScope:
         real = vars(builtins).get(name, _MISSING)
         if real is _MISSING:
             raise tracer.raised(NameError, f"name '{name}' is not defined")
-        return tracer.known(real, BuiltinSource(name))
+        tracer.guard(BuiltinSource(name), GuardKind.IS, real)
+        return tracer.known(real)
 
     def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         """Write a name; value None deletes it."""

@@ -22,7 +22,7 @@ from stator.base.errors import Unsupported, UserPlace
 from . import binding, wrapping
 from .calling import builtin_call, class_call, function_call
 from .frame import Frame
-from .guard import Guard, GuardKind, TensorGuard
+from .guard import Guard, GuardKind, Lookup, TensorGuard
 from .inlining import inline
 from .mutations import MutationLog
 from .recorder import NotATensorCall, Recorder
@@ -31,14 +31,14 @@ from .source import AttrSource, ConstantSource, GlobalSource, ModuleGlobalSource
 from .values.base import Lazy, NotConstant, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.classes import ClassValue
-from .values.constants import ConstantValue
+from .values.constants import ConstantValue, SourcedConstant
 from .values.containers import ListValue, SetValue, TupleValue
 from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, stop_aware
 from .values.mappings import AttributesValue, DictValue
-from .values.objects import ObjectValue, lookup_in_class, owner_in_class
+from .values.objects import MISSING, ObjectValue, lookup_in_class, owner_in_class
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import REFUSED, TensorValue
 
@@ -64,6 +64,7 @@ class Tracer:
         self._class_lookups: dict[tuple[type, str], Any] = {}
         self._code_constants: dict[int, tuple[Any, Value]] = {}
         self._guarded: set[tuple[int, str]] = set()
+        self._present: list[tuple[SourcedConstant, UserPlace]] = []
         self._global_hooks: bool | None = None
 
     # ---- places and errors ----
@@ -119,6 +120,24 @@ class Tracer:
             tensor.requires_grad,
         )
         self.guard(source, GuardKind.TENSOR, expected)
+
+    def rely_on_presence(self, value: Value) -> None:
+        """Rely on an entry or attribute being there, also when a constant in it is never looked at."""
+        if isinstance(value, SourcedConstant):
+            self._present.append((value, self.place()))
+
+    def guard_what_was_found(self) -> None:
+        """The guards that are known when the capture ends: for presences, and for lookups in classes."""
+        for value, place in self._present:
+            if not value.guarded:
+                self.guards.append(Guard(value.source, GuardKind.TYPE, type(value.peek()), place))  # type: ignore[arg-type]
+        lookups: dict[type, list[Lookup]] = {}
+        for (cls, name), found in self._class_lookups.items():
+            if cls.__flags__ & _IMMUTABLE_TYPE == 0:
+                lookups.setdefault(cls, []).append(_lookup(cls, name, found))
+        for cls, made in lookups.items():
+            source = ConstantSource(f"{cls.__module__}.{cls.__qualname__}", cls)
+            self.guards.append(Guard(source, GuardKind.LOOKUPS, tuple(made)))
 
     def guard_no_attribute(self, source: Source, name: str) -> None:
         self.guard(source, GuardKind.ABSENT, name)
@@ -525,6 +544,16 @@ _IDENTITY_TYPES: tuple[type, ...] = (
     re.Match,
     type(torch.ops.aten),
 )
+
+
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+
+def _lookup(cls: type, name: str, found: Any) -> Lookup:
+    if found is MISSING:
+        return Lookup(name)
+    is_descriptor = hasattr(type(found), "__get__")
+    return Lookup(name, found) if is_descriptor else Lookup(name, owner=owner_in_class(cls, name))
 
 
 def _list_result(tracer: Tracer, obj: list[Any], what: str) -> Value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from stator.base.registry import Registry
 from stator.graph.fake import FakeTensor
 
 from .guard import GuardKind
+from .hook import is_left_alone
 from .native_status import native
 from .source import AttrSource, ConstantSource, ItemSource, Source
 from .values.base import Lazy, Value, unsupported
@@ -129,6 +130,8 @@ def _function(tracer: Tracer, obj: types.FunctionType, source: Source | None) ->
     fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or tracer.is_fixed(source)
     if fixed:
         _guard_identity(tracer, obj, source)
+        if source is not None and not is_left_alone(obj.__code__):  # users' functions are reloaded in place
+            tracer.guard(source, GuardKind.CODE, obj.__code__)
     else:
         tracer.guard(source, GuardKind.CODE, obj.__code__)  # type: ignore[arg-type]
     return FunctionValue(obj, source, obj.__code__, tracer.scope_of(obj.__globals__, source), fixed)
@@ -272,21 +275,21 @@ def _set(tracer: Tracer, obj: Any, source: Source | None) -> Value:
             raise unsupported("unguardable", "a set that cannot be reached from the frame")
         return SetValue(members, None, frozenset)
     tracer.guard(source, GuardKind.TYPE, type(obj))
-    tracer.guard(source, GuardKind.PREDICATE, _SameMembers(frozenset(obj)))
+    tracer.guard(source, GuardKind.PREDICATE, _SameMembers(obj))
     return SetValue(members, source, type(obj), obj)
 
 
 class _SameMembers:
     """Guard predicate: a set has exactly these members."""
 
-    def __init__(self, members: frozenset[Any]) -> None:
-        self.members = members
+    def __init__(self, members: Iterable[Any]) -> None:
+        self.members = frozenset((type(member), member) for member in members)  # 1, 1.0 and True are equal
 
     def __call__(self, now: Any) -> bool:
-        return now == self.members
+        return len(now) == len(self.members) and all((type(member), member) in self.members for member in now)
 
     def __repr__(self) -> str:
-        return f"members == {set(self.members)!r}"
+        return f"members == {{{', '.join(repr(member) for _, member in self.members)}}}"
 
 
 @wraps(slice)
@@ -323,7 +326,7 @@ def _exception(tracer: Tracer, obj: BaseException, source: Source | None) -> Val
         return ExceptionValue(type(obj), [tracer.known(arg) for arg in obj.args])
     _guard_type(tracer, obj, source)
     args = tracer.wrap(obj.args, AttrSource(source, "args"))
-    return ExceptionValue(type(obj), list(tracer.iterate(args)), source)
+    return ExceptionValue(type(obj), list(tracer.iterate(args)), source, obj)
 
 
 @wraps(object)

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..calling import calls
 from ..values.base import NotConstant, Value, unsupported
 from ..values.constants import ConstantValue
@@ -156,12 +158,12 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
 
 def structurally_equal(tracer: Tracer, left: Value, right: Value) -> bool:
     """`left == right` where neither class defines __eq__ in Python."""
-    if left is right:
-        return True
     try:
-        return bool(left.constant() == right.constant())
+        return bool(left.constant() == right.constant())  # before identity: a NaN is not equal to itself
     except NotConstant:
         pass
+    if left is right:
+        return True
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue) and left.builtin is right.builtin:
         return len(left.items) == len(right.items) and all(
             tracer.same(one, other) or tracer.equal(one, other)
@@ -211,7 +213,8 @@ _FAMILIES: dict[type, str] = {
 
 
 def _concatenate(tracer: Tracer, left: SequenceValue, right: SequenceValue) -> Value:
-    return left.rebuilt([*left.items, *right.items])
+    kind = right if right.cls is torch.Size else left  # torch.Size answers from either side
+    return kind.rebuilt([*left.items, *right.items])
 
 
 def _repeat(tracer: Tracer, left: SequenceValue, right: Value) -> Value:

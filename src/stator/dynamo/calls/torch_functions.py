@@ -194,6 +194,11 @@ def _is_tensor(tracer: Tracer, value: Value) -> Value:
     return ConstantValue(isinstance(value, TensorValue))
 
 
+@calls(torch.is_inference)
+def _is_inference(tracer: Tracer, tensor: Value) -> Value:
+    raise unsupported("tensor-method", f"torch.is_inference of {tensor.describe(tracer)}")
+
+
 @calls(torch.Size)
 def _size(tracer: Tracer, items: Value | None = None) -> Value:
     return TupleValue(list(tracer.iterate(items)) if items is not None else [], cls=torch.Size)

@@ -6,8 +6,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from stator.base.registry import Registry
 
+from ..guard import GuardKind
 from ..recipe import CallRecipe, Constant, Load, NewList, NewObject, NewSet, NewTuple, Recipe
 from ..source import Source
 from .base import Lazy, NotConstant, Value, unsupported
@@ -113,6 +116,10 @@ class TupleValue(SequenceValue):
             if self.cls.__new__ is not tuple.__new__ and not self.is_named
             else (tuple.__new__(self.cls, items))
         )
+
+    def rebuilt(self, items: list[Value]) -> Value:
+        """Slices, sums and repetitions of a torch.Size are one again; of other subclasses they are plain tuples."""
+        return TupleValue(items, cls=torch.Size if self.cls is torch.Size else tuple)
 
     @property
     def is_named(self) -> bool:
@@ -227,6 +234,19 @@ class DequeValue(ListValue):
         return CallRecipe(Constant(self.cls), [items, Constant(self.maxlen)])
 
 
+class SameOrder:
+    """Guard predicate: a set gives its members in this order."""
+
+    def __init__(self, members: list[Any]) -> None:
+        self.members = members
+
+    def __call__(self, now: Any) -> bool:
+        return list(now) == self.members
+
+    def __repr__(self) -> str:
+        return f"the members come as {self.members!r}"
+
+
 class SetValue(ObjectValue):
     """A set or frozenset: hash key -> member."""
 
@@ -268,8 +288,14 @@ class SetValue(ObjectValue):
         return item.key(tracer) in self.members
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
-        # the order of a real set is its hash order, which only a real set knows
-        ordered = list(set(self.members)) if self.obj is None else list(self.members)
+        # the order of a real set is its hash order and depends on its history, which only a real set knows
+        if self.obj is None:
+            ordered = list(set(self.members))
+        elif list(self.members) == list(self.obj):
+            ordered = list(self.members)
+            tracer.guard(self.source, GuardKind.PREDICATE, SameOrder(ordered))  # type: ignore[arg-type]
+        else:
+            raise unsupported("set-order", "iterating over a set that was changed before")
         return iter([self.members[key] for key in ordered])
 
     def iterator(self, tracer: Tracer) -> Value:

@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..recipe import CallRecipe, Constant, Load, NewObject, Recipe
-from ..source import Source
+from ..source import AttrSource, Source
 from .base import NotConstant, Value
 from .constants import ConstantValue
 from .containers import TupleValue
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
 class ExceptionValue(Value):
     """An exception of class `cls` made from `args`. User attributes are kept in `attributes`."""
 
-    __slots__ = ("args", "attributes", "cause", "cls", "place")
+    __slots__ = ("args", "attributes", "caught_at", "cause", "cls", "obj", "place")
 
-    def __init__(self, cls: type, args: list[Value], source: Source | None = None) -> None:
+    def __init__(
+        self, cls: type, args: list[Value], source: Source | None = None, obj: BaseException | None = None
+    ) -> None:
+        self.obj = obj
         self.source = source
         self.cls = cls
         self.args = args
         self.attributes: dict[str, Value] = {}
         self.cause: Value | None = None
         self.place: UserPlace | None = None
+        self.caught_at: int | None = None  # the step of the outermost frame at which it raised or let it through
 
     def python_type(self, tracer: Tracer) -> type:
         return self.cls
@@ -51,6 +55,8 @@ class ExceptionValue(Value):
             return tracer.known(self.cls)
         if name == "with_traceback":
             return WithTraceback(self)
+        if self.obj is not None and self.source is not None and name in vars(self.obj):
+            return tracer.wrap(vars(self.obj)[name], AttrSource(self.source, name))
         raw = tracer.class_lookup(self.cls, name)
         if raw is MISSING:
             raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")

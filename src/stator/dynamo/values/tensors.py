@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from ..guard import GuardKind
 from ..recipe import GetAttr, Load, Recipe
 from ..source import AttrSource, Source
 from .base import Value, unsupported
@@ -65,6 +66,8 @@ REFUSED = frozenset(
         "resize_",
         "requires_grad_",
         "is_set_to",
+        "is_inference",
+        "_is_view",
         "as_subclass",
         "storage_offset",
         "is_shared",
@@ -130,6 +133,9 @@ class TensorValue(Value):
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if self.attributes is not None and name in self.attributes:
             return self.attributes[name]
+        if name == "is_leaf" and self.obj is not None and self.fake.requires_grad:
+            tracer.guard(AttrSource(self.source, name), GuardKind.EQUALS, self.obj.is_leaf)  # type: ignore[arg-type]
+            return ConstantValue(self.obj.is_leaf)
         if name in FACTS:
             return tracer.wrap_result(getattr(self.fake, name), f"tensor.{name}")
         if name in _TENSOR_ATTRIBUTES:
