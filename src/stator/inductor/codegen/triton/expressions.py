@@ -46,7 +46,10 @@ _PLAIN = {
     **{"isinf": '(tl.abs({0}) == float("inf"))', "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "log": "tl.log({0})"},
     **{"log2": "tl.log2({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "sigmoid": "tl.sigmoid({0})"},
     **{"erf": "tl.erf({0})", "trunc": "libdevice.trunc({0})", "round": "libdevice.rint({0})"},
-    **{"fmax": "tl.maximum({0}, {1})", "fmin": "tl.minimum({0}, {1})", "rsqrt": "libdevice.rsqrt({0})"},
+    # tl.maximum's treatment of NaN has changed between versions: say what is meant
+    "fmax": "tl.where(({0} != {0}) | ({0} < {1}), {1}, {0})",
+    "fmin": "tl.where(({0} != {0}) | ({0} > {1}), {1}, {0})",
+    "rsqrt": "libdevice.rsqrt({0})",
     **{"bitwise_and": "({0} & {1})", "bitwise_or": "({0} | {1})", "bitwise_xor": "({0} ^ {1})"},
     **{"lshift": "({0} << {1})", "rshift": "({0} >> {1})", "floor_div": "floor_div({0}, {1})"},
     "trunc_div": "({0} // {1})",
