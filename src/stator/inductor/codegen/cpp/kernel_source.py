@@ -32,7 +32,8 @@ def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options =
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
     emitter = Emitter(kernel, choose_order(kernel, options.vectorize), pointers, buffers)
-    body = emitter.emit()
+    # Values computed outside of a loop would be loaded even if the loop runs zero times.
+    body = [] if 0 in kernel.sizes else emitter.emit()
     aliased = _aliased(group, buffers)
     lines = []
     for at, name in enumerate((*group.reads, *group.writes)):
