@@ -22,11 +22,29 @@ extern "C" int omp_get_thread_num();
 
 #define INLINE static inline __attribute__((always_inline))
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX512F__) && defined(__AVX512BW__) && \
-    defined(__AVX512VL__) && defined(__AVX512DQ__)
+// The instructions' builtins belong to one compiler and change with its versions: without any of them, portable code.
+#define BUILTINS_AVX512 \
+    (__has_builtin(__builtin_ia32_cvtd2mask512) && __has_builtin(__builtin_ia32_cvtq2mask512) && \
+    __has_builtin(__builtin_ia32_gathersiv16sf) && __has_builtin(__builtin_ia32_loaddqudi512_mask) && \
+    __has_builtin(__builtin_ia32_loaddquhi256_mask) && __has_builtin(__builtin_ia32_loaddquqi128_mask) && \
+    __has_builtin(__builtin_ia32_loaddqusi512_mask) && __has_builtin(__builtin_ia32_loadups512_mask) && \
+    __has_builtin(__builtin_ia32_maxps512_mask) && __has_builtin(__builtin_ia32_minps512_mask) && \
+    __has_builtin(__builtin_ia32_pmovqd512_mask) && __has_builtin(__builtin_ia32_pmovsxdq512_mask) && \
+    __has_builtin(__builtin_ia32_rndscaleps_mask) && __has_builtin(__builtin_ia32_scalefps512_mask) && \
+    __has_builtin(__builtin_ia32_sqrtps512_mask) && __has_builtin(__builtin_ia32_storedqudi512_mask) && \
+    __has_builtin(__builtin_ia32_storedquhi256_mask) && __has_builtin(__builtin_ia32_storedquqi128_mask) && \
+    __has_builtin(__builtin_ia32_storedqusi512_mask) && __has_builtin(__builtin_ia32_storeups512_mask) && \
+    __has_builtin(__builtin_ia32_vcvtph2ps512_mask) && __has_builtin(__builtin_ia32_vcvtps2ph512_mask) && \
+    __has_builtin(__builtin_ia32_vfmaddps512_mask))
+#define BUILTINS_AVX2 \
+    (__has_builtin(__builtin_ia32_maxps256) && __has_builtin(__builtin_ia32_minps256) && \
+    __has_builtin(__builtin_ia32_movmskps256) && __has_builtin(__builtin_ia32_roundps256) && \
+    __has_builtin(__builtin_ia32_sqrtps256) && __has_builtin(__builtin_ia32_vcvtph2ps256) && \
+    __has_builtin(__builtin_ia32_vcvtps2ph256) && __has_builtin(__builtin_ia32_vfmaddps256))
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && BUILTINS_AVX512
 #define SIMD_AVX512 1
 #define LANES 16
-#elif defined(__GNUC__) && !defined(__clang__) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && BUILTINS_AVX2
 #define SIMD_AVX2 1
 #define LANES 8
 #elif defined(__AVX2__)
@@ -615,6 +633,16 @@ template <class P, class V> INLINE void store_strided(P *p, int64_t stride, V v,
 // ---- tiles ---------------------------------------------------------------------------------------------------------------------
 // Exchanges rows and columns of LANES vectors: blocks of 1, 2, 4, ... lanes trade places.
 template <class V, int STEP> INLINE void transpose_blocks(V *r) {
+#ifdef __clang__
+    for (int i = 0; i < LANES; ++i)
+        if (!(i & STEP))
+            for (int j = 0; j < LANES; ++j)
+                if (!(j & STEP)) {
+                    auto moved = r[i][j + STEP];
+                    r[i][j + STEP] = r[i + STEP][j];
+                    r[i + STEP][j] = moved;
+                }
+#else
     const vi32 at = {IOTA};
     const vi32 first = (at & STEP) != 0 ? LANES + at - STEP : at, second = (at & STEP) != 0 ? LANES + at : at + STEP;
 #pragma GCC unroll 16
@@ -624,6 +652,7 @@ template <class V, int STEP> INLINE void transpose_blocks(V *r) {
             r[i] = __builtin_shuffle(a, b, first);
             r[i + STEP] = __builtin_shuffle(a, b, second);
         }
+#endif
 }
 // tile[j] = lanes p[j + stride * lane]: n lanes, contiguous along j for m elements
 template <class V, class P> static __attribute__((noinline)) void load_tile(V *tile, const P *p, int64_t stride, int n, int m) {

@@ -660,8 +660,15 @@ LANEWISE2(op_rshift, op_rshift, int32_t, vi32)
 LANEWISE2(op_rshift, op_rshift, int64_t, vi64)
 
 // ---- horizontal reductions, in pairs -----------------------------------------------------------------------------------------------
-INLINE vf32 swap_lanes(vf32 x, int distance) { return __builtin_shuffle(x, vi32{IOTA} ^ distance); }
-INLINE vi32 swap_lanes(vi32 x, int distance) { return __builtin_shuffle(x, vi32{IOTA} ^ distance); }
+#ifdef __clang__
+template <class V> INLINE V swap_lanes(V x, int distance) {
+    V r = x;
+    for (int i = 0; i < LANES; ++i) r[i] = x[i ^ distance];
+    return r;
+}
+#else
+template <class V> INLINE V swap_lanes(V x, int distance) { return __builtin_shuffle(x, vi32{IOTA} ^ distance); }
+#endif
 #define HORIZONTAL(name, combine, T, V) \
     INLINE T name(V x) { \
         if (LANES >= 16) x = combine(x, swap_lanes(x, 8)); \
