@@ -91,8 +91,15 @@ class Converter:
         name = _frame_name(code, bound)
         with self._lock, compiling(), dumps.compilation(name):
             _show("bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {name}")
-            with counters.timed("capture"):
-                captured = capture(function, dict(bound), fullgraph=self.settings.fullgraph)
+            try:
+                with counters.timed("capture"):
+                    captured = capture(function, dict(bound), fullgraph=self.settings.fullgraph)
+            except Unsupported as error:
+                if not self._breaks_before(code):
+                    raise
+                # the rest of a frame that was compiled in part runs on by itself, which is nothing to be warned of
+                logs.log("graph_breaks", "%s", error)
+                return CompiledFrame((), None)
             counters.count("frames")
             _show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {name}")
             self._look_at_breaks(captured)
@@ -125,6 +132,10 @@ class Converter:
         breaks = self._breaks_before(captured.code)
         return not breaks or (breaks < _MOST_BREAKS and not _in_loop(captured.code, captured.exit.index))
 
+    def _stays_compiled(self, point: ResumePoint, code: CodeType) -> bool:
+        """Whether a resume function is expected never to run as it is; if it may, what it calls is to be compiled."""
+        return point.raised_at is None and not _has_loop(code) and self._breaks_before(code) < _MOST_BREAKS
+
     def _breaks_before(self, code: CodeType) -> int:
         """How many breaks the frame has behind it; 0 for one that is no resume function."""
         return self._resumes[id(code)][1] if id(code) in self._resumes else 0
@@ -145,7 +156,7 @@ class Converter:
 
         else:
             function = FunctionType(code, namespace, name)
-            made = self.dispatch(function) if _has_loop(code) or breaks >= _MOST_BREAKS else self.entry(function)
+            made = self.entry(function) if self._stays_compiled(point, code) else self.dispatch(function)
         self._resumed[point] = made
         return made
 
