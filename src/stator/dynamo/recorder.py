@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,16 @@ from .values.tensors import TensorValue
 
 if TYPE_CHECKING:
     from .tracer import Tracer
+
+
+@contextmanager
+def outside_inference_mode() -> Iterator[None]:
+    """Fakes are normal tensors, which inference mode would not let be viewed: run them without gradients instead."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 class NotATensorCall(Exception):
@@ -127,7 +138,7 @@ class Recorder:
 
     def _run_fake(self, run: Callable[..., Any], target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
-            with self.mode:
+            with outside_inference_mode(), self.mode:
                 return run(*args, **kwargs)
         except Unsupported:
             raise

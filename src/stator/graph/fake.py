@@ -203,7 +203,8 @@ class FakeMode(TorchDispatchMode):
         shared = self._storages.get(address)
         if shared is None or shared.meta.dtype is not meta.dtype:
             shared = self._storages[address] = _SharedStorage(meta)
-        with torch.inference_mode(tensor.is_inference()):
+        # never an inference tensor: those cannot be viewed or written to outside of inference mode, where fakes live
+        with torch.inference_mode(False):
             fake = self.make(meta, shared, tensor.requires_grad and tensor.is_leaf)
         if tensor.requires_grad and not tensor.is_leaf:
             self._give_history(fake)
