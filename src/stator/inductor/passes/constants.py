@@ -84,5 +84,8 @@ def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor:
         values[at] = at.target(*args, **kwargs)  # type: ignore[operator]
         pending.pop()
     meta: TensorMeta = node.meta["val"]
-    result = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
-    return result.copy_(values[node])
+    # an expanded result has all elements of a dimension in one place, which is written once
+    once = tuple(1 if stride == 0 else size for size, stride in zip(meta.shape, meta.stride, strict=True))
+    result = torch.empty_strided(once, meta.stride, dtype=meta.dtype, device=meta.device)
+    result.copy_(values[node][tuple(slice(0, size) for size in once)])
+    return result.as_strided(meta.shape, meta.stride)

@@ -1,0 +1,19 @@
+"""Folding keeps the layout of constants that are expanded, whose memory holds each element once."""
+
+from __future__ import annotations
+
+import torch
+
+import stator
+
+
+def test_an_expanded_constant_is_folded() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(4).expand(3, 4)
+        return x + positions, x * positions.float().sum(0)
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        for got, expected in zip(stator.compile(program, fullgraph=True)(x), program(x), strict=True):
+            torch.testing.assert_close(got, expected)
