@@ -295,7 +295,7 @@ class SetValue(ObjectValue):
             ordered = list(self.members)
             tracer.guard(self.source, GuardKind.PREDICATE, SameOrder(ordered))  # type: ignore[arg-type]
         else:
-            raise unsupported("set-order", "iterating over a set that was changed before")
+            raise unsupported("set-members", "iterating over a set that was changed before")
         return iter([self.members[key] for key in ordered])
 
     def iterator(self, tracer: Tracer) -> Value:

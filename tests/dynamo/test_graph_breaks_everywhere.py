@@ -1,0 +1,76 @@
+"""A graph may have to end before any instruction that can fail. Here it is made to end before each of them in turn."""
+
+from __future__ import annotations
+
+import pytest
+import test_interpreter_programs
+import test_values_programs
+from capturing import assert_same
+
+import stator
+from stator.base.errors import Unsupported, UserPlace
+from stator.dynamo import convert, interpreter
+from stator.dynamo.captured import Break, BreakReason
+from stator.dynamo.program import program_of
+
+NAMES = {
+    "closure",
+    "comprehension_closures",
+    "exceptions",
+    "generators",
+    "mutate_containers",
+    "mutate_object",
+    "no_grad_",
+    "varargs",
+    "with_contextmanager",
+    "dict_ops",
+    "namedtuples",
+}
+CASES = [
+    case for case in test_interpreter_programs.PROGRAMS + test_values_programs.PROGRAMS if case[0].__name__ in NAMES
+]
+CAN_FAIL = ("CALL", "BINARY", "COMPARE", "LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "STORE_ATTR", "STORE_SUBSCR",
+            "DELETE_SUBSCR", "GET_ITER", "FOR_ITER", "UNPACK", "POP_JUMP", "CONTAINS", "FORMAT", "BEFORE_WITH", "RAISE",
+            "SEND", "LIST_EXTEND", "DICT_", "BUILD_MAP", "BUILD_SET", "WITH_EXCEPT", "UNARY")  # fmt: skip
+
+
+class EndingAt:
+    """Stands in for `capture`: frames of `code` end before `step`. `reached` tells whether there was such a step."""
+
+    def __init__(self, code, step):
+        self.code, self.step, self.reached = code, step, False
+
+    def __call__(self, function, arguments, *, fullgraph):
+        if function.__code__ is not self.code:
+            return interpreter.capture(function, arguments, fullgraph=fullgraph)
+        reason = BreakReason("forced", "a test", UserPlace(self.code.co_filename, 0, function.__name__))
+        try:
+            captured = interpreter._Attempt(function, arguments, self.step, reason).run()
+        except interpreter._Restart:
+            self.reached = True
+        except Unsupported as error:
+            self.reached = error.kind == "reconstruct"
+        else:
+            self.reached = isinstance(captured.exit, Break)
+            if self.reached and program_of(self.code).instructions[captured.exit.index].opname.startswith(CAN_FAIL):
+                return captured
+        return interpreter.capture(function, arguments, fullgraph=fullgraph)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].__name__)
+def test_the_rest_goes_on_right(case, monkeypatch):
+    function, makers = case
+    expected_args = [make() for make in makers]
+    expected = function(*expected_args)
+    ends = 0
+    for step in range(400):
+        ending = EndingAt(function.__code__, step)
+        monkeypatch.setattr(convert, "capture", ending)
+        stator.reset()
+        args = [make() for make in makers]
+        actual = stator.compile(function, backend="eager")(*args)
+        assert_same((expected, expected_args), (actual, args), f"ended before step {step}: {function.__name__}")
+        if not ending.reached:
+            break
+        ends += 1
+    assert ends > 5
