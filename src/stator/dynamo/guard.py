@@ -27,7 +27,22 @@ class GuardKind(enum.Enum):
     DISTINCT = "is not"  # expected is a Source; the two hold different objects
     SAME = "same object"  # expected is a Source; the two hold the same object
     GLOBAL_STATE = "state"  # expected is a GlobalState; the source is ignored
+    # expected is a tuple of Lookups of a class, whose source is its constant: what instances see is as it was
+    LOOKUPS = "lookups"
     PREDICATE = "predicate"  # expected is a Python callable (x) -> bool; the slow last resort
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a lookup of `name` in a class and its bases found. `found` is held where the very object counts: functions
+    and other descriptors. Else it counts only which class `owner` defines it. None and None: it is not there."""
+
+    name: str
+    found: Any = None
+    owner: type | None = None
+
+    def __repr__(self) -> str:
+        return self.name if self.found is not None or self.owner is not None else f"no {self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from stator.base.errors import CompileError
 from stator.base.registry import Registry
 
 from . import source as sources
-from .guard import Guard, GuardKind
+from .guard import Guard, GuardKind, Lookup
 from .native_status import native as _native
 from .source import Source
 
@@ -242,6 +242,12 @@ def _check_code(builder: Builder, guard: Guard) -> None:
     builder.check(guard, _native.CHECK_CODE, guard.expected)
 
 
+@checkers.register(GuardKind.LOOKUPS)
+def _check_lookups(builder: Builder, guard: Guard) -> None:
+    payload = tuple(part for lookup in guard.expected for part in (lookup.name, lookup.found, lookup.owner))
+    builder.check(guard, _native.CHECK_LOOKUPS, payload)
+
+
 @checkers.register(GuardKind.PREDICATE)
 def _check_predicate(builder: Builder, guard: Guard) -> None:
     builder.check(guard, _native.CHECK_PREDICATE, guard.expected)
@@ -355,6 +361,19 @@ def _describe_not_in(guard: Guard, found: object) -> str:
 def _describe_code(guard: Guard, found: object) -> str:
     new = brief(found.__code__) if type(found) is FunctionType else brief(found)
     return f"{guard.expected!r} became {new}"
+
+
+@describers.register(GuardKind.LOOKUPS)
+def _describe_lookups(guard: Guard, found: object) -> str:
+    changed = [lookup.name for lookup in guard.expected if not _finds(found, lookup)]
+    return f"{', '.join(changed) or 'an attribute'} of the class was changed, added or removed"
+
+
+def _finds(cls: Any, lookup: Lookup) -> bool:
+    owner = next((base for base in cls.__mro__ if lookup.name in base.__dict__), None)
+    if lookup.found is not None:
+        return owner is not None and owner.__dict__[lookup.name] is lookup.found
+    return owner is lookup.owner
 
 
 @describers.register(GuardKind.PREDICATE)

@@ -40,6 +40,11 @@ def leave_frame_alone(code: CodeType) -> None:
         _native.mark_code(code, False)
 
 
+def is_left_alone(code: CodeType) -> bool:
+    """Is this code of the standard library, of torch or of the like, which the hook runs as it is?"""
+    return code.co_filename.startswith(_left_alone)
+
+
 def active() -> bool:
     """Is the hook on in this thread?"""
     return _native is not None and _native.hook_callback() is not None

@@ -143,6 +143,13 @@ static int fill_check(GuardTree *tree, Check *check, PyObject *payload)
         }
         check->expected = Py_NewRef(payload);
         return 0;
+    case CHECK_LOOKUPS:
+        if (!guard_lookups_are_valid(payload)) {
+            PyErr_SetString(PyExc_TypeError, "a check of lookups takes a tuple of name, what is found or None, owner or None, ...");
+            return -1;
+        }
+        check->expected = Py_NewRef(payload);
+        return 0;
     case CHECK_STATE:
         return fill_state_check(check, payload);
     default:
@@ -386,6 +393,7 @@ static struct {
     {"CHECK_SAME", CHECK_SAME},
     {"CHECK_STATE", CHECK_STATE},
     {"CHECK_PREDICATE", CHECK_PREDICATE},
+    {"CHECK_LOOKUPS", CHECK_LOOKUPS},
 };
 
 int stator_guards_add_to(PyObject *module)

@@ -93,6 +93,8 @@ static int check_holds(Check *check, PyObject *value)
         return PyFunction_Check(value) && identity_is(&check->identity, PyFunction_GET_CODE(value));
     case CHECK_PREDICATE:
         return predicate_holds(check->expected, value);
+    case CHECK_LOOKUPS:
+        return guard_lookups_hold(check, value);
     case CHECK_STATE:
         return (!check->state || stator_state_is(check->state)) && (!check->expected || predicate_holds(check->expected, Py_None));
     default:

@@ -209,6 +209,68 @@ int guard_attribute_is_absent(Check *check, PyObject *value)
     return check->number == now;
 }
 
+/* ---- classes ---- */
+
+/* The class in the resolution order that has the attribute (borrowed), or NULL. */
+static PyObject *defining_class(PyTypeObject *type, PyObject *name)
+{
+    PyObject *order = type->tp_mro;
+    for (Py_ssize_t i = 0; order && i < PyTuple_GET_SIZE(order); i++) {
+        PyObject *base = PyTuple_GET_ITEM(order, i);
+        PyObject *dict = guard_instance_dict(base);
+        int has = dict ? PyDict_Contains(dict, name) : 0;
+        Py_XDECREF(dict);
+        if (has > 0) {
+            return base;
+        }
+    }
+    return NULL;
+}
+
+static int lookup_holds(PyTypeObject *type, PyObject *name, PyObject *found, PyObject *owner)
+{
+    if (found != Py_None) {
+        return _PyType_Lookup(type, name) == found;
+    }
+    if (owner != Py_None) {
+        return _PyType_Lookup(type, name) != NULL && defining_class(type, name) == owner;
+    }
+    return _PyType_Lookup(type, name) == NULL;
+}
+
+int guard_lookups_hold(Check *check, PyObject *cls)
+{
+    if (!PyType_Check(cls)) {
+        return 0;
+    }
+    PyTypeObject *type = (PyTypeObject *)cls;
+    if (check->number != 0 && check->number == (Py_ssize_t)type->tp_version_tag) {
+        return 1;
+    }
+    for (Py_ssize_t i = 0; i + 2 < PyTuple_GET_SIZE(check->expected); i += 3) {
+        PyObject **lookup = &PyTuple_GET_ITEM(check->expected, i);
+        if (!lookup_holds(type, lookup[0], lookup[1], lookup[2])) {
+            return 0;
+        }
+    }
+    /* looking something up gave the class a version, if it can have one; any change of it takes the version away */
+    check->number = type->tp_version_tag;
+    return 1;
+}
+
+int guard_lookups_are_valid(PyObject *payload)
+{
+    if (!PyTuple_Check(payload) || PyTuple_GET_SIZE(payload) % 3 != 0) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(payload); i += 3) {
+        if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(payload, i))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 PyObject *guard_sequence_item(PyObject *value, PyObject *key, Py_ssize_t index)
 {
     value = behind_proxy(value);

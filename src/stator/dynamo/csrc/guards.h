@@ -38,6 +38,7 @@ typedef enum {
     CHECK_SAME,     /* of two saved values */
     CHECK_STATE,
     CHECK_PREDICATE,
+    CHECK_LOOKUPS, /* what attribute lookups in a class find */
     CHECK_COUNT,
 } CheckKind;
 
@@ -62,8 +63,10 @@ typedef struct {
     int next; /* of the same node; -1: last */
     Py_ssize_t guard;
     Identity identity;  /* IS, TYPE, CODE */
-    PyObject *expected; /* EQUALS, DICT_KEYS, ABSENT, NOT_IN, PREDICATE */
-    Py_ssize_t number;  /* LENGTH: length; ABSENT: 0 unknown, 1 the type has it, 2 it has not; SAME, DISTINCT: slots */
+    PyObject *expected; /* EQUALS, DICT_KEYS, ABSENT, NOT_IN, PREDICATE, LOOKUPS */
+    /* LENGTH: length; ABSENT: 0 unknown, 1 the type has it, 2 it has not; SAME, DISTINCT: slots; LOOKUPS: version of the
+     * class at which they were last seen to hold, 0: never */
+    Py_ssize_t number;
     Py_ssize_t other;
     TensorCheck *tensor;
     StateSnapshot *state;
@@ -111,6 +114,9 @@ Py_ssize_t guard_length(PyObject *value);
 int guard_keys_are(PyObject *value, PyObject *expected);
 int guard_not_in(PyObject *value, PyObject *key);
 int guard_attribute_is_absent(Check *check, PyObject *value);
+/* CHECK_LOOKUPS of a class; fast as long as neither the class nor any of its bases was changed. */
+int guard_lookups_hold(Check *check, PyObject *cls);
+int guard_lookups_are_valid(PyObject *payload);
 /* New references, or NULL (perhaps with an exception): there is nothing. */
 PyObject *guard_key_at(PyObject *value, Py_ssize_t index);
 PyObject *guard_dict_item(PyObject *value, PyObject *key);
