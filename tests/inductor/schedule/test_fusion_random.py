@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -13,6 +14,7 @@ from kernel_harness import Compiled, assert_close, run_reference
 from random_graphs import Generator
 
 from stator.base.config import Options
+from stator.inductor.codegen.cpp.emit import Emitter
 from stator.inductor.schedule.groups import Group
 
 
@@ -31,3 +33,21 @@ def test_fused_unfused_and_reference_agree(batch: int, tmp_path: Path, monkeypat
             assert_close(compiled.run(apart[seed]), expected, f"seed {seed}, unfused")
     kernels = sum(isinstance(step, Group) for job in fused.values() for step in compiled.jobs[job][1].steps)
     assert kernels < sum(len(graph.nodes) for graph in graphs.values())
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_threads_share_every_loop_without_harm(batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with every kernel made parallel, however small its work."""
+    monkeypatch.setenv("STATOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(Emitter, "_work", lambda self: 10**7)
+    compiled = Compiled()
+    graphs = {seed: Generator(seed).build() for seed in range(2000 + batch * 15, 2015 + batch * 15)}
+    jobs = {seed: compiled.add(graph, Options(verify=True)) for seed, graph in graphs.items()}
+    compiled.build()
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        for seed, graph in graphs.items():
+            assert_close(compiled.run(jobs[seed]), run_reference(graph), f"seed {seed}")
+    finally:
+        torch.set_num_threads(threads)

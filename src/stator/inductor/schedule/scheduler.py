@@ -12,14 +12,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from stator.base import dumps, logs
 from stator.base.config import Options
 from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 
 from .accesses import extern_reads, extern_writes, facts_of, names_in, owner
 from .groups import Group, Schedule
 from .legality import Candidate, candidate_of, fuse
-from .printer import print_schedule
 from .profit import worthwhile
 from .regroup import make_group
 from .space import Names, space_of
@@ -46,9 +44,6 @@ def schedule(lowered: Lowered, options: Options = _DEFAULT) -> Schedule:
     result = _Scheduler(lowered, options).run()
     if options.verify:
         verify_schedule(result, lowered)
-    dumps.write("40_schedule.txt", lambda: print_schedule(result))
-    if logs.enabled("schedule"):
-        logs.log("schedule", "%s", print_schedule(result))
     return result
 
 
