@@ -28,6 +28,7 @@ from stator.base.errors import MissingToolchain
 CSRC = Path(__file__).resolve().parent / "csrc"
 
 # Exact IEEE semantics are kept (no -ffast-math); what is given up is errno and trapping, which torch gives up as well.
+# Kernels are written in explicit vectors, which -O1 compiles as well as -O3 does, in half the time.
 OPTIMIZE = ("-O1", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 LANGUAGE = (
     *("-std=gnu++17", "-fPIC", "-w"),

@@ -592,9 +592,9 @@ INLINE vf32 load_masked(const float *p, mask m, int n) {
     return __builtin_ia32_loadups512_mask(p, vf32{}, (uint16_t)(bitmask(n) & bitmask(m)));
 }
 #endif
-// work: elements of simple arithmetic; a thread is worth its start for some ten thousand
+// work: elements of simple arithmetic; a thread is worth its start for some ten thousand (ATen's grain size)
 INLINE int threads_for(int64_t work) {
-    int64_t wanted = work / 16384 + 1, most = omp_get_max_threads();
+    int64_t wanted = work / 32768 + 1, most = omp_get_max_threads();
     return (int)(wanted < most ? wanted : most);
 }
 

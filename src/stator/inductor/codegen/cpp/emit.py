@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -21,7 +21,7 @@ from .values import print_value
 from .vectorize import LoopOrder, tiled_load
 
 # Elements of simple work below which one thread does it all; a parallel region costs some microseconds
-_SERIAL_WORK = 16384
+_SERIAL_WORK = 32768
 _PLENTY = 64  # iterations of a loop that are enough to share between threads
 _PARTS = 64  # of a reduction to a single row: a fixed number, so that the result does not depend on the thread count
 
@@ -115,7 +115,7 @@ class Emitter:
             return -1
         return max((at + 1 for at, loop in enumerate(self.order.outer) if value.loops & (1 << loop)), default=0)
 
-    def _loop(self, loop: int, body, shared: bool = False) -> None:  # type: ignore[no-untyped-def]
+    def _loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
         name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
         pragma = "#pragma omp for schedule(static) nowait"
         if self.bounds is not None and self.bounds[0] == loop:
@@ -151,7 +151,7 @@ class Emitter:
             self.line(f"const int n = {size} - {name} < LANES ? {size} - {name} : LANES;")
             self._with_lanes("n", body)
 
-    def _part_loop(self, loop: int, body) -> None:  # type: ignore[no-untyped-def]
+    def _part_loop(self, loop: int, body: Callable[[], None]) -> None:
         """A loop from `begin` to `end`; parts are whole vectors, except for the last."""
         assert self.bounds is not None
         name, size = self.kernel.loops[loop].name, self.kernel.sizes[loop]
@@ -168,7 +168,7 @@ class Emitter:
                 self.line(f"const int64_t {name} = whole;")
                 self._with_lanes("n", body)
 
-    def _tile_loop(self, loop: int, body, shared: bool) -> None:  # type: ignore[no-untyped-def]
+    def _tile_loop(self, loop: int, body: Callable[[], None], shared: bool) -> None:
         """Blocks of LANES iterations; loads that are contiguous along this loop are transposed a block at a time."""
         symbol, size = self.kernel.loops[loop], self.kernel.sizes[loop]
         name = symbol.name
@@ -195,7 +195,7 @@ class Emitter:
         tile, vector = self.order.tile, self.order.vector
         return tile is not None and vector is not None and tiled_load(self.kernel, value, vector, tile)
 
-    def _with_lanes(self, lanes: str, body) -> None:  # type: ignore[no-untyped-def]
+    def _with_lanes(self, lanes: str, body: Callable[[], None]) -> None:
         self.lanes = lanes
         body()
         self.lanes = "LANES"
