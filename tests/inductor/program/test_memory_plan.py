@@ -9,7 +9,7 @@ import pytest
 import torch
 from handmade import Graph, View, layout
 
-from stator.base.errors import VerificationError
+from stator.base.errors import CompileError, VerificationError
 from stator.inductor.program import plan, print_program, verify
 from stator.inductor.program.arena import ArenaLayout, lay_out
 from stator.inductor.program.in_place import may_overwrite
@@ -136,6 +136,16 @@ def test_a_much_larger_dead_buffer_is_not_wasted_on_a_small_one() -> None:
 def test_identical_kernels_appear_once() -> None:
     program = planned(chain(6), "b5")
     assert list(program.kernels) == ["add2_1024"] and len(steps(program, Launch)) == 6
+
+
+@pytest.mark.parametrize("which", ["x", "b0"])
+def test_memory_of_another_device_is_refused(which: str) -> None:
+    graph = chain(1)
+    buffer = graph.buffers[which]
+    elsewhere = dataclasses.replace(buffer.layout, device=torch.device("cuda", 0))
+    graph.buffers[which] = dataclasses.replace(buffer, layout=elsewhere)
+    with pytest.raises(CompileError, match="device cuda:0 are not generated"):
+        plan(*graph.finish("b0"))
 
 
 def test_in_place_is_refused_across_dtypes_of_different_width() -> None:

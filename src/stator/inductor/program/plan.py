@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from stator.base.errors import VerificationError
+from stator.base.errors import CompileError, VerificationError
 from stator.inductor.buffers import Buffer, Extern, Lowered
 from stator.inductor.schedule.groups import Group, Schedule
 
@@ -29,6 +29,7 @@ def plan(
 
     Memory is taken just before its first writer and given back just after its last reader. What the caller receives is
     always fresh memory; inputs and constants are never taken over. Identical kernels appear once, under their symbol.
+    Raises CompileError when a C++ kernel would have to work on another device's memory.
     """
     planner = _Planner(lowered, schedule, reuse)
     used: dict[str, KernelSource] = {}
@@ -37,6 +38,7 @@ def plan(
             kernel = kernels.get(step.name)
             if kernel is None:
                 raise VerificationError(f"there is no kernel for group {step.name}")
+            _check_devices(step, kernel, lowered.buffers)
             known = used.setdefault(kernel.symbol, kernel)
             if known.source != kernel.source:
                 raise VerificationError(f"two different kernels are both called {kernel.symbol}")
@@ -54,6 +56,19 @@ def plan(
         static_inputs=frozenset(static_inputs),
         escaping=frozenset(planner.returned - planner.given),
     )
+
+
+def _check_devices(group: Group, kernel: KernelSource, buffers: Mapping[str, Buffer]) -> None:
+    """C++ kernels must never be handed addresses of another device's memory."""
+    for name in (*group.reads, *group.writes):
+        device = buffers[name].layout.device
+        if kernel.language == "cpp" and device.type != "cpu":
+            origins = ", ".join(origin for member in group.members for origin in member.origins)
+            raise CompileError(
+                "inductor",
+                f"kernels for device {device} are not generated yet ({name}, computed by {origins or group.name})",
+                hint="move the module and its inputs to the CPU, or run this part eagerly (stator.disable)",
+            )
 
 
 class _Planner:
