@@ -139,3 +139,15 @@ def window_sum(x: Any, kernel: Sequence[Any], step: Sequence[Any], outputs: Sequ
             part = aten.slice.Tensor(part, -1, column, column + (outputs[1] - 1) * step[1] + 1, step[1])
             total = part if total is None else aten.add.Tensor(total, part)
     return total
+
+
+@decomposes("max_pool1d", wide=False)
+def max_pool1d(
+    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Any:
+    """An image of height 1. Eager's result is contiguous, unlike that of pooling the image."""
+    kernel, pad, spread = each(kernel_size, 1)[0], each(padding, 1)[0], each(dilation, 1)[0]
+    step = each(stride, 1)[0] if stride not in ((), []) else kernel
+    image = aten.unsqueeze.default(self, -2)
+    result, _ = aten.max_pool2d_with_indices.default(image, [1, kernel], [1, step], [0, pad], [1, spread], ceil_mode)
+    return aten.squeeze.dim(result, -2)

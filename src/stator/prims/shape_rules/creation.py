@@ -168,6 +168,8 @@ def arange_step(
         raise RuntimeError("step must be nonzero")
     if (step > 0 and end < start) or (step < 0 and end > start):
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    if dtype is torch.int64:  # eager then calculates with the bounds truncated
+        start, end, step = (math.trunc(bound) if isinstance(bound, float) else bound for bound in (start, end, step))
     if all(isinstance(bound, (int, torch.SymInt)) for bound in (start, end, step)):
         count = -((start - end) // step)
     else:

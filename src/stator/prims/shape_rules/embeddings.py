@@ -39,3 +39,43 @@ def one_hot(self: Any, num_classes: Any = -1) -> Any:
     if num_classes == -1:
         return NotImplemented
     return fresh((*self.shape, num_classes), self, torch.int64)
+
+
+SUM, MEAN, MAX = range(3)
+
+
+@shape_rule(*overloads("_embedding_bag _embedding_bag_forward_only"), tags=("index", "reduction"))
+def embedding_bag(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:
+    """The sums, and what the gradient needs: the bag of each index, the size of each bag, the place of each maximum.
+
+    The bag of each index is left empty where the CPU's fast kernel sums rows directly.
+    """
+    if weight.device.type != "cpu":
+        return NotImplemented
+    keys = torch.promote_types(indices.dtype, offsets.dtype)
+    given, width = offsets.shape[0], weight.shape[1]
+    bags = given - 1 if include_last_offset else given
+    direct = (
+        mode == SUM
+        and weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and weight.stride()[1] == 1
+        and padding_idx < 0
+        and (per_sample_weights is None or per_sample_weights.stride()[0] == 1)
+    )
+    sizes = fresh((given if mode == SUM else bags,), offsets, keys)
+    return (
+        fresh((bags, width), weight),
+        fresh((0,) if direct else (indices.shape[0],), indices, keys),
+        sizes,
+        fresh((bags, width), offsets, keys) if mode == MAX else sizes,
+    )
