@@ -55,9 +55,30 @@ class Generator:
             step *= shape[dim]
         return tuple(strides)
 
-    def new(self, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    def new(self, shape: tuple[int, ...], dtype: torch.dtype = F32) -> tuple[str, tuple[int, ...]]:
         strides = self.layout(shape)
-        return self.graph.buffer(shape, F32, strides), strides
+        return self.graph.buffer(shape, dtype, strides), strides
+
+    def read(self, ops, tensor, index):
+        """An element as float32, now and then behind a mask."""
+        at = self.at(tensor, index)
+        if self.fixed.random() < 0.15 and index:
+            position = ops.index_value(index[-1], torch.int64)
+            keep = ops.ge(position, ops.constant(2, torch.int64))
+            dtype = self.graph.buffers[tensor[0]].layout.dtype
+            return ops.to_dtype(ops.masked(keep, lambda: ops.load(tensor[0], at), 1, dtype), F32)
+        return ops.to_dtype(ops.load(tensor[0], at), F32)
+
+    @staticmethod
+    def stored(ops, value, dtype):
+        """A float32 as another dtype, without conversions whose result is unspecified."""
+        if dtype is torch.bool:
+            return ops.gt(value, ops.constant(0.0, F32))
+        if dtype is torch.int32:
+            value = ops.where(ops.isnan(value), ops.constant(0.0, F32), value)
+            value = ops.minimum(ops.maximum(value, ops.constant(-1000.0, F32)), ops.constant(1000.0, F32))
+            value = ops.trunc(ops.mul(value, ops.constant(4.0, F32)))
+        return ops.to_dtype(value, dtype)
 
     def order(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
         dims = sorted(range(len(shape)), key=lambda dim: -strides[dim])
@@ -107,7 +128,8 @@ class Generator:
         if not usable:
             return
         operands = [self.rng.choice(usable[-4:]) for _ in range(self.rng.randint(1, 3))]
-        name, strides = self.new(shape)
+        dtype = self.rng.choice([F32] * 8 + [torch.bfloat16, torch.float64, torch.int32, torch.bool])
+        name, strides = self.new(shape, dtype)
         dims = self.order(shape, strides)
         seed = self.rng.random()
 
@@ -116,8 +138,8 @@ class Generator:
             at = [0] * len(shape)
             for number, dim in enumerate(dims):
                 at[dim] = index[number]
-            values = [ops.load(t[0], self.at(t, at)) for t in operands]
-            ops.store(name, sum((i * s for i, s in zip(at, strides, strict=True)), start=0), self.combine(ops, values))
+            value = self.stored(ops, self.combine(ops, [self.read(ops, t, at) for t in operands]), dtype)
+            ops.store(name, sum((i * s for i, s in zip(at, strides, strict=True)), start=0), value)
 
         self.graph.node([name], body, [shape[dim] for dim in dims])
         self.tensors.append((name, shape, strides, 0))
@@ -131,6 +153,10 @@ class Generator:
         operands = [source, *self.rng.sample(usable, min(len(usable), self.rng.randint(0, 1)))]
         out_shape = tuple(1 if dim in reduced else shape[dim] for dim in range(len(shape)))
         kind = self.rng.choice(["sum", "max", "min", "welford", "sum", "argmax"])
+        if kind == "argmax":  # of what is exact only: elsewhere, a last place decides between near ties
+            operands = [tensor for tensor in self.tensors if tensor[0] in self.graph.inputs and tensor[1] == shape][:1]
+            if not operands:
+                return
         name, strides = self.new(out_shape)
         if kind == "argmax":
             name = self.graph.buffer(out_shape, torch.int64, strides)
@@ -145,7 +171,8 @@ class Generator:
             target = sum((at[dim] * strides[dim] for dim in kept), start=0)
             for number, dim in enumerate(reduced):
                 at[dim] = inner[number]
-            value = self.combine(ops, [ops.load(t[0], self.at(t, at)) for t in operands])
+            values = [self.read(ops, t, at) for t in operands]
+            value = values[0] if kind == "argmax" else self.combine(ops, values)
             if kind == "welford":
                 mean, m2, count = ops.welford(value)
                 ops.store(name, target, mean)
