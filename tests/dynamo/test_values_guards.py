@@ -249,3 +249,48 @@ def test_fullgraph_error_names_place_reason_and_the_calls_that_led_there():
     assert error.kind == "data-dependent-value" and error.hint
     assert error.place.filename == __file__ and error.place.function.endswith("inner")
     assert "outer" in str(error)
+
+
+class Name(str):
+    pass
+
+
+def test_numbers_and_text_of_a_subclass_are_compared_by_plain_value():
+    numpy = pytest.importorskip("numpy")
+
+    def function(t, n, name):
+        return t * n if name == "a" else t
+
+    calls = [
+        (x(2), numpy.float64(3), Name("a")),
+        (x(2), numpy.float64(3), Name("a")),
+        (x(2), numpy.float64(4), Name("a")),
+        (x(2), numpy.float64(4), Name("b")),
+        (x(2), 4.0, Name("b")),
+    ]
+    assert compiled_count(function, *calls) == 2  # for 3 and 4; under the name "b" nothing is left to compile
+
+
+def test_grad_mode_left_changed_is_changed_for_the_caller_too():
+    def function(t):
+        torch.set_grad_enabled(False)
+        return t + 1
+
+    compiled = stator.compile(function, backend="eager", fullgraph=True)
+    for _ in range(2):
+        with torch.enable_grad():
+            assert not compiled(x(2).requires_grad_()).requires_grad
+            assert not torch.is_grad_enabled()
+
+
+def test_autocast_region():
+    def function(t):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inside = t @ t
+        return inside, t @ t, torch.is_autocast_enabled("cpu")
+
+    compiled = stator.compile(function, backend="eager", fullgraph=True)
+    for _ in range(2):
+        inside, outside, enabled = compiled(x(2, 2))
+        assert (inside.dtype, outside.dtype, enabled) == (torch.bfloat16, torch.float32, False)
+        assert not torch.is_autocast_enabled("cpu")

@@ -132,6 +132,8 @@ class ExitBuilder:
         if not scope.own and scope.module is None:
             raise unsupported("mutation", "writing globals that belong to no module")
         for key, value in scope.written.items():
+            if value is None and key not in scope.names:
+                continue  # made and deleted again; that it was not there is relied on
             module = None if scope.own else scope.module
             self.effects.append(SetGlobal(module, key, self.recipe(value) if value is not None else None))
 

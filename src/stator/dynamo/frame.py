@@ -149,8 +149,8 @@ class Frame:
         if region is None:
             raise raised
         del self.stack[region.depth :]
-        if self.tracer.frames[0] is self:
-            raised.value.caught_at = self.step - 1  # type: ignore[attr-defined]
+        if raised.value.caught_at is None:  # type: ignore[attr-defined]
+            raised.value.caught_at = self.tracer.outer_step()  # type: ignore[attr-defined]
         if region.lasti:
             self.stack.append(self.tracer.constant(pc))
         self.stack.append(raised.value)

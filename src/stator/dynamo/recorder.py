@@ -214,8 +214,16 @@ def _lower_tensor(recorder: Recorder, value: TensorValue) -> tuple[Any, Any]:
 
 
 def _lower_constant(recorder: Recorder, value: ConstantValue) -> tuple[Any, Any]:
-    constant = value.value
+    constant = plain_number(value.value)
     return constant, constant
+
+
+def plain_number(constant: Any) -> Any:
+    """Numbers and text of a subclass (numpy.float64, IntEnum) as graphs print them and torch takes them."""
+    for kind in (int, float, str):
+        if isinstance(constant, kind) and type(constant) not in (kind, bool):
+            return kind.__new__(kind, constant if kind is not str else str.__str__(constant))
+    return constant
 
 
 def _lower_tuple(recorder: Recorder, value: TupleValue) -> tuple[Any, Any]:

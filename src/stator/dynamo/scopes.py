@@ -70,6 +70,8 @@ class GlobalScope:
 
     def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         """Write a name; value None deletes it."""
+        if name not in self.names and name not in self.written:
+            tracer.guard(self.source, GuardKind.NOT_IN, name)
         self.written[name] = value
         if value is None:
             if self.values.pop(name, None) is None and name not in self.names:

@@ -83,6 +83,7 @@ class Tracer:
     def raised_with(self, cls: type, args: list[Value]) -> Raised:
         error = ExceptionValue(cls, args)
         error.place = self.place()
+        error.raised_while(self.handled)
         return Raised(error)
 
     def raised_from(self, error: BaseException) -> Raised:

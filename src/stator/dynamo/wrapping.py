@@ -20,7 +20,7 @@ from stator.graph.fake import FakeTensor
 from .guard import GuardKind
 from .hook import is_left_alone
 from .native_status import native
-from .source import AttrSource, ConstantSource, ItemSource, Source
+from .source import AttrSource, CallSource, ConstantSource, ItemSource, Source
 from .values.base import Lazy, Value, unsupported
 from .values.classes import ClassValue
 from .values.compiled import CompiledFunctionValue
@@ -88,7 +88,18 @@ def is_constant_object(obj: Any) -> bool:
 
 
 def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
-    return ConstantValue(obj) if source is None else SourcedConstant(obj, source, tracer)
+    if source is None:
+        return ConstantValue(obj)
+    plain = _PLAIN.get(next((base for base in type(obj).__mro__[1:] if base in _PLAIN), object))
+    if plain is None or isinstance(obj, (bool, enum.Enum)):
+        return SourcedConstant(obj, source, tracer)
+    # an instance of a subclass, such as numpy.float64: its own == might be anything, so the plain value is compared
+    tracer.guard(source, GuardKind.TYPE, type(obj))
+    tracer.guard(CallSource(plain, (source,)), GuardKind.EQUALS, plain(obj))
+    return ConstantValue(obj)
+
+
+_PLAIN: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
 
 
 for _kind in CONSTANT_TYPES:

@@ -102,7 +102,12 @@ def _exc_info(tracer: Tracer) -> Value:
     if not tracer.handled:
         return TupleValue([none, none, none])
     error = tracer.handled[-1]
-    return TupleValue([tracer.known(error.python_type(tracer)), error, none])
+    return TupleValue([tracer.known(error.python_type(tracer)), error, tracer.get_attr(error, "__traceback__")])
+
+
+@calls(sys.exception)
+def _exception(tracer: Tracer) -> Value:
+    return tracer.handled[-1] if tracer.handled else ConstantValue(None)
 
 
 # ---- weakref ----

@@ -26,6 +26,7 @@ def raise_varargs(frame: Frame, instruction: Instruction) -> None:
     if len(parts) == 2:
         error.cause = parts[1]
     error.place = error.place or frame.place()
+    error.raised_while(frame.tracer.handled)
     raise Raised(error)
 
 
@@ -75,9 +76,9 @@ def before_with(frame: Frame, instruction: Instruction) -> None:
 def with_except_start(frame: Frame, instruction: Instruction) -> None:
     error = frame.stack[-1]
     exit_method = frame.stack[-4]
-    none = frame.tracer.constant(None)
     cls = frame.tracer.known(error.python_type(frame.tracer))
-    frame.stack.append(frame.tracer.call(exit_method, [cls, error, none], {}))
+    traceback = frame.tracer.get_attr(error, "__traceback__")
+    frame.stack.append(frame.tracer.call(exit_method, [cls, error, traceback], {}))
 
 
 @opcode("CHECK_EG_MATCH", "PREP_RERAISE_STAR")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..recipe import CallRecipe, Constant, Load, NewObject, Recipe
 from ..source import AttrSource, Source
-from .base import NotConstant, Value
+from .base import NotConstant, Value, cannot_rebuild
 from .constants import ConstantValue
 from .containers import TupleValue
 from .objects import MISSING, lookup_in_class
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ExceptionValue(Value):
     """An exception of class `cls` made from `args`. User attributes are kept in `attributes`."""
 
-    __slots__ = ("args", "attributes", "caught_at", "cause", "cls", "obj", "place")
+    __slots__ = ("args", "attributes", "caught_at", "cause", "cls", "context", "obj", "place")
 
     def __init__(
         self, cls: type, args: list[Value], source: Source | None = None, obj: BaseException | None = None
@@ -35,7 +35,8 @@ class ExceptionValue(Value):
         self.attributes: dict[str, Value] = {}
         self.cause: Value | None = None
         self.place: UserPlace | None = None
-        self.caught_at: int | None = None  # the step of the outermost frame at which it raised or let it through
+        self.caught_at: int | None = None  # the outermost frame's step at which it was first raised or let through
+        self.context: Value | None = None
 
     def python_type(self, tracer: Tracer) -> type:
         return self.cls
@@ -47,10 +48,14 @@ class ExceptionValue(Value):
             return TupleValue(list(self.args))
         if name == "value" and issubclass(self.cls, StopIteration):
             return self.args[0] if self.args else ConstantValue(None)
-        if name in ("__traceback__", "__context__"):
-            return ConstantValue(None)
+        if name == "__traceback__":
+            return ConstantValue(None) if self.caught_at is None else TracebackValue(self)
         if name == "__cause__":
             return self.cause or ConstantValue(None)
+        if name == "__context__":
+            return self.context or ConstantValue(None)
+        if name == "__suppress_context__":
+            return ConstantValue(self.cause is not None)
         if name == "__class__":
             return tracer.known(self.cls)
         if name == "with_traceback":
@@ -66,7 +71,24 @@ class ExceptionValue(Value):
         return _METHODS.get(name)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
-        self.attributes[name] = value
+        if name == "__cause__":
+            self.cause = value
+        elif name == "__context__":
+            self.context = value
+        elif name != "__traceback__":  # what was raised never leaves the graph, so nobody sees its traceback
+            self.attributes[name] = value
+
+    def raised_while(self, handled: list[Value]) -> None:
+        """It is raised while these are being handled, innermost last: Python links it to the last."""
+        if not handled or handled[-1] is self:
+            return
+        context = handled[-1]
+        at: Value | None = context
+        while isinstance(at, ExceptionValue):
+            if at.context is self:
+                at.context = None  # no circles
+            at = at.context
+        self.context = context
 
     def text(self, tracer: Tracer) -> str:
         """What `str(exception)` gives, for messages."""
@@ -78,6 +100,8 @@ class ExceptionValue(Value):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
             return Load(self.source)
+        if self.caught_at is not None:
+            raise cannot_rebuild("an exception that was raised, with its traceback and context", self.caught_at)
         args = [exits.recipe(arg) for arg in self.args]
         made: Recipe
         if isinstance(lookup_in_class(self.cls, "__init__"), FunctionType):
@@ -102,6 +126,22 @@ def _str(tracer: Tracer, self: ExceptionValue) -> Value:
 
 
 _METHODS: dict[str, Callable[..., Value]] = {"__init__": _init, "__str__": _str}
+
+
+class TracebackValue(Value):
+    """The traceback of an exception that was raised: it can be handed around, but not looked into."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Any) -> None:
+        self.source = None
+        self.error = error
+
+    def python_type(self, tracer: Tracer) -> type:
+        return TracebackType
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        raise cannot_rebuild("a traceback", self.error.caught_at)
 
 
 class WithTraceback(Value):
