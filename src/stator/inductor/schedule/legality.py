@@ -99,6 +99,7 @@ def _memory_allows(first: Candidate, second: Candidate) -> bool:
         and not (first.reads & second.writes)
         and not (first.touches & second.mutates)
         and not (first.mutates & second.mutates)
+        and not (first.mutates & second.reads)
     )
 
 

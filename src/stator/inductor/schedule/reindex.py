@@ -13,8 +13,8 @@ from stator.inductor.buffers import Loops
 from stator.inductor.loops.body import LoopBody
 from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, loop_ranges, simplify
 
-OUTER = tuple(Symbol(f"x{at}") for at in range(32))
-INNER = tuple(Symbol(f"r{at}") for at in range(32))
+OUTER = tuple(Symbol(f"x{at}") for at in range(64))
+INNER = tuple(Symbol(f"r{at}") for at in range(64))
 
 
 def substitute(
