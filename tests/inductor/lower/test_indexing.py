@@ -79,6 +79,17 @@ def test_single_element_assignment():
     assert_lowers(lambda x, i: x.index_put((i,), torch.tensor(7.0)), x, at)
 
 
+def test_assignment_through_a_mask():
+    def function(x, m, v):
+        y = x.clone()
+        y[m] = 3.0
+        y[m[:, 0]] = v
+        return y
+
+    x = torch.randn(6, 3)
+    assert_lowers(function, x, x > 0, torch.tensor(-1.0))
+
+
 def test_overlapping_assignment_is_left_to_the_library():
     x, at, values = torch.zeros(6, 3), torch.tensor([1, 1, 4]), torch.randn(3, 3)
     assert_lowers(lambda x, i, v: x.index_put((i,), v), x, at, values, library=1)

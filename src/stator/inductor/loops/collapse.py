@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stator.shapes.expr import ZERO, Expr, FloorDiv, Mod, Symbol, loop_ranges, simplify
 
 from .body import LoopBody
@@ -78,8 +76,3 @@ def _excess(index: Expr, outer: Symbol, inner: Symbol, extent: int) -> int | Non
         else:
             return None
     return excess
-
-
-def moves_as_one(indices: Sequence[Expr], outer: Symbol, inner: Symbol, extent: int) -> bool:
-    """May the loops `outer` and `inner` (of `extent` iterations) of a body with these indices become one?"""
-    return all(_moves_as_one(index, outer, inner, extent) for index in indices)

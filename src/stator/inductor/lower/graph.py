@@ -52,11 +52,14 @@ class _Walk:
         for node in self.gm.graph.nodes:
             try:
                 _HANDLERS[node.op](self, node)
+            except CompileError as error:
+                place = error.place or node.meta.get("place")
+                raise CompileError(error.stage, error.reason, place=place, hint=error.hint) from error
             except StatorError:
                 raise
             except Exception as error:
                 text = f"lowering of {node.format_node()} failed: {type(error).__name__}: {error}"
-                raise CompileError("inductor", text) from error
+                raise CompileError("inductor", text, place=node.meta.get("place")) from error
         builder = self.builder
         return Lowered(builder.buffers, builder.nodes, builder.inputs, self.outputs)
 

@@ -15,7 +15,7 @@ from .builder import Builder, linear, loop_order, loop_variables
 from .pointwise import cast
 from .registry import lowers
 from .tensor import Index, Stored, Tensor
-from .views import expand
+from .views import expand, reshape
 
 aten = torch.ops.aten
 _INDEX_DTYPES = (torch.int64, torch.int32)
@@ -156,6 +156,8 @@ def _into_copy(
 def _index_put(
     builder: Builder, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Any:
+    if not accumulate and len(indices) == 1 and values.numel == 1 and _is_mask_of(indices[0], x):
+        return _masked_assignment(builder, x, indices[0], values)
     plan = _advanced(x, indices)
     if plan is None or (accumulate and not _can_add(x.dtype)):
         return NotImplemented
@@ -178,6 +180,17 @@ def _index_put(
 
     mode = "add" if accumulate else None
     return _into_copy(builder, x, full, where, spread.load, mode, spread.work)
+
+
+def _is_mask_of(index: Tensor | None, x: Tensor) -> bool:
+    return index is not None and index.dtype is torch.bool and index.shape == x.shape[: index.rank]
+
+
+def _masked_assignment(builder: Builder, x: Tensor, mask: Any, value: Tensor) -> Tensor:
+    """`x[mask] = number`, where the mask covers the leading dimensions."""
+    spread = reshape(mask, (*mask.shape, *([1] * (x.rank - mask.rank))))
+    number = reshape(cast(builder, value, x.dtype), ())
+    return builder.pointwise(lambda ops, old, test, new: ops.where(test, new, old), [x, spread, number], x.dtype)
 
 
 @lowers(aten.scatter_add.default)
