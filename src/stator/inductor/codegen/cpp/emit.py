@@ -37,7 +37,9 @@ class Emitter:
         buffers: Mapping[str, Buffer],
     ) -> None:
         self.kernel, self.order, self.pointers, self.buffers = kernel, order, pointers, buffers
-        self.plan: Plan = plan_phases(kernel, order.inner[-1] if order.inner else None)
+        self.plan: Plan = plan_phases(
+            kernel, order.inner[-1] if order.inner else None, order.vector is not None and order.vector < kernel.outer
+        )
         self.lines: list[str] = []
         self.depth = 1
         self.lanes = "LANES"

@@ -11,7 +11,9 @@ from stator.inductor.loops.vocabulary import HEAVY
 
 from .kernel import Kernel, Store
 
-SCRATCH_ELEMENTS = 49152
+# Scratch rows live on a thread's stack, and should stay in its second-level cache
+SCRATCH_BYTES = 786432
+ROW_BYTES = 196608
 _HEAVY_COST = 10
 _RECOMPUTE_COST = 2  # a load and one operation more: no dearer than reading scratch
 
@@ -38,8 +40,9 @@ class Plan:
     outside_stores: list[Store]
 
 
-def plan_phases(kernel: Kernel, innermost: int | None) -> Plan:
-    """`innermost`: the fastest inner loop. What does not vary with it is computed rarely and never kept."""
+def plan_phases(kernel: Kernel, innermost: int | None, lanes_across_rows: bool) -> Plan:
+    """`innermost`: the fastest inner loop. What does not vary with it is computed rarely and never kept.
+    `lanes_across_rows`: as many rows are in flight as a vector has lanes."""
     fastest = 0 if innermost is None else 1 << innermost
     inner = kernel.inner_bits
     phases = [Phase() for _ in range(kernel.phases)]
@@ -54,7 +57,8 @@ def plan_phases(kernel: Kernel, innermost: int | None) -> Plan:
             outside_stores.append(store)
     first: dict[int, int] = {}  # inner value -> the phase that computes it first
     kept: set[int] = set()
-    room = math.prod(kernel.sizes[kernel.outer :]) <= SCRATCH_ELEMENTS
+    elements = math.prod(kernel.sizes[kernel.outer :]) * (16 if lanes_across_rows else 1)
+    free = SCRATCH_BYTES
     outside: set[int] = set()
     for number, phase in enumerate(phases):
         needed: set[int] = set()
@@ -68,10 +72,13 @@ def plan_phases(kernel: Kernel, innermost: int | None) -> Plan:
                 outside.add(position)
                 continue
             needed.add(position)
-            again = position in first and room and value.name != "indirect" and value.loops & fastest
-            if again and (position in kept or _cost(kernel, position, kept) > _RECOMPUTE_COST):
+            again = position in first and value.name != "indirect" and value.loops & fastest
+            size = elements * max(value.dtype.itemsize, 4)
+            fits = position in kept or size <= min(ROW_BYTES, free)
+            if again and fits and (position in kept or _cost(kernel, position, kept) > _RECOMPUTE_COST):
                 phase.fetches.add(position)
                 if position not in kept:
+                    free -= size
                     kept.add(position)
                     phases[first[position]].keeps.append(position)
                 continue
