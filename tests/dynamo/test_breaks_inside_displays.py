@@ -67,3 +67,28 @@ def flat(value):
     if isinstance(value, (list, tuple)):
         return [flat(item) for item in value]
     return torch.tensor(sorted(value)) if isinstance(value, set) else value if torch.is_tensor(value) else hash(value)
+
+
+def comprehension_variable_in_a_closure(x):
+    multiples = [lambda: native(i) * x for i in range(3)]
+    i = 10
+    return [multiple() for multiple in multiples], i
+
+
+def test_the_outer_variable_of_a_comprehension_is_another():
+    compiled = stator.compile(comprehension_variable_in_a_closure, backend="eager")
+    x = torch.arange(3.0)
+    for _ in range(2):
+        torch.testing.assert_close(flat(compiled(x)), flat(comprehension_variable_in_a_closure(x)), rtol=0, atol=0)
+
+
+def test_a_cell_as_an_argument():
+    import types
+
+    def add(cell, x):
+        return cell, x + 1
+
+    compiled = stator.compile(add, backend="eager")
+    for cell in (types.CellType(1), types.CellType()):
+        got, result = compiled(cell, torch.ones(2))
+        assert got is cell and torch.equal(result, torch.full((2,), 2.0))

@@ -2,6 +2,7 @@
 
 from . import (
     builtin_functions,
+    cells,
     collections_functions,
     compilation,
     operators,
@@ -12,6 +13,7 @@ from . import (
 
 __all__ = [
     "builtin_functions",
+    "cells",
     "collections_functions",
     "compilation",
     "operators",
