@@ -1,0 +1,174 @@
+"""Compiles many operator samples as one graph and compares each with eager; what is known not to be equal, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import torch
+from recorder import describe, value_differences
+from samples import laid_out, samples
+from torch.utils import _pytree as pytree
+
+from stator import pipeline
+from stator.aot.replay import with_effects
+from stator.base.config import Options
+from stator.base.errors import StatorError
+from stator.graph.tracer import trace
+from stator.inductor.lower import can_lower
+
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16)
+OPTIONS = Options(verify=True)
+
+# They draw random numbers, or leave memory as it was. OpInfo seeds some of them inside of the call.
+NOT_REPEATABLE = (
+    "rand",
+    "dropout",
+    "bernoulli",
+    "multinomial",
+    "normal",
+    "uniform",
+    "exponential",
+    "cauchy",
+    "geometric",
+    "empty",
+    "rrelu",
+    "fractional_max_pool",
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+    "svd_lowrank",
+    "pca_lowrank",
+    "singular",
+)
+# The meta kernels of torch promise other strides than the kernels deliver; values are compared all the same.
+OTHER_STRIDES = ("fft.", "linalg.eig", "linalg.svd", "svd", "ldexp")
+# Eager rounds the quotient to bfloat16 before it truncates; ours is truncated at full precision.
+OTHER_ROUNDING = (("div.trunc_rounding", torch.bfloat16),)
+# What cannot be compiled, and says so: results that depend on data, storage tricks, operators nobody described.
+UNSUPPORTED = frozenset((
+    "item", "allclose", "combinations", "corrcoef", "cov", "equal", "masked_select", "narrow", "tensor_split", "unique",
+    "unique_consecutive", "bincount", "nonzero", "nn.functional.one_hot", "argwhere", "nn.functional.ctc_loss",
+    "nn.functional.gaussian_nll_loss", "repeat_interleave", "linalg.lstsq", "linalg.lstsq.grad_oriented",
+    "stft", "as_strided", "as_strided.partial_views", "as_strided_copy", "resize_", "resize_as_",
+    "_batch_norm_with_update", "geqrf", "histogram", "histogramdd", "to_sparse",
+    "prod", "linalg.vecdot",
+))  # fmt: skip
+
+
+@dataclass
+class Case:
+    """One call of one operator, with its tensors taken out."""
+
+    name: str
+    op: Any
+    sample: tuple[Any, Any, Any]
+
+    @cached_property
+    def flat(self) -> tuple[list[Any], Any]:
+        tensor, args, kwargs = self.sample
+        return pytree.tree_flatten(((tensor, *args), kwargs))
+
+    @cached_property
+    def tensors(self) -> list[torch.Tensor]:
+        return [leaf for leaf in self.flat[0] if isinstance(leaf, torch.Tensor)]
+
+    def call(self, tensors: Iterator[torch.Tensor]) -> Any:
+        leaves = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.flat[0]]
+        args, kwargs = pytree.tree_unflatten(leaves, self.flat[1])
+        return self.op(*args, **kwargs)
+
+    def describe(self) -> str:
+        return f"{self.name} of {describe(self.flat[0])}"
+
+
+def cases(operators: Sequence[tuple[str, Any]], count: int, layouts: tuple[str | None, ...]) -> Iterator[Case]:
+    """Samples that eager accepts and whose results can be compared."""
+    for name, op in operators:
+        if any(part in name for part in NOT_REPEATABLE):
+            continue
+        for sample in samples(op, count, DTYPES):
+            for layout in layouts:
+                case = Case(name, op, sample if layout is None else laid_out(sample, layout))
+                if all(tensor.layout is torch.strided for tensor in case.tensors) and _runs(case):
+                    yield case
+
+
+def _runs(case: Case) -> bool:
+    try:
+        eager([case])
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return False
+    return True
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same layout, so that no call sees what another has written."""
+    if 0 in tensor.shape or 0 in tensor.stride():
+        return tensor.detach().clone()
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return copy.copy_(tensor.detach())
+
+
+def function_of(batch: Sequence[Case]) -> Callable[..., list[Any]]:
+    def function(*tensors: torch.Tensor) -> list[Any]:
+        given = iter(tensors)
+        return [case.call(given) for case in batch]
+
+    return function
+
+
+def inputs(batch: Sequence[Case]) -> list[torch.Tensor]:
+    return [copied(tensor) for case in batch for tensor in case.tensors]
+
+
+def eager(batch: Sequence[Case]) -> list[Any]:
+    with torch.no_grad():
+        return function_of(batch)(*inputs(batch))
+
+
+def compiled(batch: Sequence[Case]) -> list[Any]:
+    """Compile all of a batch as one graph, and run it. Raises StatorError for what cannot be compiled."""
+    given = inputs(batch)
+    traced = trace(function_of(batch), given, keep=can_lower)
+    run = with_effects(traced, pipeline.compile_graph(traced.graph, given, options=OPTIONS))
+    with torch.no_grad():
+        return run(inputs(batch))
+
+
+def problems(found: Iterable[Case], batch_size: int) -> list[str]:
+    """Compile in batches; say which cases are wrong, and which fail though they should not."""
+    remaining = iter(found)
+    told: list[str] = []
+    while batch := list(islice(remaining, batch_size)):
+        told += _problems_of(batch)
+    return told
+
+
+def _problems_of(batch: list[Case]) -> list[str]:
+    try:
+        ours = compiled(batch)
+    except Exception as error:  # one case spoils the batch: find which
+        if len(batch) > 1:
+            half = len(batch) // 2
+            return _problems_of(batch[:half]) + _problems_of(batch[half:])
+        if batch[0].name in UNSUPPORTED and isinstance(error, (StatorError, RuntimeError)):
+            return []
+        return [f"{batch[0].describe()}: {type(error).__name__}: {error}"]
+    told = []
+    for case, left, right in zip(batch, ours, eager(batch), strict=True):
+        problem = _difference(case, pytree.tree_leaves(left), pytree.tree_leaves(right))
+        if problem:
+            told.append(f"{case.describe()}: {problem}")
+    return told
+
+
+def _difference(case: Case, ours: list[Any], theirs: list[Any]) -> str | None:
+    if any(case.name == name and case.tensors[0].dtype is dtype for name, dtype in OTHER_ROUNDING):
+        return None
+    if any(case.name.startswith(part) for part in OTHER_STRIDES):
+        ours = [value.contiguous() if isinstance(value, torch.Tensor) else value for value in ours]
+        theirs = [value.contiguous() if isinstance(value, torch.Tensor) else value for value in theirs]
+    return value_differences(ours, theirs)
