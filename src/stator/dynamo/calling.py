@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Handler = Callable[..., Value]
 F = TypeVar("F", bound=Callable[..., Any])
 handlers: Registry[Any, Handler] = Registry("callable")
+# Functions of modules that are never imported here, by (module, qualified name).
+named_handlers: Registry[tuple[str, str], Handler] = Registry("function by name")
 # Pure functions that may be run for real when every argument is a constant.
 foldable: set[Any] = set()
 # Python functions of torch that are recorded as one node instead of being inlined.
@@ -72,7 +74,7 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
     real = function.fn
     if real is None:
         return tracer.inline(function, args, kwargs)
-    handler = handlers.get(real)
+    handler = handlers.get(real) or named_handlers.get((real.__module__, real.__qualname__))
     if handler is not None:
         return tracer.call_handler(handler, args, kwargs)
     if real in leaves:

@@ -7,6 +7,7 @@ from . import (
     compilation,
     operators,
     python_classes,
+    replaced_stack,
     standard_library,
     torch_functions,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "compilation",
     "operators",
     "python_classes",
+    "replaced_stack",
     "standard_library",
     "torch_functions",
 ]

@@ -1,0 +1,33 @@
+"""Functions of torch's own compiler that programs call, understood by name: that compiler is never imported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..calling import named_handlers
+from ..values.base import Value
+from ..values.constants import ConstantValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+
+@named_handlers.register(
+    # Module.__init__ calls it once torch.compile was used: its own note of modules that were made while capturing
+    ("torch._dynamo.mutation_guard", "GenerationTracker.tag"),
+    # advice on sizes and addresses, which change nothing in what a program computes
+    ("torch._dynamo.decorators", "mark_dynamic"),
+    ("torch._dynamo.decorators", "maybe_mark_dynamic"),
+    ("torch._dynamo.decorators", "mark_static"),
+    ("torch._dynamo.decorators", "mark_static_address"),
+)
+def _advice(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return ConstantValue(None)
+
+
+@named_handlers.register(
+    ("torch._dynamo.external_utils", "is_compiling"),
+    ("torch._dynamo.eval_frame", "is_compiling"),
+)
+def _is_compiling(tracer: Tracer) -> Value:
+    return ConstantValue(True)

@@ -1,0 +1,41 @@
+"""Processes in which torch.compile was used too: it patches classes of torch, which capture looks through."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import stator
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torch_compile_was_used() -> None:
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+
+
+class Layers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:3]:  # slicing makes a new ModuleList
+            x = layer(x)
+        return x
+
+
+def test_making_a_module_list_while_capturing_does_not_break() -> None:
+    model, x = Layers(), torch.randn(2, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(stator.compile(model, fullgraph=True)(x), model(x))
+
+
+def test_questions_and_advice_by_torch_compiles_own_names() -> None:
+    import torch._dynamo
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.mark_static(x, 0)
+        return x + 1 if torch._dynamo.is_compiling() else x - 1
+
+    x = torch.randn(3)
+    torch.testing.assert_close(stator.compile(function, fullgraph=True)(x), x + 1)
