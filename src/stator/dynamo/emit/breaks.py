@@ -106,7 +106,7 @@ class BreakWriter:
         """Restore cells and locals, push the stack, and let go of every temporary."""
         writer, builder = self.writer, self.builder
         changed = [name for name, recipe in self.locals.items() if not self._is_in_place(name, recipe)]
-        cells = [name for name in self.cells if not isinstance(self.exit.cells[name], FrameCell)]
+        cells = [name for name, recipe in self.exit.cells.items() if not self._is_own_cell(name, recipe)]
         writer.overwritten.update(changed)
         writer.preload_sources(writer.used_after_graph)
         for name in changed:
@@ -122,6 +122,10 @@ class BreakWriter:
     def _is_in_place(self, name: str, recipe: Any) -> bool:
         """Whether the variable holds that already: a parameter that was not assigned."""
         return isinstance(recipe, Load) and recipe.source == LocalSource(name) and name not in self.writer.made_cells
+
+    def _is_own_cell(self, name: str, recipe: Any) -> bool:
+        """Whether the variable's slot holds that cell already. (Inlined comprehensions put other cells there.)"""
+        return isinstance(recipe, FrameCell) and recipe.name == name
 
     def _push(self, position: int, recipe: Any, callee: int | None, consumed_nulls: int) -> None:
         if recipe is None:
