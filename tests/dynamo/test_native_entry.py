@@ -321,6 +321,21 @@ def test_a_failed_compilation_runs_the_original_and_warns_once():
     assert counters.counts["dynamo.failed_frames"] == before + 1
 
 
+def test_warnings_point_at_the_line_that_called():
+    def broken(function, bound):
+        raise CompileError("inductor", "no such loop")
+
+    failing = entry_of(positional, broken)
+    limited = entry_of(positional, Compiler(GuardKind.EQUALS), recompile_limit=1)
+    limited(1)
+    logs.forget_warnings()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        failing(1)
+        limited(2)
+    assert [warning.filename for warning in caught] == [__file__] * 2, caught
+
+
 def test_an_internal_error_names_where_it_came_from():
     def broken(function, bound):
         return 1 // 0

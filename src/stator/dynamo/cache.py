@@ -269,7 +269,7 @@ def _give_up(cache: Any, function: FunctionType, error: Exception) -> None:
         f"dynamo.failed:{_frame_name(function)}",
         f"stator: {_frame_name(function)} runs eagerly, because compiling it failed ({stage}): "
         f"{type(error).__name__}: {error}{where}",
-        stacklevel=5,
+        stacklevel=6,  # the line that called the function
     )
 
 
