@@ -184,6 +184,11 @@ class Generator:
                     f"q.extend(p[:{r.randint(0, 2)}])",
                     "p.reverse()",
                     "p, q = q, p",
+                    "q = [opaque(log, v) % 3 for v in p[:2]]",
+                    "d = {k: opaque(log, k, v) + m for k, v in d.items()}",
+                    f"c = sum([f() for f in [(lambda: v * {r.choice(TENSORS)}) for v in range(2)]], b)",
+                    "n = sum([[(lambda: v + w)() for w in range(2)][n % 2] + opaque(log, v) for v in p[:2]]) % 5",
+                    "n = len([v for v in p if (lambda: v + opaque(log))() > 2])",
                 ]
             )
         ]
