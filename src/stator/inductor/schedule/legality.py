@@ -259,13 +259,15 @@ def _composed(one: dict[Symbol, ExprLike], more: dict[Symbol, ExprLike]) -> dict
 
 def _moved(members: list[Member], replacements: dict[Symbol, ExprLike]) -> list[Member]:
     if not replacements:
-        return list(members)
+        return members
     moved = []
     for member in members:
-        where = {
-            symbol: expr.substitute(replacements) if isinstance(expr, Expr) else expr
-            for symbol, expr in member.where.items()
-        }
+        where: dict[Symbol, ExprLike] = {}
+        for symbol, expr in member.where.items():
+            if isinstance(expr, Symbol):
+                where[symbol] = replacements.get(expr, expr)
+            else:
+                where[symbol] = expr.substitute(replacements) if isinstance(expr, Expr) else expr
         moved.append(Member(member.node, where))
     return moved
 

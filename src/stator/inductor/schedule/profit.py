@@ -21,11 +21,16 @@ MIN_ROW = 16  # shorter rows make poor vectors
 MIN_ROWS, LONG_WORK = 4, 65536
 
 
+def too_large(first: Candidate, second: Candidate) -> bool:
+    """Known before anything else is."""
+    members = len(first.members) + len(second.members)
+    operations = sum(facts.operations for facts in (*first.facts, *second.facts))
+    return members > MAX_MEMBERS or operations > MAX_OPERATIONS
+
+
 def worthwhile(
     first: Candidate, second: Candidate, fusion: Fusion, sizes: Mapping[str, int], readers: Mapping[str, int]
 ) -> bool:
-    if len(fusion.members) > MAX_MEMBERS or sum(facts.operations for facts in fusion.facts) > MAX_OPERATIONS:
-        return False
     buffers = first.reads | first.writes | second.reads | second.writes
     if len(buffers) > MAX_BUFFERS:
         return False

@@ -18,7 +18,7 @@ from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 from .accesses import extern_reads, extern_writes, facts_of, names_in, owner
 from .groups import Group, Schedule
 from .legality import Candidate, candidate_of, fuse
-from .profit import worthwhile
+from .profit import too_large, worthwhile
 from .regroup import make_group
 from .space import Names, space_of
 from .verifier import verify_schedule
@@ -147,6 +147,8 @@ class _Scheduler:
     def _try(self, earlier: Step, step: Step) -> bool:
         first, second = earlier.content, step.content
         assert isinstance(first, Candidate) and isinstance(second, Candidate)
+        if too_large(first, second):
+            return False
         fusion = fuse(first, second, self.sizes, self.names)
         if fusion is None or not worthwhile(first, second, fusion, self.sizes, self.read_count):
             return False
