@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol
 
 from .accesses import Facts
-from .space import Loop, Member, Names, Overlay, Space, in_order, overlay, placed, split_loops, strides
+from .joining import join
+from .space import Loop, Member, Names, Space, in_order, overlay, placed, strides
 
 
 @dataclass(slots=True)
@@ -63,10 +64,10 @@ def fuse(first: Candidate, second: Candidate, sizes: dict[str, int], names: Name
     laid = overlay(*through, names)
     if laid is None:
         return None
-    joint = _joint_space(first, second, laid, bool(flow), names)
+    joint = join(first.space, second.space, laid, names)
     if joint is None:
         return None
-    space, replace_first, replace_second = joint
+    space, replace_first, replace_second = joint.space, joint.first, joint.second
     if space.inner and (first.mutates or second.mutates):
         return None  # a later phase would read again what an earlier one has overwritten
     members_first = _moved(first.members, replace_first)
@@ -175,86 +176,6 @@ def _replaced_lanes(lanes: frozenset[Symbol], replacements: dict[Symbol, ExprLik
         if isinstance(expr, Expr):
             found |= {piece for piece in expr.symbols if expr.coefficient(piece) == 1}
     return frozenset(found)
-
-
-Joint = tuple[Space, dict[Symbol, ExprLike], dict[Symbol, ExprLike]]
-
-
-def _joint_space(first: Candidate, second: Candidate, laid: Overlay, flows: bool, names: Names) -> Joint | None:
-    """The joint space; and for both groups, what replaces their loops' symbols."""
-    sizes = {loop.symbol: loop.size for pair in laid.pairs for loop in pair}
-    sizes |= {loop.symbol: loop.size for loop in (*laid.rest_first, *laid.rest_second)}
-    outer_first = split_loops(first.space.outer, laid.first, sizes)
-    inner_first = split_loops(first.space.inner, laid.first, sizes)
-    outer_second = split_loops(second.space.outer, laid.second, sizes)
-    inner_second = split_loops(second.space.inner, laid.second, sizes)
-    same = {b.symbol: a for a, b in laid.pairs}  # second's symbol -> first's loop
-    paired_first = {a.symbol for a, _ in laid.pairs}
-    rest_outer = [loop for loop in outer_first if loop.symbol not in paired_first]
-    rest_inner = [loop for loop in inner_first if loop.symbol not in paired_first]
-    rest_second_outer = [loop for loop in outer_second if loop.symbol not in same]
-    rest_second_inner = [loop for loop in inner_second if loop.symbol not in same]
-    replace_first = dict(laid.first)
-    rename: dict[Symbol, ExprLike] = {b: a.symbol for b, a in same.items()}
-
-    outer: list[Loop]
-    inner: list[Loop]
-    if rest_outer:
-        # the first makes more than the second takes up, and does not reduce it: only loops of equal extent would do
-        return None
-    if inner_first:
-        outer, inner = list(outer_first), list(inner_first)
-        outer_symbols = {loop.symbol for loop in outer}
-        second_rest = [*rest_second_outer, *rest_second_inner]
-        if rest_inner and second_rest:
-            # rows correspond; pair the elements of a row in order
-            if len(rest_inner) != len(inner):
-                return None
-            more = overlay(in_order(rest_inner), in_order(second_rest), names)
-            if more is None or more.rest_first or more.rest_second:
-                return None
-            sizes |= {loop.symbol: loop.size for pair in more.pairs for loop in pair}
-            inner = list(split_loops(tuple(inner), more.first, sizes))
-            _compose(replace_first, more.first)
-            laid.second = _composed(laid.second, more.second)
-            rename |= {b.symbol: a.symbol for a, b in more.pairs}
-            inner_second = split_loops(inner_second, more.second, sizes)
-        elif second_rest or (rest_inner and len(rest_inner) != len(inner)):
-            return None
-        if inner_second:
-            taken = {rename[loop.symbol] for loop in inner_second}
-            if taken & outer_symbols or taken != {loop.symbol for loop in inner}:
-                return None
-    elif inner_second:
-        # the first is pointwise: over all loops of the second, or over its outer loops
-        if rest_second_outer:
-            return None
-        inner_symbols = {rename.get(loop.symbol) for loop in inner_second}
-        if rest_second_inner:
-            if len(rest_second_inner) != len(inner_second):
-                return None
-            outer, inner = list(outer_first), list(inner_second)
-        else:
-            outer = [loop for loop in outer_first if loop.symbol not in inner_symbols]
-            inner = [loop for loop in outer_first if loop.symbol in inner_symbols]
-    else:
-        outer, inner = list(outer_first), list(rest_second_outer)
-    replace_second = _composed(laid.second, rename)
-    return Space(tuple(outer), tuple(inner)), replace_first, replace_second
-
-
-def _compose(target: dict[Symbol, ExprLike], more: dict[Symbol, ExprLike]) -> None:
-    for symbol, expr in list(target.items()):
-        if isinstance(expr, Expr):
-            target[symbol] = expr.substitute(more)
-    for symbol, expr in more.items():
-        target.setdefault(symbol, expr)
-
-
-def _composed(one: dict[Symbol, ExprLike], more: dict[Symbol, ExprLike]) -> dict[Symbol, ExprLike]:
-    result = dict(one)
-    _compose(result, more)
-    return result
 
 
 def _moved(members: list[Member], replacements: dict[Symbol, ExprLike]) -> list[Member]:
