@@ -103,7 +103,7 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
             return answered
     if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return _unbound_method(tracer, fn, args, kwargs)
-    if fn in foldable or _is_constant_method(fn):
+    if fn in foldable or _is_constant_method(fn) or _is_numpy_function(fn):
         return run_folded(tracer, fn, args, kwargs)
     raise unsupported("call-builtin", f"calling {tracer.known(fn).describe(tracer)}")
 
@@ -111,6 +111,11 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
 def _is_constant_method(fn: Any) -> bool:
     owner = getattr(fn, "__self__", None)
     return isinstance(owner, (str, bytes, int, float, complex, tuple, frozenset)) or owner in (str, bytes, int, float)
+
+
+def _is_numpy_function(fn: Any) -> bool:
+    """A universal function such as numpy.sqrt: pure, and with numbers it gives numbers."""
+    return type(fn).__module__ == "numpy" and type(fn).__name__ == "ufunc"
 
 
 def _unbound_method(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -141,10 +146,9 @@ def folded_argument(tracer: Tracer, value: Value, name: str) -> Any:
         return value.constant()
     except NotConstant:
         pass
-    try:
-        return value.real()
-    except NotConstant:
-        raise unsupported("call-builtin", f"{name} on {value.describe(tracer)}") from None
+    if isinstance(value, FunctionValue) and value.fn is not None:
+        return value.fn
+    raise unsupported("call-builtin", f"{name} on {value.describe(tracer)}")
 
 
 def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:

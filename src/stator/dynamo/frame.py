@@ -5,6 +5,7 @@ What an instruction means is said in opcodes/; what an object does is said in va
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported, UserPlace
@@ -142,6 +143,35 @@ class Frame:
     def place(self) -> UserPlace:
         code = self.program.code
         return UserPlace(code.co_filename, self.program.instructions[self.now].position[0] or 0, self.name)
+
+    def waits_in_try(self) -> bool:
+        """Whether a generator's frame, which waits at a yield, would run code of the user when it is closed there: the
+        block of a `finally` or `with`, or a handler that may catch GeneratorExit."""
+        instructions = self.program.instructions
+        region = instructions[self.now].handler
+        while region is not None:
+            at = region.target.index
+            if instructions[at].opname.startswith("CALL_INTRINSIC"):
+                return False  # the wrapper that 3.12 puts around every generator
+            if instructions[at].opname == "PUSH_EXC_INFO":
+                at += 1
+                while instructions[at + 1].opname == "CHECK_EXC_MATCH" and self._lets_generator_exit_pass(at):
+                    jump = instructions[at + 2]
+                    at = at + 3 if jump.target is None else jump.target.index
+            elif [instruction.opname for instruction in instructions[at : at + 2]] == ["COPY", "POP_EXCEPT"]:
+                at += 2
+            if instructions[at].opname != "RERAISE":
+                return True
+            region = instructions[at].handler
+        return False
+
+    def _lets_generator_exit_pass(self, at: int) -> bool:
+        """Whether `except NAME` does not catch GeneratorExit; instruction `at` loads the name."""
+        load = self.program.instructions[at]
+        if load.opname != "LOAD_GLOBAL":
+            return False
+        wanted = self.globals.names.get(load.argval, vars(builtins).get(load.argval))
+        return isinstance(wanted, type) and not issubclass(GeneratorExit, wanted)
 
     def unwind(self, pc: int, raised: Raised) -> None:
         """Go to the handler of the try region around instruction `pc`, or let the exception leave the frame."""

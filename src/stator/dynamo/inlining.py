@@ -31,7 +31,9 @@ def inline(tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: d
     if program.is_generator:
         if function.code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise unsupported("async", f"the coroutine {function.qualname}")
-        return GeneratorValue(frame)
+        made = GeneratorValue(frame)
+        tracer.generators.append(made)
+        return made
     frame.run()
     assert frame.result is not None
     return frame.result

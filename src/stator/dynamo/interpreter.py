@@ -150,6 +150,8 @@ class _Attempt:
         return self._captured(tracer, exits, effects, exit_)
 
     def _effects(self, exits: ExitBuilder) -> list[Effect]:
+        for generator in exits.tracer.generators:
+            generator.rely_on_no_cleanup()
         exits.replay()
         exits.rely_on_distinct_inputs()
         return [*exits.fills, *exits.effects, *self.entry_state.effects_since()]
@@ -173,7 +175,7 @@ class _Attempt:
 
 
 def _refuse_inside_handlers(handled: tuple[Any, ...]) -> None:
-    """The interpreter's state of handled exceptions cannot be made by code: end the graph where the first was raised."""
+    """The interpreter's state of handled exceptions cannot be made by code: end where the first was raised."""
     if handled:
         raise cannot_rebuild("the graph cannot end inside an `except` or `finally` block", handled[0].caught_at)
 

@@ -56,6 +56,7 @@ class Tracer:
         self.mutations = MutationLog()
         self.wrapped: dict[int, Value] = {}
         self.real_cells: dict[int, CellValue] = {}
+        self.generators: list[GeneratorValue] = []
         self.recorder = Recorder(self)
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self._keep: list[Any] = []
@@ -243,7 +244,7 @@ class Tracer:
 
     def wrap_result(self, obj: Any, what: str) -> Value:
         """A fresh object that real code computed from constants."""
-        if wrapping.is_constant_object(obj) and type(obj) is not tuple:
+        if (wrapping.is_constant_object(obj) and type(obj) is not tuple) or isinstance(obj, (int, float, str)):
             return ConstantValue(obj)
         maker = _RESULTS.get(type(obj))
         if maker is not None:
@@ -413,6 +414,9 @@ class Tracer:
         if isinstance(made, (IteratorValue, GeneratorValue, ObjectValue)):
             return made
         raise unsupported("iteration", f"__iter__ gave {made.describe(self)}")
+
+    def pair(self, one: Value, other: Value) -> Value:
+        return TupleValue([one, other])
 
     def make_iterator(self, items: Iterator[Value], pure: bool = True) -> IteratorValue:
         return IteratorValue(items, pure)

@@ -342,7 +342,7 @@ def _exception(tracer: Tracer, obj: BaseException, source: Source | None) -> Val
 
 @wraps(object)
 def _object(tracer: Tracer, obj: Any, source: Source | None) -> Value:
-    if tracer.is_immutable(obj):
+    if tracer.is_immutable(obj) or (type(obj).__module__ == "numpy" and type(obj).__name__ == "ufunc"):
         _guard_identity(tracer, obj, source)
         return BuiltinValue(obj, source) if callable(obj) else ConstantValue(obj)
     _guard_type(tracer, obj, source)

@@ -13,7 +13,7 @@ from ..values.classes import ClassValue
 from ..values.constants import ConstantMethod, ConstantValue
 from ..values.containers import ListValue, SequenceValue, TupleValue
 from ..values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
-from ..values.iterators import IteratorValue
+from ..values.iterators import EnumerateValue, IteratorValue, ZipValue
 from ..values.mappings import DictValue
 from ..values.modules import PythonModuleValue
 from ..values.objects import MISSING, ObjectValue
@@ -172,17 +172,20 @@ def _next(tracer: Tracer, iterator: Value, default: Value | None = None) -> Valu
 
 
 def _steps(tracer: Tracer, value: Value) -> Iterator[Value]:
-    """Items on demand, through the value's own iterator."""
-    iterator = tracer.iterator(value)
-    while (item := tracer.next_item(iterator)) is not None:
-        yield item
+    """Items on demand, through the value's own iterator, which is made at once: what has none fails now."""
+    return _items_of(tracer, tracer.iterator(value))
+
+
+def _items_of(tracer: Tracer, iterator: Value) -> Iterator[Value]:
+    return iter(lambda: tracer.next_item(iterator), None)  # type: ignore[arg-type,return-value]
 
 
 @calls(zip)
 def _zip(tracer: Tracer, *values: Value, strict: Value | None = None) -> Value:
-    sources = [_steps(tracer, value) for value in values]
+    iterators = [tracer.iterator(value) for value in values]
     check = strict is not None and tracer.truth(strict)
-    return IteratorValue(_zipped(tracer, sources, check), cls=zip)
+    rows = _zipped(tracer, [_items_of(tracer, iterator) for iterator in iterators], check)
+    return ZipValue(iterators, check, rows)
 
 
 def _zipped(tracer: Tracer, sources: list[Iterator[Value]], strict: bool) -> Iterator[Value]:
@@ -201,10 +204,7 @@ def _zipped(tracer: Tracer, sources: list[Iterator[Value]], strict: bool) -> Ite
 @calls(enumerate)
 def _enumerate(tracer: Tracer, iterable: Value, start: Value | None = None) -> Value:
     first = tracer.index_of(start) if start is not None else 0
-    return IteratorValue(
-        (TupleValue([ConstantValue(at), item]) for at, item in enumerate(_steps(tracer, iterable), first)),
-        cls=enumerate,
-    )
+    return EnumerateValue(tracer.iterator(iterable), first)
 
 
 @calls(map)
@@ -231,6 +231,8 @@ def _reversed(tracer: Tracer, value: Value) -> Value:
         if not isinstance(value, DictValue):
             items = [tracer.get_item(value, ConstantValue(at)) for at in range(value.length(tracer))]
             return IteratorValue(iter(items[::-1]), cls=reversed)
+    if isinstance(value, SequenceValue) and value.special(tracer, "__iter__") is None:
+        return value.backwards(tracer)
     return IteratorValue(iter(list(tracer.iterate(value))[::-1]), cls=reversed)
 
 

@@ -265,8 +265,16 @@ def _clear_autocast_cache(tracer: Tracer) -> Value:
 
 @calls(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
-    """One node that calls the function: whoever traces the graph below autograd sees its forward and its backward."""
+    """With gradients, one node that calls the function: whoever traces the graph below autograd sees its forward and
+    its backward. Without, its forward is followed like any other function."""
     kind = tracer.real_of(cls, "a subclass of torch.autograd.Function")
+    if not torch.is_grad_enabled():
+        forward = tracer.get_attr(cls, "forward")
+        if kind.setup_context is torch.autograd.Function.setup_context:
+            context = ObjectValue(torch.autograd.function.FunctionCtx)
+            context.set_own(tracer, "needs_input_grad", TupleValue([ConstantValue(False) for _ in args]))
+            return tracer.call(forward, [context, *args], kwargs)
+        return tracer.call(forward, list(args), kwargs)
     for name in ("forward", "backward", "setup_context"):
         tracer.class_value(kind, name)  # relied on
     return tracer.record_function(_applier(kind), list(args), kwargs)

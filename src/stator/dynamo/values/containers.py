@@ -10,12 +10,13 @@ import torch
 
 from stator.base.registry import Registry
 
+from ..emit import support
 from ..guard import GuardKind
 from ..recipe import CallRecipe, Constant, Load, NewList, NewObject, NewSet, NewTuple, Recipe
 from ..source import Source
 from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
-from .iterators import IteratorValue
+from .iterators import ContainerIterator, IteratorValue
 from .objects import ObjectValue
 from .slices import SliceValue
 
@@ -70,7 +71,26 @@ class SequenceValue(ObjectValue):
     def iterator(self, tracer: Tracer) -> Value:
         if self.cls is not self.builtin and self.special(tracer, "__iter__") is not None:
             return super().iterator(tracer)
-        return IteratorValue(self.raw_items(tracer))
+        return self.forwards(tracer)
+
+    def forwards(self, tracer: Tracer) -> ContainerIterator:
+        make = support.iterator_at if self.builtin is not deque else support.deque_iterator_at
+        return ContainerIterator(self, self.raw_items(tracer), make, type(iter(self.builtin())))
+
+    def backwards(self, tracer: Tracer) -> ContainerIterator:
+        start = len(self.items)
+
+        def items() -> Iterator[Value]:
+            for at in range(start - 1, -1, -1):
+                if at < len(self.items):
+                    yield self.at(tracer, at)
+
+        def make(sequence: Any, taken: int) -> Any:
+            if isinstance(sequence, deque):
+                return support.deque_reversed_at(sequence, taken)
+            return support.reversed_at(sequence, start - 1 - taken)
+
+        return ContainerIterator(self, items(), make, type(reversed(self.builtin())))
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if self.cls is not self.builtin and self.special(tracer, "__contains__") is not None:
@@ -329,7 +349,7 @@ def _sequence_len(tracer: Tracer, self: SequenceValue) -> Value:
 @list_methods.register("__iter__")
 @tuple_methods.register("__iter__")
 def _sequence_iter(tracer: Tracer, self: SequenceValue) -> Value:
-    return IteratorValue(self.raw_items(tracer))
+    return self.forwards(tracer)
 
 
 @list_methods.register("__contains__")

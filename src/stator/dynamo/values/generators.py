@@ -90,6 +90,12 @@ class GeneratorValue(Value):
                 frame.stack[-1] = delegate.returned
         return item
 
+    def rely_on_no_cleanup(self) -> None:
+        """When the program drops a generator that waits inside `try` or `with`, Python runs the cleanup at once.
+        Capture does not know when the program drops it, so such a generator must not be left behind."""
+        if self.started and self.returned is None and self.frame.waits_in_try():
+            raise unsupported("generator", "a generator that is left waiting inside `try` or `with`")
+
     def next_item(self, tracer: Tracer) -> Value | None:
         return self.resume(tracer, tracer.constant(None))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ..recipe import CallRecipe, Constant, NewList, Recipe
-from .base import Raised, Value, cannot_rebuild
+from .base import Raised, Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -41,7 +41,11 @@ class IteratorValue(Value):
 
     def next_item(self, tracer: Tracer) -> Value | None:
         """The next item, or None when there is none left."""
-        item = next(self.items, None)
+        try:
+            item = next(self.items, None)
+        except Raised:
+            self.items = _unknown_rest()
+            raise
         return tracer.realized(item) if item is not None else None
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
@@ -63,6 +67,91 @@ class IteratorValue(Value):
         rest = list(self.items)
         self.items = iter(rest)
         return CallRecipe(Constant(iter), [NewList([exits.recipe(item) for item in rest])])
+
+
+class ContainerIterator(IteratorValue):
+    """An iterator over a container that may still change: made anew from the container when it leaves the graph.
+
+    make: what gives such an iterator of the container; `taken` items were taken off it.
+    """
+
+    __slots__ = ("container", "ended", "make", "size", "taken")
+
+    def __init__(
+        self,
+        container: Value,
+        items: Iterator[Value],
+        make: Callable[..., Any],
+        cls: type = LIST_ITERATOR,
+        entries: dict[Any, Any] | None = None,
+        made_at: int | None = None,
+    ) -> None:
+        """`entries` of a dictionary, whose iterators last only as long as its size stays."""
+        super().__init__(items, True, cls, made_at)
+        self.container = container
+        self.make = make
+        self.size = None if entries is None else (entries, len(entries))
+        self.taken = 0
+        self.ended = False
+
+    def next_item(self, tracer: Tracer) -> Value | None:
+        item = None if self.ended else super().next_item(tracer)
+        self.taken += 1
+        self.ended = item is None
+        return item
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        return iter(lambda: self.next_item(tracer), None)  # type: ignore[arg-type]
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.ended:
+            return CallRecipe(Constant(iter), [NewList([])])
+        if self.size is not None and len(self.size[0]) != self.size[1]:
+            raise cannot_rebuild("an iterator over a dictionary whose size was changed", self.made_at)
+        return CallRecipe(Constant(self.make), [exits.recipe(self.container), Constant(self.taken)])
+
+
+class EnumerateValue(IteratorValue):
+    """enumerate(iterator, count)."""
+
+    __slots__ = ("count", "iterated")
+
+    def __init__(self, iterated: Value, count: int) -> None:
+        super().__init__(iter(()), cls=enumerate)
+        self.iterated, self.count = iterated, count
+
+    def next_item(self, tracer: Tracer) -> Value | None:
+        item = tracer.next_item(self.iterated)
+        if item is None:
+            return None
+        self.count += 1
+        return tracer.pair(tracer.constant(self.count - 1), item)
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        return iter(lambda: self.next_item(tracer), None)  # type: ignore[arg-type]
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return CallRecipe(Constant(enumerate), [exits.recipe(self.iterated), Constant(self.count)])
+
+
+class ZipValue(IteratorValue):
+    """zip(*iterators, strict=strict); `items` are its rows."""
+
+    __slots__ = ("iterated", "strict")
+
+    def __init__(self, iterated: list[Value], strict: bool, rows: Iterator[Value]) -> None:
+        super().__init__(rows, cls=zip)
+        self.iterated, self.strict = iterated, strict
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        strict: dict[str, Recipe] = {"strict": Constant(True)} if self.strict else {}
+        return CallRecipe(Constant(zip), [exits.recipe(iterator) for iterator in self.iterated], strict)
+
+
+def _unknown_rest() -> Iterator[Value]:
+    """Python would go on behind the item that raised; the iterator beneath us is at its end."""
+    raise unsupported("iteration", "going on with an iterator that raised an exception")
+    yield
 
 
 class IteratorSelf(Value):

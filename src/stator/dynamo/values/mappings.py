@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
 
+from ..emit import support
 from ..guard import GuardKind
 from ..recipe import CallRecipe, Constant, GetAttr, Load, NewDict, NewObject, Recipe
 from ..source import DictKeySource, ItemSource, Source
 from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
 from .containers import SetValue, TupleValue
-from .iterators import IteratorValue
+from .iterators import ContainerIterator, IteratorValue
 from .objects import MISSING, ObjectValue
 
 if TYPE_CHECKING:
@@ -166,7 +167,23 @@ class DictValue(ObjectValue):
     def iterator(self, tracer: Tracer) -> Value:
         if self.cls is not dict and self.special(tracer, "__iter__") is not None:
             return super().iterator(tracer)
-        return IteratorValue(iter([self.key_value(tracer, key) for key in self.keys(tracer)]))
+        return self.forwards(tracer)
+
+    def forwards(self, tracer: Tracer) -> ContainerIterator:
+        items = iter([self.key_value(tracer, key) for key in self.keys(tracer)])
+        steady = self.while_steady(tracer, items)
+        return ContainerIterator(self, steady, support.keys_at, type(iter({})), self.entries, tracer.outer_step())
+
+    def while_steady(self, tracer: Tracer, items: Iterator[Value]) -> Iterator[Value]:
+        """The items, as long as the program does not change the number of keys meanwhile."""
+        size = len(self.entries)
+        while True:
+            if len(self.entries) != size:
+                raise tracer.raised(RuntimeError, "dictionary changed size during iteration")
+            item = next(items, None)
+            if item is None:
+                return
+            yield item
 
     def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
         return dict_methods.get(name) or super().builtin_method(tracer, name)
@@ -254,6 +271,13 @@ class DictViewValue(Value):
             return (owner.find(tracer, key) for key in owner.keys(tracer))  # type: ignore[misc]
         return (TupleValue([key, value]) for key, value in owner.items(tracer))
 
+    def iterator(self, tracer: Tracer) -> Value:
+        items = self.iterate(tracer)
+        kind = type(iter(getattr({}, self.kind)()))
+        steady = self.owner.while_steady(tracer, items)
+        entries = self.owner.entries
+        return ContainerIterator(self, steady, support.iterator_at, kind, entries, tracer.outer_step())
+
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if self.kind == "keys":
             return self.owner.has(tracer, item)
@@ -265,7 +289,8 @@ class DictViewValue(Value):
         return super().get_attr(tracer, name)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        return CallRecipe(Constant(getattr(dict, self.kind)), [exits.recipe(self.owner)])
+        base = OrderedDict if issubclass(self.owner.cls, OrderedDict) else dict  # each knows its own order
+        return CallRecipe(Constant(getattr(base, self.kind)), [exits.recipe(self.owner)])
 
 
 # ---- methods ----
@@ -312,7 +337,7 @@ def _len(tracer: Tracer, self: DictValue) -> Value:
 
 @dict_methods.register("__iter__")
 def _iter(tracer: Tracer, self: DictValue) -> Value:
-    return IteratorValue(iter([self.key_value(tracer, key) for key in self.keys(tracer)]))
+    return self.forwards(tracer)
 
 
 @dict_methods.register("__reversed__")
