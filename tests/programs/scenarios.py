@@ -5,7 +5,6 @@ A scenario changes things between calls of what it compiled, and returns all tha
 
 from __future__ import annotations
 
-import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -33,11 +32,11 @@ def written(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return type(value).__name__, value.dtype, value.requires_grad, tuple(value.shape), repr(value.detach().tolist())
     if isinstance(value, dict):
-        return type(value), [(written(key), written(item)) for key, item in value.items()]
+        return type(value).__name__, [(written(key), written(item)) for key, item in value.items()]
     if isinstance(value, list | tuple):
-        return type(value), [written(item) for item in value]
+        return type(value).__name__, [written(item) for item in value]
     if isinstance(value, set | frozenset):
-        return type(value), sorted(map(repr, value))
+        return type(value).__name__, sorted(map(repr, value))
     if isinstance(value, BaseException):
         return type(value).__name__, str(value)
     return type(value).__name__, repr(value) if isinstance(value, int | float | complex | str | bytes | None) else ""
@@ -48,7 +47,7 @@ def _outcome(function: Scenario, compiled: Callable[..., Any]) -> Any:
     try:
         return written(function(compiled))
     except Exception as error:
-        return type(error).__name__, str(error), traceback.format_exc()
+        return type(error).__name__, str(error)
 
 
 def check(function: Scenario, backend: str = "eager") -> None:

@@ -24,6 +24,7 @@ from .emit import emit
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .hook import call_with_hook
 from .interpreter import capture
+from .program import program_of
 from .resume import ResumePoint, resume_code
 from .status import compiling, disabled
 from .text import captured_text
@@ -213,7 +214,7 @@ def _frame_name(code: CodeType, bound: Mapping[str, Any]) -> str:
 
 def _in_loop(code: CodeType, index: int) -> bool:
     """Whether control that goes on behind instruction `index` can come back to it."""
-    instructions = decode(code)
+    instructions = program_of(code).instructions
     here = instructions[index]
     successors = instructions[index + 1 : index + 2] + ([here.target] if here.target is not None else [])
     return any(here in reachable(instructions, successor) for successor in successors)
@@ -221,7 +222,8 @@ def _in_loop(code: CodeType, index: int) -> bool:
 
 def _has_loop(code: CodeType) -> bool:
     return any(
-        instruction.target is not None and instruction.target.index <= instruction.index for instruction in decode(code)
+        instruction.target is not None and instruction.target.index <= instruction.index
+        for instruction in program_of(code).instructions
     )
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from stator.base.errors import CompileError
 
-from ..bytecode import VERSION, Handler, Instruction, decode, stack_effect
+from ..bytecode import VERSION, Handler, Instruction, stack_effect
 from ..captured import Break
+from ..program import program_of
 from ..recipe import FrameCell, Load
 from ..resume import ResumePoint, Slot
 from ..source import LocalSource
@@ -40,7 +41,7 @@ class BreakWriter:
         self.exit = exit_
         self.make_resume = make_resume
         self.dispatch = dispatch
-        self.original = decode(writer.code)
+        self.original = program_of(writer.code).instructions
         self.stack = list(exit_.stack)
         self.locals = self._live_locals()
         self.cells = tuple(name for name in writer.code.co_cellvars if name in exit_.cells)
