@@ -23,15 +23,15 @@ PRIMS = """
     bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar
     eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar
     ge.Tensor where.self where.ScalarSelf where.ScalarOther where.Scalar complex
-    sum.dim_IntList prod prod.dim_int amax amin argmax argmin any.dims all.dims cumsum cumprod logcumsumexp cummax cummin
-    max.dim min.dim median median.dim mode kthvalue sort sort.stable topk
+    sum.dim_IntList prod prod.dim_int amax amin argmax argmin any.dims all.dims cumsum cumprod logcumsumexp cummax
+    cummin max.dim min.dim median median.dim mode kthvalue sort sort.stable topk
     alias as_strided detach diagonal expand permute select.int slice.Tensor split.Tensor split_with_sizes squeeze
     squeeze.dim squeeze.dims t transpose.int unbind.int unfold unsqueeze view view.dtype view_as_complex view_as_real
     _unsafe_view
     _to_copy clone copy cat constant_pad_nd
     arange.start_step empty.memory_format empty_like empty_strided empty_permuted full rand randn randint randint.low
-    randperm rand_like randn_like randint_like randint_like.low_dtype bernoulli bernoulli.p multinomial normal_functional
-    uniform
+    randperm rand_like randn_like randint_like randint_like.low_dtype bernoulli bernoulli.p multinomial
+    normal_functional uniform
     gather index.Tensor _unsafe_index.Tensor index_put scatter.src scatter.value scatter_add scatter_reduce.two
     scatter.reduce scatter.value_reduce index_add index_copy index_reduce masked_scatter put searchsorted.Tensor
     searchsorted.Scalar bucketize.Tensor isin.Tensor_Tensor isin.Tensor_Scalar as_strided_scatter diagonal_scatter

@@ -224,9 +224,11 @@ def _div_mode(builder: Builder, x: Tensor, y: Operand, *, rounding_mode: str | N
             builder, _named("floor_div" if rounding_mode == "floor" else "trunc_div"), [x, y], heavy=True
         )
     if rounding_mode == "trunc":
-        dtype = common_dtype([x, y])
-        # eager rounds the quotient of half floats before it cuts the fraction off
-        return elementwise(builder, lambda ops, a, b: ops.trunc(_rounded(ops, ops.div(a, b), dtype)), [x, y])
+        if isinstance(y, Tensor) and y.shape:
+            dtype = common_dtype([x, y])
+            # eager rounds the quotient of half floats before it cuts the fraction off, but not if one number divides
+            return elementwise(builder, lambda ops, a, b: ops.trunc(_rounded(ops, ops.div(a, b), dtype)), [x, y])
+        return elementwise(builder, lambda ops, a, b: ops.trunc(ops.div(a, b)), [x, y])
     return elementwise(builder, _float_floor_divide, [x, y], heavy=True)
 
 

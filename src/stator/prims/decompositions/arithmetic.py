@@ -9,7 +9,7 @@ import torch
 
 from stator.prims.type_promotion import common_dtype, is_integral
 
-from .conform import cast, decomposes
+from .conform import cast, decomposes, widened
 
 aten = torch.ops.aten
 
@@ -87,6 +87,8 @@ def div_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     dtype = common_dtype((self, other))
     if is_integral(dtype):
         return NotImplemented
+    if not isinstance(other, torch.Tensor) or not len(other.shape):  # eager rounds half floats before, but not here
+        self, other = widened(self), widened(other)
     return aten.trunc.default(aten.div.Tensor(self, other))
 
 
