@@ -8,6 +8,8 @@ from itertools import islice
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+_MISSING = object()
+
 
 def read_item(container: Any, key: Any) -> Any:
     """`container[key]` past any override in a subclass of dict, list or tuple."""
@@ -29,6 +31,37 @@ def _keys(container: dict[Any, Any]) -> Any:
     if isinstance(container, OrderedDict):
         return OrderedDict.__iter__(container)
     return dict.__iter__(container)
+
+
+def iterator_at(container: Any, taken: int) -> Any:
+    """The built-in iterator of a list, tuple or view of a dict (past any override) behind its first items."""
+    kind = list if isinstance(container, list) else tuple if isinstance(container, tuple) else type(container)
+    return _advanced(kind.__iter__(container), taken)
+
+
+def deque_iterator_at(container: Any, taken: int) -> Any:
+    return _advanced(deque.__iter__(container), taken)
+
+
+def deque_reversed_at(container: Any, taken: int) -> Any:
+    return _advanced(deque.__reversed__(container), taken)
+
+
+def keys_at(container: Any, taken: int) -> Any:
+    return _advanced(_keys(container), taken)
+
+
+def _advanced(iterator: Any, taken: int) -> Any:
+    next(islice(iterator, taken, taken), None)
+    return iterator
+
+
+def reversed_at(sequence: Any, index: int) -> Any:
+    """reversed(sequence), with sequence[index] as its next item."""
+    kind = list if isinstance(sequence, list) else tuple
+    iterator: Any = list.__reversed__(sequence) if kind is list else reversed(sequence)
+    iterator.__setstate__(index)
+    return iterator
 
 
 def instance_dict(instance: Any) -> Any:
@@ -98,13 +131,24 @@ def replace_list(target: Any, items: list[Any]) -> None:
 def replace_dict(target: dict[Any, Any], items: dict[Any, Any]) -> None:
     """Make `target` hold exactly `items`, in this order, past overrides."""
     kind: Any = OrderedDict if isinstance(target, OrderedDict) else dict
-    kind.clear(target)
+    old = list(_keys(target))
+    kept = [key for key in old if key in items]
+    if kept == list(items)[: len(kept)]:
+        # in place: somebody may be iterating over it, or reading it in another thread
+        for key in old:
+            if key not in items:
+                kind.__delitem__(target, key)
+    else:
+        kind.clear(target)
     for key, value in items.items():
-        kind.__setitem__(target, key, value)
+        if dict.get(target, key, _MISSING) is not value:
+            kind.__setitem__(target, key, value)
 
 
 def replace_set(target: set[Any], items: list[Any]) -> None:
-    set.clear(target)
+    wanted = set(items)
+    for item in [item for item in set.__iter__(target) if item not in wanted]:
+        set.discard(target, item)
     set.update(target, items)
 
 

@@ -1,0 +1,374 @@
+"""Context managers, generators, global and nonlocal names of compiled code, beside plain Python."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from scenarios import Scenario, check, collector
+
+scenarios, scenario = collector()
+x = torch.arange(4.0)
+
+
+def boom(t):
+    raise ValueError("boom")
+
+
+G = 0
+GL = []
+
+
+@scenario
+def bare_except_ctx(compiled):
+    items = []
+
+    class M:
+        def __enter__(s):
+            items.append("in")
+            return s
+
+        def __exit__(s, k, v, tb):
+            items.append(("out", k and k.__name__, str(v), tb is not None))
+            return True
+
+    def g(t):
+        with M():
+            boom(t)
+        return t + 1
+
+    return compiled(g)(x), items
+
+
+@scenario
+def ctx_effects_raise(compiled):
+    items = []
+
+    class M:
+        def __enter__(s):
+            items.append("in")
+            return s
+
+        def __exit__(s, k, v, tb):
+            items.append(("out", k and k.__name__))
+            return False
+
+    def g(t):
+        with M():
+            boom(t)
+
+    f = compiled(g)
+    try:
+        f(x)
+    except ValueError as e:
+        return str(e), items
+
+
+@scenario
+def contextmanager_gen(compiled):
+    items = []
+
+    @contextlib.contextmanager
+    def cm(v):
+        items.append(("in", v))
+        try:
+            yield v * 2
+        except ValueError as e:
+            items.append(str(e))
+        finally:
+            items.append("out")
+
+    def g(t):
+        with cm(3) as k:
+            t = t * k
+        with cm(4) as k:
+            boom(t)
+        return t
+
+    return compiled(g)(x), items
+
+
+@scenario
+def exitstack(compiled):
+    items = []
+
+    def g(t):
+        with contextlib.ExitStack() as s:
+            s.callback(items.append, 1)
+            s.enter_context(torch.no_grad())
+            t = t * 2
+        return t, torch.is_grad_enabled()
+
+    return compiled(g)(x), items
+
+
+@scenario
+def no_grad_raise(compiled):
+    def g(t):
+        with torch.no_grad():
+            boom(t + 1)
+
+    f = compiled(g)
+    with contextlib.suppress(ValueError):
+        f(x)
+    return torch.is_grad_enabled()
+
+
+@scenario
+def set_grad_leak(compiled):
+    def g(t):
+        torch.set_grad_enabled(False)
+        return t * 2
+
+    f = compiled(g)
+    w = x.clone().requires_grad_()
+    results = [f(w), torch.is_grad_enabled()]
+    torch.set_grad_enabled(True)
+    results += [f(w), torch.is_grad_enabled()]
+    torch.set_grad_enabled(True)
+    return results
+
+
+@scenario
+def globals_write(compiled):
+    def g(t):
+        global G
+        G += 1
+        GL.append(G)
+        return t * G
+
+    global G
+    G = 0
+    GL.clear()
+    f = compiled(g)
+    return f(x), f(x), G, list(GL)
+
+
+@scenario
+def global_del(compiled):
+    def g(t):
+        global G2
+        G2 = 3
+        y = t * G2
+        del G2
+        return y
+
+    f = compiled(g)
+    return f(x), f(x), "G2" in globals()
+
+
+@scenario
+def nonlocal_(compiled):
+    n = 0
+
+    def g(t):
+        nonlocal n
+        n += 1
+        return t * n
+
+    f = compiled(g)
+    return f(x), f(x), n
+
+
+@scenario
+def nonlocal_shared(compiled):
+    def make():
+        n = 0
+
+        def inc():
+            nonlocal n
+            n += 1
+            return n
+
+        def get():
+            return n
+
+        return inc, get
+
+    inc, get = make()
+    f = compiled(lambda t: t * inc() + get())
+    return f(x), f(x), get(), inc()
+
+
+@scenario
+def generator_effects(compiled):
+    items = []
+
+    def gen(n):
+        for i in range(n):
+            items.append(i)
+            yield i
+        items.append("end")
+
+    def g(t):
+        for i in gen(5):
+            if i == 2:
+                break
+            t = t + i
+        return t
+
+    return compiled(g)(x), items
+
+
+@scenario
+def generator_close(compiled):
+    items = []
+
+    def gen(n):
+        try:
+            yield from range(n)
+        finally:
+            items.append("closed")
+
+    def g(t):
+        for i in gen(5):
+            if i == 2:
+                break
+            t = t + i
+        items.append("after")
+        return t
+
+    return compiled(g)(x), items
+
+
+@scenario
+def generator_partially_used(compiled):
+    def g(it, t):
+        return t * next(it) + next(it)
+
+    f = compiled(g)
+    it = iter([1, 2, 3, 4])
+    results = [f(it, x), f(it, x)]
+    try:
+        results.append(f(it, x))
+    except StopIteration:
+        results.append("stop")
+    return results
+
+
+@scenario
+def try_around_break(compiled):
+    items = []
+
+    def g(t):
+        try:
+            items.append(t.sum().item())
+            boom(t)
+        except ValueError as e:
+            items.append(str(e))
+            t = t + 1
+        finally:
+            items.append("f")
+            t = t * 2
+        items.append(t[0].item())
+        return t
+
+    return compiled(g)(x), items
+
+
+@scenario
+def with_around_break(compiled):
+    items = []
+
+    class M:
+        def __enter__(s):
+            items.append("in")
+            return 3
+
+        def __exit__(s, *a):
+            items.append("out")
+            return False
+
+    def g(t):
+        with M() as k, torch.no_grad():
+            items.append(t.sum().item())
+            t = t * k
+            items.append(torch.is_grad_enabled())
+        items.append(torch.is_grad_enabled())
+        return t
+
+    return compiled(g)(x), items
+
+
+@scenario
+def for_else_break(compiled):
+    items = []
+
+    def g(t, n):
+        for i in range(n):
+            items.append(t[i].item())
+            if i == 2:
+                break
+            t = t + 1
+        else:
+            items.append("else")
+        return t
+
+    f = compiled(g)
+    return f(x, 2), f(x, 4), items
+
+
+@scenario
+def thread_local(compiled):
+    loc = threading.local()
+    loc.v = 2
+    f = compiled(lambda t: t * loc.v)
+    results = [f(x)]
+    loc.v = 3
+    results.append(f(x))
+    return results
+
+
+@scenario
+def lock_(compiled):
+    lk = threading.Lock()
+
+    def g(t):
+        with lk:
+            return t * 2
+
+    return compiled(g)(x), lk.locked()
+
+
+@scenario
+def decorators(compiled):
+    def deco(f):
+        @functools.wraps(f)
+        def w(*a, **k):
+            w.n += 1
+            return f(*a, **k) + w.n
+
+        w.n = 0
+        return w
+
+    @deco
+    def h(t):
+        return t * 2
+
+    f = compiled(h)
+    return f(x), f(x), h.n, f.__name__
+
+
+@scenario
+def singledispatch_(compiled):
+    @functools.singledispatch
+    def h(a, t):
+        return t
+
+    @h.register
+    def _(a: int, t):
+        return t * a
+
+    return compiled(lambda t: (h(3, t), h("s", t)))(x)
+
+
+@pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
+def test_scenario(function: Scenario) -> None:
+    check(function)

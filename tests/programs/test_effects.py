@@ -1,0 +1,383 @@
+"""What compiled code changes and shares, beside plain Python."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from scenarios import Scenario, check, collector
+
+scenarios, scenario = collector()
+x = torch.arange(4.0)
+
+
+def boom(t):
+    raise ValueError("boom")
+
+
+G = 0
+GL = []
+
+
+@scenario
+def list_aliasing(compiled):
+    def g(a, b, t):
+        a.append(t * 2)
+        b.append(t * 3)
+        return a is b, len(a)
+
+    f = compiled(g)
+    l1, l2 = [], []
+    results = [f(l1, l2, x), f(l1, l1, x), f(l2, l1, x)]
+    return results, l1, l2
+
+
+@scenario
+def list_alias_inner(compiled):
+    def g(o, t):
+        o["a"].append(1)
+        o["b"].append(2)
+        o["c"] = o["a"]
+        return t * len(o["a"])
+
+    f = compiled(g)
+    s = []
+    a = {"a": s, "b": s}
+    b = {"a": [], "b": []}
+    results = [f(b, x), f(a, x), f(b, x)]
+    return results, a, b, a["c"] is s, b["c"] is b["a"]
+
+
+@scenario
+def list_self_ref(compiled):
+    def g(items, t):
+        items.append(items)
+        items.append(t)
+        return t * len(items)
+
+    f = compiled(g)
+    items = []
+    results = f(items, x)
+    return results, items[0] is items, len(items)
+
+
+@scenario
+def obj_identity(compiled):
+    class A:
+        pass
+
+    def g(a, t):
+        b = A()
+        b.p = a
+        a.c = b
+        a.t = t * 2
+        b.t = a.t
+        return b
+
+    a = A()
+    b = compiled(g)(a, x)
+    return a.c is b, b.p is a, b.t is a.t, b.t
+
+
+@scenario
+def tensor_identity(compiled):
+    def g(a, b):
+        c = a + b
+        d = c
+        e = c.view(-1)
+        return c, d, e, a, [c, a], {"k": c}
+
+    results = compiled(g)(x, x + 1)
+    return (
+        results[0] is results[1],
+        results[4][0] is results[0],
+        results[5]["k"] is results[0],
+        results[2]._base is results[0],
+        results[0],
+    )
+
+
+@scenario
+def inplace_order(compiled):
+    def g(a):
+        b = a.clone()
+        items = [b]
+        a.add_(1)
+        c = a * 2
+        a.mul_(3)
+        items.append(a)
+        a[0] = 7
+        return b, c, a, items
+
+    y = x.clone()
+    results = compiled(g)(y)
+    return results, y, results[3][1] is y
+
+
+@scenario
+def inplace_view(compiled):
+    def g(a):
+        v = a[1:3]
+        v.add_(10)
+        w = a.view(2, 2).t()
+        w.mul_(2)
+        return v, w, a.sum()
+
+    y = x.clone()
+    results = compiled(g)(y)
+    y.add_(1)
+    return results, y
+
+
+@scenario
+def inplace_param(compiled):
+    class M(torch.nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.register_buffer("n", torch.zeros(()))
+            s.register_buffer("h", torch.zeros(3))
+            s.c = 0
+            s.log = []
+
+        def forward(s, t):
+            s.n += 1
+            s.h = s.h * 0.5 + t.mean()
+            s.c += 1
+            s.log.append(s.c)
+            return t * s.n + s.h.sum()
+
+    m = M()
+    f = compiled(m)
+    results = [f(x), f(x), f(x)]
+    return results, m.n, m.h, m.c, m.log, [n for n, _ in m.named_buffers()]
+
+
+@scenario
+def setattr_new(compiled):
+    class A:
+        pass
+
+    a = A()
+
+    def g(t):
+        a.z = 1
+        a.b = t
+        del a.z
+        a.q = t + 1
+        return t
+
+    compiled(g)(x)
+    return list(a.__dict__), a.q
+
+
+@scenario
+def attr_order(compiled):
+    class A:
+        pass
+
+    a = A()
+    a.p = 1
+
+    def g(t):
+        a.z = t
+        a.y = t + 1
+        a.p = 2
+        del a.z
+        a.z = 5
+        return t * 2
+
+    compiled(g)(x)
+    return list(a.__dict__.items())
+
+
+@scenario
+def dict_order_mut(compiled):
+    d = {"a": 1, "b": 2}
+
+    def g(t):
+        d["c"] = t
+        v = d.pop("a")
+        d["a"] = v
+        d.update(b=9)
+        d.setdefault("z", []).append(t)
+        return t * 2
+
+    compiled(g)(x)
+    return d
+
+
+@scenario
+def property_setter(compiled):
+    class A:
+        def __init__(s):
+            s._v = 1
+            s.log = []
+
+        @property
+        def v(s):
+            return s._v
+
+        @v.setter
+        def v(s, k):
+            s.log.append(k)
+            s._v = k
+
+    a = A()
+
+    def g(t):
+        a.v = a.v + 1
+        return t * a.v
+
+    f = compiled(g)
+    return f(x), f(x), a._v, a.log
+
+
+@scenario
+def star_args_mut(compiled):
+    def g(*a, **k):
+        k["z"] = 1
+        return len(a), k, a[0] * 2
+
+    d = {"q": 2}
+    return compiled(g)(x, 1, **d), d
+
+
+@scenario
+def default_mutable(compiled):
+    def g(t, items=None):
+        if items is None:
+            items = []
+        items.append(1)
+        return t * len(items)
+
+    f = compiled(g)
+    return f(x), f(x), g.__defaults__
+
+
+@scenario
+def class_attr_write(compiled):
+    class A:
+        n = 0
+
+    def g(t):
+        A.n += 1
+        return t * A.n
+
+    f = compiled(g)
+    return f(x), f(x), A.n
+
+
+@scenario
+def func_attr_write(compiled):
+    def h(t):
+        h.n += 1
+        return t * h.n
+
+    h.n = 0
+    f = compiled(h)
+    return f(x), f(x), h.n
+
+
+@scenario
+def tensor_attr_write(compiled):
+    def g(t):
+        y = t * 2
+        y.tag = 5
+        t.seen = True
+        return y
+
+    z = x.clone()
+    y = compiled(g)(z)
+    return y.tag, z.seen
+
+
+@scenario
+def iter_mutating(compiled):
+    def g(items, t):
+        for i in items:
+            if i < 3:
+                items.append(i + 1)
+            t = t + i
+        return t
+
+    items = [1]
+    return compiled(g)(items, x), items
+
+
+@scenario
+def copy_deep(compiled):
+    def g(t, d):
+        e = copy.copy(d)
+        e["n"] = 1
+        f = copy.deepcopy(d)
+        f["items"].append(2)
+        return t * 2, e, f
+
+    d = {"items": [1]}
+    return compiled(g)(x, d), d
+
+
+@scenario
+def out_args(compiled):
+    def g(t, o):
+        torch.add(t, 1, out=o)
+        return o * 2
+
+    o = torch.zeros(4)
+    return compiled(g)(x, o), o
+
+
+@scenario
+def return_input(compiled):
+    def g(a, b):
+        return a, (b, a), {"a": a}, [a]
+
+    y = x + 1
+    results = compiled(g)(x, y)
+    return results[0] is x, results[1][0] is y, results[2]["a"] is x
+
+
+@scenario
+def return_const(compiled):
+    return compiled(
+        lambda t: (
+            1,
+            None,
+            True,
+            "s",
+            1.5,
+            (1, 2),
+            [],
+            {},
+            set(),
+            frozenset({1}),
+            b"a",
+            ...,
+            slice(1, 2),
+            range(3),
+            int,
+            torch.float32,
+            t.shape,
+        )
+    )(x)
+
+
+@scenario
+def fresh_each_call(compiled):
+    f = compiled(lambda t: ([], {}, set(), [1, 2], t + 1))
+    a = f(x)
+    a[0].append(1)
+    a[1]["k"] = 1
+    a[3].append(5)
+    b = f(x)
+    return a[:4], b[:4]
+
+
+@pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
+def test_scenario(function: Scenario) -> None:
+    check(function)
