@@ -1,9 +1,12 @@
 """The frame hook around torch modules: user frames below torch's own are found, torch's are left alone."""
 
+import gc
 import os
+import weakref
 
 import torch
 
+import stator
 from stator.base.config import Options
 from stator.dynamo import hook
 from stator.dynamo.convert import Converter, Settings
@@ -118,3 +121,28 @@ def test_a_break_at_a_method_of_super_keeps_what_super_found():
 
     names = ["there", "not there", "there", "nor this"]
     assert converter.dispatch(read_all)(names) == [1, "missing", 1, "missing"]
+
+
+class Breaking(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 3)
+        self.scale = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        y = self.inner(x)
+        list(map(str, [1]))  # a graph break
+        return torch.relu(y) * self.scale
+
+
+def test_a_module_compiled_in_several_parts_is_freed_with_its_parameters():
+    def run():
+        model = Breaking()
+        compiled = stator.compile(model, backend="eager")
+        for rows in (2, 3):
+            torch.testing.assert_close(compiled(torch.ones(rows, 3)), model(torch.ones(rows, 3)), rtol=0, atol=0)
+        return [weakref.ref(thing) for thing in (model, model.inner, model.scale, model.inner.weight)]
+
+    references = run()
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 4

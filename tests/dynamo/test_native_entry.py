@@ -536,6 +536,90 @@ def test_dead_entries_free_everything():
     assert [reference() for reference in references] == [None] * 5
 
 
+def with_constant(code, marker, value):
+    return code.replace(co_consts=tuple(value if constant == marker else constant for constant in code.co_consts))
+
+
+def test_cycles_through_the_constants_of_compiled_code_are_freed():
+    """Code objects are unknown to the garbage collector, but emitted code refers back to the entry and its compiler."""
+
+    def original(a):
+        return a
+
+    def template(a):
+        entry = "the entry"
+        compiler = "the compiler"
+        return entry, compiler
+
+    class Cyclic:
+        def __call__(self, function, bound):
+            code = with_constant(template.__code__, "the entry", self.entry)
+            return CompiledFrame([], with_constant(code, "the compiler", self))
+
+    compiler = Cyclic()
+    entry = compiler.entry = entry_of(original, compiler)
+    assert entry(1) == (entry, compiler)
+    gone = weakref.ref(entry), weakref.ref(compiler), weakref.ref(entry._cache.versions[0].code)
+    del entry, compiler
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 3
+
+
+def test_code_that_runs_keeps_its_constants_while_everything_else_is_collected():
+    def original(a):
+        return a
+
+    def template(a):
+        a.pop()  # the last way to the entry
+        gc.collect()
+        held = "the entry"
+        return held(a), "the compiler"
+
+    class Cyclic:
+        attribute = "still here"
+
+        def __call__(self, function, bound):
+            code = with_constant(template.__code__, "the entry", self.inner)
+            return CompiledFrame([], with_constant(code, "the compiler", self))
+
+    compiler = Cyclic()
+    compiler.inner = entry_of(positional, compiler)
+    compiler.inner._cache.eager = True
+    entry = entry_of(original, compiler)
+    compiler.entry = entry
+    holder = [entry]
+    del compiler
+    call = holder[0]
+    del entry
+    for _ in range(2):
+        holder.append(None)
+        values, kept = call(holder)
+        assert values == [holder, 2, 3] and kept.attribute == "still here" and kept.inner is not None
+        del kept
+
+
+def test_a_target_held_elsewhere_keeps_its_constants():
+    def original(a):
+        return a
+
+    def template(a):
+        return "the compiler"
+
+    class Cyclic:
+        attribute = "still here"
+
+        def __call__(self, function, bound):
+            return CompiledFrame([], with_constant(template.__code__, "the compiler", self))
+
+    compiler = Cyclic()
+    entry = compiler.entry = entry_of(original, compiler)
+    entry(1)
+    target = entry._cache.versions[0].target
+    del entry, compiler
+    gc.collect()
+    assert target(1).attribute == "still here" and target(1).entry(1) is target(1)
+
+
 def test_versions_do_not_keep_guarded_objects_alive_and_go_with_them():
     def compile_frame(function, bound):
         return CompiledFrame([Guard(LocalSource("a"), GuardKind.IS, bound["a"])], copied(function.__code__))

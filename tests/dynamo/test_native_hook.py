@@ -31,13 +31,14 @@ class Policy:
     """A hook callback: `replacements` maps a function's name to the code that runs instead; others are left alone."""
 
     def __init__(self, guard=True, **replacements):
-        self.guard, self.replacements, self.asked, self.compiled = guard, replacements, [], []
+        self.guard, self.replacements, self.asked, self.compiled, self.caches = guard, replacements, [], [], []
 
     def __call__(self, function):
         self.asked.append(function.__name__)
         if function.__name__ not in self.replacements:
             return None
-        return make_cache(function.__code__, self.compile_frame, Options(), as_function=False)
+        self.caches.append(make_cache(function.__code__, self.compile_frame, Options(), as_function=False))
+        return self.caches[-1]
 
     def compile_frame(self, function, bound):
         self.compiled.append((function.__name__, dict(bound)))
@@ -406,15 +407,18 @@ def test_an_error_of_the_compiler_leaves_the_original():
     def broken(function, bound):
         raise RuntimeError("cannot")
 
+    caches = []
+
     def callback(function):
-        return make_cache(function.__code__, broken, Options(), as_function=False)
+        caches.append(make_cache(function.__code__, broken, Options(), as_function=False))
+        return caches[-1]
 
     function = same_but_new(small)
     logs.forget_warnings()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert [call_with_hook(callback, function, 1, 2) for _ in range(3)] == [3, 3, 3]
-    assert len(caught) == 1 and "cannot" in str(caught[0].message)
+    assert len(caught) == 1 and "cannot" in str(caught[0].message) and len(caches) == 1
 
 
 def test_reset_forgets_what_callbacks_said():
@@ -425,17 +429,37 @@ def test_reset_forgets_what_callbacks_said():
     assert policy.asked == ["small", "small"] and len(policy.compiled) == 2
 
 
-def test_code_objects_free_what_the_hook_kept_on_them():
-    scope = {}
-    exec("def passing(x, y): return x", scope)
-    policy = Policy(passing=large)
-    assert call_with_hook(policy, scope["passing"], 1, 2) == large(1, 2)
-    policy = weakref.ref(policy)
+def test_code_objects_keep_no_callback_alive():
+    for _ in range(3):
+        policy = Policy(small=large)
+        assert call_with_hook(policy, small, 1, 2) == large(1, 2)
+        assert call_with_hook(policy, small, 1, 2) == large(1, 2) and policy.asked == ["small"]
+        gone = weakref.ref(policy)
+        del policy
+        gc.collect()
+        assert gone() is None
+
+
+def test_what_compiled_code_holds_is_freed_with_the_callback():
+    class Held:
+        pass
+
+    policy = Policy()
+    policy.held = Held()
+
+    def small_newly(x, y):
+        return "constant"
+
+    constants = tuple(policy if constant == "constant" else constant for constant in small_newly.__code__.co_consts)
+    code = small_newly.__code__.replace(co_consts=constants)
+    policy.replacements["small"] = type(small)(code, {})
+    del code, constants
+    assert call_with_hook(policy, small, 1, 2) is policy
+    policy.replacements.clear()
+    gone = weakref.ref(policy.held)
+    del policy
     gc.collect()
-    assert policy() is not None, "the answers on the code object keep the callback"
-    scope.clear()
-    gc.collect()
-    assert policy() is None
+    assert gone() is None
 
 
 def test_tracing_functions_see_the_frames():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -52,16 +53,24 @@ def make_entry(
 def make_hook_callback(compile_frame: CompileFrame, options: Options) -> Callable[[FunctionType], Any]:
     """A callback for hook.call_with_hook: frames that start under it are compiled by `compile_frame`.
 
-    Make one per compilation context and keep it: versions are shared by all calls with the same callback.
+    Make one per compilation context and keep it: calls with the same callback share their versions, which go with it.
     """
+    caches: dict[int, tuple[weakref.ref[CodeType], Any]] = {}  # by the code's id, as equal code is not the same
 
     def callback(function: FunctionType) -> Any:
         if _is_of_torch_compile(function.__code__):
             return None
-        return make_cache(function.__code__, compile_frame, options, as_function=False)
+        code = function.__code__
+        cache = make_cache(code, compile_frame, options, as_function=False)
+        caches[id(code)] = weakref.ref(code, functools.partial(_forget, caches, id(code))), cache
+        return cache
 
     _hide_from_torch_compile(callback.__code__)
     return callback
+
+
+def _forget(caches: dict[int, Any], key: int, _: object) -> None:
+    caches.pop(key, None)
 
 
 def _is_of_torch_compile(code: CodeType) -> bool:

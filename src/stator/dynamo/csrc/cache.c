@@ -4,9 +4,25 @@
 
 /* ---- Version ---- */
 
+/* Is the code held by this version alone (and by its target, held by this version alone)? Then no frame runs it. */
+static int owns_code(Version const *version)
+{
+    if (!version->code || version->code == Py_None) {
+        return 0;
+    }
+    PyObject *target = version->target;
+    int by_target = target && PyFunction_Check(target) && PyFunction_GET_CODE(target) == version->code;
+    return Py_REFCNT(version->code) == 1 + by_target && (!by_target || Py_REFCNT(target) == 1);
+}
+
 static int version_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Version *version = (Version *)self;
+    /* Code objects are unknown to the collector, but emitted code has callables among its constants that lead back here.
+     * So what the code holds counts as held by the version, as long as nobody else can get at the code. */
+    if (owns_code(version)) {
+        Py_VISIT(((PyCodeObject *)version->code)->co_consts);
+    }
     Py_VISIT(version->guards);
     Py_VISIT(version->code);
     Py_VISIT(version->target);

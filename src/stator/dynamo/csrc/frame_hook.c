@@ -36,12 +36,16 @@ typedef enum {
     MODE_UNHOOKED, /* run as it is, the hook off: code that we generated, or that asked to be left alone */
 } Mode;
 
-/* What one callback said about a code object. */
+/* What one callback said about a code object. Both are held weakly, because code objects live long and are unknown to the
+ * garbage collector: a callback keeps its caches alive itself. */
 typedef struct Answer {
-    PyObject *callback; /* owned */
-    PyObject *cache;    /* owned Cache; NULL: leave these frames alone */
+    PyObject *callback; /* owned weak reference */
+    PyObject *cache;    /* owned weak reference to a Cache; NULL: leave these frames alone */
     struct Answer *next;
 } Answer;
+
+/* What a weak reference points at, borrowed; None when it is dead. */
+#define REFERENT(reference) (((PyWeakReference *)(reference))->wr_object)
 
 /* Kept in the code object's extra slot. */
 typedef struct {
@@ -155,14 +159,49 @@ static Record *record_for(PyCodeObject *code)
     return record;
 }
 
+/* Take out the answers of dead callbacks and about dead caches. */
+static void forget_dead(Record *record)
+{
+    Answer *dead = NULL;
+    for (Answer **place = &record->answers; *place;) {
+        Answer *answer = *place;
+        if (REFERENT(answer->callback) == Py_None || (answer->cache && REFERENT(answer->cache) == Py_None)) {
+            *place = answer->next;
+            answer->next = dead;
+            dead = answer;
+        } else {
+            place = &answer->next;
+        }
+    }
+    answers_free(dead);
+}
+
+/* Remember the answer where that is possible: without memory, or a callback that has no weak references, ask again. */
+static void remember(Record *record, PyObject *callback, PyObject *cache)
+{
+    Answer *answer = PyMem_Calloc(1, sizeof *answer);
+    if (answer) {
+        answer->callback = PyWeakref_NewRef(callback, NULL);
+        answer->cache = answer->callback && cache ? PyWeakref_NewRef(cache, NULL) : NULL;
+        if (!answer->callback || (cache && !answer->cache)) {
+            answers_free(answer);
+        } else {
+            answer->next = record->answers;
+            record->answers = answer;
+        }
+    }
+    PyErr_Clear();
+}
+
 /* New reference to the cache of this code under this callback; NULL: leave the frame alone. */
 static Cache *cache_for(Record *record, PyObject *callback, PyObject *function)
 {
     for (Answer *answer = record->answers; answer; answer = answer->next) {
-        if (answer->callback == callback) {
-            return (Cache *)Py_XNewRef(answer->cache);
+        if (REFERENT(answer->callback) == callback && (!answer->cache || REFERENT(answer->cache) != Py_None)) {
+            return (Cache *)(answer->cache ? Py_NewRef(REFERENT(answer->cache)) : NULL);
         }
     }
+    forget_dead(record);
     HookThread saved = stator_hook_thread;
     stator_hook_thread = (HookThread){NULL, NULL};
     PyObject *cache = PyObject_CallOneArg(callback, function);
@@ -177,11 +216,7 @@ static Cache *cache_for(Record *record, PyObject *callback, PyObject *function)
     if (cache == Py_None) {
         Py_CLEAR(cache);
     }
-    Answer *answer = PyMem_Calloc(1, sizeof *answer);
-    if (answer) {
-        *answer = (Answer){Py_NewRef(callback), Py_XNewRef(cache), record->answers};
-        record->answers = answer;
-    }
+    remember(record, callback, cache);
     return (Cache *)cache;
 }
 
@@ -531,7 +566,8 @@ static PyObject *reset_hook(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignor
 static PyMethodDef methods[] = {
     {"call_with_hook", (PyCFunction)(void (*)(void))call_with_hook, METH_FASTCALL | METH_KEYWORDS,
      "call_with_hook(callback, function, *args, **kwargs): call it, and ask callback(function) -> Cache or None about the\n"
-     "code of each Python frame that starts in this thread meanwhile. callback None: the hook is off during the call."},
+     "code of each Python frame that starts in this thread meanwhile; the callback keeps its caches alive. callback None:\n"
+     "the hook is off during the call."},
     {"switch_entries", switch_entries, METH_O,
      "switch_entries(off): compiled functions run their originals in this thread, until switched back as often."},
     {"hook_callback", hook_callback, METH_NOARGS, "The callback that is on in this thread, or None."},
