@@ -283,21 +283,30 @@ def test_what_cannot_be_printed_is_refused() -> None:
         Compiled().add(graph)
 
 
+GUARDED = """
+extern "C" void *mmap(void *, unsigned long, int, int, int, long);
+extern "C" int mprotect(void *, unsigned long, int);
+// memory that ends where an inaccessible page begins: masked loads are not seen by the sanitizer, but by the processor
+static void *guarded(unsigned long size) {
+    unsigned long whole = (size + 4095) / 4096 * 4096;
+    char *p = (char *)mmap(0, whole + 4096, 3, 0x22, -1, 0);
+    mprotect(p + whole, 4096, 0);
+    return p + whole - size;
+}
+"""
+
+
 @pytest.mark.slow
 def test_no_access_outside_of_memory(tmp_path: Path) -> None:
     """Random graphs under the address and undefined-behaviour sanitizers, in a process of their own."""
     from random_graphs import Generator
 
     compiled = Compiled()
-    graphs = [Generator(seed).build() for seed in range(1000, 1030)]
-    graphs += [transposed(33, 47), lookup(torch.randint(-9, 9, (37,)), 9, 21, True)]
+    graphs = [Generator(seed).build() for seed in range(1000, 1060)]
+    graphs += [transposed(33, 47), transposed(5, 64, torch.int32), lookup(torch.randint(-9, 9, (37,)), 9, 21, True)]
     for graph in graphs:
         compiled.add(graph)
-    lines = [
-        '#include "vec.h"',
-        'extern "C" void *calloc(unsigned long, unsigned long);',
-        'extern "C" void free(void *);',
-    ]
+    lines = ['#include "vec.h"', GUARDED]
     calls = []
     seen: set[str] = set()
     for graph, plan, sources in compiled.jobs:
@@ -307,15 +316,20 @@ def test_no_access_outside_of_memory(tmp_path: Path) -> None:
                 lines.append(source.source)
             seen.add(source.symbol)
             sizes = [memory[name].numel() * memory[name].element_size() for name in (*group.reads, *group.writes)]
-            allocations = ", ".join(f"calloc({size}, 1)" for size in sizes)
-            calls.append(
-                f"{{ int64_t error[3] = {{}}; void *p[] = {{{allocations}, error}}; {source.symbol}(p); "
-                f"for (int i = 0; i < {len(sizes)}; ++i) free(p[i]); }}"
-            )
+            allocations = ", ".join(f"guarded({size})" for size in sizes)
+            calls.append(f"{{ int64_t error[3] = {{}}; void *p[] = {{{allocations}, error}}; {source.symbol}(p); }}")
     lines.append("int main() {" + "\n".join(calls) + "return 0; }")
     (tmp_path / "all.cpp").write_text("\n".join(lines))
     flags = [flag for flag in toolchain.LANGUAGE if flag != "-fPIC"]
-    command = ["g++", "-O1", "-march=native", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *flags]
+    command = [
+        "g++",
+        "-O1",
+        "-march=native",
+        "-fopenmp",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+        *flags,
+    ]
     built = subprocess.run(
         [*command, "-I", str(toolchain.CSRC), str(tmp_path / "all.cpp"), "-o", str(tmp_path / "all")],
         capture_output=True,
