@@ -176,7 +176,10 @@ class DictValue(ObjectValue):
 
     def while_steady(self, tracer: Tracer, items: Iterator[Value]) -> Iterator[Value]:
         """The items, as long as the program does not change the number of keys meanwhile."""
-        size = len(self.entries)
+        self.complete(tracer)  # what is looked up while iterating must not look like a change
+        return self._same_size(tracer, items, len(self.entries))
+
+    def _same_size(self, tracer: Tracer, items: Iterator[Value], size: int) -> Iterator[Value]:
         while True:
             if len(self.entries) != size:
                 raise tracer.raised(RuntimeError, "dictionary changed size during iteration")
