@@ -19,12 +19,26 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kernel_harness import Graph, assert_close, fresh_memory, run_reference, view
 from random_graphs import Generator
 from triton import language as tl
-from triton.runtime.interpreter import TensorHandle
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _get_np_dtype
 
 from stator.base.config import Options
 from stator.inductor.codegen.triton import print_kernel
 from stator.inductor.schedule import schedule
 from stator.runtime.triton_kernels import load_module, make_kernel
+
+
+def cast(builder: InterpreterBuilder, source: TensorHandle, target: tl.dtype) -> TensorHandle:
+    """Conversions as GPUs do them: the interpreter's own cut bfloat16 off instead of rounding it to nearest."""
+    values, dtype = source.data, target.scalar
+    if source.dtype.scalar == tl.bfloat16:
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    if dtype == tl.bfloat16:
+        rounded = torch.from_numpy(np.ascontiguousarray(values.astype(np.float32))).bfloat16()
+        return TensorHandle(rounded.view(torch.int16).numpy().view(np.uint16), dtype)
+    return TensorHandle(values.astype(_get_np_dtype(target)), dtype)
+
+
+InterpreterBuilder.cast_impl = cast
 
 
 def on_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
