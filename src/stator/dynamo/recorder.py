@@ -220,10 +220,17 @@ def _lower_constant(recorder: Recorder, value: ConstantValue) -> tuple[Any, Any]
 
 def plain_number(constant: Any) -> Any:
     """Numbers and text of a subclass (numpy.float64, IntEnum) as graphs print them and torch takes them."""
-    for kind in (int, float, str):
+    for kind, convert in _PLAIN:
         if isinstance(constant, kind) and type(constant) not in (kind, bool):
-            return kind.__new__(kind, constant if kind is not str else str.__str__(constant))
+            return convert(constant)
     return constant
+
+
+_PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (int, int.__int__),
+    (float, float.__float__),
+    (str, str.__str__),
+)
 
 
 def _lower_tuple(recorder: Recorder, value: TupleValue) -> tuple[Any, Any]:
