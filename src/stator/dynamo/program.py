@@ -41,11 +41,14 @@ class Program:
         self.is_generator = bool(code.co_flags & (0x20 | 0x80 | 0x200))
 
 
-_programs: dict[CodeType, Program] = {}
+_programs: dict[int, Program] = {}  # by the identity of the code, which the program keeps alive
+_MOST = 4096  # so that a process which makes code without end does not keep all of it
 
 
 def program_of(code: CodeType) -> Program:
-    found = _programs.get(code)
-    if found is None or found.code is not code:
-        found = _programs[code] = Program(code)
+    found = _programs.get(id(code))
+    if found is None:
+        if len(_programs) >= _MOST:
+            _programs.clear()
+        found = _programs[id(code)] = Program(code)
     return found

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Wrapper = Callable[["Tracer", Any, "Source | None"], Value]
 wrappers: Registry[type, Wrapper] = Registry("type")
 _chosen: dict[type, Wrapper] = {}
+_MOST_CHOSEN = 4096  # so that classes made without end are not all kept alive
 
 CONSTANT_TYPES: frozenset[type] = frozenset(
     {
@@ -73,6 +74,8 @@ def wrapper_of(kind: type) -> Wrapper:
     found = _chosen.get(kind)
     if found is None:
         found = next(wrappers[base] for base in kind.__mro__ if base in wrappers)
+        if len(_chosen) >= _MOST_CHOSEN:
+            _chosen.clear()
         _chosen[kind] = found
     return found
 

@@ -280,7 +280,7 @@ def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     return tracer.record_function(_applier(kind), list(args), kwargs)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def _applier(kind: type[torch.autograd.Function]) -> Any:
     """A function that graphs can print and call: fx does not know bound class methods."""
 
