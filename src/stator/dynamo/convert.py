@@ -22,12 +22,16 @@ from .bytecode import decode, instructions_text, reachable
 from .captured import Break, Captured
 from .emit import emit
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
+from .global_state import read_global_state
+from .guard import Guard, GuardKind
 from .hook import call_with_hook
 from .interpreter import capture
 from .program import program_of
 from .resume import ResumePoint, resume_code
+from .source import FunctionSource
 from .status import compiling, disabled
 from .text import captured_text
+from .torch_state import in_function_transform, own_saved_tensors
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
@@ -89,8 +93,11 @@ class Converter:
                 place=UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname),
                 hint="compile the functions that it calls",
             )
+        if in_function_transform():
+            # vmap, grad and the like: their tensors are no plain ones; what they call runs as it is, in that state only
+            return CompiledFrame((Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state()),), None)
         name = _frame_name(code, bound)
-        with self._lock, compiling(), dumps.compilation(name):
+        with self._lock, compiling(), own_saved_tensors(), dumps.compilation(name):
             _show("bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {name}")
             try:
                 with counters.timed("capture"):

@@ -6,12 +6,34 @@ captured code leaves them changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .recipe import CallRecipe, Constant, Effect, Evaluate
+
+
+def in_function_transform() -> bool:
+    """Is this thread under torch.func.vmap, grad, jvp or the like?"""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+@contextmanager
+def own_saved_tensors() -> Iterator[None]:
+    """What autograd saves in the block is not shown to hooks that the program has installed (checkpointing does so)."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+        yield
+
+
+def _itself(saved: torch.Tensor) -> torch.Tensor:
+    return saved
+
 
 _DEVICES = ("cpu", "cuda")
 

@@ -27,7 +27,7 @@ from .inlining import inline
 from .mutations import MutationLog
 from .recorder import NotATensorCall, Recorder
 from .scopes import GlobalScope
-from .source import AttrSource, ConstantSource, GlobalSource, ModuleGlobalSource, Source
+from .source import AttrSource, ConstantSource, GlobalSource, InstanceDictSource, ItemSource, ModuleGlobalSource, Source
 from .values.base import Lazy, NotConstant, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.classes import ClassValue
@@ -300,7 +300,10 @@ class Tracer:
         found = self._class_values.get(key)
         if found is None:
             raw = owner.__dict__[name]
-            source = AttrSource(ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner), name)
+            of_class = ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner)
+            source: Source = AttrSource(of_class, name)
+            if hasattr(type(raw), "__get__"):  # getattr would give what it makes of itself
+                source = ItemSource(InstanceDictSource(of_class), name)
             found = self._class_values[key] = self.wrap(raw, source)
         return found
 

@@ -1,0 +1,466 @@
+"""Threads, forks, tracing, copies, nested compilation, transforms and autograd around compiled code."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import os
+import pickle
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from scenarios import Scenario, check, collector
+
+scenarios, scenario = collector()
+x = torch.arange(4.0)
+
+
+class Net(torch.nn.Module):
+    def __init__(s, n=4):
+        super().__init__()
+        s.a = torch.nn.Linear(n, n)
+        s.b = torch.nn.Linear(n, n)
+        s.register_buffer("c", torch.zeros(()))
+
+    def forward(s, t):
+        s.c = s.c + 1
+        return s.b(torch.relu(s.a(t))) + s.c * 0
+
+
+@scenario
+def threads_shapes(compiled):
+    f = compiled(lambda t: (t * 2).sum() + t.shape[0])
+    out = [None] * 8
+
+    def w(i):
+        for _k in range(12):
+            out[i] = [f(torch.ones(n + 1)).item() for n in range(i % 4 + 1)]
+
+    ts = [threading.Thread(target=w, args=(i,)) for i in range(8)]
+    [t.start() for t in ts]
+    [t.join() for t in ts]
+    return out
+
+
+@scenario
+def threads_breaks(compiled):
+    def g(t):
+        v = t.sum().item()
+        t = t * v
+        return t + t.max().item()
+
+    f = compiled(g)
+    out = [None] * 6
+
+    def w(i):
+        for _k in range(12):
+            out[i] = f(x + i).tolist()
+
+    ts = [threading.Thread(target=w, args=(i,)) for i in range(6)]
+    [t.start() for t in ts]
+    [t.join() for t in ts]
+    return out
+
+
+@scenario
+def threads_gradmode(compiled):
+    w0 = torch.ones(4, requires_grad=True)
+    f = compiled(lambda t: t * w0)
+    out = [None] * 6
+
+    def w(i):
+        for _k in range(15):
+            with torch.set_grad_enabled(bool(i % 2)):
+                out[i] = f(x).requires_grad
+
+    ts = [threading.Thread(target=w, args=(i,)) for i in range(6)]
+    [t.start() for t in ts]
+    [t.join() for t in ts]
+    return out
+
+
+@scenario
+def fork_(compiled):
+    f = compiled(lambda t: t * 2 + 1)
+    f(x)
+    results, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            v = f(x).tolist() + f(torch.ones(3)).tolist()
+            g = compiled(lambda t: t - 5)
+            v += g(x).tolist()
+            os.write(w, repr(v).encode())
+        except BaseException as e:
+            os.write(w, repr(e).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return os.read(results, 9999).decode()
+
+
+@scenario
+def deepcopy_module(compiled):
+    m = Net()
+    f = compiled(m)
+    f(x)
+    g = copy.deepcopy(f)
+    with torch.no_grad():
+        g.a.weight.zero_()
+    return f(x), g(x), isinstance(g, Net), type(g).__name__, g.a is f.a, f.c, g.c, m.c
+
+
+@scenario
+def pickle_module(compiled):
+    m = Net()
+    f = compiled(m)
+    f(x)
+    g = pickle.loads(pickle.dumps(f))
+    return g(x), isinstance(g, Net), list(g.state_dict())
+
+
+@scenario
+def save_load(compiled):
+    m = Net()
+    f = compiled(m)
+    f(x)
+    b = io.BytesIO()
+    torch.save(f.state_dict(), b)
+    b.seek(0)
+    f.load_state_dict(torch.load(b))
+    return f(x), list(f.state_dict()), [n for n, _ in f.named_modules()], repr(f)
+
+
+@scenario
+def module_api(compiled):
+    m = Net()
+    f = compiled(m)
+    results = [f(x)]
+    f.eval()
+    results += [f.training, m.training]
+    f.train()
+    f.double()
+    results.append(f(x.double()))
+    f.float()
+    f.requires_grad_(False)
+    results.append(f(x))
+    f.zero_grad()
+    results.append(len(list(f.children())))
+    f.newattr = 5
+    results += [m.newattr]
+    del f.newattr
+    results.append(hasattr(m, "newattr"))
+    f.apply(lambda q: None)
+    results.append(f.a is m.a)
+    f.a = torch.nn.Identity()
+    results.append(f(x))
+    return results
+
+
+@scenario
+def nested_compile(compiled):
+    inner = compiled(lambda t: t * 3)
+    outer = compiled(lambda t: inner(t) + 1)
+    return outer(x), inner(x), outer(x.double())
+
+
+@scenario
+def compile_twice(compiled):
+    f = compiled(compiled(lambda t: t * 3))
+    m = compiled(compiled(Net()))
+    return f(x), m(x)
+
+
+@scenario
+def submodule_compiled(compiled):
+    m = Net()
+    m.a = compiled(m.a)
+    results = m(x)
+    f = compiled(m)
+    return results, f(x), list(m.state_dict())
+
+
+@scenario
+def compile_inside(compiled):
+    def g(t):
+        h = compiled(lambda u: u * 2)
+        return h(t) + 1
+
+    return compiled(g)(x)
+
+
+@scenario
+def bound_method(compiled):
+    class A:
+        k = 3
+
+        def m(s, t):
+            return t * s.k
+
+        cm = classmethod(lambda c, t: t * c.k)
+
+    a = A()
+    f = compiled(a.m)
+    results = [f(x)]
+    a.k = 5
+    results.append(f(x))
+    results.append(compiled(A.cm)(x))
+    return results
+
+
+@scenario
+def method_decorator(compiled):
+    class A:
+        def __init__(s, k):
+            s.k = k
+
+        @compiled
+        def m(s, t):
+            return t * s.k
+
+    return A(2).m(x), A(3).m(x), A(2.5).m(x)
+
+
+@scenario
+def staticmethod_dec(compiled):
+    class A:
+        @staticmethod
+        @compiled
+        def s(t):
+            return t * 2
+
+        @classmethod
+        @compiled
+        def c(cls, t):
+            return t * 3, cls.__name__
+
+        @property
+        @compiled
+        def p(self):
+            return torch.ones(2) * 4
+
+    return A.s(x), A().s(x), A.c(x), A().p
+
+
+@scenario
+def settrace_(compiled):
+    n = [0]
+
+    def tr(fr, ev, arg):
+        n[0] += 1
+        return tr
+
+    f = compiled(lambda t: (t * 2).relu())
+    old = sys.gettrace()
+    sys.settrace(tr)
+    try:
+        results = [f(x), f(x), f(x + 1)]
+    finally:
+        sys.settrace(old)
+    return [*results, f(x)]
+
+
+@scenario
+def setprofile_(compiled):
+    def tr(fr, ev, arg):
+        pass
+
+    def g(t):
+        v = t.sum().item()
+        return t * v
+
+    f = compiled(g)
+    sys.setprofile(tr)
+    try:
+        results = [f(x), f(x)]
+    finally:
+        sys.setprofile(None)
+    return [*results, f(x)]
+
+
+@scenario
+def trace_lines(compiled):
+    seen = []
+
+    def g(t):
+        t = t + 1
+        v = t.sum().item()
+        return t * v
+
+    def tr(fr, ev, arg):
+        if fr.f_code.co_filename == __file__ and ev == "line" and fr.f_code.co_name == "g":
+            seen.append(fr.f_lineno - g.__code__.co_firstlineno)
+        return tr
+
+    f = compiled(g)
+    sys.settrace(tr)
+    try:
+        results = f(x)
+    finally:
+        sys.settrace(None)
+    return results
+
+
+@scenario
+def limit(compiled):
+    f = compiled(lambda t, k: t * k)
+    return [f(x, i) for i in range(30)]
+
+
+@scenario
+def gc_during(compiled):
+    f = compiled(lambda t: (t * 2, gc.collect() * 0))
+    return f(x)
+
+
+@scenario
+def weakref_module(compiled):
+    m = Net()
+    f = compiled(m)
+    f(x)
+    w = weakref.ref(f)
+    del f
+    gc.collect()
+    return w() is None or w() is m
+
+
+@scenario
+def script_(compiled):
+    m = torch.jit.script(torch.nn.Linear(4, 4))
+    f = compiled(lambda t: m(t))
+    return f(x).shape
+
+
+@scenario
+def fx_trace(compiled):
+    f = compiled(lambda t: t * 2)
+    g = torch.fx.symbolic_trace(lambda t: f(t) + 1)
+    return g(x)
+
+
+@scenario
+def vmap_(compiled):
+    f = compiled(lambda t: t.sin())
+    return torch.vmap(f)(torch.ones(2, 3)), f(x), torch.vmap(f)(torch.ones(2, 3))
+
+
+@scenario
+def grad_backward(compiled):
+    m = Net()
+    f = compiled(m)
+    y = f(x).sum()
+    y.backward()
+    return m.a.weight.grad, y
+
+
+@scenario
+def double_backward(compiled):
+    f = compiled(lambda t: (t**3).sum())
+    a = x.clone().requires_grad_()
+    (g,) = torch.autograd.grad(f(a), a, create_graph=True)
+    return torch.autograd.grad(g.sum(), a)
+
+
+@scenario
+def checkpoint_(compiled):
+    from torch.utils.checkpoint import checkpoint
+
+    f = compiled(lambda t: t.sin() * 2)
+    a = x.clone().requires_grad_()
+    y = checkpoint(f, a, use_reentrant=False)
+    y.sum().backward()
+    return y, a.grad
+
+
+@scenario
+def hooks_tensor(compiled):
+    items = []
+
+    def g(t):
+        y = t * 2
+        y.register_hook(lambda q: items.append(q))
+        return y
+
+    a = x.clone().requires_grad_()
+    compiled(g)(a).sum().backward()
+    return items, a.grad
+
+
+@scenario
+def custom_fn(compiled):
+    class F(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            ctx.save_for_backward(a)
+            return a * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0] * 10
+
+    f = compiled(lambda t: F.apply(t) + 1)
+    a = x.clone().requires_grad_()
+    y = f(a)
+    y.sum().backward()
+    return y, a.grad
+
+
+@scenario
+def optimizer_step(compiled):
+    w = torch.nn.Parameter(torch.ones(4))
+    o = torch.optim.SGD([w], lr=0.1)
+
+    def step(t):
+        o.zero_grad()
+        items = (w * t).sum()
+        items.backward()
+        o.step()
+        return items.detach()
+
+    f = compiled(step)
+    return f(x), f(x), w
+
+
+@scenario
+def rng(compiled):
+    torch.manual_seed(1)
+    f = compiled(lambda t: t + torch.rand(4) + torch.randn_like(t))
+    return f(x), f(x), torch.rand(1)
+
+
+@scenario
+def dropout_rng(compiled):
+    m = torch.nn.Dropout(0.5)
+    f = compiled(m)
+    torch.manual_seed(1)
+    return f(torch.ones(9)), torch.rand(1)
+
+
+@scenario
+def rng_fork(compiled):
+    def g(t):
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            a = torch.rand(2)
+        return a, torch.rand(2)
+
+    torch.manual_seed(0)
+    return compiled(g)(x)
+
+
+@scenario
+def generator_obj(compiled):
+    g = torch.Generator().manual_seed(3)
+    f = compiled(lambda t: t + torch.rand(4, generator=g))
+    return f(x), f(x)
+
+
+@pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
+def test_scenario(function: Scenario) -> None:
+    check(function)
