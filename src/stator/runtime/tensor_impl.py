@@ -253,8 +253,13 @@ def _find_autograd() -> tuple[int, int, int, int]:
     frozen = torch.empty(3, device="cpu", requires_grad=True)
     frozen.requires_grad_(False)
     impls = {name: _impl(t) for name, t in (("plain", plain), ("leaf", leaf), ("result", result), ("frozen", frozen))}
+    # the memory read is longer than the object; what lies behind differs from tensor to tensor, so several are asked
+    tensors = [torch.empty(3, device="cpu") for _ in range(8)]
+    given = [(_impl(tensor), _impl(tensor.requires_grad_(True))) for tensor in tensors]
 
     def is_meta(at: int) -> bool:
+        if not all(_word(before, at) == 0 and _looks_like_pointer(_word(after, at)) for before, after in given):
+            return False
         words = {name: _word(impl, at) for name, impl in impls.items()}
         others = [words[name] for name in ("leaf", "result", "frozen")]
         return words["plain"] == 0 and all(map(_looks_like_pointer, others)) and len(set(others)) == 3
