@@ -71,7 +71,7 @@ BINARY = {
 GRADIENTS = """
     threshold_backward gelu_backward silu_backward mish_backward tanh_backward sigmoid_backward hardswish_backward
     hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward softplus_backward softshrink_backward
-    hardshrink_backward logit_backward _prelu_kernel
+    hardshrink_backward logit_backward
 """
 
 
@@ -237,6 +237,11 @@ def preserved(self: Any, *_args: Any, **_options: Any) -> TensorMeta:
     """An elementwise operator that writes into a tensor made by `empty_like`."""
     shape = tuple(self.shape)
     return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
+
+
+@shape_rule(*overloads("_prelu_kernel"), tags=("pointwise",))
+def prelu(self: Any, weight: Any) -> TensorMeta:
+    return preserved(self)
 
 
 @with_in_place(aten.mvlgamma.default, tags=("pointwise",))
