@@ -298,7 +298,8 @@ def follow_layout(shape: tuple[int, ...], operands: Sequence[Tensor]) -> tuple[S
     for operand in operands:
         if operand.deviates and operand.shape == shape:
             return preserved_strides(shape, operand.strides), True
-    return elementwise_strides(shape, [(operand.shape, operand.strides) for operand in operands]), False
+    fitting = [(operand.shape, operand.strides) for operand in operands if len(operand.shape) <= len(shape)]
+    return elementwise_strides(shape, fitting), False
 
 
 def loop_variables(order: Sequence[int], shape: Sequence[int]) -> tuple[tuple[Symbol, ...], Index]:
