@@ -13,7 +13,7 @@ from stator.inductor.loops.interpret import interpret
 
 
 def run(lowered: Lowered, inputs: Sequence[torch.Tensor]) -> list[Any]:
-    """The graph's outputs for these inputs. Raises VerificationError when a library call breaks a promised layout."""
+    """The graph's outputs for these inputs. Raises VerificationError when a library call breaks a promised shape."""
     return _Machine(lowered, inputs).run()
 
 
@@ -82,18 +82,20 @@ class _Machine:
             extern.outputs, results if isinstance(results, list | tuple) else [results], strict=True
         ):
             if name is not None:
-                self.check(extern, self.lowered.buffers[name], result)
-                self.memory[name] = flat(result)
+                self.memory[name] = flat(self.conformed(extern, self.lowered.buffers[name], result))
 
-    def check(self, extern: Extern, buffer: Buffer, result: torch.Tensor) -> None:
+    def conformed(self, extern: Extern, buffer: Buffer, result: torch.Tensor) -> torch.Tensor:
+        """The result in the promised layout; as in a compiled program, a copy where the library chose other strides."""
         layout = buffer.layout
-        same = tuple(result.shape) == layout.size and result.dtype is layout.dtype
-        strides = zip(result.stride(), layout.stride, layout.size, strict=True) if same else ()
-        if not same or (result.numel() and any(a != b for a, b, size in strides if size != 1)):
+        if tuple(result.shape) != layout.size or result.dtype is not layout.dtype:
             raise VerificationError(
-                f"{extern.target} gave {result.dtype} {tuple(result.shape)} strides {result.stride()} "
-                f"where {buffer.name} promises {layout.dtype} {layout.size} strides {layout.stride}"
+                f"{extern.target} gave {result.dtype} {tuple(result.shape)} "
+                f"where {buffer.name} promises {layout.dtype} {layout.size}"
             )
+        strides = zip(result.stride(), layout.stride, layout.size, strict=True)
+        if result.numel() == 0 or all(a == b for a, b, size in strides if size != 1):
+            return result
+        return torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype).copy_(result)
 
 
 def flat(value: torch.Tensor) -> torch.Tensor:
