@@ -39,7 +39,17 @@ from stator.dynamo.resume import ResumePoint, resume_code  # noqa: E402
 
 # ---- a concrete interpreter, up to a given step ----
 
-NEVER_LEFT = ("MAKE_CELL", "COPY_FREE_VARS", "RESUME", "LOAD_FAST", "STORE_FAST", "DELETE_FAST", "PUSH_NULL", "JUMP_")
+NEVER_LEFT = (
+    "COPY_FREE_VARS",
+    "DELETE_FAST",
+    "JUMP_",
+    "LOAD_FAST",
+    "MAKE_CELL",
+    "NOP",
+    "PUSH_NULL",
+    "RESUME",
+    "STORE_FAST",
+)
 NULL = object()
 UNBOUND = object()
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -264,6 +274,8 @@ class Machine:
         self.stack.append(pair[0 if VERSION.callee_first else 1](*args, **mapping))
 
     def _call(self, callee: Any, args: list[Any], names: tuple[str, ...]) -> None:
+        if callee is explode:
+            raise RuntimeError("not here: the call is to raise natively, once")
         positional = args[: len(args) - len(names)]
         self.stack.append(callee(*positional, **dict(zip(names, args[len(positional) :], strict=True))))
 
@@ -397,6 +409,24 @@ def handlers(log: list[Any], n: int) -> Any:
     return len(log)
 
 
+def explode(log: list[Any], how: type[Exception]) -> int:
+    log.append(how.__name__)
+    raise how("exploded")
+
+
+def handlers_of_calls(log: list[Any], n: int) -> Any:
+    for how in (KeyError, ValueError):
+        try:
+            explode(log, how)
+        except KeyError as error:
+            log.append(str(error))
+        except ValueError:
+            with Manager(log):
+                n += explode(log, ValueError)
+            log.append("swallowed")
+    return n
+
+
 def raising(log: list[Any], n: int) -> Any:
     try:
         log.append("body")
@@ -446,6 +476,7 @@ CASES: list[tuple[types.FunctionType, list[int]]] = [
     (loops, [4]),
     (nested_with, [1, 3]),
     (handlers, [1]),
+    (handlers_of_calls, [1]),
     (raising, [1]),
     (closures, [4]),
     (expressions, [2]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -21,7 +23,8 @@ def test_counts_reasons_and_places() -> None:
     found = stator.explain(breaks_twice)(torch.ones(3))
     first = breaks_twice.__code__.co_firstlineno
     assert (found.graph_count, found.graph_break_count, len(found.graphs)) == (3, 2, 3)
-    assert found.op_count == 6  # add; mul, sub, sum, gt; sin
+    # add; mul, sub, sum, gt; sin. 3.13 compares and tests in one instruction, which is where the graph ends
+    assert found.op_count == (6 if sys.version_info < (3, 13) else 5)
     assert [reason.place.line for reason in found.break_reasons] == [first + 2, first + 4]
     assert all(reason.place.filename == __file__ for reason in found.break_reasons)
     assert found.out_guards and torch.equal(found.result, breaks_twice(torch.ones(3)))

@@ -71,18 +71,34 @@ def resume_code(point: ResumePoint) -> CodeType:
             name = next(names)
             builder.load_bound(name)
             builder.delete(name)  # the frame must not keep alive what the stack lets go
-    builder.jump(entry)
+    start = Instruction("NOP", position=entry.position, handler=entry.handler)
+    builder.jump(start)
     instructions = builder.instructions
     marker = None
     if point.raised_at is not None:
         marker = Instruction("NOP", position=original[point.raised_at].position)  # only its offset is used
         instructions.append(marker)
-    instructions += kept
+    instructions += _with_regions_closed(kept, entry, start)
     code = _assemble(point, instructions, (*point.locals, *stack_names))
     if lasti is not None and marker is not None:
         offset = code_units(code)[instructions.index(marker)]
         code = code.replace(co_consts=tuple(offset if value is lasti else value for value in code.co_consts))
     return code
+
+
+def _with_regions_closed(kept: Sequence[Instruction], entry: Instruction, start: Instruction) -> list[Instruction]:
+    """`kept` with `start`, a NOP, before `entry`; and a NOP of its region before each instruction that lost the one in
+    front of it: 3.13 looks an exception that leaves a called Python function up one unit before the call."""
+    closed: list[Instruction] = []
+    previous = -1
+    for instruction in kept:
+        if instruction is entry:
+            closed.append(start)
+        elif instruction.index != previous + 1 and instruction.handler is not None:
+            closed.append(Instruction("NOP", position=instruction.position, handler=instruction.handler))
+        closed.append(instruction)
+        previous = instruction.index
+    return closed
 
 
 class _Offset:

@@ -26,8 +26,10 @@ def assemble(instructions: Sequence[Instruction], template: CodeType, **changes:
     the list. Jumps may change direction where the version has an instruction for it; otherwise BytecodeError.
     """
     header = template.replace(**changes) if changes else template
-    _direct_jumps(instructions)
     tables = OperandTables(header)
+    if VERSION.pair_operands:
+        instructions = _split_pairs(instructions, tables)
+    _direct_jumps(instructions)
     operands = [_operand(instruction, tables) for instruction in instructions]
     starts, end = _place(instructions, operands)
     _, depth = stack_depths(instructions, operands)
@@ -91,6 +93,10 @@ class OperandTables:
     def _cell(self, instruction: Instruction, hint: int | None) -> int:
         return self._variable(self._cell_index, instruction.argval, hint)
 
+    def fits_pair(self, names: tuple[str, str]) -> bool:
+        """Whether both variables are among the first 16."""
+        return all(self._local_index.get(name, 16) < 16 for name in names)
+
     def _pair(self, instruction: Instruction, hint: int | None) -> int:
         first, second = instruction.argval
         high = self._variable(self._local_index, first, None if hint is None else hint >> 4)
@@ -104,6 +110,22 @@ class OperandTables:
 
     def _compare(self, instruction: Instruction, hint: int | None) -> int:
         return COMPARE_SYMBOLS.index(instruction.argval)
+
+
+def _split_pairs(instructions: Sequence[Instruction], tables: OperandTables) -> Sequence[Instruction]:
+    """Instructions on two variables at once as two, where a variable is out of reach of the short operand."""
+    split: list[Instruction] = []
+    for instruction in instructions:
+        if instruction.opname not in VERSION.pair_operands or tables.fits_pair(instruction.argval):
+            split.append(instruction)
+            continue
+        first, _, second = instruction.opname.partition("_FAST_")
+        names = instruction.argval
+        follower = Instruction(second, None, names[1], handler=instruction.handler, position=instruction.position)
+        # the same object stays the target of jumps and handlers
+        instruction.opname, instruction.arg, instruction.argval = f"{first}_FAST", None, names[0]
+        split += [instruction, follower]
+    return split
 
 
 def _operand(instruction: Instruction, tables: OperandTables) -> int:

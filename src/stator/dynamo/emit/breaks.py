@@ -174,6 +174,8 @@ class BreakWriter:
         handler = Handler(label, region.depth, lasti=False)
         for instruction in native:
             instruction.handler = handler
+        # 3.13 looks an exception that leaves a called Python function up one unit before the call
+        self.builder.add("NOP").handler = handler
         slots = self._slots()[: region.depth] + [Slot.LASTI] * region.lasti + [Slot.VALUE]
 
         def write() -> None:
