@@ -12,7 +12,10 @@ from .loops.body import LoopBody
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Sizes, strides and offset in elements."""
+    """Sizes, strides and offset in elements.
+
+    An input's `offset` tells where in its storage it starts; loop indices and a View's offset count from its element 0.
+    """
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
