@@ -167,6 +167,30 @@ def test_the_hook_is_off_while_compiling_and_in_compiled_code():
     assert seen == [False, False, True]
 
 
+def test_python_that_runs_while_the_hook_decides_is_not_hooked():
+    """Guards, and weak reference callbacks of what is let go, may be Python functions of the user."""
+
+    def always(value):
+        return True
+
+    def on_death(_):
+        deaths.append(hook.active())
+
+    def callback(function):
+        asked.append(function.__name__)
+        cache = make_cache(function.__code__, compile_frame, Options(), as_function=False)
+        references.append(weakref.ref(cache, on_death))
+        return cache  # kept by nobody: it dies when the frame has its code
+
+    def compile_frame(function, bound):
+        return CompiledFrame([Guard(LocalSource("x"), GuardKind.PREDICATE, always)], large.__code__)
+
+    asked, references, deaths = [], [], []
+    for _ in range(2):
+        assert call_with_hook(callback, small, 1, 2) == large(1, 2)
+    assert asked == ["small", "small"] and deaths == [False, False]
+
+
 def test_arguments_and_results_are_given_back():
     class Thing:
         pass

@@ -202,10 +202,7 @@ static Cache *cache_for(Record *record, PyObject *callback, PyObject *function)
         }
     }
     forget_dead(record);
-    HookThread saved = stator_hook_thread;
-    stator_hook_thread = (HookThread){NULL, NULL};
     PyObject *cache = PyObject_CallOneArg(callback, function);
-    stator_hook_thread = saved;
     if (cache && cache != Py_None && !Py_IS_TYPE(cache, &CacheType)) {
         PyErr_Format(PyExc_TypeError, "the hook's callback returned %.100s, not Cache or None", Py_TYPE(cache)->tp_name);
         Py_CLEAR(cache);
@@ -225,15 +222,6 @@ static Cache *cache_for(Record *record, PyObject *callback, PyObject *function)
 static PyObject *run_frame(PyThreadState *thread, Frame *frame, int throwing)
 {
     return (evaluate_below ? evaluate_below : _PyEval_EvalFrameDefault)(thread, frame, throwing);
-}
-
-static PyObject *run_unhooked(PyThreadState *thread, Frame *frame)
-{
-    HookThread saved = stator_hook_thread;
-    stator_hook_thread = (HookThread){NULL, NULL};
-    PyObject *result = run_frame(thread, frame, 0);
-    stator_hook_thread = saved;
-    return result;
 }
 
 #if PY_VERSION_HEX >= 0x030C0000
@@ -343,10 +331,7 @@ static PyObject *call_code(PyThreadState *thread, Frame *frame, PyCodeObject *co
     PyObject *positional = NULL, *keywords = NULL, *result = NULL;
     PyObject *function = function_with_code(FRAME_FUNCTION(frame), code);
     if (function && frame_arguments(frame, &positional, &keywords) == 0) {
-        HookThread saved = stator_hook_thread;
-        stator_hook_thread = (HookThread){NULL, NULL};
         result = PyObject_Call(function, positional, keywords);
-        stator_hook_thread = saved;
     }
     Py_XDECREF(function);
     Py_XDECREF(positional);
@@ -366,62 +351,63 @@ static Version *version_for(Cache *cache, PyCodeObject *code, Frame *frame)
     return version ? version : stator_cache_miss(cache, code, frame->localsplus, function);
 }
 
-static PyObject *run_version(PyThreadState *thread, Frame *frame, Version *version)
-{
-    PyCodeObject *code = version->code == Py_None ? NULL : (PyCodeObject *)Py_NewRef(version->code);
-    Py_DECREF(version);
-    if (!code) {
-        return run_frame(thread, frame, 0);
-    }
-    PyObject *result;
-    if (swap_code(thread, frame, code)) {
-        statistics.swapped++;
-        result = run_unhooked(thread, frame);
-    } else {
-        statistics.called++;
-        result = call_code(thread, frame, code);
-    }
-    Py_DECREF(code);
-    return result;
-}
-
-static PyObject *run_asked(PyThreadState *thread, Frame *frame, PyCodeObject *code, Record *record)
+/* The code to run instead of the frame's own, a new reference; NULL: its own, unless there is an exception. */
+static PyCodeObject *code_instead(Frame *frame, PyCodeObject *code, Record *record, PyObject *callback)
 {
     PyObject *function = FRAME_FUNCTION(frame);
-    PyObject *callback = stator_hook_thread.callback;
     Cache *cache = PyFunction_Check(function) ? cache_for(record, callback, function) : NULL;
     Version *version = cache ? version_for(cache, code, frame) : NULL;
+    PyObject *instead = version && version->code != Py_None ? Py_NewRef(version->code) : NULL;
+    Py_XDECREF(version);
     Py_XDECREF(cache);
-    if (version) {
-        return run_version(thread, frame, version);
+    return (PyCodeObject *)instead;
+}
+
+static PyObject *run_instead(PyThreadState *thread, Frame *frame, PyCodeObject *code)
+{
+    if (swap_code(thread, frame, code)) {
+        statistics.swapped++;
+        return run_frame(thread, frame, 0);
     }
-    if (PyErr_Occurred()) {
-        abandon(thread, frame);
-        return NULL;
-    }
-    return run_frame(thread, frame, 0);
+    statistics.called++;
+    return call_code(thread, frame, code);
 }
 
 static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
 {
-    HookThread *mine = &stator_hook_thread;
-    if (!mine->callback || throwing || frame->owner != FRAME_OWNED_BY_THREAD) {
+    if (!stator_hook_thread.callback || throwing || frame->owner != FRAME_OWNED_BY_THREAD) {
         return run_frame(thread, frame, throwing);
     }
     PyCodeObject *code = FRAME_CODE(frame);
-    if (mine->let_through == code) {
-        mine->let_through = NULL;
+    if (stator_hook_thread.let_through == code) {
+        stator_hook_thread.let_through = NULL;
         return run_frame(thread, frame, 0);
     }
+    /* off while we decide (guards, weak reference callbacks and finalizers may run Python) and in compiled code */
+    HookThread mine = stator_hook_thread;
+    stator_hook_thread = (HookThread){NULL, NULL};
     Record *record = record_for(code);
-    if (!record || record->mode == MODE_LEAVE) {
+    Mode mode = record ? record->mode : MODE_LEAVE;
+    PyCodeObject *instead = NULL;
+    PyObject *result;
+    if (mode == MODE_ASK) {
+        statistics.seen++;
+        instead = code_instead(frame, code, record, mine.callback);
+    }
+    if (instead) {
+        result = run_instead(thread, frame, instead);
+        Py_DECREF(instead);
+    } else if (mode == MODE_ASK && PyErr_Occurred()) {
+        abandon(thread, frame);
+        result = NULL;
+    } else if (mode == MODE_UNHOOKED) {
+        result = run_frame(thread, frame, 0);
+    } else {
+        stator_hook_thread = mine;
         return run_frame(thread, frame, 0);
     }
-    if (record->mode == MODE_UNHOOKED) {
-        return run_unhooked(thread, frame);
-    }
-    statistics.seen++;
-    return run_asked(thread, frame, code, record);
+    stator_hook_thread = mine;
+    return result;
 }
 
 /* ---- turning it on and off ---- */
