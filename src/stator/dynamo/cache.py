@@ -51,6 +51,7 @@ def _mark_unhooked(code: CodeType) -> None:
 code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]
 
 _SHOWN_REASONS = 3  # in a warning
+_MOST_FAILURES = 4  # to compile one function, before it is left alone
 _INSTANCES = 32  # times the recompile limit: the most versions over all instances that share a method
 
 _caches: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -90,6 +91,7 @@ class Miss:
         self.compile_frame, self.options = compile_frame, options
         self.fullgraph, self.as_function = fullgraph, as_function
         self.lock = threading.Lock()
+        self.failures = 0
         self.made_for: dict[int, int] = {}  # id of a version in the cache -> id of the instance whose method it was
         self.given_up: dict[int, Any] = {}  # id of an instance -> weak reference to it
 
@@ -108,6 +110,7 @@ class Miss:
         """Take up again what was given up."""
         self.made_for.clear()
         self.given_up.clear()
+        self.failures = 0
 
     def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         values = tuple(bound.values())
@@ -141,11 +144,21 @@ class Miss:
         except Exception as error:
             if self.fullgraph:
                 raise
-            return _give_up(cache, function, error)
+            self._failed(cache, function, error)
+            return None
         counters.count("dynamo.compiled_frames")
         self.made_for[id(version)] = id(_instance(bound))
         cache.versions = (version, *cache.versions)
         return version
+
+    def _failed(self, cache: Any, function: FunctionType, error: Exception) -> None:
+        """Run this call eagerly, and say once why. Later ones too, unless there is something to hope for: versions that
+        serve other arguments, or a value that another thread changed while it was looked at."""
+        self.failures += 1
+        hopeful = cache.versions or isinstance(error, VerificationError)
+        whole = not hopeful or self.failures >= _MOST_FAILURES
+        cache.eager = whole
+        _tell_failure(function, error, whole)
 
     def _make_version(self, cache: Any, function: FunctionType, frame: CompiledFrame) -> Any:
         if frame.code is not None:
@@ -258,18 +271,17 @@ def _frame_name(function: FunctionType) -> str:
     return f'{function.__qualname__} (File "{code.co_filename}", line {code.co_firstlineno})'
 
 
-def _give_up(cache: Any, function: FunctionType, error: Exception) -> None:
-    """The program goes on eagerly; say once why."""
-    cache.eager = True
+def _tell_failure(function: FunctionType, error: Exception, whole: bool) -> None:
     counters.count("dynamo.failed_frames")
     stage = getattr(error, "stage", None) or getattr(error, "kind", None) or "an internal error"
     place = getattr(error, "place", None) or _innermost_place(error)
     where = "" if isinstance(error, StatorError) or place is None else f"\n  {place}"
+    when = "" if whole else " for some calls"
     logs.warn_once(
         f"dynamo.failed:{_frame_name(function)}",
-        f"stator: {_frame_name(function)} runs eagerly, because compiling it failed ({stage}): "
+        f"stator: {_frame_name(function)} runs eagerly{when}, because compiling it failed ({stage}): "
         f"{type(error).__name__}: {error}{where}",
-        stacklevel=6,  # the line that called the function
+        stacklevel=7,  # the line that called the function
     )
 
 
