@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from stator import pipeline
 from stator.aot.replay import with_effects
 from stator.base.config import Options
-from stator.base.errors import StatorError
+from stator.base.errors import CompileError, Unsupported
 from stator.graph.tracer import trace
 from stator.inductor.lower import can_lower
 
@@ -53,8 +53,10 @@ UNSUPPORTED = frozenset((
     "nn.functional.gaussian_nll_loss", "repeat_interleave", "linalg.lstsq", "linalg.lstsq.grad_oriented",
     "stft", "as_strided", "as_strided.partial_views", "as_strided_copy", "resize_", "resize_as_",
     "_batch_norm_with_update", "geqrf", "histogram", "histogramdd", "to_sparse",
-    "prod", "linalg.vecdot",
+    "__getitem__", "index_put",  # by masks
 ))  # fmt: skip
+# Reductions over nothing, and section tensors.
+REFUSED_LATE = frozenset(("prod", "linalg.vecdot", "tensor_split"))
 
 
 @dataclass
@@ -153,7 +155,9 @@ def _problems_of(batch: list[Case]) -> list[str]:
         if len(batch) > 1:
             half = len(batch) // 2
             return _problems_of(batch[:half]) + _problems_of(batch[half:])
-        if batch[0].name in UNSUPPORTED and isinstance(error, (StatorError, RuntimeError)):
+        if batch[0].name in UNSUPPORTED and isinstance(error, Unsupported):
+            return []
+        if batch[0].name in REFUSED_LATE and isinstance(error, (CompileError, RuntimeError)):
             return []
         return [f"{batch[0].describe()}: {type(error).__name__}: {error}"]
     told = []
