@@ -294,3 +294,23 @@ def test_autocast_region():
         inside, outside, enabled = compiled(x(2, 2))
         assert (inside.dtype, outside.dtype, enabled) == (torch.bfloat16, torch.float32, False)
         assert not torch.is_autocast_enabled("cpu")
+
+
+def test_buffer_that_each_call_replaces_is_compiled_once():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, t):
+            self.count = self.count + 1
+            return t * self.count
+
+    stator.reset()
+    module = Counting()
+    compiled = stator.compile(module, backend="eager", fullgraph=True)
+    counters.clear()
+    results = [compiled(x(2)) for _ in range(3)]
+    assert counters.counts["graphs"] == 1
+    assert torch.equal(torch.stack(results), torch.tensor([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]))
+    assert torch.equal(module.count, torch.tensor(3.0))

@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,6 +77,11 @@ class Recorder:
         self.inputs.append(GraphInput(node.name, Load(value.source), value.obj, value.is_static))  # type: ignore[arg-type]
         self.input_values.append(value)
         return node
+
+    def unfix_input(self, value: TensorValue) -> None:
+        for at, one in enumerate(self.input_values):
+            if one is value:
+                self.inputs[at] = replace(self.inputs[at], is_static=False)
 
     def _input_name(self, text: str) -> str:
         text = re.sub(r"\.__dict__\['_(?:modules|parameters|buffers)'\]|__dict__", "", text)

@@ -65,6 +65,7 @@ class Tracer:
         self._class_lookups: dict[tuple[type, str], Any] = {}
         self._code_constants: dict[int, tuple[Any, Value]] = {}
         self._guarded: set[tuple[int, str]] = set()
+        self._fixed: dict[int, Guard] = {}  # identity guards of parameters and buffers that only make them static
         self._present: list[tuple[SourcedConstant, UserPlace]] = []
         self._global_hooks: bool | None = None
 
@@ -163,6 +164,7 @@ class Tracer:
 
     def guard_identity_once(self, value: Value) -> None:
         """Rely on the value being the very object that it is now."""
+        self._fixed.pop(id(value), None)
         if value.source is not None and (id(value), "is") not in self._guarded:
             self._guarded.add((id(value), "is"))
             self.guard(value.source, GuardKind.IS, value.real())
@@ -219,9 +221,23 @@ class Tracer:
         """A parameter, buffer or submodule; the first two are fixed by identity."""
         value = self.wrap(obj, source)
         if isinstance(value, TensorValue) and store in _STATIC_STORES and not value.is_static:
+            known = len(self.guards)
             self.guard_identity_once(value)
+            if len(self.guards) > known:
+                self._fixed[id(value)] = self.guards[-1]
             value.is_static = True
         return value
+
+    def unfix_member(self, value: Value | None) -> None:
+        """The program puts another tensor in the place of this buffer: so it is another one in each call."""
+        guard = None if value is None else self._fixed.pop(id(value), None)
+        if guard is None:
+            return
+        assert isinstance(value, TensorValue)
+        self.guards = [kept for kept in self.guards if kept is not guard]
+        self._guarded.discard((id(value), "is"))
+        value.is_static = False
+        self.recorder.unfix_input(value)
 
     def lazy(self, obj: Any, source: Source | None) -> Value:
         return self.known(obj) if source is None else Lazy(obj, source)

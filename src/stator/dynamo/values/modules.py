@@ -102,10 +102,12 @@ class ModuleValue(ObjectValue):
             )
         for store in _STORES:
             entries = self.own_attribute(tracer, store)
-            if entries is not None and entries.find(tracer, name) is not None:  # type: ignore[attr-defined]
+            old = None if entries is None else entries.find(tracer, name)  # type: ignore[attr-defined]
+            if old is not None:
                 if store == "_modules" or store == "_parameters":
                     raise unsupported("module-registration", f"replacing {name!r} in {store} of {self.cls.__name__}")
-                entries.store(tracer, ConstantValue(name), value)  # type: ignore[attr-defined]
+                tracer.unfix_member(old)
+                entries.store(tracer, ConstantValue(name), value)  # type: ignore[union-attr]
                 self.stored[name] = value
                 return
         self.generic_set_attr(tracer, name, value)
