@@ -91,6 +91,19 @@ class Binder:
             made.untyped_storage().resize_(0)
         return made
 
+    def promise(
+        self, name: str, size: Size, stride: Size, dtype: torch.dtype, device: str, repaired: set[str]
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The check of a library result in every call after the first, some 20 ns: see `conform`.
+
+        Which kernel a library picks can depend on its settings of the moment, and the layout of its result with it.
+        """
+
+        def repair(result: torch.Tensor) -> torch.Tensor:
+            return conform(result, name, size, stride, dtype, None, repaired)
+
+        return launch.make_promise(self.template(size, stride, dtype, device), repair)
+
     def arena(self, size: int, slots: Sequence[Slot]) -> ArenaUser:
         return ArenaUser(size, slots)
 

@@ -53,6 +53,13 @@ def make_static_view(
     return _launch.StaticView(size, stride, offset) if _launch is not None else UncachedView(size, stride, offset)
 
 
+def make_promise(
+    template: torch.Tensor, repair: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A callable that gives a tensor back if it has the layout, dtype and device of `template`, else `repair` of it."""
+    return _launch.Promise(template, repair) if _launch is not None else repair
+
+
 _thread = threading.local()
 
 

@@ -299,6 +299,97 @@ static PyTypeObject StaticViewType = {
     .tp_dealloc = StaticView_dealloc,
 };
 
+/* ---- Promise ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *repair;  /* called with what does not match; its result is the promise's */
+    int64_t ndim;
+    int64_t *sizes;    /* sizes, then strides */
+    uint16_t dtype, device;
+} Promise;
+
+/* Strides of dimensions of size one, and of tensors without elements, address nothing. */
+static int keeps(Promise const *self, PyObject *tensor)
+{
+    char const *impl = layout.valid && self->sizes && is_tensor(tensor) ? stator_tensor_impl(&layout, tensor) : NULL;
+    if (!impl || stator_tensor_ndim(&layout, impl) != self->ndim || stator_tensor_dtype(&layout, impl) != self->dtype
+        || stator_tensor_device(&layout, impl) != self->device) {
+        return 0;
+    }
+    int64_t const *sizes = stator_tensor_sizes(&layout, impl), *strides = stator_tensor_strides(&layout, impl);
+    int same = 1, empty = 0;
+    for (int64_t i = 0; i < self->ndim; ++i) {
+        if (sizes[i] != self->sizes[i]) {
+            return 0;
+        }
+        empty |= sizes[i] == 0;
+        same &= sizes[i] == 1 || strides[i] == self->sizes[self->ndim + i];
+    }
+    return same || empty;
+}
+
+static PyObject *Promise_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Promise *self = (Promise *)callable;
+    if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames && PyTuple_GET_SIZE(kwnames))) {
+        PyErr_SetString(PyExc_TypeError, "a promise takes one tensor");
+        return NULL;
+    }
+    return keeps(self, args[0]) ? Py_NewRef(args[0]) : PyObject_CallOneArg(self->repair, args[0]);
+}
+
+static PyObject *Promise_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"template", "repair", NULL};
+    PyObject *template, *repair;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O", names, tensor_type, &template, &repair)) {
+        return NULL;
+    }
+    Promise *self = (Promise *)type->tp_alloc(type, 0);
+    if (!self) {
+        return NULL;
+    }
+    self->vectorcall = Promise_call;
+    self->repair = Py_NewRef(repair);
+    char const *impl = layout.valid ? stator_tensor_impl(&layout, template) : NULL;
+    if (impl) {
+        self->ndim = stator_tensor_ndim(&layout, impl);
+        self->dtype = stator_tensor_dtype(&layout, impl);
+        self->device = stator_tensor_device(&layout, impl);
+        self->sizes = PyMem_Calloc(2 * (size_t)self->ndim + 1, sizeof *self->sizes);
+        if (!self->sizes) {
+            Py_DECREF(self);
+            return PyErr_NoMemory();
+        }
+        memcpy(self->sizes, stator_tensor_sizes(&layout, impl), self->ndim * sizeof *self->sizes);
+        memcpy(self->sizes + self->ndim, stator_tensor_strides(&layout, impl), self->ndim * sizeof *self->sizes);
+    }
+    return (PyObject *)self;
+}
+
+static void Promise_dealloc(PyObject *object)
+{
+    Promise *self = (Promise *)object;
+    Py_XDECREF(self->repair);
+    PyMem_Free(self->sizes);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyTypeObject PromiseType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator.runtime._launch.Promise",
+    .tp_doc = PyDoc_STR("Promise(template, repair): call it with a tensor to get it back if it has the template's layout, "
+                        "dtype and device; else what repair(tensor) gives."),
+    .tp_basicsize = sizeof(Promise),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Promise, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = Promise_new,
+    .tp_dealloc = Promise_dealloc,
+};
+
 /* ---- module ------------------------------------------------------------------------------------------------------ */
 
 static PyObject *install(PyObject *module, PyObject *args)
@@ -336,7 +427,7 @@ static struct PyModuleDef module_definition = {
 
 PyMODINIT_FUNC PyInit__launch(void)
 {
-    if (PyType_Ready(&KernelType) < 0 || PyType_Ready(&StaticViewType) < 0) {
+    if (PyType_Ready(&KernelType) < 0 || PyType_Ready(&StaticViewType) < 0 || PyType_Ready(&PromiseType) < 0) {
         return NULL;
     }
     PyObject *module = PyModule_Create(&module_definition);
@@ -344,7 +435,8 @@ PyMODINIT_FUNC PyInit__launch(void)
         return NULL;
     }
     if (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType) < 0
-        || PyModule_AddObjectRef(module, "StaticView", (PyObject *)&StaticViewType) < 0) {
+        || PyModule_AddObjectRef(module, "StaticView", (PyObject *)&StaticViewType) < 0
+        || PyModule_AddObjectRef(module, "Promise", (PyObject *)&PromiseType) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -92,8 +92,9 @@ class _Printer:
             f"KERNELS = {sorted(program.kernels)!r}\n\n",
             "def bind(rt):",
             *self._arena_lines(arena.bytes),
+            *(["    unchecked, repaired = True, set()"] if self.checks else []),
             *(f"    {line}" for line in self.bindings),
-            *(["    unchecked, repaired = True, set()", ""] if self.checks else [""]),
+            "",
             f"    def call({arguments}):",
             *(["        nonlocal unchecked"] if self.checks else []),
             *(f"        {line}" for line in body),
@@ -309,12 +310,15 @@ def _call(printer: _Printer, step: Call) -> None:
     for name in outputs:
         layout = printer.program.buffers[name].layout
         printer.checks = True
-        promise = f"{name!r}, {literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}"
+        promised = f"{name!r}, {literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}"
+        promise = printer.new_variable("promise", numbered=True)
+        printer.bindings.append(f"{promise} = rt.promise({promised}, {str(layout.device)!r}, repaired)")
         variable, memory = (
             printer.variables[name],
             "None" if may_alias_arguments(extern) or not printer.placed else "block.memory",
         )
-        printer.lines.append(f"if unchecked: {variable} = conform({variable}, {promise}, {memory}, repaired)")
+        whole = f"conform({variable}, {promised}, {memory}, repaired)"
+        printer.lines.append(f"{variable} = {whole} if unchecked else {promise}({variable})")
 
 
 @_print_step.register(ReturnValues)
