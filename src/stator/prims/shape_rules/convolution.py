@@ -98,6 +98,12 @@ def convolution(
     check_convolution(shape, kernel, bias, transposed, groups)
     if input.dtype is not weight.dtype:
         raise RuntimeError(f"Input type ({input.dtype}) and weight type ({weight.dtype}) should be the same")
+    if bias is not None and bias.dtype is not input.dtype:
+        raise RuntimeError(f"Input type ({input.dtype}) and bias type ({bias.dtype}) should be the same")
+    if any(amount < 0 for amount in padding):
+        raise RuntimeError("negative padding is not supported")
+    if any(amount <= 0 for amount in dilation):
+        raise RuntimeError("dilation should be greater than zero")
     rank = len(shape) - 2
     result = convolved_shape(
         shape, kernel, each(stride, rank), each(padding, rank), each(dilation, rank), transposed,

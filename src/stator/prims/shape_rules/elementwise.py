@@ -12,7 +12,7 @@ import torch
 
 from stator.prims.layout import broadcast_shapes, elementwise_strides, preserved_strides
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
-from stator.prims.type_promotion import REAL_OF_COMPLEX, Kind, apply_kind, common_dtype, is_integral
+from stator.prims.type_promotion import REAL_OF_COMPLEX, Kind, apply_kind, common_dtype, is_integral, number_dtype
 
 from .operands import elementwise, fresh, itself, not_implemented_for, overloads, with_in_place
 
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 # One tensor; further arguments are numbers that do not take part in type promotion.
 UNARY = {
     Kind.DEFAULT: """
-        neg sgn sign floor ceil round round.decimals trunc frac bitwise_not relu
+        sgn sign floor ceil round round.decimals trunc frac bitwise_not relu
         leaky_relu threshold elu celu selu
     """,
     Kind.INT_TO_FLOAT: """
@@ -43,7 +43,7 @@ UNARY_FLOAT = """
 # Two operands that broadcast and promote, each a tensor or a number.
 BINARY = {
     Kind.DEFAULT: """
-        add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar
+        add.Tensor add.Scalar mul.Tensor mul.Scalar
         maximum minimum fmax fmin fmod.Tensor fmod.Scalar remainder.Tensor remainder.Scalar remainder.Scalar_Tensor
         floor_divide floor_divide.Scalar pow.Tensor_Tensor pow.Scalar
         bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor
@@ -131,6 +131,31 @@ def polygamma(n: int, self: Any) -> TensorMeta:
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")
     return unary_meta(self, apply_kind(self.dtype, Kind.INT_TO_FLOAT))
+
+
+@with_in_place(aten.neg.default, tags=("pointwise",))
+def neg(self: Any) -> TensorMeta:
+    if self.dtype is torch.bool:
+        raise RuntimeError(
+            "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, use "
+            "the `~` or `logical_not()` operator instead."
+        )
+    return unary_meta(self, self.dtype)
+
+
+def number_or_dtype(operand: Any) -> torch.dtype:
+    return operand.dtype if hasattr(operand, "dtype") else number_dtype(operand)
+
+
+@with_in_place(aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Tensor, aten.rsub.Scalar, tags=("pointwise",))
+def sub(self: Any, other: Any, alpha: Any = 1) -> TensorMeta:
+    if self.dtype is torch.bool and number_or_dtype(other) is torch.bool:
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` "
+            "operator instead."
+        )
+    operands = (self, other)
+    return elementwise(operands, common_dtype(operands))
 
 
 @with_in_place(aten.angle.default, tags=("pointwise",))

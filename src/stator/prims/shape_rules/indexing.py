@@ -149,6 +149,11 @@ def gather(self: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Ten
 )
 def scatter(self: Any, dim: int, index: Any, src: Any, *_reduce: Any, **_options: Any) -> TensorMeta:
     wrap_dim(dim, len(self.shape))
+    if 0 not in tuple(index.shape):
+        if max(len(index.shape), 1) != max(len(self.shape), 1):
+            raise RuntimeError("Index tensor must have the same number of dimensions as self tensor")
+        if hasattr(src, "shape") and max(len(index.shape), 1) != max(len(src.shape), 1):
+            raise RuntimeError("Index tensor must have the same number of dimensions as src tensor")
     if hasattr(src, "dtype") and src.dtype is not self.dtype:
         raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")
     return fresh(self.shape, self)
@@ -169,6 +174,8 @@ def index_fill(self: Any, dim: int, index: Any, value: Any) -> TensorMeta:
 
 @with_in_place(*overloads("masked_scatter"), tags=SCATTER)
 def masked_scatter(self: Any, mask: Any, source: Any) -> TensorMeta:
+    if mask.dtype is not torch.bool:
+        raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
     return fresh(broadcast_shapes(tuple(self.shape), tuple(mask.shape)), self)
 
 

@@ -36,13 +36,14 @@ def sum_dtype(self: Any, dtype: torch.dtype | None) -> torch.dtype:
     return dtype or (torch.int64 if is_integral(self.dtype) else self.dtype)
 
 
-def refuse_empty(self: Any, dims: Any, name: str) -> None:
-    """Raise IndexError when an operator without an identity would reduce zero elements."""
+def refuse_empty(self: Any, dims: Any, name: str, over_all: type[Exception] = IndexError) -> None:
+    """Raise when an operator without an identity would reduce zero elements: IndexError, or where all dimensions are
+    reduced what eager raises then."""
     shape = tuple(self.shape)
     if not shape or numel(shape) != 0:
         return
     if dims is None or (isinstance(dims, (tuple, list)) and not dims):
-        raise IndexError(
+        raise over_all(
             f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction "
             "dim with the 'dim' argument."
         )
@@ -74,7 +75,7 @@ def mean(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtyp
 
 @shape_rule(*overloads("amax amin"), tags=REDUCTION)
 def extremum(self: Any, dim: Sequence[int] = (), keepdim: bool = False) -> TensorMeta:
-    refuse_empty(self, dim, "amax")
+    refuse_empty(self, dim, "amax", over_all=RuntimeError)
     return reduced(self, dim, keepdim, self.dtype)
 
 
@@ -106,7 +107,7 @@ def median(self: Any) -> TensorMeta:
 
 @shape_rule(aten.aminmax.default, tags=REDUCTION)
 def aminmax(self: Any, *, dim: int | None = None, keepdim: bool = False) -> tuple[TensorMeta, TensorMeta]:
-    refuse_empty(self, dim, "aminmax")
+    refuse_empty(self, dim, "aminmax", over_all=RuntimeError)
     result = reduced(self, dim, keepdim, self.dtype)
     return result, result
 

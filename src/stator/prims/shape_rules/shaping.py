@@ -38,7 +38,7 @@ def all_channels_last(layouts: Sequence[tuple[Sizes, Sizes]]) -> bool:
 @shape_rule(aten.cat.default, *overloads("concat concatenate"), tags=INDEX)
 def cat(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
     if not tensors:
-        raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
+        raise ValueError("torch.cat(): expected a non-empty list of Tensors")
     layouts = [(tuple(tensor.shape), tensor.stride()) for tensor in tensors]
     for position, (shape, _) in enumerate(layouts):
         if not shape:

@@ -142,6 +142,11 @@ def permute(self: Any, dims: Sequence[int]) -> TensorMeta:
 def movedim(self: Any, source: Any, destination: Any) -> TensorMeta:
     rank = len(self.shape)
     sources, destinations = wrap_dims(source, rank), wrap_dims(destination, rank)
+    if len(sources) != len(destinations):
+        raise RuntimeError(
+            f"movedim: Invalid source or destination dims: source ({list(sources)} dims) should contain the same "
+            f"number of dims as destination ({list(destinations)} dims)"
+        )
     rest = iter([dim for dim in range(rank) if dim not in sources])
     placed = dict(zip(destinations, sources, strict=True))
     return permute(self, [placed[dim] if dim in placed else next(rest) for dim in range(rank)])
@@ -335,7 +340,7 @@ def chunk(self: Any, chunks: int, dim: int = 0) -> list[TensorMeta]:
 @shape_rule(aten.unbind.int, tags=VIEW)
 def unbind(self: Any, dim: int = 0) -> list[TensorMeta]:
     if not len(self.shape):
-        raise RuntimeError("Dimension specified as 0 but tensor has no dimensions")
+        raise IndexError("Dimension specified as 0 but tensor has no dimensions")
     dim = wrap_dim(dim, len(self.shape))
     shape, stride = list(self.shape), list(self.stride())
     size, step = shape.pop(dim), stride.pop(dim)

@@ -1,0 +1,68 @@
+"""What eager refuses and a shape rule refuses too, both refuse with the same type of exception."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from samples import IDENTIFIERS, OPERATORS
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stator.prims.record import records
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of deprecated operators and beta features
+
+# Eager's types differ from its own for the same mistake elsewhere; ours are the usual ones.
+OTHER_TYPES = {
+    "aten.arange.start_step",  # infinite bounds
+    "aten.adaptive_avg_pool1d.default",  # no output size
+    "aten.narrow_copy.default",
+    "aten.empty_permuted.default",
+}
+WITH_ERRORS = [(name, op) for name, op in zip(IDENTIFIERS, OPERATORS, strict=True) if op.error_inputs_func is not None]
+
+
+class ErrorCheck(TorchDispatchMode):
+    """Asks the shape rule whenever eager raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mismatches: list[str] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        try:
+            return func(*args, **kwargs)
+        except Exception as expected:
+            entry = records.get(func)
+            if entry is not None and entry.shape is not None and str(func) not in OTHER_TYPES:
+                self.compare(func, entry.shape, args, kwargs, expected)
+            raise
+
+    def compare(self, func: Any, rule: Any, args: Any, kwargs: Any, expected: Exception) -> None:
+        try:
+            rule(*args, **kwargs)
+        except Exception as error:
+            if type(error) is not type(expected):
+                self.mismatches.append(
+                    f"{func}: {type(error).__name__}: {error}\n    but eager: {type(expected).__name__}: {expected}"
+                )
+
+
+@pytest.mark.parametrize("op", [op for _, op in WITH_ERRORS], ids=[name for name, _ in WITH_ERRORS])
+def test_errors_have_eagers_type(op: Any) -> None:
+    torch.manual_seed(0)
+    checker = ErrorCheck()
+    for case in op.error_inputs("cpu"):
+        sample = case.sample_input
+        try:
+            with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), checker:
+                op(sample.input, *sample.args, **sample.kwargs)
+        except Exception:  # that eager raises is OpInfo's promise; which operator below does is what we look at
+            continue
+    assert not checker.mismatches, "\n".join(checker.mismatches)
