@@ -124,15 +124,14 @@ class Tracer:
         )
         self.guard(source, GuardKind.TENSOR, expected)
 
-    def rely_on_presence(self, value: Value) -> None:
-        """Rely on an entry or attribute being there, also when a constant in it is never looked at."""
-        if isinstance(value, SourcedConstant):
-            self._present.append((value, self.place()))
+    def rely_on_presence(self, value: SourcedConstant) -> None:
+        """Rely on an entry, name or attribute being there, also when the constant in it is never looked at."""
+        self._present.append((value, self.place()))
 
     def guard_what_was_found(self) -> None:
         """The guards that are known when the capture ends: for presences, and for lookups in classes."""
         for value, place in self._present:
-            if not value.guarded:
+            if not value.guarded and not isinstance(value.source, ConstantSource):
                 self.guards.append(Guard(value.source, GuardKind.TYPE, type(value.peek()), place))  # type: ignore[arg-type]
         lookups: dict[type, list[Lookup]] = {}
         for (cls, name), found in self._class_lookups.items():
@@ -397,6 +396,9 @@ class Tracer:
             return left.real() is right.real()
         comparable = (ObjectValue, TensorValue)
         if isinstance(left, comparable) and isinstance(right, comparable) and left.source and right.source:
+            if left.obj is not None and left.obj is right.obj:  # tuples are wrapped anew for each path
+                self.guard(left.source, GuardKind.SAME, right.source)
+                return True
             self.guard(left.source, GuardKind.DISTINCT, right.source)
         return False
 

@@ -20,7 +20,7 @@ from stator.graph.fake import FakeTensor
 from .guard import GuardKind
 from .hook import is_left_alone
 from .native_status import native
-from .source import AttrSource, CallSource, ConstantSource, ItemSource, Source
+from .source import AttrSource, CallSource, ConstantSource, ItemSource, LocalSource, Source
 from .values.base import Lazy, Value, unsupported
 from .values.classes import ClassValue
 from .values.compiled import CompiledFunctionValue
@@ -95,7 +95,10 @@ def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
         return ConstantValue(obj)
     plain = _PLAIN.get(next((base for base in type(obj).__mro__[1:] if base in _PLAIN), object))
     if plain is None or isinstance(obj, (bool, enum.Enum)):
-        return SourcedConstant(obj, source, tracer)
+        made = SourcedConstant(obj, source, tracer)
+        if not isinstance(source, LocalSource):  # a parameter is always there
+            tracer.rely_on_presence(made)
+        return made
     # an instance of a subclass, such as numpy.float64: its own == might be anything, so the plain value is compared
     tracer.guard(source, GuardKind.TYPE, type(obj))
     tracer.guard(CallSource(plain, (source,)), GuardKind.EQUALS, plain(obj))

@@ -54,7 +54,6 @@ class DictValue(ObjectValue):
             return found
         if dict.__contains__(self.obj, key):
             found = tracer.wrap(dict.__getitem__(self.obj, key), ItemSource(self.source, key))  # type: ignore[arg-type]
-            tracer.rely_on_presence(found)
             self.entries[key] = found
             return found
         if self.absent is None:

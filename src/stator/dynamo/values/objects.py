@@ -100,7 +100,6 @@ class ObjectValue(Value):
                 return None
             if name in real:
                 found = tracer.wrap(real[name], ItemSource(self.dict_source, name))  # type: ignore[arg-type]
-                tracer.rely_on_presence(found)
                 self.attributes[name] = found
             else:
                 if self.absent is None:
@@ -196,9 +195,7 @@ class ObjectValue(Value):
         real = tracer.run_real(descriptor.__get__, (self.obj, self.cls))
         if self.source is None:
             return tracer.wrap_result(real, f"attribute {name!r}")
-        found = tracer.wrap(real, AttrSource(self.source, name))
-        tracer.rely_on_presence(found)
-        return found
+        return tracer.wrap(real, AttrSource(self.source, name))
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         custom = tracer.class_lookup(self.cls, "__setattr__")
