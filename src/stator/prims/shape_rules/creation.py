@@ -199,11 +199,6 @@ def eye_m(n: Any, m: Any, *, dtype: torch.dtype | None = None, device: Any = Non
     return made((n, m), dtype or torch.get_default_dtype(), device)
 
 
-@shape_rule(aten.tril_indices.default, aten.triu_indices.default, tags=CREATION)
-def triangle_indices(*_args: Any, **_options: Any) -> Any:
-    return NotImplemented
-
-
 @shape_rule(*overloads("randint randint.generator"), tags=CREATION)
 def randint(
     high: Any, size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
