@@ -161,6 +161,25 @@ def cell_try(compiled):
     return results
 
 
+@scenario
+def cell_that_is_filled_later(compiled):
+    def make():
+        def g(t):
+            try:
+                return t * v
+            except NameError:
+                return t
+
+        f = compiled(g)
+        results = [f(x)]
+        v = 3
+        results.append(f(x))
+        del v
+        return [*results, f(x)]
+
+    return make()
+
+
 @pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
 def test_scenario(function: Scenario) -> None:
     check(function)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 from stator.base import counters
@@ -17,7 +17,7 @@ from .global_state import read_global_state
 from .guard import Guard, GuardKind
 from .program import program_of
 from .recipe import Effect, Recipe
-from .source import CellSource, FunctionSource, LocalSource
+from .source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource
 from .torch_state import TorchState
 from .tracer import Tracer
 from .values.base import CannotRebuild, Lazy, Raised, Value, cannot_rebuild, unsupported
@@ -101,8 +101,11 @@ class _Attempt:
         closure = tuple(
             _free_cell(name, cell) for name, cell in zip(code.co_freevars, self.function.__closure__ or (), strict=True)
         )
-        for cell in closure:
+        for index, cell in enumerate(closure):
             tracer.real_cells[id(cell.cell)] = cell
+            if cell.content is None:
+                source = ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
+                tracer.guard(source, GuardKind.PREDICATE, _is_empty)
         scope = tracer.scope_of(self.function.__globals__)
         frame = Frame(tracer, program_of(code), scope, values, closure, code.co_qualname)
         if self.stop_at is not None:
@@ -191,6 +194,15 @@ def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
 _LOOKS_AT_FRAMES = frozenset(
     {"locals", "vars", "eval", "exec", "dir", "breakpoint", "_getframe", "currentframe", "stack"}
 )
+
+
+def _is_empty(cell: CellType) -> bool:
+    """Guard predicate."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
 
 
 def _free_cell(name: str, cell: Any) -> CellValue:
