@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx
 
+import stator
 from stator.aot import compile_inference, keep_all, needs_grad, run_eagerly
 from stator.base.errors import Unsupported
 from stator.base.logs import forget_warnings
@@ -364,3 +366,34 @@ def test_randomised_leaky_relu_outside_of_training(inplace: bool) -> None:
     x = torch.linspace(-2, 2, 5)
     result = compiled_of(lambda x: (F.rrelu(x * 1, training=False, inplace=inplace),), x)(x)
     torch.testing.assert_close(result[0], F.rrelu(x, training=False))
+
+
+def test_writes_through_another_storage_on_the_same_bytes_are_seen() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x[1:] + y
+
+    results = []
+    for backend in ("inductor", None):
+        array = np.arange(5.0, dtype=np.float32)
+        x, y = torch.from_numpy(array), torch.from_numpy(array[1:])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it runs eagerly
+            run = function if backend is None else stator.compile(function, backend=backend)
+            results.append((run(x, y), torch.from_numpy(array)))
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_memory_shared_only_in_a_later_call_is_seen() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + y
+
+    compiled = stator.compile(function)
+    compiled(torch.ones(4), torch.ones(4))
+    array = np.ones(5, dtype=np.float32)
+    x, y = torch.from_numpy(array[:4]), torch.from_numpy(array[1:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        actual = compiled(x, y)
+    torch.testing.assert_close(actual, torch.tensor([4.0, 4.0, 4.0, 3.0]))

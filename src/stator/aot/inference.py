@@ -5,7 +5,7 @@ Nothing of autograd is handled here: see `needs_grad`, which the caller asks fir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -81,19 +81,36 @@ def _trace(
 
 
 def writes_are_private(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
-    """Whether no input that is written to shares its storage with another input.
+    """Whether no input that is written to shares memory with another input.
 
     merged: the very same tensor given twice is one input.
     """
-    counts: dict[int, int] = {}
+    owners: dict[int, int] = {}  # how many inputs sit on each storage
+    storages: dict[int, torch.UntypedStorage] = {}
     seen: set[int] = set()
     for tensor in tensors:
         if merged and id(tensor) in seen:
             continue
         seen.add(id(tensor))
-        address = tensor.untyped_storage()._cdata
-        counts[address] = counts.get(address, 0) + 1
-    return all(counts[tensors[index].untyped_storage()._cdata] == 1 for index, _ in traced.mutated)
+        storage = tensor.untyped_storage()
+        owners[storage._cdata] = owners.get(storage._cdata, 0) + 1
+        storages[storage._cdata] = storage
+    overlapping = _overlapping(storages)
+    written = {tensors[index].untyped_storage()._cdata for index, _ in traced.mutated}
+    return all(owners[storage] == 1 and storage not in overlapping for storage in written)
+
+
+def _overlapping(storages: Mapping[int, torch.UntypedStorage]) -> set[int]:
+    """Storages whose bytes belong to another storage too, as when two arrays of NumPy share memory."""
+    spans = sorted((s.data_ptr(), s.data_ptr() + s.nbytes(), key) for key, s in storages.items() if s.nbytes())
+    found: set[int] = set()
+    widest: tuple[int, int] | None = None  # (end, key) of the span that reaches furthest so far
+    for start, end, key in spans:
+        if widest is not None and start < widest[0]:
+            found |= {key, widest[1]}
+        if widest is None or end > widest[0]:
+            widest = (end, key)
+    return found
 
 
 def _equalities(tensors: Sequence[Any]) -> list[int]:
