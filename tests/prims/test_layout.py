@@ -136,3 +136,20 @@ def test_dimensions_are_wrapped_and_bounded() -> None:
         layout.wrap_dim(2, 2)
     with pytest.raises(RuntimeError, match="dim 1 appears multiple times"):
         layout.wrap_dims((1, -1), 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "overlaps"),
+    [
+        ((5, 6, 4), (24, 4, 1), False),
+        ((5, 6, 4), (1, 5, 30), False),
+        ((5, 6, 4), (5, 1, 30), True),  # six steps of one reach into the next step of five
+        ((5, 6), (7, 1), False),
+        ((5, 6), (0, 1), True),
+        ((1, 6), (0, 1), False),
+        ((0, 6), (0, 0), False),
+        ((), (), False),
+    ],
+)
+def test_layouts_that_overlap_themselves(shape: tuple[int, ...], strides: tuple[int, ...], overlaps: bool) -> None:
+    assert layout.may_overlap(shape, strides) == overlaps

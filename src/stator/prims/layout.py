@@ -137,6 +137,18 @@ def is_dense(shape: Sizes, strides: Sizes) -> bool:
     return True
 
 
+def may_overlap(shape: Sizes, strides: Sizes) -> bool:
+    """Whether two elements could share memory: not each dimension steps over all that the quicker ones span."""
+    if any(size == 0 for size in shape):
+        return False
+    reach = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
 def preserved_strides(shape: Sizes, strides: Sizes) -> Sizes:
     """Strides of a copy that preserves the format: the same when dense, else dense in the same order."""
     if is_dense(shape, strides):

@@ -11,11 +11,19 @@ from typing import Any
 
 import torch
 
+from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer, Extern, Layout, Loops, View
 from stator.inductor.loops.body import LoopBody, Ref
 from stator.inductor.loops.collapse import collapse
 from stator.inductor.loops.handler import freeze
-from stator.prims.layout import broadcast_shapes, contiguous_strides, elementwise_strides, is_dense, preserved_strides
+from stator.prims.layout import (
+    broadcast_shapes,
+    contiguous_strides,
+    elementwise_strides,
+    is_dense,
+    may_overlap,
+    preserved_strides,
+)
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import ExprLike, Symbol
 
@@ -279,7 +287,16 @@ class Builder:
         metas: Sequence[TensorMeta | None],
         style: str = "returns",
     ) -> list[Tensor | None]:
-        """Emit a library call whose outputs have the given layouts; arguments are already buffers, Views or values."""
+        """Emit a library call whose outputs have the given layouts; arguments are already buffers, Views or values.
+
+        Raises CompileError for a layout that no operator can give: what predicted it does not know this operator.
+        """
+        for meta in metas:
+            if meta is not None and may_overlap(meta.shape, meta.stride):
+                raise CompileError(
+                    "inductor",
+                    f"{target} is said to give {list(meta.shape)} with strides {list(meta.stride)}, which overlap",
+                )
         outputs = [
             None if meta is None else self.new_buffer(meta.shape, meta.stride, meta.dtype, meta.device)
             for meta in metas
