@@ -55,8 +55,12 @@ UNSUPPORTED = frozenset((
     "_batch_norm_with_update", "geqrf", "histogram", "histogramdd", "to_sparse",
     "__getitem__", "index_put",  # by masks
 ))  # fmt: skip
-# Reductions over nothing, and section tensors.
-REFUSED_LATE = frozenset(("prod", "linalg.vecdot", "tensor_split"))
+# Section tensors.
+REFUSED_LATE = frozenset(("tensor_split",))
+# Of a bfloat16 input whose parameters are bfloat16 too, eager's CPU kernel rounds the slope and the offset that it
+# makes of mean, deviation, weight and bias to bfloat16. Where the deviation is small beside the mean the two nearly
+# cancel, and what is left is wrong in the first digit. What is right is the result in float64.
+ROUNDED_MIDWAY = frozenset(("_native_batch_norm_legit", "native_batch_norm", "_batch_norm_with_update"))
 
 
 @dataclass
@@ -130,6 +134,20 @@ def eager(batch: Sequence[Case]) -> list[Any]:
         return function_of(batch)(*inputs(batch))
 
 
+def in_float64(case: Case, like: Any) -> Any:
+    """The eager result of computing in float64, in the dtypes and strides that eager gives."""
+    wide = (tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs([case]))
+    with torch.no_grad():
+        exact = case.call(wide)
+
+    def as_eager(value: Any, eagers: Any) -> Any:
+        if not isinstance(eagers, torch.Tensor):
+            return eagers
+        return copied(eagers).copy_(value)
+
+    return pytree.tree_map(as_eager, exact, like)
+
+
 def compiled(batch: Sequence[Case]) -> list[Any]:
     """Compile all of a batch as one graph, and run it. Raises StatorError for what cannot be compiled."""
     given = inputs(batch)
@@ -162,6 +180,8 @@ def _problems_of(batch: list[Case]) -> list[str]:
         return [f"{batch[0].describe()}: {type(error).__name__}: {error}"]
     told = []
     for case, left, right in zip(batch, ours, eager(batch), strict=True):
+        if case.name in ROUNDED_MIDWAY and case.tensors[0].dtype in (torch.bfloat16, torch.float16):
+            right = in_float64(case, right)
         problem = _difference(case, pytree.tree_leaves(left), pytree.tree_leaves(right))
         if problem:
             told.append(f"{case.describe()}: {problem}")

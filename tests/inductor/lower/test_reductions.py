@@ -160,3 +160,22 @@ def test_a_reduced_input_that_is_dear_is_computed_once():
     lowered = lowered_of(lambda x: x.exp().softmax(-1), [torch.randn(8, 16)])
     exponentials = sum(op.name == "exp" for node in lowered.nodes for op in node.body.ops)
     assert exponentials == 2
+
+
+OVER_NOTHING = [
+    lambda x: x.sum(1),
+    lambda x: x.prod(1, keepdim=True),
+    lambda x: x.prod(),
+    lambda x: x.mean(-1),
+    lambda x: (x > 0).any(1),
+    lambda x: (x > 0).all(),
+    lambda x: torch.linalg.vector_norm(x, dim=1),
+    lambda x: torch.linalg.vecdot(x, x),
+    lambda x: x.sum(1) * 2 + torch.ones(3),
+    lambda x: x.to(torch.int32).sum(1),
+]
+
+
+@pytest.mark.parametrize("at", range(len(OVER_NOTHING)))
+def test_reduction_over_no_elements_gives_the_neutral_element(at):
+    assert_lowers(OVER_NOTHING[at], torch.empty(3, 0))

@@ -20,6 +20,9 @@ from .views import reshape, squeeze
 
 aten = torch.ops.aten
 
+# What reducing no elements gives. Eager refuses extrema of nothing.
+NEUTRAL: dict[str, float | bool] = {"sum": 0, "prod": 1, "any": False, "all": True}
+
 
 def reduced_dims(x: Tensor, dims: Sequence[int] | int | None) -> tuple[int, ...]:
     """The dimensions meant by a `dim` argument, where None and an empty list mean all."""
@@ -57,6 +60,9 @@ def reduce(
 ) -> Tensor:
     """One reduction of `prologue(x)`, computed in `working` dtype, then `epilogue`, converted to `dtype`."""
     working = working or computation_dtype(dtype)
+    if kind in NEUTRAL and any(x.shape[dim] == 0 for dim in dims):
+        result = _over_nothing(builder, kind, x, dims, dtype, working, epilogue)
+        return result if keepdim else squeeze(result, dims)
 
     def compute(ops: Any, index: Index) -> list[Ref]:
         value = ops.to_dtype(x.load(ops, index), working)
@@ -69,6 +75,25 @@ def reduce(
 
     result = builder.reduction(compute, [x], x.shape, dims, [dtype])[0]
     return result if keepdim else squeeze(result, dims)
+
+
+def _over_nothing(
+    builder: Builder,
+    kind: str,
+    x: Tensor,
+    dims: Sequence[int],
+    dtype: torch.dtype,
+    working: torch.dtype,
+    epilogue: Callable[[Any, Ref], Ref] | None,
+) -> Tensor:
+    """The reduction of no elements: the neutral element of its kind everywhere, with no loop to reduce over."""
+
+    def inner(ops: Any, index: Index) -> Ref:
+        value = ops.constant(NEUTRAL[kind], working)
+        return ops.to_dtype(value if epilogue is None else epilogue(ops, value), dtype)
+
+    kept = tuple(1 if dim in tuple(dims) else size for dim, size in enumerate(x.shape))
+    return builder.computed(inner, (), kept, dtype, x.device)
 
 
 # ---- sums and products
