@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import fx
@@ -35,3 +37,23 @@ def _reached(gm: fx.GraphModule) -> Iterator[torch.Tensor]:
 def _owned(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from module.parameters()
     yield from module.buffers()
+
+
+@contextmanager
+def owned_tensors_replaced(owner: Any, replacements: Mapping[int, torch.Tensor]) -> Iterator[None]:
+    """Put other tensors (by the id of the tensor they replace) into a module and its submodules for a while.
+
+    Autograd shall see the replacements: were a real parameter used in a traced program, it would get the history.
+    """
+    changed: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+    try:
+        for module in owner.modules() if isinstance(owner, torch.nn.Module) else ():
+            for place in (module._parameters, module._buffers, module.__dict__):
+                for name, value in list(place.items()):
+                    if isinstance(value, torch.Tensor) and id(value) in replacements:
+                        changed.append((place, name, value))
+                        place[name] = replacements[id(value)]
+        yield
+    finally:
+        for place, name, value in reversed(changed):
+            place[name] = value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import fx
 from stator.base.errors import Unsupported
 from stator.prims.record import TensorMeta
 
-from .fake import FakeTensor
+from .fake import FakeStorage, FakeTensor
 from .memory import memory_root
 from .recording import Tracer
 from .traced import Fresh, Geometry, InputItself, Output, SameAs, Value, ViewOfConstant, ViewOfInput, ViewOfOutput
@@ -24,16 +25,34 @@ from .views import REINTERPRETING
 aten = torch.ops.aten
 
 
+@dataclass(slots=True)
+class Described:
+    """What a traced program returns and writes, in terms of the values its graph must return.
+
+    handles: for each value the tensor through which autograd knows it, or None (contents nobody returned by itself).
+    mutated: (input index, position of its new contents among the values). outputs: one per leaf of the result.
+    requires_grad: for each leaf whether it requires grad.
+    """
+
+    values: list[FakeTensor]
+    handles: list[FakeTensor | None]
+    mutated: list[tuple[int, int]]
+    outputs: list[Output]
+    requires_grad: tuple[bool, ...]
+
+
 class _Outputs:
     """The values the graph returns, while they are being collected."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, differentiable: bool) -> None:
         self.tracer = tracer
+        self.differentiable = differentiable
         self.values: list[FakeTensor] = []
+        self.handles: list[FakeTensor | None] = []
         self.positions: dict[int, int] = {}  # id(fake) -> position in values
         self.owners: dict[fx.Node, int] = {}  # memory of the graph -> id of the storage that may be returned in it
 
-    def position(self, fake: FakeTensor) -> int:
+    def position(self, fake: FakeTensor, handle: FakeTensor | None) -> int:
         """Where the graph returns this tensor, appended when it does not yet."""
         found = self.positions.get(id(fake))
         if found is None:
@@ -41,6 +60,7 @@ class _Outputs:
             self._own_memory(fake)
             self.tracer.current(fake)
             self.values.append(fake)
+            self.handles.append(handle)
         return found
 
     def _own_memory(self, fake: FakeTensor) -> None:
@@ -58,11 +78,13 @@ class _Outputs:
         self.owners[memory_root(copy.node)] = id(storage)
 
 
-def describe_outputs(
-    tracer: Tracer, leaves: Sequence[Any]
-) -> tuple[list[FakeTensor], list[tuple[int, int]], list[Output]]:
-    """The values the graph must return, (input index, position) of mutated inputs, and the user's outputs."""
-    collected = _Outputs(tracer)
+def describe_outputs(tracer: Tracer, leaves: Sequence[Any], differentiable: bool = False) -> Described:
+    """Decide how each leaf of a program's result is made from the values that its graph returns.
+
+    differentiable: leaves may require grad; those made outside of the graph must then follow from their base for
+    autograd too. Raises Unsupported where they do not, and for every leaf that requires grad otherwise.
+    """
+    collected = _Outputs(tracer, differentiable)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
     sharing = _fresh_sharing(tracer, leaves)
     first: dict[int, int] = {}
@@ -71,7 +93,8 @@ def describe_outputs(
         earlier = first.setdefault(id(leaf), position) if isinstance(leaf, FakeTensor) else position
         outputs.append(SameAs(earlier) if earlier != position else _describe(tracer, collected, leaf, sharing))
     mutated = _mutated_inputs(tracer, collected)
-    return collected.values, mutated, outputs
+    requires_grad = tuple(isinstance(leaf, FakeTensor) and leaf.requires_grad for leaf in leaves)
+    return Described(collected.values, collected.handles, mutated, outputs, requires_grad)
 
 
 def _is_real(leaf: Any) -> bool:
@@ -90,32 +113,71 @@ def _fresh_sharing(tracer: Tracer, leaves: Sequence[Any]) -> dict[int, list[Fake
 def _describe(tracer: Tracer, collected: _Outputs, leaf: Any, sharing: dict[int, list[FakeTensor]]) -> Output:
     if not isinstance(leaf, FakeTensor):
         return Value(leaf)
-    if leaf.requires_grad:
+    if leaf.requires_grad and not collected.differentiable:
         raise Unsupported("requires-grad-output", "the traced code makes a tensor that requires grad")
     storage = leaf.fake_storage
     constant = tracer.constant_storages.get(id(storage))
     if constant is not None:
         itself = tracer.constant(constant) is leaf
+        if leaf.requires_grad and not itself:
+            _check_view_of(tracer.constant(constant), leaf)
         return ViewOfConstant(constant, None if itself else geometry(storage.meta, leaf))
     index = tracer.input_storages.get(id(storage))
     if index is not None:
         if tracer.inputs[index] is leaf:
             return InputItself(index)
+        if leaf.requires_grad:
+            _check_view_of(tracer.inputs[index], leaf)
         return ViewOfInput(index, geometry(storage.meta, leaf))
     group = sharing[id(storage)]
     if len(group) == 1:
-        position = collected.position(leaf)
+        if leaf.requires_grad and leaf.is_leaf:
+            raise Unsupported("requires-grad-output", "the traced code makes a leaf that requires grad")
+        position = collected.position(leaf, leaf)
         if leaf.node.meta["val"].stride == leaf.meta.stride:
             return Fresh(position)
         # strides of dimensions of size one: they hold no meaning, but eager shows them
         return ViewOfOutput(position, Geometry(leaf.meta.shape, leaf.meta.stride, 0))
-    base = next((fake for fake in group if not fake.steps and fake.meta.stride == storage.meta.stride), None)
-    if base is None:
-        base = tracer.storage_value(storage)
-        base.fake_storage, base.seen = storage, storage.version
-        group.append(base)
-    position = collected.position(base)
-    return Fresh(position) if leaf is base else ViewOfOutput(position, geometry(storage.meta, leaf))
+    base = _base_of(tracer, group, storage)
+    position = collected.position(base, base)
+    if leaf is base:
+        return Fresh(position)
+    if leaf.requires_grad:
+        _check_view_of(base, leaf)
+    return ViewOfOutput(position, geometry(storage.meta, leaf))
+
+
+def _base_of(tracer: Tracer, group: list[FakeTensor], storage: FakeStorage) -> FakeTensor:
+    """The tensor that the outputs in `group`, which share a storage, are views of: one of them if possible."""
+    found = _spanning(group, storage)
+    if found is None:
+        bases = [fake._base for fake in group if fake.requires_grad and fake._is_view()]
+        found = _spanning([base for base in bases if isinstance(base, FakeTensor)], storage)
+    if found is None:
+        found = tracer.storage_value(storage)
+        found.fake_storage, found.seen = storage, storage.version
+    if not any(found is fake for fake in group):
+        group.append(found)
+    return found
+
+
+def _spanning(candidates: Sequence[FakeTensor], storage: FakeStorage) -> FakeTensor | None:
+    """Of the tensors that are laid out as the whole storage one that requires grad, else any."""
+    fits = [
+        fake
+        for fake in candidates
+        if fake.fake_storage is storage and not fake.steps and fake.meta.stride == storage.meta.stride
+    ]
+    return next((fake for fake in fits if fake.requires_grad), fits[0] if fits else None)
+
+
+def _check_view_of(base: FakeTensor, view: FakeTensor) -> None:
+    """Refuse what only shares memory with its base: made anew as a view of it, its gradients would be other ones."""
+    base_of_base = base._base if base._is_view() else base
+    if not (base.requires_grad and view._is_view() and (view._base is base or view._base is base_of_base)):
+        raise Unsupported(
+            "aliased-gradient", "an output shares memory with another tensor without being its view for autograd"
+        )
 
 
 def geometry(base: TensorMeta, view: FakeTensor) -> Geometry:
@@ -141,4 +203,5 @@ def _mutated_inputs(tracer: Tracer, collected: _Outputs) -> list[tuple[int, int]
             value = tracer.apply(aten.clone.default, value)
         mutated.append((index, len(collected.values)))
         collected.values.append(value)
+        collected.handles.append(tracer.inputs[index])
     return mutated

@@ -99,6 +99,7 @@ class Traced:
     outputs: one per leaf of the user's result, in the order of `spec`.
     spec: the pytree spec of the user's result (None for a flat tuple of a graph).
     constants: tensors the graph reads by get_attr, by name.
+    requires_grad: for each leaf of the user's result whether it requires grad.
     """
 
     graph: fx.GraphModule
@@ -106,6 +107,7 @@ class Traced:
     outputs: list[Output]
     spec: Any = None
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    requires_grad: tuple[bool, ...] = ()
 
     @property
     def is_plain(self) -> bool:

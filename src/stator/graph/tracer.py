@@ -43,7 +43,7 @@ def trace(
     """
     tracer = Tracer(keep)
     leaves, spec = pytree.tree_flatten(list(example_inputs))
-    names = _placeholder_names(function, leaves)
+    names = placeholder_names(function, leaves)
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
@@ -55,15 +55,17 @@ def trace(
         for index, tensor in enumerate(captured):
             tracer.add_input(tensor, f"captured_{index}")
         with tracer:
-            arguments = pytree.tree_unflatten(fakes, spec)
-            if isinstance(function, fx.GraphModule):
-                result = run_graph(function, arguments, tracer)
-            else:
-                result = function(*arguments)
-            return _finish(tracer, result)
+            return _finish(tracer, run_function(function, pytree.tree_unflatten(fakes, spec), tracer))
 
 
-def _placeholder_names(function: Callable[..., Any], leaves: Sequence[Any]) -> list[str]:
+def run_function(function: Callable[..., Any], arguments: Sequence[Any], tracer: Tracer) -> Any:
+    """Run a GraphModule of torch calls node by node, any other callable as it is."""
+    if isinstance(function, fx.GraphModule):
+        return run_graph(function, arguments, tracer)
+    return function(*arguments)
+
+
+def placeholder_names(function: Callable[..., Any], leaves: Sequence[Any]) -> list[str]:
     if isinstance(function, fx.GraphModule):
         names = [str(node.target) for node in function.graph.nodes if node.op == "placeholder"]
         if len(names) == len(leaves):
@@ -74,17 +76,23 @@ def _placeholder_names(function: Callable[..., Any], leaves: Sequence[Any]) -> l
 def _finish(tracer: Tracer, result: Any) -> Traced:
     tracer.check_layouts()
     leaves, spec = pytree.tree_flatten(result)
-    values, mutated, outputs = describe_outputs(tracer, leaves)
-    node = tracer.graph.output(tuple(value.node for value in values))
-    node.meta["val"] = tuple(value.meta for value in values)
+    described = describe_outputs(tracer, leaves)
+    graph, constants = close_graph(tracer, [value.node for value in described.values])
+    return Traced(graph, described.mutated, described.outputs, spec, constants, described.requires_grad)
+
+
+def close_graph(tracer: Tracer, outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
+    """Give the recorded graph its outputs and clean it up; returns it as a module, with the constants it reads."""
+    node = tracer.graph.output(tuple(outputs))
+    node.meta["val"] = tuple(output.meta["val"] for output in outputs)
     root = torch.nn.Module()
     clean_up(tracer.graph)
     used = {str(node.target) for node in tracer.graph.nodes if node.op == "get_attr"}
     constants = {name: tensor for name, tensor in tracer.constants.items() if name in used}
     for name, tensor in constants.items():
         root.register_buffer(name, tensor, persistent=False)
-    graph = _LazyGraphModule(root, tracer.graph, "AtenGraph")  # its Python code is made when somebody asks for it
-    return Traced(graph, mutated, outputs, spec, constants)
+    # its Python code is made when somebody asks for it
+    return _LazyGraphModule(root, tracer.graph, "AtenGraph"), constants
 
 
 def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: Tracer) -> Any:

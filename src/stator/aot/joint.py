@@ -1,0 +1,226 @@
+"""Tracing forward and backward together: a graph of torch calls to one functional graph of values and gradients.
+
+Traces through the autograd engine, which runs on fake tensors. How the joint graph is split is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from stator.base.errors import Unsupported
+from stator.graph.fake import FakeTensor
+from stator.graph.outputs import describe_outputs
+from stator.graph.recording import Keep, Tracer
+from stator.graph.traced import Traced
+from stator.graph.tracer import close_graph, placeholder_names, run_function
+from stator.prims.layout import contiguous_strides, is_dense
+from stator.prims.record import TensorMeta
+
+from .captured import owned_tensors_replaced
+
+
+@dataclass(slots=True)
+class Joint:
+    """A functional graph of ATen operators that computes what a program returns and its gradients.
+
+    graph: placeholders are the primals (tensor inputs, then captured tensors), then the tangents; the output is a flat
+        tuple of `value_count` forward values, then the gradients. Nodes of the backward have meta["backward"].
+    primal_count: how many placeholders are primals.
+    value_count: how many outputs are forward values: user outputs, bases of aliased ones, contents of mutated inputs.
+    differentiable: positions of the forward values that autograd can differentiate.
+    tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
+    gradients: for each primal the position of its gradient among the outputs after the values, or None.
+    traced: how the values become what the program returns, and what it writes to.
+    """
+
+    graph: fx.GraphModule
+    primal_count: int
+    value_count: int
+    differentiable: tuple[int, ...]
+    tangents: tuple[int, ...]
+    gradients: tuple[int | None, ...]
+    traced: Traced
+
+
+def trace_joint(
+    function: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    *,
+    keep: Keep,
+    captured: Sequence[torch.Tensor] = (),
+    merge_equal: bool = False,
+    wanted: Sequence[int] | None = None,
+) -> Joint:
+    """Trace a GraphModule of torch calls, or any callable, in the grad mode of now, and differentiate it.
+
+    The arguments are those of `graph.tracer.trace`. wanted: the forward values to give a tangent to; all that can have
+    one when None. Raises Unsupported for what cannot be traced, CompileError when the traced code itself fails.
+    """
+    tracer = _JointTracer(keep)
+    leaves, spec = pytree.tree_flatten(list(example_inputs))
+    names = placeholder_names(function, leaves)
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled()))
+        primals: list[FakeTensor] = []
+        with torch.enable_grad():
+            fakes = [
+                _add_primal(tracer, leaf, name, primals, merge_equal) if isinstance(leaf, torch.Tensor) else leaf
+                for leaf, name in zip(leaves, names, strict=True)
+            ]
+            placed = {
+                id(tensor): _add_primal(tracer, tensor, f"captured_{index}", primals, merge_equal)
+                for index, tensor in enumerate(captured)
+            }
+        if placed:
+            stack.enter_context(owned_tensors_replaced(function, placed))
+        with tracer:
+            before = torch.is_grad_enabled()
+            try:
+                result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
+            finally:
+                torch._C._set_grad_enabled(before)
+            return _finish(tracer, primals, result, wanted)
+
+
+class _JointTracer(Tracer):
+    """A tracer that marks what it records while `in_backward`."""
+
+    def __init__(self, keep: Keep) -> None:
+        super().__init__(keep)
+        self.in_backward = False
+        self.entries: dict[int, Any] = {}  # the first grad_fn of inputs that are no leaves, by id(fake)
+
+    def _node(self, *arguments: Any) -> fx.Node:
+        node = super()._node(*arguments)
+        if self.in_backward:
+            node.meta["backward"] = True
+        return node
+
+
+class _Entry(torch.autograd.Function):
+    """Gives a tensor that is not a leaf a history, so that writing to it in place is what it is in eager."""
+
+    @staticmethod
+    def forward(ctx: Any, primal: torch.Tensor, holder: list[FakeTensor]) -> torch.Tensor:
+        return holder[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
+
+
+def _add_primal(
+    tracer: _JointTracer, real: torch.Tensor, name: str, primals: list[FakeTensor], merge_equal: bool
+) -> FakeTensor:
+    """A placeholder; appends what to differentiate by to `primals` and returns what the program gets."""
+    known = len(tracer.inputs)
+    fake = tracer.add_input(real, name, merge_equal)
+    earlier = next((index for index in range(known) if tracer.inputs[index] is fake), None)
+    if earlier is not None:  # the same tensor again: its whole gradient belongs to the first
+        primals.append(tracer.bind(tracer.make(fake.meta), tracer.input_nodes[-1]))
+        return fake
+    if not real.requires_grad:
+        primals.append(fake)
+    elif real.is_leaf:
+        primals.append(fake.requires_grad_(True))  # type: ignore[arg-type]
+    else:
+        primal = tracer.bind(tracer.make(fake.meta, requires_grad=True), fake.node)
+        primals.append(primal)
+        with torch.enable_grad():
+            entered = _Entry.apply(primal, [fake])
+        assert entered is fake and fake.grad_fn is not None
+        tracer.entries[id(fake)] = fake.grad_fn
+    return fake
+
+
+def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted: Sequence[int] | None) -> Joint:
+    tracer.check_layouts()
+    leaves, spec = pytree.tree_flatten(result)
+    leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
+    described = describe_outputs(tracer, leaves, differentiable=True)
+    value_nodes = [value.node for value in described.values]
+    handles = [handle if _is_differentiable(tracer, handle) else None for handle in described.handles]
+    differentiable = tuple(position for position, handle in enumerate(handles) if handle is not None)
+    tangent_positions = differentiable if wanted is None else tuple(sorted(wanted))
+    gradients = _differentiate(tracer, primals, handles, tangent_positions, [v.meta for v in described.values])
+    gradient_nodes: list[fx.Node] = []
+    gradient_positions: list[int | None] = []
+    for gradient in gradients:
+        gradient_positions.append(None if gradient is None else len(gradient_nodes))
+        if gradient is not None:
+            gradient_nodes.append(gradient)
+    graph, constants = close_graph(tracer, (*value_nodes, *gradient_nodes))
+    traced = Traced(graph, described.mutated, described.outputs, spec, constants, described.requires_grad)
+    return Joint(
+        graph,
+        len(tracer.inputs),
+        len(value_nodes),
+        differentiable,
+        tangent_positions,
+        tuple(gradient_positions),
+        traced,
+    )
+
+
+def _is_real(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
+
+
+def _is_differentiable(tracer: _JointTracer, handle: FakeTensor | None) -> bool:
+    """Whether a forward value depends, for autograd, on what requires grad: not what was written past autograd."""
+    return handle is not None and handle.grad_fn is not None and handle.grad_fn is not tracer.entries.get(id(handle))
+
+
+def _differentiate(
+    tracer: _JointTracer,
+    primals: Sequence[FakeTensor],
+    handles: Sequence[FakeTensor | None],
+    positions: Sequence[int],
+    metas: Sequence[TensorMeta],
+) -> list[fx.Node | None]:
+    """Record the backward; returns a node or None for the gradient of each primal."""
+    differentiated = [primal for primal in primals if primal.requires_grad]
+    if not positions or not differentiated:
+        return [None] * len(primals)
+    tangents = [_add_tangent(tracer, metas[position], index) for index, position in enumerate(positions)]
+    roots = [handles[position] for position in positions]
+    tracer.origin = tracer.place = None
+    tracer.in_backward = True
+    with _autocast_off():
+        found = torch.autograd.grad(roots, differentiated, tangents, allow_unused=True)  # type: ignore[arg-type]
+    remaining = iter(found)
+    gradients: list[fx.Node | None] = []
+    for primal in primals:
+        gradient = next(remaining) if primal.requires_grad else None
+        if gradient is not None and not isinstance(gradient, FakeTensor):
+            raise Unsupported("gradient-layout", f"a gradient is a {type(gradient).__name__} of {gradient.layout}")
+        gradients.append(None if gradient is None else tracer.current(gradient))
+    return gradients
+
+
+def _add_tangent(tracer: Tracer, meta: TensorMeta, index: int) -> FakeTensor:
+    """A placeholder after the primals, laid out as the value it belongs to where that is dense."""
+    first = next(node for node in tracer.graph.nodes if node.op != "placeholder")
+    with tracer.graph.inserting_before(first):
+        node = tracer.graph.placeholder(f"tangent_{index}")
+    stride = meta.stride if is_dense(meta.shape, meta.stride) else contiguous_strides(meta.shape)
+    node.meta["val"] = TensorMeta(meta.shape, stride, meta.dtype, meta.device)
+    return tracer.bind(tracer.make(node.meta["val"]), node)
+
+
+@contextmanager
+def _autocast_off() -> Iterator[None]:
+    """A backward runs outside of the autocast region that its forward ran in."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
