@@ -1,0 +1,376 @@
+"""One joint graph to a forward and a backward graph, given which values are kept between them.
+
+Which values are worth keeping is decided in recompute.py; nothing here weighs costs, runs or compiles a graph.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from stator.base.errors import CompileError
+from stator.graph.memory import memory_root
+from stator.graph.schema import op_info
+from stator.prims.layout import is_dense
+from stator.prims.record import TensorMeta
+
+aten = torch.ops.aten
+
+
+class JointGraph(Protocol):
+    """What is needed of a joint graph.
+
+    graph: placeholders are the primals, then the tangents; the output is a flat tuple of `value_count` forward values
+    and then gradients. Nodes recorded while autograd ran have meta["backward"].
+    """
+
+    graph: fx.GraphModule
+    primal_count: int
+    value_count: int
+    traced: Any  # of which `mutated` is read: (input index, output position) of inputs that get new contents
+
+
+@dataclass(frozen=True, slots=True)
+class SavedInput:
+    """The tensor given to the forward as input `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedOutput:
+    """Output `position` of the forward graph; also one of its values when that is below the number of values."""
+
+    position: int
+
+
+Saved = SavedInput | SavedOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """forward: the joint graph's primals to its values, then saved values that are no values.
+
+    backward: placeholders are the saved values in the order of `saved`, then the tangents; outputs are the gradients.
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    saved: tuple[Saved, ...]
+
+
+def partition(joint: JointGraph) -> Partition:
+    """Split a joint graph, saving for the backward what it reads of the forward."""
+    sides = divide(joint)
+    return split(joint, sides, read_by_backward(sides))
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Where the nodes of a joint graph belong before anything is decided.
+
+    forward: what the forward values need, and what eager's forward computes for the gradients: other results of the
+        same operators, and random operators even if nobody uses them.
+    backward: what depends on a tangent, and what only eager's backward computes.
+    """
+
+    nodes: tuple[fx.Node, ...]
+    primals: tuple[fx.Node, ...]
+    tangents: tuple[fx.Node, ...]
+    values: tuple[Any, ...]
+    gradients: tuple[Any, ...]
+    forward: frozenset[fx.Node]
+    tangled: frozenset[fx.Node]  # depends on a tangent
+    backward: tuple[fx.Node, ...]
+
+
+def divide(joint: JointGraph) -> Sides:
+    """Tell forward from backward nodes."""
+    nodes = tuple(joint.graph.graph.nodes)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    primals, tangents = placeholders[: joint.primal_count], placeholders[joint.primal_count :]
+    outputs = nodes[-1].args[0]
+    assert isinstance(outputs, (tuple, list))
+    values, gradients = tuple(outputs[: joint.value_count]), tuple(outputs[joint.value_count :])
+    tangled = _descendants(tangents)
+    needed = _ancestors((*_nodes_of(gradients), *(node for node in nodes if _must_run(node))))
+    kept = [node for node in needed if node.op == "call_function" and node not in tangled and not is_backward(node)]
+    forward = _ancestors((*_nodes_of(values), *kept))
+    crossing = forward & tangled
+    if crossing:
+        raise CompileError("aot", f"a forward value depends on a tangent through {next(iter(crossing)).name}")
+    backward = tuple(node for node in nodes if node in needed and node not in forward and node.op == "call_function")
+    return Sides(
+        nodes, tuple(primals), tuple(tangents), values, gradients, frozenset(forward), frozenset(tangled), backward
+    )
+
+
+def read_by_backward(sides: Sides) -> list[fx.Node]:
+    """The forward's memory that backward nodes and gradients read, in graph order."""
+    read: dict[fx.Node, None] = {}
+    backward = set(sides.backward)
+    waiting = [node for user in sides.backward for node in user.all_input_nodes]
+    waiting += _nodes_of(sides.gradients)
+    seen: set[fx.Node] = set()
+    for node in waiting:  # grows while it is walked
+        if node in seen or node in backward or node in sides.tangled:
+            continue
+        seen.add(node)
+        root = memory_root(node)
+        if can_be_saved(root):
+            read[root] = None
+        else:
+            waiting.extend(node.all_input_nodes)
+    return [node for node in sides.nodes if node in read]
+
+
+def can_be_saved(node: fx.Node) -> bool:
+    """Whether a value can be handed from forward to backward: one tensor with memory of its own."""
+    return node.op != "get_attr" and isinstance(node.meta["val"], TensorMeta)
+
+
+def split(joint: JointGraph, sides: Sides, saved: Iterable[fx.Node]) -> Partition:
+    """Build both graphs. The backward computes again whatever it needs of the forward that is not in `saved`.
+
+    saved: primals, and forward values that own their memory (`memory_root` of themselves). Raises CompileError when
+    the backward would have to draw random numbers again.
+    """
+    handed = _Handover(joint, sides)
+    backward = _Backward(joint, sides, handed)
+    wanted = set(saved)
+    for node in sides.nodes:
+        if node in wanted:
+            backward.receive(node)
+    backward.build()
+    forward = _forward(joint, sides, handed)
+    return Partition(forward, backward.module(), tuple(handed.saved))
+
+
+class _Handover:
+    """Decides how each saved value reaches the backward, so that nobody can change it unseen on the way.
+
+    A value that the caller gets to see is handed over as that very tensor: writing to it is then noticed, as in eager.
+    Where that is impossible, a copy is.
+    """
+
+    def __init__(self, joint: JointGraph, sides: Sides) -> None:
+        self.primals = {node: index for index, node in enumerate(sides.primals)}
+        self.values = sides.values
+        self.extra: list[tuple[fx.Node, bool]] = []  # outputs behind the values: node, and whether to copy it
+        self.saved: list[Saved] = []
+        self.mutated = frozenset(index for index, _ in joint.traced.mutated)
+        written = {position for _, position in joint.traced.mutated}
+        self.shown: dict[fx.Node, list[int]] = {}  # memory -> positions of the values that lie there
+        self.overwritten: set[fx.Node] = set()  # memory of what becomes the new contents of an input
+        for position, value in enumerate(sides.values):
+            if isinstance(value, fx.Node):
+                root = memory_root(value)
+                self.shown.setdefault(root, []).append(position)
+                if position in written:
+                    self.overwritten.add(root)
+
+    def hand_over(self, node: fx.Node) -> fx.Node:
+        """Save `node`; returns what is handed over for it: the node itself or a view of all its memory."""
+        index = self.primals.get(node)
+        if index is not None and index not in self.mutated:
+            self.saved.append(SavedInput(index))
+            return node
+        positions = self.shown.get(node, [])
+        if index is None and not positions:
+            self._append(node, copy=False)
+            return node
+        if index is None and len(set(map(self.values.__getitem__, positions))) == 1 and node not in self.overwritten:
+            shown = self.values[positions[0]]
+            if shown is node or _shows_everything(shown, node):
+                self.saved.append(SavedOutput(positions[0]))
+                return shown
+        self._append(node, copy=True)
+        return node
+
+    def layout_of(self, shown: fx.Node) -> TensorMeta:
+        """What the backward gets for a value that was handed over."""
+        given = self.primals.get(shown)
+        meta = shown.meta["val"]
+        return meta if given is not None and given not in self.mutated else _as_fresh(meta)
+
+    def _append(self, node: fx.Node, copy: bool) -> None:
+        self.saved.append(SavedOutput(len(self.values) + len(self.extra)))
+        self.extra.append((node, copy))
+
+
+class _Backward:
+    """The backward graph while it is being built: saved values, then tangents, then nodes on demand, in order."""
+
+    def __init__(self, joint: JointGraph, sides: Sides, handed: _Handover) -> None:
+        self.joint, self.sides, self.handed = joint, sides, handed
+        self.graph = fx.Graph()
+        self.made: dict[fx.Node, fx.Node] = {}
+        self.recovered: list[tuple[fx.Node, fx.Node]] = []  # (what was saved, the placeholder that shows its memory)
+
+    def receive(self, node: fx.Node) -> None:
+        shown = self.handed.hand_over(node)
+        placeholder = self.graph.placeholder(f"saved_{shown.name}")
+        placeholder.meta["val"] = self.handed.layout_of(shown)
+        self.made[shown] = placeholder
+        if shown is not node:
+            self.recovered.append((node, placeholder))
+
+    def build(self) -> None:
+        order = self._needed()
+        for node in order:
+            if node.op == "placeholder" and node not in self.made:
+                self.receive(node)
+        for tangent in self.sides.tangents:
+            self.made[tangent] = self._copy(tangent)
+        for node, placeholder in self.recovered:
+            self.made[node] = _recover(self.graph, node, placeholder)
+        for node in order:
+            if node not in self.made:
+                self.made[node] = self._copy(node)
+        self.graph.output(tuple(fx.map_arg(gradient, self.made.__getitem__) for gradient in self.sides.gradients))
+
+    def _needed(self) -> list[fx.Node]:
+        """What the gradients need and is not handed over, in an order that computes it late."""
+        given = {*self.made, *(node for node, _ in self.recovered), *self.sides.tangents}
+        order: dict[fx.Node, None] = {}
+        roots = [*self.sides.backward, *_nodes_of(self.sides.gradients)]
+        for root in roots:
+            stack = [root]
+            while stack:
+                node = stack[-1]
+                if node in order or node in given:
+                    stack.pop()
+                    continue
+                missing = [used for used in node.all_input_nodes if used not in order and used not in given]
+                if missing:
+                    stack.extend(reversed(missing))
+                    continue
+                self._check(node)
+                order[node] = None
+                stack.pop()
+        return list(order)
+
+    def _check(self, node: fx.Node) -> None:
+        if node in self.sides.forward and draws_numbers(node):
+            raise CompileError("aot", f"{node.name} draws random numbers; it cannot be computed again for the backward")
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        copied = self.graph.node_copy(node, self.made.__getitem__)
+        if node.op == "placeholder":
+            copied.meta["val"] = node.meta["val"]
+        return copied
+
+    def module(self) -> fx.GraphModule:
+        return _module(self.joint, self.graph, "Backward")
+
+
+def _forward(joint: JointGraph, sides: Sides, handed: _Handover) -> fx.GraphModule:
+    graph = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    needed = _ancestors((*(node for node, _ in handed.extra), *sides.forward))
+    for node in sides.nodes:
+        if node in sides.primals or (node in needed and node.op != "output"):
+            made[node] = graph.node_copy(node, made.__getitem__)
+    outputs = [fx.map_arg(value, made.__getitem__) for value in sides.values]
+    for node, copy in handed.extra:
+        outputs.append(_copied(graph, made[node]) if copy else made[node])
+    graph.output(tuple(outputs))
+    return _module(joint, graph, "Forward")
+
+
+def _module(joint: JointGraph, graph: fx.Graph, name: str) -> fx.GraphModule:
+    module = fx.GraphModule(joint.graph, graph, class_name=name)
+    module.meta.update(joint.graph.meta)
+    return module
+
+
+def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """A copy with the strides of the original: views of it may depend on them."""
+    meta = node.meta["val"]
+    if is_dense(meta.shape, meta.stride):
+        copied = graph.call_function(aten.clone.default, (node,))
+    else:
+        options = {"dtype": meta.dtype, "device": meta.device}
+        empty = graph.call_function(aten.empty_strided.default, (list(meta.shape), list(meta.stride)), options)
+        empty.meta["val"] = _as_fresh(meta)
+        copied = graph.call_function(aten.copy.default, (empty, node))
+    copied.meta["val"] = _as_fresh(meta)
+    return copied
+
+
+def _as_fresh(meta: TensorMeta) -> TensorMeta:
+    return TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device)
+
+
+def _recover(graph: fx.Graph, node: fx.Node, shown: fx.Node) -> fx.Node:
+    """A saved value from a view of all its memory."""
+    meta = node.meta["val"]
+    recovered = graph.call_function(aten.as_strided.default, (shown, list(meta.shape), list(meta.stride)))
+    recovered.meta["val"] = TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device, 0, 0)
+    return recovered
+
+
+def _shows_everything(view: fx.Node, root: fx.Node) -> bool:
+    """Whether every element of `root` can be reached through `view`, which starts where it starts."""
+    one, other = view.meta["val"], root.meta["val"]
+    if one.dtype is not other.dtype or math.prod(one.shape) != math.prod(other.shape):
+        return False
+    return is_dense(one.shape, one.stride) and is_dense(other.shape, other.stride)
+
+
+def draws_numbers(node: fx.Node) -> bool:
+    """Whether running a node again would give something else."""
+    return isinstance(node.target, OpOverload) and op_info(node.target).random
+
+
+def is_backward(node: fx.Node) -> bool:
+    """Whether the node was recorded while autograd ran."""
+    return bool(node.meta.get("backward"))
+
+
+def _must_run(node: fx.Node) -> bool:
+    """Whether leaving the node away would be noticed although nobody uses it."""
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return False
+    return op_info(target).random or not target._schema.returns
+
+
+def is_part(node: fx.Node) -> bool:
+    """Whether the node takes one result of an operator that has several."""
+    return node.target is operator.getitem
+
+
+def _nodes_of(values: Iterable[Any]) -> list[fx.Node]:
+    return [value for value in values if isinstance(value, fx.Node)]
+
+
+def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes and all that they are computed from."""
+    found = set(nodes)
+    waiting = list(found)
+    while waiting:
+        for used in waiting.pop().all_input_nodes:
+            if used not in found:
+                found.add(used)
+                waiting.append(used)
+    return found
+
+
+def _descendants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes and all that is computed from them, but the graph's output."""
+    found = set(nodes)
+    waiting = list(found)
+    while waiting:
+        for user in waiting.pop().users:
+            if user not in found and user.op != "output":
+                found.add(user)
+                waiting.append(user)
+    return found
