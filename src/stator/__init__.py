@@ -9,6 +9,7 @@ try:
     from stator.backends import list_backends, register_backend
     from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UsageError
     from stator.dynamo.status import is_compiling
+    from stator.tools.decompose import decompose
     from stator.tools.explain import Explanation, explain
 finally:
     if _collecting:
@@ -25,6 +26,7 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "compile",
+    "decompose",
     "disable",
     "explain",
     "is_compiling",

@@ -1,5 +1,21 @@
-"""The operator set. Importing this package fills `stator.prims.record.records`."""
+"""The operator set: one record per operator, to query and to extend. Importing this package fills the records."""
 
 from . import decompositions, levels, shape_rules
+from .extend import decomposition, lowering, operator, shape_rule
+from .query import is_lowered, lookup, operators
+from .record import OpRecord, TensorMeta
 
-__all__ = ["decompositions", "levels", "shape_rules"]
+__all__ = [
+    "OpRecord",
+    "TensorMeta",
+    "decomposition",
+    "decompositions",
+    "is_lowered",
+    "levels",
+    "lookup",
+    "lowering",
+    "operator",
+    "operators",
+    "shape_rule",
+    "shape_rules",
+]

@@ -35,9 +35,9 @@ ShapeRule = Callable[..., Any]
 Decomposition = Callable[..., Any]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class OpRecord:
-    """What is known about one operator overload.
+    """What is known about one operator overload. Its repr is one line, its str a short report.
 
     target: the overload, e.g. torch.ops.aten.add.Tensor; it is also the eager reference.
     shape: called with the op's own arguments (tensors have .shape .stride() .dtype .device), returns TensorMeta, a
@@ -52,6 +52,51 @@ class OpRecord:
     shape: ShapeRule | None = None
     decompose: Decomposition | None = None
     tags: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def name(self) -> str:
+        """As it is written after `torch.ops.`: "aten.add.Tensor"."""
+        return str(self.target)
+
+    @property
+    def schema(self) -> str:
+        """The signature as torch prints it: "aten::add.Tensor(Tensor self, Tensor other, ...) -> Tensor"."""
+        return str(self.target._schema)
+
+    @property
+    def level(self) -> str | None:
+        """The lower of the published levels it belongs to: "prims", "aten" (canonical ATen), or None for neither."""
+        return "prims" if "prim" in self.tags else "aten" if "canonical" in self.tags else None
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The tags that say what kind of operator it is, sorted: all but those of the levels."""
+        return tuple(sorted(self.tags - {"prim", "canonical"}))
+
+    def __repr__(self) -> str:
+        kind = {"prims": "prim", "aten": "canonical"}.get(self.level or "", "no level")
+        known = [word for word, rule in (("shape rule", self.shape), ("decomposition", self.decompose)) if rule]
+        return f"<{self.name}: {', '.join((kind, *self.families))}; {' and '.join(known) or 'no rules'}>"
+
+    def __str__(self) -> str:
+        return "\n".join(
+            (
+                self.name,
+                f"  schema         {self.schema}",
+                f"  level          {self.level or 'none'}",
+                f"  tags           {' '.join(self.families) or 'none'}",
+                f"  shape rule     {_where(self.shape)}",
+                f"  decomposition  {_where(self.decompose)}",
+            )
+        )
+
+
+def _where(rule: Callable[..., Any] | None) -> str:
+    """The function and its module, for a person."""
+    if rule is None:
+        return "none"
+    origin = getattr(rule, "__wrapped__", rule)
+    return f"{getattr(origin, '__qualname__', origin)} in {getattr(origin, '__module__', '?')}"
 
 
 records: Registry[torch._ops.OpOverload, OpRecord] = Registry("operator record")

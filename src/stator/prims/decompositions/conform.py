@@ -4,6 +4,7 @@ cast and laid out exactly as the operator's shape rule says. No decomposition li
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,17 +28,19 @@ def decomposes(names: str, *, wide: bool = True) -> Callable[[Decomposition], De
         for target in overloads(names):
             if wide and record(target).shape is None:
                 raise ValueError(f"{target} needs a shape rule, which says what dtype to return to")
-            decomposition(target)(_conforming(target, rule, wide))
+            decomposition(target)(conforming(target, rule, wide))
         return rule
 
     return decorate
 
 
-def _conforming(target: torch._ops.OpOverload, rule: Decomposition, wide: bool) -> Decomposition:
+def conforming(target: torch._ops.OpOverload, rule: Decomposition, wide: bool) -> Decomposition:
+    """The rule with its arguments widened and its results as the operator's shape rule says, if there is one."""
     entry = record(target)
 
+    @functools.wraps(rule)
     def decomposed(*args: Any, **kwargs: Any) -> Any:
-        if wide:
+        if wide and entry.shape is not None:
             result = rule(*[widened(value) for value in args], **kwargs)
         else:
             result = rule(*args, **kwargs)

@@ -1,0 +1,226 @@
+"""`stator.decompose(program, ...)`: a program as a functional graph of one published level of the operator set.
+
+What is an operator of a level, and what it is made of, is written in `prims`; tracing is `graph`'s work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from stator.base.errors import CompileError, Unsupported, UsageError
+from stator.graph.fake import FakeMode, FakeTensor
+from stator.graph.recording import Tracer
+from stator.graph.tracer import close_graph, run_function
+from stator.prims.query import LEVELS, overload_of
+from stator.prims.record import TensorMeta, record
+
+PLAIN = (tuple, list, dict, int, float, bool, complex, str, type(None), torch.dtype, torch.device, fx.Node)
+
+
+def decompose(
+    program: Callable[..., Any],
+    example_inputs: Sequence[Any] | None = None,
+    *,
+    to: str = "prims",
+    keep: Collection[str | OpOverload] = (),
+) -> fx.GraphModule:
+    """The same program as a functional graph of canonical ATen (`to="aten"`) or of primitives (`to="prims"`).
+
+    program: an fx.GraphModule of torch calls or of ATen operators, a module, or any callable of tensors.
+    example_inputs: what it is called with; of a GraphModule they may be left out when its placeholders carry
+        `meta["val"]` or `meta["example_value"]`. Sizes, strides and dtypes are fixed to theirs, and so are arguments
+        that are not tensors, which stay as placeholders that nothing reads.
+    keep: operators to leave whole although they are of another level.
+
+    The result takes the same arguments and returns the same values in the same structure, without gradients. Its nodes
+    are calls of `OpOverload`s and `operator.getitem`, with a `TensorMeta` in `node.meta["val"]`; none writes to an
+    argument, and nothing depends on which results share memory. Parameters and buffers are shared with `program`, as
+    attributes with dots turned into underscores. Where `program` writes to inputs or buffers, the graph returns
+    `(result, {name: new content})` instead.
+
+    Raises CompileError naming operator and place for what is neither of the level nor made of it, Unsupported for what
+    cannot be traced, UsageError for arguments that do not fit.
+    """
+    if to not in LEVELS:
+        raise UsageError(f"unknown level {to!r}; known levels: {', '.join(LEVELS)}")
+    if not callable(program):
+        raise UsageError(f"stator.decompose takes a GraphModule or a callable, not {type(program).__name__}")
+    kept = frozenset(overload_of(one) for one in keep)
+    inputs = list(example_inputs) if example_inputs is not None else _inputs_of_graph(program)
+    owned = _owned(program) if isinstance(program, torch.nn.Module) else {}
+    _check_inputs(inputs)
+    tracer = Tracer(lambda target: target in kept or _belongs(target, to))
+    nodes = _names(program, inputs)
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        arguments = [_input(tracer, value, name) for value, name in zip(inputs, nodes, strict=True)]
+        captured = {name: tracer.add_input(tensor, f"owned_{name}") for name, tensor in owned.items()}
+        with tracer:
+            result = run_function(program, arguments, tracer)
+            written = _written(tracer, dict(zip(nodes, arguments, strict=True)) | captured)
+            _check_sharing(written, inputs)
+            module = _close(tracer, (result, written) if written else result)
+    _attach(module, {f"owned_{name}": (name, tensor) for name, tensor in owned.items()})
+    _check_level(module.graph, to, kept)
+    return fx.GraphModule(module, module.graph, type(program).__name__ if owned else "Decomposed")
+
+
+# -- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def _inputs_of_graph(program: Any) -> list[Any]:
+    if not isinstance(program, fx.GraphModule):
+        raise UsageError(
+            "stator.decompose needs example_inputs, unless it is given a GraphModule that describes its own"
+        )
+    mode = FakeMode()
+    found = []
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            value = node.meta.get("val", node.meta.get("example_value"))
+            if value is None:
+                raise UsageError(f"the placeholder {node.name} carries no meta['val']; pass example_inputs")
+            found.append(mode.make(value) if isinstance(value, TensorMeta) else value)
+    return found
+
+
+def _check_inputs(inputs: Sequence[Any]) -> None:
+    for position, value in enumerate(inputs):
+        nested = not isinstance(value, torch.Tensor) and any(
+            isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value)
+        )
+        if nested:
+            raise UsageError(
+                f"example input {position} is a {type(value).__name__} of tensors; pass tensors by themselves"
+            )
+
+
+def _names(program: Any, inputs: Sequence[Any]) -> list[str]:
+    if not isinstance(program, fx.GraphModule):
+        return [f"arg_{position}" for position in range(len(inputs))]
+    names = [str(node.target) for node in program.graph.nodes if node.op == "placeholder"]
+    if len(names) != len(inputs):
+        raise UsageError(f"the graph takes {len(names)} inputs ({', '.join(names)}), but {len(inputs)} were given")
+    return names
+
+
+def _input(tracer: Tracer, value: Any, name: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tracer.add_input(value, name)
+    tracer.graph.placeholder(name)
+    return value
+
+
+def _owned(program: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name, those that are shared once."""
+    seen: dict[int, str] = {}
+    found = {}
+    for name, tensor in (*program.named_parameters(), *program.named_buffers()):
+        if seen.setdefault(id(tensor), name) == name:
+            found[name.replace(".", "_")] = tensor
+    return found
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+def _written(tracer: Tracer, values: dict[str, Any]) -> dict[str, FakeTensor]:
+    """The inputs and buffers that the program has written to, by name."""
+    return {
+        name: fake for name, fake in values.items() if isinstance(fake, FakeTensor) and fake.fake_storage.version > 0
+    }
+
+
+def _check_sharing(written: dict[str, FakeTensor], inputs: Sequence[Any]) -> None:
+    storages = [
+        value.untyped_storage()._cdata
+        for value in inputs
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+    ]
+    if written and len(set(storages)) < len(storages):
+        raise Unsupported("overlapping-inputs", "the program writes to inputs, some of which share memory")
+
+
+def _close(tracer: Tracer, result: Any) -> fx.GraphModule:
+    """The recorded graph with an output of the program's own structure."""
+    leaves, spec = pytree.tree_flatten(result)
+    leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
+    values = [tracer.current(leaf) if isinstance(leaf, FakeTensor) else leaf for leaf in leaves]
+    module, _ = close_graph(tracer, [value for value in values if isinstance(value, fx.Node)])
+    output = next(iter(reversed(module.graph.nodes)))
+    remaining = iter(output.args[0])  # clean-up may have put other nodes in place of those given
+    structure = pytree.tree_unflatten([next(remaining) if isinstance(v, fx.Node) else v for v in values], spec)
+    for part in _parts(structure):
+        if not isinstance(part, PLAIN):
+            raise UsageError(
+                f"the program returns a {type(part).__name__}; a graph returns tensors in tuples, lists and dicts"
+            )
+    output.args = (structure,)
+    return module
+
+
+def _is_real(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    yield value
+    children: Any = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    for child in children:
+        yield from _parts(child)
+
+
+def _attach(module: fx.GraphModule, owned: dict[str, tuple[str, torch.Tensor]]) -> None:
+    """Read parameters and buffers from attributes, where they were traced as placeholders."""
+    for node in list(module.graph.nodes):
+        if node.op != "placeholder" or node.target not in owned:
+            continue
+        name, tensor = owned[str(node.target)]
+        if node.users:
+            if isinstance(tensor, torch.nn.Parameter):
+                module.register_parameter(name, tensor)
+            else:
+                module.register_buffer(name, tensor)
+            with module.graph.inserting_before(node):
+                read = module.graph.get_attr(name)
+            read.meta.update(node.meta)
+            node.replace_all_uses_with(read)
+        module.graph.erase_node(node)
+
+
+# -- levels -----------------------------------------------------------------------------------------------------------
+
+
+def _belongs(target: OpOverload, level: str) -> bool:
+    found = record(target).level
+    return found == level or (level == "aten" and found == "prims")
+
+
+def _check_level(graph: fx.Graph, level: str, kept: Collection[OpOverload]) -> None:
+    for node in graph.nodes:
+        target = node.target
+        if not isinstance(target, OpOverload) or target in kept or _belongs(target, level):
+            continue
+        entry = record(target)
+        if entry.decompose is None:
+            why = "and has no decomposition"
+        else:
+            why = "and its decomposition does not cover this case"
+        origin = node.meta.get("origin")
+        traced = f" (traced from {origin.name})" if origin is not None else ""
+        what = {"prims": "primitive", "aten": "canonical ATen operator"}[level]
+        raise CompileError(
+            "decompose",
+            f"{node.name}{traced} calls {target}, which is no {what}, {why}",
+            place=node.meta.get("place"),
+            hint=f"register one by stator.prims.decomposition({entry.name!r}), or keep=[{entry.name!r}] leaves it whole",
+        )

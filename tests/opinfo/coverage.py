@@ -1,0 +1,127 @@
+"""How much of each operator of torch's database the compiler covers: samples traced and lowered, nothing built or run.
+
+`python tests/opinfo/coverage.py` prints the report; docs/make_operators.py writes its list of whole fallbacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from compiled import Case, function_of, inputs
+from samples import IDENTIFIERS, OPERATORS, samples
+
+from stator.base import counters
+from stator.base.errors import StatorError
+from stator.graph.tracer import trace
+from stator.inductor.buffers import Extern
+from stator.inductor.lower import can_lower, lower
+from stator.inductor.passes import run_passes
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)
+KINDS = ("own", "partly", "whole", "refused")
+FALLBACK = "inductor_fallback:"
+
+
+@dataclass(slots=True)
+class Coverage:
+    """What became of one operator's samples.
+
+    counts: how many were compiled as kernels and chosen library products alone ("own"), as those and fallback calls
+        ("partly"), as nothing but fallback calls ("whole"), or not at all, so that they run eagerly ("refused").
+    fallbacks: which operators were called in the library for want of a lowering, and how often.
+    reasons: why samples were refused.
+    """
+
+    name: str
+    counts: Counter[str] = field(default_factory=Counter)
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def kind(self) -> str:
+        """ "own" when no sample needs a fallback; "whole" when most samples are nothing else; else "partly"."""
+        total = sum(self.counts.values())
+        if self.counts["own"] == total:
+            return "own"
+        return "whole" if 2 * (self.counts["whole"] + self.counts["refused"]) > total else "partly"
+
+
+def coverage(name: str, op: Any, count: int, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Coverage:
+    """Classify the first `count` samples of each dtype; those eager itself refuses are left out."""
+    found = Coverage(name)
+    for sample in samples(op, count, dtypes):
+        case = Case(name, op, sample)
+        if all(tensor.layout is torch.strided for tensor in case.tensors):
+            _classify(found, case)
+    return found
+
+
+def _classify(found: Coverage, case: Case) -> None:
+    before = Counter(counters.counts)
+    try:
+        given = inputs([case])
+        traced = trace(function_of([case]), given, keep=can_lower)
+        lowered = lower(run_passes(traced.graph))
+    except Exception as error:
+        if isinstance(error, StatorError) or _eager_accepts(case):
+            found.counts["refused"] += 1
+            found.reasons[f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"] += 1
+        return
+    missing = {
+        name.removeprefix(FALLBACK): number - before[name]
+        for name, number in counters.counts.items()
+        if name.startswith(FALLBACK) and number > before[name]
+    }
+    found.fallbacks.update(missing)
+    calls = sum(isinstance(node, Extern) for node in lowered.nodes)
+    own_work = len(lowered.nodes) - calls
+    if not missing:
+        found.counts["own"] += 1
+    else:
+        found.counts["partly" if own_work or calls > sum(missing.values()) else "whole"] += 1
+
+
+def _eager_accepts(case: Case) -> bool:
+    try:
+        with torch.no_grad():
+            function_of([case])(*inputs([case]))
+    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
+        return False
+    return True
+
+
+def report(found: Iterable[Coverage]) -> Iterator[str]:
+    """Lines for a person: the operators that are not all our own, worst first, then the counts."""
+    ordered = sorted(found, key=lambda one: (-KINDS.index(one.kind), one.name))
+    for one in ordered:
+        if one.kind != "own":
+            numbers = " ".join(f"{kind} {one.counts[kind]}" for kind in KINDS if one.counts[kind])
+            why = [*(f"{name} x{times}" for name, times in one.fallbacks.most_common(3)), *one.reasons]
+            yield f"{one.kind:7} {one.name:45} {numbers:40} {'; '.join(why)[:150]}"
+    total = Counter(one.kind for one in ordered)
+    for kind in ("own", "partly", "whole"):
+        yield f"{kind}: {total[kind]} of {len(ordered)} ({100 * total[kind] / max(len(ordered), 1):.1f}%)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=4, help="of each dtype and operator")
+    parser.add_argument("--only", default="", help="operators whose name contains this")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    chosen = [(name, op) for name, op in zip(IDENTIFIERS, OPERATORS, strict=True) if arguments.only in name]
+    sys.stdout.writelines(
+        f"{line}\n" for line in report([coverage(name, op, arguments.samples) for name, op in chosen])
+    )
+
+
+if __name__ == "__main__":
+    main()
