@@ -20,7 +20,7 @@ from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
 from stator.inductor.passes import run_passes
-from stator.inductor.program import plan, print_program
+from stator.inductor.program import plan, print_program, write_inputs
 from stator.inductor.program import verify as verify_program
 from stator.inductor.program.steps import KernelSource, Program
 from stator.inductor.schedule import schedule
@@ -75,6 +75,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *,
     if options.verify:
         verify_schedule(scheduled, lowered)
     with counters.timed("codegen"):
+        lowered = write_inputs(lowered, scheduled)
         kernels = _print_kernels(scheduled, lowered, options)
         program = plan(lowered, scheduled, kernels, _parameters(lowered, example_inputs))
     dumps.write("50_program.txt", lambda: print_program(program))

@@ -77,9 +77,11 @@ class Lowered:
     """A whole graph, lowered: what scheduling takes.
 
     nodes are in a valid order of execution. outputs: buffer names, Views, or plain Python values, in the graph's order.
+    mutated: (input, output position): the output is the new content of that input, which the program may write itself.
     """
 
     buffers: dict[str, Buffer]
     nodes: list[Loops | Extern]
     inputs: list[str]
     outputs: list[Any]
+    mutated: tuple[tuple[str, int], ...] = ()

@@ -36,7 +36,10 @@ _PLAIN_DTYPES = frozenset(
 
 
 def lower(gm: fx.GraphModule) -> Lowered:
-    """Lower a functional ATen graph whose nodes carry `meta["val"]`. Raises CompileError naming the node."""
+    """Lower a functional ATen graph whose nodes carry `meta["val"]`. Raises CompileError naming the node.
+
+    `gm.meta["mutated"]`, where present: (input index, output position) for each output that is an input's new content.
+    """
     return _Walk(gm).run()
 
 
@@ -61,7 +64,8 @@ class _Walk:
                 text = f"lowering of {node.format_node()} failed: {type(error).__name__}: {error}"
                 raise CompileError("inductor", text, place=node.meta.get("place")) from error
         builder = self.builder
-        return Lowered(builder.buffers, builder.nodes, builder.inputs, self.outputs)
+        mutated = tuple([(builder.inputs[index], position) for index, position in self.gm.meta.get("mutated", ())])
+        return Lowered(builder.buffers, builder.nodes, builder.inputs, self.outputs, mutated)
 
     def placeholder(self, node: fx.Node) -> None:
         meta = node.meta["val"]

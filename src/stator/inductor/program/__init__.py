@@ -1,7 +1,8 @@
 """Groups to an ordered list of launches, calls and a memory plan."""
 
+from .input_writes import write_inputs
 from .plan import plan
 from .printer import print_program
 from .verifier import verify
 
-__all__ = ["plan", "print_program", "verify"]
+__all__ = ["plan", "print_program", "verify", "write_inputs"]

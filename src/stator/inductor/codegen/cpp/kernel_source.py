@@ -31,14 +31,17 @@ def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options =
         raise CompileError("inductor", "a reduction over no elements reached code generation")
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
+    # an input that is written in place is one pointer, so that the compiler knows where the two meet
+    in_place = {buffers[name].value: name for name in group.writes if isinstance(buffers[name].value, str)}
+    pointers |= {name: pointers[in_place[name]] for name in group.reads if name in in_place}
     emitter = Emitter(kernel, choose_order(kernel, options.vectorize), pointers, buffers)
     # Values computed outside of a loop would be loaded even if the loop runs zero times.
     body = [] if 0 in kernel.sizes else emitter.emit()
-    aliased = _aliased(group, buffers)
+    aliased = _aliased(group, buffers, in_place)
     lines = []
     for at, name in enumerate((*group.reads, *group.writes)):
         written = at >= len(group.reads)
-        if not written and name in group.writes:
+        if not written and (name in group.writes or name in in_place):
             continue
         constness = "" if written else "const "
         restrict = "" if name in aliased else " __restrict__"
@@ -51,12 +54,12 @@ def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options =
     return KernelSource(group.name, symbol, f'extern "C" void {symbol}{text}', "cpp")
 
 
-def _aliased(group: Group, buffers: Mapping[str, Buffer]) -> set[str]:
-    """Arguments whose memory another argument may be, because of mutation in place."""
+def _aliased(group: Group, buffers: Mapping[str, Buffer], in_place: Mapping[str, str]) -> set[str]:
+    """Arguments whose memory another pointer shows too, because of mutation in place."""
     owners: dict[str, set[str]] = {}
     for name in {*group.reads, *group.writes}:
         buffer = buffers[name]
         owner = buffer.value if buffer.kind == "computed" and isinstance(buffer.value, str) else name
-        owners.setdefault(owner, set()).add(name)
+        owners.setdefault(owner, set()).add(in_place.get(name, name))
     shared = {name for names in owners.values() if len(names) > 1 for name in names}
     return shared | (set(group.reads) & set(group.writes))

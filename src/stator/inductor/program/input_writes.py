@@ -1,0 +1,196 @@
+"""Which new contents of inputs a program may write straight into the inputs' memory, proved over the scheduled steps.
+
+What cannot be proved stays a fresh tensor that the caller copies. Nothing is reordered or rewritten here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from stator.inductor.buffers import Buffer, Extern, Lowered
+from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
+from stator.inductor.schedule.groups import Group, Schedule
+from stator.prims.layout import may_overlap
+from stator.shapes.expr import Expr, Symbol
+
+from .aliases import Memory, buffers_in, reads_of, writes_of
+
+
+def write_inputs(lowered: Lowered, schedule: Schedule) -> Lowered:
+    """The same, with each new content of an input that may be written in place marked as living in that input.
+
+    Its buffer then has the input's name as `value`, and its output is None. An output that is the unchanged input
+    itself becomes None too. The others stay as they are.
+    """
+    if not lowered.mutated:
+        return lowered
+    uses = _Uses(lowered, schedule)
+    buffers, outputs = dict(lowered.buffers), list(lowered.outputs)
+    for name, position in lowered.mutated:
+        value = outputs[position]
+        if value == name:
+            outputs[position] = None
+        elif isinstance(value, str) and uses.may_write(name, value):
+            buffers[value] = replace(buffers[value], value=name)
+            outputs[position] = None
+    return replace(lowered, buffers=buffers, outputs=outputs)
+
+
+class _Uses:
+    """When the memory of each buffer is read and written, by positions in the schedule."""
+
+    def __init__(self, lowered: Lowered, schedule: Schedule) -> None:
+        self.buffers: Mapping[str, Buffer] = lowered.buffers
+        self.steps = schedule.steps
+        memory = Memory(lowered.buffers, schedule.steps)
+        self.own = memory.is_own
+        self.readers: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)  # by owner of the memory
+        self.writers: defaultdict[str, list[int]] = defaultdict(list)
+        for position, step in enumerate(schedule.steps):
+            for name in reads_of(step, lowered.buffers):
+                for root in memory.roots(name):
+                    self.readers[root].append((position, name))
+            for name in writes_of(step):
+                self.writers[name].append(position)
+        returned = buffers_in(lowered.outputs, lowered.buffers)
+        self.returned = Counter(root for name in returned for root in memory.roots(name))
+
+    def may_write(self, old: str, new: str) -> bool:
+        """Is every read of the input `old` over before the buffer `new` gets its first element, or at least the read
+        of that element?"""
+        if not self._fits(old, new):
+            return False
+        first = self.writers[new][0]
+        for position, name in self.readers[old]:
+            if position > first:
+                return False
+            if position == first and not self._same_element(position, old, name, new):
+                return False
+        return True
+
+    def _fits(self, old: str, new: str) -> bool:
+        """The same layout, and memory that the caller sees in no other output."""
+        one, other = self.buffers[old], self.buffers[new]
+        if one.kind != "input" or other.kind != "computed" or not self.own(new) or not self.writers[new]:
+            return False
+        given, made = one.layout, other.layout
+        same = (given.size, given.stride, given.dtype, given.device) == (
+            made.size,
+            made.stride,
+            made.dtype,
+            made.device,
+        )
+        if not same or made.offset or may_overlap(given.size, given.stride):
+            return False
+        if self.returned[new] != 1 or self.returned[old]:
+            return False
+        step = self.steps[self.writers[new][0]]
+        return isinstance(step, Group) or (step.style == "out" and new in step.outputs)
+
+    def _same_element(self, position: int, old: str, name: str, new: str) -> bool:
+        step = self.steps[position]
+        return not isinstance(step, Extern) and name == old and writes_where_it_read(step, old, new)
+
+
+def writes_where_it_read(group: Group, old: str, new: str) -> bool:
+    """Does the kernel read every element of `old` before it writes it into `new`, which is the same memory?
+
+    That is so when all accesses to both are at one and the same index, which differs between any two iterations that
+    make an access, and no run over the inner loops comes after the one that writes.
+    """
+    outer, inner = _loops(group)
+    runs = _Runs(frozenset(inner))
+    index: Expr | None = None
+    write_run = -1
+    for member in group.members:
+        runs.begin(member.body)
+        for op in member.body.ops:
+            run = runs.add(op)
+            if op.name not in ("load", "store") or op.args[0] not in (old, new):
+                continue
+            place = runs.place(op)
+            index = place if index is None else index
+            if place is not index:
+                return False
+            if op.name == "load" and op.args[0] == new and write_run >= 0:
+                continue  # the value that was stored, which needs no memory
+            if write_run >= 0 or op.args[0] != (old if op.name == "load" else new):
+                return False
+            if (inner and op.args[2] is not None) if op.name == "load" else op.args[3:] != (None, None):
+                return False  # masked, or combined with what is there
+            if op.name == "store":
+                write_run = run
+    if index is None or write_run < 0 or not _is_injective(index, outer, inner, group):
+        return False
+    return index.symbols.isdisjoint(inner) or write_run == runs.last
+
+
+def _loops(group: Group) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...]]:
+    """The shared loops and the inner ones."""
+    shared = len(group.ranges)
+    widest = max((member.body for member in group.members), key=lambda body: len(body.vars) + len(body.reduction_vars))
+    symbols = (*widest.vars, *widest.reduction_vars)
+    return symbols[:shared], symbols[shared:]
+
+
+def _is_injective(index: Expr, outer: tuple[Symbol, ...], inner: tuple[Symbol, ...], group: Group) -> bool:
+    """Stores of one buffer never meet, so that an index is taken once by the loops that it varies with. It must then
+    vary with all shared loops, with all inner loops or none, and with nothing but loops."""
+    varies = index.symbols
+    if not varies <= {*outer, *inner}:
+        return False
+    inside = varies & set(inner)
+    return all(symbol in varies for symbol, size in zip(outer, group.ranges, strict=True) if size > 1) and (
+        not inside or all(symbol in varies for symbol, size in zip(inner, group.inner_ranges, strict=True) if size > 1)
+    )
+
+
+class _Runs:
+    """In which run over the inner loops, at the earliest, each operation of a group has what it needs. A new run begins
+    when reductions are complete. `last`: the last run that computes anything."""
+
+    def __init__(self, inner: frozenset[Symbol]) -> None:
+        self.inner = inner
+        self.last = 0
+        self.stored: dict[str, tuple[int, bool]] = {}
+        self.values: list[tuple[int, bool]] = []  # (run, varies with the inner loops)
+        self.body: LoopBody | None = None
+
+    def begin(self, body: LoopBody) -> None:
+        self.body, self.values = body, []
+
+    def place(self, op: Op) -> Expr:
+        index = op.args[1]
+        assert isinstance(index, IndexRef) and self.body is not None
+        return self.body.indices[index.position]
+
+    def add(self, op: Op) -> int:
+        needed = [self.values[arg.position] for arg in op.args if isinstance(arg, Ref)]
+        for arg in op.args:
+            if isinstance(arg, IndexRef):
+                needed += self._index(arg)
+        if op.name == "load" and op.args[0] in self.stored:
+            needed.append(self.stored[op.args[0]])
+        run = max((run for run, _ in needed), default=0)
+        inside = any(inside for _, inside in needed)
+        if inside:
+            self.last = max(self.last, run)
+        if op.name == "store":
+            self.stored[op.args[0]] = (run, inside)  # type: ignore[index]
+        elif op.name in ("reduce", "welford"):
+            run, inside = run + (1 if op.name == "reduce" else 2), False  # welford: two sums, one after the other
+            if op.name == "welford":
+                self.last = max(self.last, run - 1)
+        self.values.append((run, inside))
+        return run
+
+    def _index(self, reference: IndexRef) -> list[tuple[int, bool]]:
+        assert self.body is not None
+        index = self.body.indices[reference.position]
+        found = [(0, not index.symbols.isdisjoint(self.inner))]
+        for symbol in index.symbols:
+            if symbol.name.startswith("indirect"):
+                found.append(self.values[int(symbol.name.removeprefix("indirect"))])
+        return found
