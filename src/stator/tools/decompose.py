@@ -222,5 +222,5 @@ def _check_level(graph: fx.Graph, level: str, kept: Collection[OpOverload]) -> N
             "decompose",
             f"{node.name}{traced} calls {target}, which is no {what}, {why}",
             place=node.meta.get("place"),
-            hint=f"register one by stator.prims.decomposition({entry.name!r}), or keep=[{entry.name!r}] leaves it whole",
+            hint=f"register one by stator.prims.decomposition({entry.name!r}), or keep=[{entry.name!r}] leaves it",
         )
