@@ -50,14 +50,8 @@ def inductor_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], *, optio
 def _ahead_of_time(
     gm: fx.GraphModule, example_inputs: Sequence[Any], compile_functional: aot.CompileGraph, *, keep: aot.Keep
 ) -> Compiled:
-    if aot.needs_grad(gm, example_inputs):
-        logs.warn_once(
-            "pipeline:needs-grad",
-            "stator: a compiled graph needs gradients, which are not compiled yet; it runs eagerly. "
-            "For inference call it under torch.no_grad().",
-        )
-        return gm.forward
-    return aot.compile_inference(gm, example_inputs, compile_functional, keep=keep)
+    compile_whole = aot.compile_training if aot.needs_grad(gm, example_inputs) else aot.compile_inference
+    return compile_whole(gm, example_inputs, compile_functional, keep=keep)
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options) -> Compiled:

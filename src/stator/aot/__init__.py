@@ -5,5 +5,6 @@ from stator.graph.recording import Keep
 from .eager import keep_all, run_eagerly
 from .grad import needs_grad
 from .inference import CompileGraph, compile_inference
+from .training import compile_training
 
-__all__ = ["CompileGraph", "Keep", "compile_inference", "keep_all", "needs_grad", "run_eagerly"]
+__all__ = ["CompileGraph", "Keep", "compile_inference", "compile_training", "keep_all", "needs_grad", "run_eagerly"]

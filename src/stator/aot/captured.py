@@ -48,7 +48,8 @@ def owned_tensors_replaced(owner: Any, replacements: Mapping[int, torch.Tensor])
     changed: list[tuple[dict[str, Any], str, torch.Tensor]] = []
     try:
         for module in owner.modules() if isinstance(owner, torch.nn.Module) else ():
-            for place in (module._parameters, module._buffers, module.__dict__):
+            places: list[dict[str, Any]] = [module._parameters, module._buffers, module.__dict__]
+            for place in places:
                 for name, value in list(place.items()):
                     if isinstance(value, torch.Tensor) and id(value) in replacements:
                         changed.append((place, name, value))

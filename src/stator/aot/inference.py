@@ -25,9 +25,9 @@ CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., 
 
 
 def compile_inference(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph, *, keep: Keep
+    gm: Callable[..., Any], example_inputs: Sequence[Any], compile_graph: CompileGraph, *, keep: Keep
 ) -> Callable[..., Any]:
-    """Compile a graph of torch calls; returns a callable with the same arguments and results.
+    """Compile a graph of torch calls, or any callable; returns a callable with the same arguments and results.
 
     compile_graph: given the functional ATen graph and the tensors for its placeholders, returns a callable of those
     tensors that returns a tuple with one tensor per output of the graph. When nothing is mutated or aliased, what it
@@ -35,22 +35,24 @@ def compile_inference(
 
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `gm` itself then.
     """
-    captured = captured_tensors(gm, example_inputs)
+    captured = captured_tensors(gm, example_inputs) if isinstance(gm, fx.GraphModule) else []
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)] + captured
-    _refuse_dynamic(example_inputs)
+    refuse_dynamic(example_inputs)
     with counters.timed("aot"):
         traced, merged = _trace(gm, example_inputs, captured, tensors, keep)
     dumps.write("21_forward.py", lambda: print_graph(traced.graph))
     if logs.enabled("graph"):
         logs.log("graph", "forward graph:\n%s", print_graph(traced.graph))
+    traced.graph.meta["mutated"] = list(traced.mutated)  # which a compiler may write itself
     inner = compile_graph(traced.graph, tensors)
     only_tensors = len(tensors) == len(example_inputs) and not captured
     if only_tensors and traced.is_plain and is_flat(traced):
         return inner
-    return _wrap(gm, traced, inner, _equalities(tensors) if merged else None, captured)
+    run = with_effects(traced, inner)
+    return wrap(gm, traced, run, equalities_of(tensors) if merged else None, captured)
 
 
-def _refuse_dynamic(example_inputs: Sequence[Any]) -> None:
+def refuse_dynamic(example_inputs: Sequence[Any]) -> None:
     for value in example_inputs:
         symbolic = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or (
             isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
@@ -60,7 +62,7 @@ def _refuse_dynamic(example_inputs: Sequence[Any]) -> None:
 
 
 def _trace(
-    gm: fx.GraphModule,
+    gm: Callable[..., Any],
     example_inputs: Sequence[Any],
     captured: Sequence[torch.Tensor],
     tensors: Sequence[torch.Tensor],
@@ -113,24 +115,24 @@ def _overlapping(storages: Mapping[int, torch.UntypedStorage]) -> set[int]:
     return found
 
 
-def _equalities(tensors: Sequence[Any]) -> list[int]:
+def equalities_of(tensors: Sequence[Any]) -> list[int]:
     """For each tensor the position of the first that is the same object."""
     first: dict[int, int] = {}
     return [first.setdefault(id(tensor), position) for position, tensor in enumerate(tensors)]
 
 
-def _wrap(
-    gm: fx.GraphModule,
+def wrap(
+    gm: Callable[..., Any],
     traced: Traced,
-    inner: Callable[..., Sequence[Any]],
+    run: Callable[[Sequence[torch.Tensor]], Any],
     equalities: list[int] | None,
     captured: Sequence[torch.Tensor],
 ) -> Callable[..., Any]:
-    """Add captured tensors, drop Python numbers, replay effects, check that inputs share memory as they did.
+    """Add captured tensors, drop Python numbers, check that inputs share memory as they did.
 
-    equalities: which inputs were the same object, when the graph relies on it.
+    run: takes all tensors, returns the user's result. equalities: which inputs were the same object, where the graph
+    relies on that.
     """
-    run = with_effects(traced, inner)
     placed = tuple(captured)
 
     def tensors_of(args: Sequence[Any]) -> list[torch.Tensor]:
@@ -144,7 +146,7 @@ def _wrap(
 
     def call_checked(*args: Any) -> Any:
         tensors = tensors_of(args)
-        same = equalities is None or _equalities(tensors) == equalities
+        same = equalities is None or equalities_of(tensors) == equalities
         if same and writes_are_private(traced, tensors, merged=equalities is not None):
             return run(tensors)
         logs.warn_once(

@@ -88,24 +88,53 @@ def _viewer(geometry: Geometry) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda base: base.as_strided(shape, stride, base.storage_offset() + offset)
 
 
-def with_effects(traced: Traced, inner: Inner) -> Callable[[Sequence[torch.Tensor]], Any]:
-    """A function of all the graph's inputs (one sequence) that yields the user's outputs, effects included."""
-    mutated = tuple(traced.mutated)
-    makes = tuple(makers[type(output)](output) for output in traced.outputs)
+def with_effects(
+    traced: Traced, inner: Inner, differentiable: frozenset[int] = frozenset()
+) -> Callable[[Sequence[torch.Tensor]], Any]:
+    """A function of all the graph's inputs (one sequence) that yields the user's outputs, effects included.
+
+    differentiable: positions of the values that autograd follows; an input that gets one of them as its new contents
+    gets its history too. Where `inner` returns None for new contents it has written them itself.
+    """
+    mutated = tuple((index, position, position in differentiable) for index, position in traced.mutated)
+    makes = tuple(_make(output, grad) for output, grad in zip(traced.outputs, _grads(traced), strict=True))
     build = _builder(traced)
 
     def run(inputs: Sequence[torch.Tensor]) -> Any:
         results = inner(*inputs)
-        if mutated:
-            with torch.no_grad():
-                for index, position in mutated:
-                    inputs[index].copy_(results[position])
+        for index, position, with_history in mutated:
+            _write(inputs[index], results[position], with_history)
         made: list[Any] = []
         for make in makes:
             made.append(make(inputs, results, made))
         return build(made)
 
     return run
+
+
+def _write(target: torch.Tensor, contents: torch.Tensor | None, with_history: bool) -> None:
+    if contents is None:
+        if not target.is_inference():  # which has no version
+            torch.autograd.graph.increment_version(target)
+        return
+    with torch.set_grad_enabled(with_history):
+        target.copy_(contents)
+
+
+def _grads(traced: Traced) -> tuple[bool, ...]:
+    return traced.requires_grad or (False,) * len(traced.outputs)
+
+
+def _make(output: Any, requires_grad: bool) -> Make:
+    make = makers[type(output)](output)
+    if requires_grad or not isinstance(output, (ViewOfInput, ViewOfOutput, ViewOfConstant)):
+        return make
+
+    def without_history(inputs: Sequence[torch.Tensor], results: Sequence[Any], made: list[Any]) -> Any:
+        tensor = make(inputs, results, made)
+        return tensor.detach() if tensor.requires_grad else tensor
+
+    return without_history
 
 
 def _builder(traced: Traced) -> Callable[[list[Any]], Any]:

@@ -1,0 +1,219 @@
+"""The autograd function around a compiled forward and its compiled backward graphs.
+
+A backward is compiled when it is first needed, for the tangents that then exist; what the graphs contain is not decided
+here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base import counters, logs
+from stator.base.errors import CompileError, StatorError
+from stator.prims.record import TensorMeta
+
+from .eager import run_eagerly
+from .joint import Joint
+from .partition import Partition, SavedInput, divide, split
+from .program import Program
+
+CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
+Pattern = tuple[bool, ...]
+# compile_training itself, handed over: a backward that is differentiated is compiled like any other program
+CompileTraining = Callable[..., Callable[..., Any]]
+
+
+class Backward:
+    """One compiled backward graph: for one set of forward values that have a tangent.
+
+    reads: which of the saved values it takes. gradients: per primal the position of its gradient, or None. metas: the
+    layouts it expects of its tangents.
+    """
+
+    def __init__(
+        self, graph: fx.GraphModule, reads: Sequence[int], gradients: Sequence[int | None], compile_graph: CompileGraph
+    ) -> None:
+        self.graph = graph
+        self.reads = None if list(reads) == list(range(len(reads))) else tuple(reads)
+        self.gradients = tuple(gradients)
+        self.compile_graph = compile_graph
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self.metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[len(reads) :])
+        self.compiled: Callable[..., Sequence[Any]] | None = None
+
+    def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor]) -> list[Any]:
+        """Gradients per primal. Empties `saved`, so that its tensors can be freed as the backward proceeds."""
+        arguments = list(saved) if self.reads is None else [saved[index] for index in self.reads]
+        saved.clear()
+        plain = True
+        for tangent, meta in zip(tangents, self.metas, strict=True):
+            if type(tangent) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(tangent):
+                plain = False
+            elif tangent.stride() != meta.stride:
+                tangent = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(
+                    tangent
+                )
+            arguments.append(tangent)
+        if plain:
+            run = self.compiled or self._compile(arguments)
+        else:  # batched by vmap, or a subclass: the operators know what to do, kernels do not
+            run = run_eagerly(self.graph, arguments)
+        results = run(*arguments)
+        return [None if position is None else results[position] for position in self.gradients]
+
+    def _compile(self, arguments: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
+        try:
+            self.compiled = self.compile_graph(self.graph, arguments)
+        except StatorError as error:
+            logs.warn_once(
+                f"aot:backward:{error}",
+                f"stator: a backward graph could not be compiled; it runs operator by operator. {error}",
+            )
+            self.compiled = run_eagerly(self.graph, arguments)
+        return self.compiled
+
+
+class Step:
+    """A program compiled for training: its forward, and what makes its backwards."""
+
+    def __init__(
+        self,
+        program: Program,
+        joint: Joint,
+        parts: Partition,
+        forward: Callable[..., Sequence[Any]],
+        compile_graph: CompileGraph,
+        compile_training: CompileTraining,
+    ) -> None:
+        self.program, self.joint, self.parts, self.forward = program, joint, parts, forward
+        self.compile_graph, self.compile_training = compile_graph, compile_training
+        differentiable = set(joint.differentiable)
+        self.constant_positions = [p for p in range(joint.value_count) if p not in differentiable]
+        self.mutated = frozenset(index for index, _ in joint.traced.mutated)
+        self.lock = threading.RLock()
+        self.names = _saved_names(parts)
+        self.backwards: dict[Pattern, Backward] = {}
+        self.second: dict[Pattern, Callable[..., Any]] = {}
+        full = tuple(position in joint.tangents for position in joint.differentiable)
+        self.backwards[full] = Backward(parts.backward, range(len(self.names)), joint.gradients, compile_graph)
+
+    def backward_for(self, pattern: Pattern) -> Backward:
+        """The backward for the differentiable values that have a tangent."""
+        found = self.backwards.get(pattern)
+        if found is None:
+            with self.lock:
+                found = self.backwards.get(pattern) or self._trace_backward(pattern)
+                self.backwards[pattern] = found
+        return found
+
+    def _trace_backward(self, pattern: Pattern) -> Backward:
+        """Trace again with fewer tangents, and compute the backward from the values that the forward saves anyway.
+
+        Tangents that are missing are not the same as zeros: what only they lead to has no gradient at all, and zero
+        times infinity is not zero. Forward nodes have the same names each time the same program is traced.
+        """
+        with counters.timed("aot"):
+            joint = self.program.trace(wanted=self._positions(pattern))
+            sides = divide(joint)
+            known = set(self.names)
+            parts = split(joint, sides, [node for node in sides.nodes if f"saved_{node.name}" in known])
+        names = _saved_names(parts)
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise CompileError("aot", f"a backward needs {', '.join(missing)}, which the forward did not save")
+        return Backward(parts.backward, [self.names.index(name) for name in names], joint.gradients, self.compile_graph)
+
+    def _positions(self, pattern: Pattern) -> list[int]:
+        return [p for p, present in zip(self.joint.differentiable, pattern, strict=True) if present]
+
+    def twice_differentiable(self, pattern: Pattern, primals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+        """Gradients per primal that can be differentiated again: the backward is a program compiled like any other."""
+        run = self.second.get(pattern)
+        if run is None:
+            with self.lock:
+                run = self.second[pattern] = self._compile_gradients(pattern, primals, tangents)
+        found = iter(run(*primals, *tangents))
+        return [next(found) if primal.requires_grad else None for primal in primals]
+
+    def _compile_gradients(
+        self, pattern: Pattern, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
+    ) -> Callable[..., Any]:
+        gradients = self.program.gradients(self.joint.traced, self._positions(pattern))
+        try:
+            return self.compile_training(gradients, [*primals, *tangents], self.compile_graph, keep=self.program.keep)
+        except StatorError as error:
+            logs.warn_once(
+                f"aot:double-backward:{error}",
+                f"stator: a backward that is differentiated itself could not be compiled; it runs eagerly. {error}",
+            )
+            return gradients
+
+
+def _saved_names(parts: Partition) -> list[str]:
+    nodes = parts.backward.graph.nodes
+    return [str(node.target) for node, _ in zip(nodes, parts.saved, strict=False)]
+
+
+class StepFunction(torch.autograd.Function):
+    """Ties a `Step` to autograd: apply(step, *primals) -> the forward values."""
+
+    @staticmethod
+    def forward(ctx: Any, step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
+        results = step.forward(*primals)
+        values = tuple(results[: step.joint.value_count])
+        ctx.step = step
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(
+            *[
+                primals[saved.index] if isinstance(saved, SavedInput) else results[saved.position]
+                for saved in step.parts.saved
+            ]
+        )
+        constant = [values[position] for position in step.constant_positions]
+        ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
+        # for a backward that is differentiated itself; not what this very program writes to: it may get our history
+        ctx.primals = tuple(
+            None if index in step.mutated else (primal, primal._version) for index, primal in enumerate(primals)
+        )
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+        step: Step = ctx.step
+        of_values = [tangents[position] for position in step.joint.differentiable]
+        pattern = tuple(tangent is not None for tangent in of_values)
+        present = [tangent for tangent in of_values if tangent is not None]
+        if torch.is_grad_enabled():
+            return None, *step.twice_differentiable(pattern, _unchanged(ctx.primals), present)
+        saved = list(ctx.saved_tensors)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.maybe_clear_saved_tensors()
+        del tangents, of_values
+        return None, *step.backward_for(pattern)(saved, present)
+
+
+def _unchanged(primals: Sequence[tuple[torch.Tensor, int] | None]) -> list[torch.Tensor]:
+    """The primals as the forward saw them. Raises RuntimeError when they are not what they were."""
+    found = []
+    for entry in primals:
+        if entry is None:
+            raise RuntimeError(
+                "stator: the backward of a compiled graph that writes to its inputs cannot be differentiated again; "
+                "compile without them, or run this part eagerly (stator.disable)"
+            )
+        primal, version = entry
+        if primal._version != version:
+            raise RuntimeError(
+                "one of the inputs of a compiled graph was modified in place before its backward was differentiated: "
+                f"it is at version {primal._version}, expected version {version}"
+            )
+        found.append(primal)
+    return found
+
+
+__all__ = ["Backward", "Step", "StepFunction"]

@@ -1,0 +1,80 @@
+"""A program that can be traced again, after its inputs are gone: with other tangents, or to differentiate it twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stator.graph.fake import FakeMode
+from stator.graph.recording import Keep
+from stator.graph.traced import Fresh, Traced, ViewOfOutput
+
+from .captured import owned_tensors_replaced
+from .joint import Joint, trace_joint
+
+
+class Program:
+    """A function with stand-ins (fake tensors) for its inputs, and the grad mode it runs in.
+
+    captured: tensors that it reaches by itself. merge_equal: whether a tensor given twice counts as one input.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], example_inputs: Sequence[Any], captured: Sequence[torch.Tensor], keep: Keep
+    ) -> None:
+        mode = FakeMode()
+        self.function = function
+        self.inputs = [mode.from_real(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
+        self.captured = tuple(captured)
+        self.keep = keep
+        self.merge_equal = False
+        self.grad_mode = torch.is_grad_enabled()
+
+    def trace(self, wanted: Sequence[int] | None = None) -> Joint:
+        """The joint graph, with tangents for the forward values at the positions `wanted` (None: for all)."""
+        with torch.set_grad_enabled(self.grad_mode):
+            return trace_joint(
+                self.function,
+                self.inputs,
+                keep=self.keep,
+                captured=self.captured,
+                merge_equal=self.merge_equal,
+                wanted=wanted,
+            )
+
+    def gradients(self, traced: Traced, positions: Sequence[int]) -> Callable[..., tuple[torch.Tensor | None, ...]]:
+        """The backward as a function that can be differentiated itself.
+
+        Takes the primals (inputs, then captured tensors), then tangents of the forward values at `positions`; returns
+        the gradients of the primals that require grad, None for those the values do not depend on.
+        """
+        count = sum(isinstance(value, torch.Tensor) for value in self.inputs) + len(self.captured)
+
+        def gradients_of(*arguments: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            primals, tangents = arguments[:count], arguments[count:]
+            with torch.enable_grad():
+                handles = self._handles(traced, primals)
+                roots = [handles[position] for position in positions]
+                wanted = [primal for primal in primals if primal.requires_grad]
+                return torch.autograd.grad(roots, wanted, tangents, create_graph=True, allow_unused=True)
+
+        return gradients_of
+
+    def _handles(self, traced: Traced, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Run the program on copies of what it writes to; the tensors behind its forward values by position."""
+        written = {index for index, _ in traced.mutated}
+        remaining = iter([primal.clone() if index in written else primal for index, primal in enumerate(primals)])
+        arguments = [next(remaining) if isinstance(value, torch.Tensor) else value for value in self.inputs]
+        owned = dict(zip(map(id, self.captured), remaining, strict=True))
+        handles: dict[int, torch.Tensor] = {}
+        with owned_tensors_replaced(self.function, owned):
+            result = self.function(*arguments)
+        for leaf, output in zip(pytree.tree_leaves(result), traced.outputs, strict=True):
+            if isinstance(output, Fresh):
+                handles[output.position] = leaf
+            elif isinstance(output, ViewOfOutput) and leaf._is_view():
+                handles.setdefault(output.position, leaf._base)
+        return handles

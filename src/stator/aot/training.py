@@ -1,0 +1,80 @@
+"""Compiling a program that needs gradients: one forward and one backward graph inside an autograd function.
+
+What the graphs contain is decided in joint.py and partition.py; replay of effects is that of inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base import counters, dumps, logs
+from stator.base.errors import Unsupported
+from stator.graph.printer import print_graph
+from stator.graph.recording import Keep
+
+from .autograd_step import Step, StepFunction
+from .captured import captured_tensors
+from .inference import CompileGraph, compile_inference, equalities_of, refuse_dynamic, wrap, writes_are_private
+from .joint import Joint
+from .partition import partition
+from .program import Program
+from .replay import with_effects
+
+
+def compile_training(
+    function: Callable[..., Any], example_inputs: Sequence[Any], compile_graph: CompileGraph, *, keep: Keep
+) -> Callable[..., Any]:
+    """Compile a graph of torch calls (or any callable) that may need gradients, in the grad mode of now.
+
+    Returns a callable with the same arguments, results, effects and gradients. The forward is compiled at once, a
+    backward when it is first asked for. compile_graph: see `compile_inference`.
+
+    Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `function` itself then.
+    """
+    captured = captured_tensors(function, example_inputs) if isinstance(function, fx.GraphModule) else []
+    tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)] + captured
+    refuse_dynamic(example_inputs)
+    with counters.timed("aot"):
+        program = Program(function, example_inputs, captured, keep)
+        joint = _trace(program, tensors)
+    if not joint.differentiable:
+        return compile_inference(function, example_inputs, compile_graph, keep=keep)
+    dumps.write("20_joint.py", lambda: print_graph(joint.graph))
+    with counters.timed("partition"):
+        parts = partition(joint)
+    differentiable = frozenset(joint.differentiable)
+    parts.forward.meta["mutated"] = [
+        (index, position) for index, position in joint.traced.mutated if position not in differentiable
+    ]
+    dumps.write("21_forward.py", lambda: print_graph(parts.forward))
+    dumps.write("22_backward.py", lambda: print_graph(parts.backward))
+    if logs.enabled("graph"):
+        logs.log("graph", "forward graph:\n%s", print_graph(parts.forward))
+        logs.log("graph", "backward graph:\n%s", print_graph(parts.backward))
+    step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_training)
+
+    def inner(*primals: torch.Tensor) -> Any:
+        return StepFunction.apply(step, *primals)
+
+    run = with_effects(joint.traced, inner, differentiable)
+    return wrap(function, joint.traced, run, equalities_of(tensors) if program.merge_equal else None, captured)
+
+
+def _trace(program: Program, tensors: Sequence[torch.Tensor]) -> Joint:
+    """Trace with every input on its own; if one that shares memory is written to, again with equal inputs merged."""
+    joint = program.trace()
+    if not joint.traced.mutated or writes_are_private(joint.traced, tensors):
+        return joint
+    program.merge_equal = True
+    joint = program.trace()
+    if not writes_are_private(joint.traced, tensors, merged=True):
+        raise Unsupported(
+            "overlapping-inputs",
+            "the graph writes to an input that shares its memory with another input",
+            hint="pass a clone, or write to the base tensor only",
+        )
+    return joint
