@@ -21,8 +21,8 @@ from .recipe import (
     SetGlobal,
 )
 from .scopes import GlobalScope
-from .source import ItemSource
-from .values.base import Value, unsupported
+from .source import ItemSource, Source
+from .values.base import Lazy, Value, unsupported
 from .values.cells import CellValue
 from .values.constants import ConstantValue
 from .values.containers import ListValue, SetValue
@@ -47,6 +47,7 @@ class ExitBuilder:
         self._recipes: dict[int, tuple[Value, Recipe]] = {}
         self.fills: list[Effect] = []  # contents of new objects, before the replayed mutations
         self.effects: list[Effect] = []
+        self._distinct: dict[int, Source] = {}
 
     def recipe(self, value: Value) -> Recipe:
         known = self._recipes.get(id(value))
@@ -92,6 +93,8 @@ class ExitBuilder:
 
     def _content(self, value: Any, name: str) -> None:
         target = self.recipe(value)
+        if isinstance(value, DictValue) and self._holds_the_same(value):
+            return
         if isinstance(value, DictValue):
             self.effects.append(ReplaceDict(target, self.dict_items(value)))
         elif isinstance(value, ListValue):
@@ -101,6 +104,20 @@ class ExitBuilder:
         else:
             raise unsupported("mutation", f"changing {value.describe(self.tracer)}")
         self._rely_on_distinct(value)
+
+    def _holds_the_same(self, value: DictValue) -> bool:
+        """Whether a dictionary that was written to holds what it held at entry, in the same order."""
+        real = value.obj
+        if real is None or list(real) != list(value.entries):
+            return False
+        written = [(key, item) for key, item in value.entries.items() if type(item) is not Lazy]
+        if not all(self.tracer.wrapped.get(id(real[key])) is item for key, item in written):
+            return False
+        for key, item in written:
+            at_entry = ItemSource(value.source, key)  # type: ignore[arg-type]
+            if item.source != at_entry:
+                self.tracer.guard(at_entry, GuardKind.SAME, item.source)
+        return True
 
     def _attribute(self, value: ObjectValue, name: str) -> None:
         target = self.recipe(value)
@@ -152,13 +169,18 @@ class ExitBuilder:
         self._guard_distinct(changed, others)
 
     def _guard_distinct(self, changed: Value, others: list[Any]) -> None:
-        """Pairwise, or through the identity of each when there are so many that pairs would add up."""
+        """Pairwise, or all at once when there are so many that pairs would add up."""
         if len(others) <= _PAIRS_AT_MOST:
             for other in others:
                 self.tracer.guard(changed.source, GuardKind.DISTINCT, other.source)  # type: ignore[arg-type]
         else:
-            for value in (changed, *others):
-                self.tracer.guard_identity_once(value)
+            self._distinct.update((id(value), value.source) for value in (changed, *others))
+
+    def rely_on_all_distinct(self) -> None:
+        """One guard for all the objects of which pairs would be too many."""
+        if self._distinct:
+            sources = tuple(self._distinct.values())
+            self.tracer.guard(sources[0], GuardKind.ALL_DISTINCT, sources)
 
     def rely_on_distinct_inputs(self) -> None:
         """Inputs that the graph writes to must not be the same tensor as another input."""

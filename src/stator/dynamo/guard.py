@@ -25,6 +25,7 @@ class GuardKind(enum.Enum):
     NOT_IN = "not in"  # expected is not a key of the dict x
     CODE = "code"  # x is a Python function with this code object (so re-made closures match)
     DISTINCT = "is not"  # expected is a Source; the two hold different objects
+    ALL_DISTINCT = "are distinct"  # expected is a tuple of Sources; no two hold the same object; the source is ignored
     SAME = "same object"  # expected is a Source; the two hold the same object
     GLOBAL_STATE = "state"  # expected is a GlobalState; the source is ignored
     # expected is a tuple of Lookups of a class, whose source is its constant: what instances see is as it was

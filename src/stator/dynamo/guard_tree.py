@@ -263,6 +263,12 @@ def _check_same(builder: Builder, guard: Guard) -> None:
     _relate(builder, guard, _native.CHECK_SAME)
 
 
+@checkers.register(GuardKind.ALL_DISTINCT)
+def _check_all_distinct(builder: Builder, guard: Guard) -> None:
+    slots = tuple(builder.tree.save(builder.node(source)) for source in guard.expected)
+    builder.tree.add_all_distinct(slots, builder.ordinal)
+
+
 def _relate(builder: Builder, guard: Guard, kind: int) -> None:
     one, other = (builder.tree.save(builder.node(source)) for source in (guard.source, guard.expected))
     builder.tree.add_relation(kind, one, other, builder.ordinal)
@@ -384,6 +390,11 @@ def _describe_predicate(guard: Guard, found: object) -> str:
 @describers.register(GuardKind.DISTINCT)
 def _describe_distinct(guard: Guard, found: object) -> str:
     return f"is now the same object as {guard.expected}"
+
+
+@describers.register(GuardKind.ALL_DISTINCT)
+def _describe_all_distinct(guard: Guard, found: object) -> str:
+    return f"two of {len(guard.expected)} places that held different objects now hold the same one"
 
 
 @describers.register(GuardKind.SAME)

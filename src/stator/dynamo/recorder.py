@@ -85,7 +85,10 @@ class Recorder:
 
     def _input_name(self, text: str) -> str:
         text = re.sub(r"\.__dict__\['_(?:modules|parameters|buffers)'\]|__dict__", "", text)
-        return re.sub(r"[^0-9a-zA-Z]+", "_", text).strip("_").lower()[-80:] or "input"
+        name = re.sub(r"[^0-9a-zA-Z]+", "_", text).strip("_").lower()[-80:] or "input"
+        name = f"input_{name}" if name[0].isdigit() else name
+        taken = self._names[name] = self._names.get(name, -1) + 1
+        return f"{name}_{taken}" if taken else name
 
     def node_of(self, value: TensorValue) -> fx.Node:
         if value.node is None:

@@ -120,7 +120,19 @@ class ItemSource(Source):
     key: Any
 
     def __str__(self) -> str:
-        return f"{self.base}[{self.key!r}]"
+        return f"{self.base}[{_key_text(self.key)}]"
+
+    def __hash__(self) -> int:
+        return hash((self.base, self.key))
+
+    def __eq__(self, other: object) -> bool:
+        """Keys are the same object, or plain and equal: the == of others (of tensors) is their own affair."""
+        if type(other) is not ItemSource:
+            return False
+        same_key = self.key is other.key or (
+            type(self.key) is type(other.key) and type(self.key) in _PLAIN_KEYS and self.key == other.key
+        )
+        return same_key and self.base == other.base
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +176,11 @@ class CallSource(Source):
 
     def __str__(self) -> str:
         return f"{getattr(self.function, '__name__', self.function)}({', '.join(map(str, self.args))})"
+
+
+_PLAIN_KEYS = (str, int, float, bool, bytes, tuple)
+
+
+def _key_text(key: Any) -> str:
+    """As a user would write it; other objects by their type, for their text may be long."""
+    return repr(key) if type(key) in _PLAIN_KEYS or key is None else f"<{type(key).__name__}>"

@@ -204,7 +204,8 @@ static PyObject *tree_add_check(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "iiOn", &node, &kind, &payload, &guard) || !valid_node(tree, node)) {
         return NULL;
     }
-    if (kind < 0 || kind >= CHECK_COUNT || kind == CHECK_SAME || kind == CHECK_DISTINCT) {
+    if (kind < 0 || kind >= CHECK_COUNT || kind == CHECK_SAME || kind == CHECK_DISTINCT
+        || kind == CHECK_ALL_DISTINCT) {
         PyErr_SetString(PyExc_ValueError, "bad check");
         return NULL;
     }
@@ -235,6 +236,29 @@ static PyObject *tree_add_relation(PyObject *self, PyObject *args)
     }
     tree->checks[check].number = one;
     tree->checks[check].other = other;
+    link_check(tree, &tree->first_relation, &tree->last_relation, check);
+    Py_RETURN_NONE;
+}
+
+static PyObject *tree_add_all_distinct(PyObject *self, PyObject *args)
+{
+    GuardTree *tree = (GuardTree *)self;
+    PyObject *slots;
+    Py_ssize_t guard;
+    if (!PyArg_ParseTuple(args, "O!n", &PyTuple_Type, &slots, &guard)) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); i++) {
+        Py_ssize_t slot = PyLong_AsSsize_t(PyTuple_GET_ITEM(slots, i));
+        if (slot < 0 || slot >= tree->saved_count) {
+            PyErr_SetString(PyExc_ValueError, "bad relation");
+            return NULL;
+        }
+    }
+    int check = new_check(tree, CHECK_ALL_DISTINCT, slots, guard);
+    if (check < 0) {
+        return NULL;
+    }
     link_check(tree, &tree->first_relation, &tree->last_relation, check);
     Py_RETURN_NONE;
 }
@@ -336,6 +360,7 @@ static PyMethodDef tree_methods[] = {
     {"save", tree_save, METH_O, "save(node) -> slot that keeps its value for relations and calls"},
     {"add_check", tree_add_check, METH_VARARGS, "add_check(node, kind, payload, guard)"},
     {"add_relation", tree_add_relation, METH_VARARGS, "add_relation(kind, slot, other slot, guard)"},
+    {"add_all_distinct", tree_add_all_distinct, METH_VARARGS, "add_all_distinct(slots, guard)"},
     {"check", tree_check, METH_VARARGS, "check(locals, function) -> do all guards hold?"},
     {"explain", tree_explain, METH_VARARGS, "explain(locals, function) -> None, (guard, found) or (guard,): unreadable"},
     {0},

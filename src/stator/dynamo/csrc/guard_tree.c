@@ -140,10 +140,41 @@ static int node_holds(Run *run, Node const *node, PyObject *value)
     return 1;
 }
 
+/* Whether no two of the saved values in `slots` are one object, by a table that is at most half full. */
+static int all_distinct(Run *run, PyObject *slots)
+{
+    size_t count = PyTuple_GET_SIZE(slots), size = 8;
+    while (size < 2 * count) {
+        size *= 2;
+    }
+    PyObject **table = PyMem_Calloc(size, sizeof *table);
+    if (!table) {
+        return 0;
+    }
+    int distinct = 1;
+    for (size_t i = 0; i < count && distinct; i++) {
+        PyObject *value = run->saved[PyLong_AsSsize_t(PyTuple_GET_ITEM(slots, i))];
+        size_t at = (((uintptr_t)value >> 4) * 0x9E3779B97F4A7C15u >> 20) & (size - 1);
+        while (table[at] && table[at] != value) {
+            at = (at + 1) & (size - 1);
+        }
+        distinct = value && !table[at];
+        table[at] = value;
+    }
+    PyMem_Free(table);
+    return distinct;
+}
+
 static int relations_hold(Run *run)
 {
     for (int at = run->tree->first_relation; at >= 0; at = run->tree->checks[at].next) {
         Check const *check = &run->tree->checks[at];
+        if (check->kind == CHECK_ALL_DISTINCT) {
+            if (!all_distinct(run, check->expected)) {
+                return failed(run, check->guard, Py_None);
+            }
+            continue;
+        }
         PyObject *one = run->saved[check->number], *other = run->saved[check->other];
         if (!one || !other || (one == other) != (check->kind == CHECK_SAME)) {
             return failed(run, check->guard, one);

@@ -36,6 +36,7 @@ typedef enum {
     CHECK_CODE,
     CHECK_DISTINCT, /* of two saved values */
     CHECK_SAME,     /* of two saved values */
+    CHECK_ALL_DISTINCT, /* of many saved values, no two are one object */
     CHECK_STATE,
     CHECK_PREDICATE,
     CHECK_LOOKUPS, /* what attribute lookups in a class find */
@@ -63,7 +64,7 @@ typedef struct {
     int next; /* of the same node; -1: last */
     Py_ssize_t guard;
     Identity identity;  /* IS, TYPE, CODE */
-    PyObject *expected; /* EQUALS, DICT_KEYS, ABSENT, NOT_IN, PREDICATE, LOOKUPS */
+    PyObject *expected; /* EQUALS, DICT_KEYS, ABSENT, NOT_IN, PREDICATE, LOOKUPS; ALL_DISTINCT: tuple of slots */
     /* LENGTH: length; ABSENT: 0 unknown, 1 the type has it, 2 it has not; SAME, DISTINCT: slots; LOOKUPS: version of the
      * class at which they were last seen to hold, 0: never */
     Py_ssize_t number;
