@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Union
 
+from .polynomial import divide
+
 Monomial = tuple["Atom", ...]
 Bound = Union[int, float]  # noqa: UP007 - an int, or +-math.inf where nothing is known
 Ranges = Mapping["Symbol", tuple[Bound, Bound]]  # inclusive bounds; a symbol that is absent is unbounded
@@ -321,14 +323,21 @@ class FloorDiv(_Quotient):
         bottom = self.denominator
         if not isinstance(bottom, int):
             low, high = self.numerator.bounds(ranges)
-            return (0, high) if low >= 0 and _as_expr(bottom).bounds(ranges)[0] >= 1 else _UNBOUNDED
+            least, most = _as_expr(bottom).bounds(ranges)
+            if least < 1:
+                return _UNBOUNDED
+            return _floor_quotient(low, most if low >= 0 else least), _floor_quotient(
+                high, least if high >= 0 else most
+            )
         low, high = (_floor(bound, bottom) for bound in self.numerator.bounds(ranges))
         return (low, high) if bottom > 0 else (high, low)
 
     def _under(self, ranges: Ranges) -> Expr:
         top, bottom = self._simplified_parts(ranges)
         if not isinstance(bottom, int) or bottom <= 0:
-            return floor_div(top, bottom)
+            result = floor_div(top, bottom)
+            low, high = result.bounds(ranges)
+            return constant(int(low)) if low == high else result
         quotient, rest = _divide_terms(top, bottom)
         low, high = (_floor(bound, bottom) for bound in rest.bounds(ranges))
         if low == high:
@@ -370,7 +379,12 @@ class Mod(_Quotient):
     def _under(self, ranges: Ranges) -> Expr:
         top, bottom = self._simplified_parts(ranges)
         if not isinstance(bottom, int) or bottom <= 0:
-            return modulo(top, bottom)
+            result = modulo(top, bottom)
+            if isinstance(result, Mod) and isinstance(bottom, Expr):
+                whole = FloorDiv._of(result.numerator, bottom)._atom_bounds(ranges)
+                if whole[0] == whole[1]:
+                    return result.numerator - bottom * int(whole[0])
+            return result
         _, rest = _divide_terms(top, bottom)
         low, high = rest.bounds(ranges)
         if _floor(low, bottom) == _floor(high, bottom):
@@ -481,9 +495,8 @@ def floor_div(numerator: ExprLike, denominator: ExprLike) -> Expr:
     """numerator // denominator in canonical form: exact parts are divided out, nested divisions merged."""
     top, bottom = _as_expr(numerator), _int(denominator)
     if bottom is None:
-        if top.constant == 0:
-            return ZERO
-        return ONE if top is denominator else FloorDiv._of(top, denominator)
+        quotient, rest = _divided(top, denominator)  # type: ignore[arg-type]
+        return quotient if rest is ZERO else quotient + FloorDiv._of(rest, denominator)
     if bottom == 0:
         raise ZeroDivisionError(f"{numerator} // 0")
     if bottom == 1:
@@ -507,7 +520,8 @@ def modulo(numerator: ExprLike, denominator: ExprLike) -> Expr:
     """numerator % denominator in canonical form: multiples are dropped, common factors pulled out."""
     top, bottom = _as_expr(numerator), _int(denominator)
     if bottom is None:
-        return ZERO if top.constant == 0 or top is denominator else Mod._of(top, denominator)
+        rest = _divided(top, denominator)[1]  # type: ignore[arg-type]
+        return ZERO if rest is ZERO else Mod._of(rest, denominator)
     if bottom == 0:
         raise ZeroDivisionError(f"{numerator} % 0")
     if bottom in (1, -1):
@@ -624,6 +638,14 @@ def _common_factor(expr: Expr, bottom: int) -> int:
     return factor
 
 
+def _divided(top: Expr, bottom: Expr) -> tuple[Expr, Expr]:
+    """(q, r) with top == q*bottom + r, for a divisor with symbols."""
+    if top is bottom:
+        return ONE, ZERO
+    quotient, rest = divide(top._terms, bottom._terms)
+    return _from_terms(quotient), _from_terms(rest)
+
+
 def _divide_terms(expr: Expr, divisor: int) -> tuple[Expr, Expr]:
     """(q, r) with expr == divisor*q + r, with all divisible terms in q."""
     exact: list[tuple[Monomial, int]] = []
@@ -725,6 +747,15 @@ def _floor(bound: Bound, divisor: int) -> Bound:
     if isinstance(bound, int):
         return bound // divisor
     return bound if divisor > 0 else -bound
+
+
+def _floor_quotient(bound: Bound, divisor: Bound) -> Bound:
+    """floor(bound / divisor) for a divisor >= 1, either of which may be infinite."""
+    if isinstance(bound, int) and isinstance(divisor, int):
+        return bound // divisor
+    if isinstance(bound, int):
+        return 0 if bound >= 0 else -1
+    return bound
 
 
 def _times(factor: Bound, bound: Bound) -> Bound:

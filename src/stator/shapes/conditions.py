@@ -1,0 +1,148 @@
+"""Conditions on symbolic numbers: comparisons with zero in a normal form, and their conjunctions and disjunctions.
+
+Pure data. Which conditions hold, and which were relied on, is the business of `environment.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from .expr import ExprLike, Symbol, _as_expr, _from_sorted
+from .floats import FloatExpr, combined
+
+Condition = Union["Comparison", "Conjunction", "Disjunction", bool]
+
+_NEGATED = {"==": "!=", "!=": "=="}
+_HOLDS: dict[str, Callable[[Any], bool]] = {
+    "==": lambda value: value == 0,
+    "!=": lambda value: value != 0,
+    ">=": lambda value: value >= 0,
+    ">": lambda value: value > 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`expr relation 0`. Integers are compared by "==", "!=" and ">=", floats by ">" too."""
+
+    relation: str
+    expr: Any  # Expr or FloatExpr
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        return self.expr.symbols
+
+    def holds(self, values: Mapping[Symbol, int]) -> bool:
+        return bool(_HOLDS[self.relation](self.expr.evaluate(values)))
+
+    def __str__(self) -> str:
+        return f"{self.expr} {self.relation} 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Conjunction:
+    """All parts hold; at least two of them."""
+
+    parts: tuple[Any, ...]
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        return frozenset().union(*(part.symbols for part in self.parts))
+
+    def holds(self, values: Mapping[Symbol, int]) -> bool:
+        return all(part.holds(values) for part in self.parts)
+
+    def __str__(self) -> str:
+        return "(" + " and ".join(map(str, self.parts)) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class Disjunction:
+    """Some part holds; at least two of them."""
+
+    parts: tuple[Any, ...]
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        return frozenset().union(*(part.symbols for part in self.parts))
+
+    def holds(self, values: Mapping[Symbol, int]) -> bool:
+        return any(part.holds(values) for part in self.parts)
+
+    def __str__(self) -> str:
+        return "(" + " or ".join(map(str, self.parts)) + ")"
+
+
+def compare(relation: str, left: Any, right: Any) -> Condition:
+    """`left relation right` for ==, !=, <, <=, > and >=, on integer or floating-point expressions or numbers."""
+    if isinstance(left, (FloatExpr, float)) or isinstance(right, (FloatExpr, float)):
+        return _compare_floats(relation, left, right)
+    if relation in ("==", "!="):
+        return _normal(relation, _as_expr(left) - right)
+    if relation in ("<", "<="):
+        left, right = right, left
+    return _normal(">=", _as_expr(left) - right - (1 if relation in ("<", ">") else 0))
+
+
+def _compare_floats(relation: str, left: Any, right: Any) -> Condition:
+    if relation in ("<", "<="):
+        left, right, relation = right, left, ">" if relation == "<" else ">="
+    gap = combined("-", left, right)
+    return Comparison(relation, gap) if isinstance(gap, FloatExpr) else bool(_HOLDS[relation](gap))
+
+
+def _normal(relation: str, expr: ExprLike) -> Condition:
+    """Coefficients without a common factor; a positive first one where the sign does not matter."""
+    expr = _as_expr(expr)
+    if expr.constant is not None:
+        return _HOLDS[relation](expr.constant)
+    terms = expr._terms
+    factor = math.gcd(*(value for monomial, value in terms if monomial))
+    if relation != ">=":
+        if terms[0][1] < 0:
+            factor = -factor
+        if expr.offset % factor:
+            return relation == "!="
+    if factor == 1:
+        return Comparison(relation, expr)
+    scaled = [(monomial, value // factor) for monomial, value in terms]
+    return Comparison(relation, _from_sorted(tuple(term for term in scaled if term[1])))
+
+
+def negated(condition: Condition) -> Condition:
+    if isinstance(condition, bool):
+        return not condition
+    if isinstance(condition, Conjunction):
+        return Disjunction(tuple(negated(part) for part in condition.parts))
+    if isinstance(condition, Disjunction):
+        return Conjunction(tuple(negated(part) for part in condition.parts))
+    if condition.relation in _NEGATED:
+        return Comparison(_NEGATED[condition.relation], condition.expr)
+    if isinstance(condition.expr, FloatExpr):
+        return Comparison(">" if condition.relation == ">=" else ">=", combined("-", 0.0, condition.expr))
+    return _normal(">=", -condition.expr - 1)
+
+
+def both(*conditions: Condition) -> Condition:
+    """The conjunction; True when there is nothing to ask."""
+    parts: dict[Any, None] = {}
+    for condition in conditions:
+        if condition is False:
+            return False
+        if condition is not True:
+            parts.update(dict.fromkeys(condition.parts if isinstance(condition, Conjunction) else (condition,)))
+    return Conjunction(tuple(parts)) if len(parts) > 1 else next(iter(parts), True)
+
+
+def either(*conditions: Condition) -> Condition:
+    """The disjunction; False when there is nothing to ask."""
+    parts: dict[Any, None] = {}
+    for condition in conditions:
+        if condition is True:
+            return True
+        if condition is not False:
+            parts.update(dict.fromkeys(condition.parts if isinstance(condition, Disjunction) else (condition,)))
+    return Disjunction(tuple(parts)) if len(parts) > 1 else next(iter(parts), False)

@@ -1,0 +1,309 @@
+"""What is known about symbolic integers: an example value and a range for each, and what was relied on.
+
+A question about sizes is answered from what is known where that is possible; otherwise by the example values, and the
+answer is recorded as a fact: whoever uses a result made under this environment has to check the facts. Never here:
+tensors, or how facts become checks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stator.base.errors import Unsupported
+
+from .conditions import Comparison, Condition, Conjunction, Disjunction, compare, negated
+from .expr import Bound, Expr, ExprLike, Symbol, _as_expr, simplify
+from .floats import FloatExpr
+
+_UNBOUNDED: tuple[Bound, Bound] = (-math.inf, math.inf)
+# Sizes of zero and one behave unlike others (they broadcast, they make a tensor empty), so they are never symbols.
+SMALLEST_SIZE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A condition that was relied on, and where (whatever `Environment.locate` gave)."""
+
+    condition: Comparison | Conjunction | Disjunction
+    origin: Any = None
+
+    def __str__(self) -> str:
+        return str(self.condition)
+
+
+class Environment:
+    """Symbols with example values (`hints`), inclusive `ranges`, and the `facts` that were relied on, in order.
+
+    A symbol without a hint stands for a number that only the run can tell: questions about it that its range does not
+    answer raise Unsupported. `locate` is called for the origin of each new fact.
+    """
+
+    def __init__(self, locate: Callable[[], Any] | None = None) -> None:
+        self.hints: dict[Symbol, int] = {}
+        self.ranges: dict[Symbol, tuple[Bound, Bound]] = {}
+        self.facts: list[Fact] = []
+        self.replacements: dict[Symbol, Expr] = {}
+        self.locate = locate
+        self._answers: dict[Any, bool] = {}
+        self._simplified: dict[Expr, Expr] = {}
+        self._lower: dict[Expr, Bound] = {}
+        self._about: dict[frozenset[Symbol], list[Expr]] = {}
+
+    # -- symbols --------------------------------------------------------------------------------------------------
+
+    def symbol(
+        self, name: str, hint: int | None, low: Bound = -math.inf, high: Bound = math.inf
+    ) -> Symbol:  # fmt: skip
+        """A new symbol. Raises ValueError for a name that is taken or a hint outside of the range."""
+        symbol = Symbol(name)
+        if symbol in self.ranges:
+            raise ValueError(f"there is a symbol {name} already")
+        if hint is not None:
+            if not low <= hint <= high:
+                raise ValueError(f"the hint {hint} of {name} is not between {low} and {high}")
+            self.hints[symbol] = hint
+        self.ranges[symbol] = (low, high)
+        return symbol
+
+    def size(self, name: str, hint: int | None) -> ExprLike:
+        """A new symbol for a size; a hint of 0 or 1 is given back as it is."""
+        if hint is not None and hint < SMALLEST_SIZE:
+            return hint
+        return self.symbol(name, hint, SMALLEST_SIZE)
+
+    # -- values ---------------------------------------------------------------------------------------------------
+
+    def simplified(self, expr: ExprLike) -> Expr:
+        """An expression that is equal as long as the facts hold, in symbols that no fact has replaced."""
+        expr = _as_expr(expr)
+        if not expr.symbols:
+            return expr
+        found = self._simplified.get(expr)
+        if found is None:
+            found = self._simplified[expr] = simplify(expr.substitute(self.replacements), self.ranges)
+        return found
+
+    def has_hint(self, value: Any) -> bool:
+        return value.symbols <= self.hints.keys() if isinstance(value, (Expr, FloatExpr)) else True
+
+    def hint(self, value: Any) -> Any:
+        """The example value of an int or float expression. Raises Unsupported when it depends on data."""
+        if not isinstance(value, (Expr, FloatExpr)):
+            return value
+        if not self.has_hint(value):
+            raise Unsupported("data-dependent", f"the value of {value} is known only when the program runs")
+        return value.evaluate(self.hints)
+
+    def specialised(self, value: Any) -> Any:
+        """The example value, relied on from now on."""
+        number = self.hint(value)
+        if isinstance(value, (Expr, FloatExpr)):
+            self.decide(compare("==", value, number))
+        return number
+
+    # -- conditions -----------------------------------------------------------------------------------------------
+
+    def known(self, condition: Condition) -> bool | None:
+        """Whether a condition holds wherever the facts do; None when they do not tell."""
+        if isinstance(condition, bool):
+            return condition
+        answer = self._answers.get(condition)
+        if answer is not None:
+            return answer
+        if isinstance(condition, Comparison):
+            answer = self._known_comparison(condition)
+        else:
+            short = isinstance(condition, Disjunction)  # the answer that one part settles
+            answers = [self.known(part) for part in condition.parts]
+            answer = short if short in answers else None if None in answers else not short
+        if answer is not None:
+            self._answers[condition] = answer
+        return answer
+
+    def decide(self, condition: Condition) -> bool:
+        """Whether a condition holds, relied on from now on. Raises Unsupported when it depends on data."""
+        answer = self.known(condition)
+        if answer is not None:
+            return answer
+        if isinstance(condition, (Conjunction, Disjunction)):
+            return self._decide_parts(condition)
+        if not condition.symbols <= self.hints.keys():  # type: ignore[union-attr]
+            raise Unsupported("data-dependent", f"whether {condition} holds is known only when the program runs")
+        answer = condition.holds(self.hints)  # type: ignore[union-attr]
+        self.assume(condition if answer else negated(condition))
+        return answer
+
+    def _decide_parts(self, condition: Conjunction | Disjunction) -> bool:
+        """Relies on no more than what settles the answer."""
+        short = isinstance(condition, Disjunction)
+        open_parts = [part for part in condition.parts if self.known(part) is None]
+        for part in open_parts:
+            if part.symbols <= self.hints.keys() and part.holds(self.hints) is short:
+                return self.decide(part)
+        for part in open_parts:
+            self.decide(part)
+        return not short
+
+    def assume(self, condition: Condition) -> None:
+        """Take a condition as a fact. Raises ValueError when it contradicts what is known."""
+        answer = self.known(condition)
+        if answer is True:
+            return
+        if answer is False or isinstance(condition, bool):
+            raise ValueError(f"{condition} contradicts what is known")
+        self.facts.append(Fact(condition, self.locate() if self.locate is not None else None))
+        for part in condition.parts if isinstance(condition, Conjunction) else (condition,):
+            self._learn(part)
+
+    # -- what follows from facts ----------------------------------------------------------------------------------
+
+    def _known_comparison(self, condition: Comparison) -> bool | None:
+        if isinstance(condition.expr, FloatExpr):
+            return _by_bounds(condition.relation, *condition.expr.bounds(self.ranges))
+        expr = self.simplified(condition.expr)
+        if expr is not condition.expr:
+            simpler = compare(condition.relation, expr, 0)
+            if simpler != condition:
+                return self.known(simpler)
+        return _by_bounds(condition.relation, self._at_least(expr), -self._at_least(-expr))
+
+    def _at_least(self, expr: Expr) -> Bound:
+        """A lower bound: by intervals, by moving each symbol to the low end of its range, or by a fact."""
+        found = self._lower.get(expr)
+        if found is None:
+            low = expr.bounds(self.ranges)[0]
+            if low == -math.inf:
+                low = self._above_corner(expr)
+            for known in self._about.get(expr.symbols, ()):  # known >= 0
+                gap = expr - known
+                if gap.constant is not None:
+                    low = max(low, gap.constant)
+            found = self._lower[expr] = low
+        return found
+
+    def _above_corner(self, expr: Expr) -> Bound:
+        """With s = low + t for each symbol, a polynomial in t >= 0 without negative terms is least at t = 0."""
+        corner = {symbol: symbol + int(low) for symbol in expr.symbols if (low := self._range(symbol)[0]) > -math.inf}
+        shifted = expr.substitute(corner)
+        ranges = {
+            symbol: (0, high - int(low)) if low > -math.inf else (low, high)
+            for symbol in expr.symbols
+            for low, high in (self._range(symbol),)
+        }
+        for monomial, value in shifted._terms:
+            if monomial and (value < 0 or any(atom.bounds(ranges)[0] < 0 for atom in monomial)):
+                return -math.inf
+        return shifted.offset
+
+    def _range(self, symbol: Symbol) -> tuple[Bound, Bound]:
+        return self.ranges.get(symbol, _UNBOUNDED)
+
+    def _learn(self, condition: Condition) -> None:
+        """Draw the conclusions that answer later questions. Answers given before stay right."""
+        if not isinstance(condition, bool):
+            self._answers[condition] = True
+            self._answers[negated(condition)] = False
+        if not isinstance(condition, Comparison) or isinstance(condition.expr, FloatExpr):
+            return
+        expr = self.simplified(condition.expr)
+        if condition.relation == "==":
+            self._replace(expr)
+        elif condition.relation == ">=":
+            self._about.setdefault(expr.symbols, []).append(expr)
+            self._narrow(expr)
+        elif len(expr.symbols) == 1:
+            self._exclude(expr)
+        self._simplified.clear()
+        self._lower.clear()
+
+    def _replace(self, expr: Expr) -> None:
+        """expr == 0 gives one symbol by the others: the one that came last."""
+        order = list(self.ranges)
+        for symbol in sorted(expr.symbols, key=order.index, reverse=True):
+            factor = expr.coefficient(symbol)
+            if factor in (1, -1):
+                value = (symbol * factor - expr) * factor  # symbol == value
+                self._inherit(symbol, value)
+                self.replacements = {
+                    other: replaced.substitute({symbol: value}) for other, replaced in self.replacements.items()
+                }
+                self.replacements[symbol] = value
+                return
+
+    def _inherit(self, symbol: Symbol, value: Expr) -> None:
+        """What was known of a replaced symbol holds for what replaces it."""
+        low, high = self._range(symbol)
+        if low > -math.inf:
+            self._narrow(value - int(low))
+        if high < math.inf:
+            self._narrow(value * -1 + int(high))
+
+    def _narrow(self, expr: Expr) -> None:
+        """c*s + k >= 0 bounds the symbol s."""
+        if len(expr.symbols) != 1:
+            return
+        (symbol,) = expr.symbols
+        factor = expr.coefficient(symbol)
+        if not factor or symbol in self.replacements:
+            return
+        low, high = self._range(symbol)
+        if factor > 0:
+            low = max(low, -(expr.offset // factor))
+        else:
+            high = min(high, expr.offset // -factor)
+        self.ranges[symbol] = (low, high)
+
+    def _exclude(self, expr: Expr) -> None:
+        """c*s + k != 0 at an end of the range moves that end."""
+        (symbol,) = expr.symbols
+        factor = expr.coefficient(symbol)
+        if not factor or expr.offset % factor:
+            return
+        value = -expr.offset // factor
+        low, high = self._range(symbol)
+        if value == low:
+            self.ranges[symbol] = (low + 1, high)
+        elif value == high:
+            self.ranges[symbol] = (low, high - 1)
+
+    # -- looking at it --------------------------------------------------------------------------------------------
+
+    def constants(self) -> dict[Symbol, int]:
+        """The symbols that the facts leave one value."""
+        found = {}
+        for symbol in self.ranges:
+            number = self.simplified(symbol).constant
+            if number is not None:
+                found[symbol] = number
+        return found
+
+    def holds(self, values: Mapping[Symbol, int]) -> bool:
+        """Whether ranges and facts hold at a point; what was made here may be used there exactly then."""
+        return all(fact.condition.holds(values) for fact in self.facts) and all(
+            low <= values[symbol] <= high for symbol, (low, high) in self.ranges.items()
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for symbol, (low, high) in self.ranges.items():
+            yield f"{low} <= {symbol} <= {high}, for example {self.hints.get(symbol, 'unknown')}"
+        for fact in self.facts:
+            yield str(fact)
+
+
+def _by_bounds(relation: str, low: Bound, high: Bound) -> bool | None:
+    """Whether a value between these bounds compares with zero in that way; None when the bounds do not tell."""
+    if relation == ">=":
+        return True if low >= 0 else False if high < 0 else None
+    if relation == ">":
+        return True if low > 0 else False if high <= 0 else None
+    if low > 0 or high < 0:
+        return relation == "!="
+    if low == high:  # both zero
+        return relation == "=="
+    return None

@@ -1,0 +1,148 @@
+"""Floating-point expressions over symbolic integers, and integers made from them by rounding.
+
+A tree, computed as Python computes it: nothing is reordered, so that `floor(n * 0.7)` means the same for each n. Only
+what sizes need: scale factors and true divisions.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from .expr import Atom, Bound, Expr, ExprLike, Ranges, Symbol, _interned_atom, _table, constant
+
+FloatLike = Union["FloatExpr", float]
+_OPERATIONS: dict[str, Callable[[Any, Any], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "min": min,
+    "max": max,
+}
+_ROUNDINGS: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc}
+
+
+@dataclass(frozen=True, slots=True)
+class FloatExpr:
+    """`operation` is "int" (an integer expression as a float) or one of `_OPERATIONS` on two operands."""
+
+    operation: str
+    operands: tuple[Any, ...]
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        return frozenset().union(
+            *(operand.symbols for operand in self.operands if isinstance(operand, (Expr, FloatExpr)))
+        )
+
+    def evaluate(self, values: Mapping[Symbol, int]) -> float:
+        numbers = [_number(operand, values) for operand in self.operands]
+        return float(numbers[0]) if self.operation == "int" else _OPERATIONS[self.operation](*numbers)
+
+    def substitute(self, replacements: Mapping[Symbol, ExprLike]) -> FloatLike:
+        if self.symbols.isdisjoint(replacements):
+            return self
+        return combined(
+            self.operation,
+            *(
+                operand.substitute(replacements) if isinstance(operand, (Expr, FloatExpr)) else operand
+                for operand in self.operands
+            ),
+        )
+
+    def bounds(self, ranges: Ranges) -> tuple[float, float]:
+        """Inclusive bounds by interval arithmetic; rounding is monotonic, so they hold for floats too."""
+        if self.operation == "int":
+            low, high = self.operands[0].bounds(ranges)
+            return float(low), float(high)
+        (a, b), (c, d) = (_bounds(operand, ranges) for operand in self.operands)
+        if self.operation == "+":
+            return a + c, b + d
+        if self.operation == "-":
+            return a - d, b - c
+        if self.operation == "*" or (self.operation == "/" and (c > 0 or d < 0)):
+            function = _OPERATIONS[self.operation]
+            corners = [function(x, y) for x in (a, b) for y in (c, d)]
+            if not any(math.isnan(corner) for corner in corners):
+                return min(corners), max(corners)
+        if self.operation in ("min", "max"):
+            function = _OPERATIONS[self.operation]
+            return function(a, c), function(b, d)
+        return -math.inf, math.inf
+
+    def __str__(self) -> str:
+        if self.operation == "int":
+            return f"float({self.operands[0]})"
+        left, right = self.operands
+        if self.operation in ("min", "max"):
+            return f"{self.operation}({left}, {right})"
+        return f"({left} {self.operation} {right})"
+
+
+def _number(operand: Any, values: Mapping[Symbol, int]) -> Any:
+    return operand.evaluate(values) if isinstance(operand, (Expr, FloatExpr)) else operand
+
+
+def _bounds(operand: Any, ranges: Ranges) -> tuple[float, float]:
+    return operand.bounds(ranges) if isinstance(operand, FloatExpr) else (operand, operand)
+
+
+def as_float(value: ExprLike) -> FloatLike:
+    """An integer expression as a float."""
+    number = value.constant if isinstance(value, Expr) else value
+    return FloatExpr("int", (value,)) if number is None else float(number)
+
+
+def combined(operation: str, *operands: Any) -> FloatLike:
+    """An operation on floats; a number when all operands are."""
+    if operation == "int":
+        return as_float(operands[0])
+    if any(isinstance(operand, FloatExpr) for operand in operands):
+        return FloatExpr(operation, operands)
+    return _OPERATIONS[operation](*operands)
+
+
+class Rounded(Atom):
+    """The integer that `rounding` ("floor", "ceil" or "trunc") gives of a float; build with Rounded.of(...)."""
+
+    __slots__ = ("operand", "rounding")
+    operand: FloatExpr
+    rounding: str
+
+    @classmethod
+    def of(cls, rounding: str, operand: FloatLike) -> Expr:
+        if not isinstance(operand, FloatExpr):
+            return constant(_ROUNDINGS[rounding](operand))
+        if operand.operation == "int":
+            return operand.operands[0]
+        key = (cls, rounding, operand)
+        found = _table.get(key)
+        if found is None:
+            atom = object.__new__(cls)
+            atom.operand, atom.rounding = operand, rounding
+            found = _interned_atom(atom, key, f"{rounding}({operand})", operand.symbols)
+        return found
+
+    def _replaced(self, replacements: Mapping[Symbol, ExprLike]) -> ExprLike:
+        return Rounded.of(self.rounding, self.operand.substitute(replacements))
+
+    def _value(self, values: Mapping[Symbol, int]) -> int:
+        return _ROUNDINGS[self.rounding](self.operand.evaluate(values))
+
+    def _atom_bounds(self, ranges: Ranges) -> tuple[Bound, Bound]:
+        low, high = self.operand.bounds(ranges)
+        rounding = _ROUNDINGS[self.rounding]
+        return (rounding(low) if math.isfinite(low) else low), (rounding(high) if math.isfinite(high) else high)
+
+    def _under(self, ranges: Ranges) -> Expr:
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Rounded.of, (self.rounding, self.operand)

@@ -1,0 +1,355 @@
+"""The node behind `torch.SymInt`, `SymFloat` and `SymBool`: an expression in an environment.
+
+torch asks such a node for arithmetic, comparisons and values by the method names of
+`torch/csrc/utils/python_symnode.h`. Arithmetic gives canonical expressions; asking for a value, or for the truth of a
+comparison, is answered and recorded by the environment. Never here: what is known about symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .conditions import Condition, both, compare, either, negated
+from .environment import Environment
+from .expr import Expr, Max, Min, _as_expr, floor_div, modulo, simplify
+from .floats import FloatExpr, Rounded, as_float, combined
+from .layouts import channels_last_order, densely_ordered, in_stride_order, row_major_order, suggests_channels_last
+
+
+class SymbolicNode:
+    """`value` is an Expr or int (kind int), a FloatExpr or float (kind float), or a Condition (kind bool)."""
+
+    __slots__ = ("__weakref__", "environment", "kind", "value")
+    # torch's own kind of node has this; a constant node says so by is_constant
+    constant = None
+
+    def __init__(self, environment: Environment, value: Any, kind: type) -> None:
+        self.environment = environment
+        self.value = value
+        self.kind = kind
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def expr(self) -> Any:
+        return self.value
+
+    @property
+    def hint(self) -> Any:
+        if self.kind is bool:
+            return self.value if isinstance(self.value, bool) else self.value.holds(self.environment.hints)
+        return self.environment.hint(self.value)
+
+    def is_int(self) -> bool:
+        return self.kind is int
+
+    def is_float(self) -> bool:
+        return self.kind is float
+
+    def is_bool(self) -> bool:
+        return self.kind is bool
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def nested_int(self) -> None:
+        return None
+
+    def is_constant(self) -> bool:
+        return self._number() is not None
+
+    def is_symbolic(self) -> bool:
+        return self._number() is None
+
+    def has_hint(self) -> bool:
+        if self.kind is bool:
+            return isinstance(self.value, bool) or self.value.symbols <= self.environment.hints.keys()
+        return self.environment.has_hint(self.value)
+
+    def maybe_as_int(self) -> int | None:
+        return self._number() if self.kind is int else None
+
+    def maybe_as_float(self) -> float | None:
+        return self._number() if self.kind is float else None
+
+    def maybe_as_bool(self) -> bool | None:
+        return self._number() if self.kind is bool else None
+
+    def clone(self) -> SymbolicNode:
+        return self
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    _graph_repr = __repr__ = __str__
+
+    def _number(self) -> Any:
+        """The value without asking: None where it depends on symbols."""
+        value = self.value
+        if isinstance(value, Expr):
+            return value.constant
+        return value if isinstance(value, (int, float)) else None
+
+    # -- values, relied on from here on ---------------------------------------------------------------------------
+
+    def int_(self) -> int:
+        return int(self.environment.specialised(self.value))
+
+    def bool_(self) -> bool:
+        if self.kind is bool:
+            return self.environment.decide(self.value)
+        return self.environment.decide(compare("!=", self.value, 0))
+
+    def guard_int(self, file: Any, line: Any) -> int:
+        return self.int_()
+
+    def guard_float(self, file: Any, line: Any) -> float:
+        return float(self.environment.specialised(self.value))
+
+    def guard_bool(self, file: Any, line: Any) -> bool:
+        return self.bool_()
+
+    def expect_true(self, file: Any, line: Any) -> bool:
+        return self.bool_()
+
+    def guard_size_oblivious(self, file: Any, line: Any) -> bool:
+        return self.bool_()
+
+    def guard_or_false(self, file: Any, line: Any) -> bool:
+        return self._guard_or(False)
+
+    def guard_or_true(self, file: Any, line: Any) -> bool:
+        return self._guard_or(True)
+
+    def _guard_or(self, otherwise: bool) -> bool:
+        known = self.environment.known(self.value)
+        if known is not None:
+            return known
+        return self.bool_() if self.has_hint() else otherwise
+
+    def statically_known_true(self, file: Any, line: Any) -> bool:
+        return self.environment.known(self.value) is True
+
+    # -- making others --------------------------------------------------------------------------------------------
+
+    def wrap_int(self, number: int) -> SymbolicNode:
+        return SymbolicNode(self.environment, _as_expr(number), int)
+
+    def wrap_float(self, number: float) -> SymbolicNode:
+        return SymbolicNode(self.environment, number, float)
+
+    def wrap_bool(self, truth: bool) -> SymbolicNode:
+        return SymbolicNode(self.environment, truth, bool)
+
+    def _integer(self, value: Any) -> SymbolicNode:
+        return SymbolicNode(self.environment, value, int)
+
+    def _simpler(self, value: Expr) -> SymbolicNode:
+        """For operations that ranges may simplify."""
+        return SymbolicNode(self.environment, simplify(value, self.environment.ranges), int)
+
+    def _arithmetic(self, other: SymbolicNode, operation: str, integer: Callable[[Any, Any], Any]) -> SymbolicNode:
+        if self.kind is float or other.kind is float:
+            value = combined(operation, self._as_float(), other._as_float())
+            return SymbolicNode(self.environment, value, float)
+        return self._integer(integer(self._as_int(), other._as_int()))
+
+    def _as_int(self) -> Expr:
+        return _as_expr(self.bool_() if self.kind is bool else self.value)
+
+    def _as_float(self) -> Any:
+        return self.value if self.kind is float else as_float(self._as_int())
+
+    # -- arithmetic -----------------------------------------------------------------------------------------------
+
+    def add(self, other: SymbolicNode) -> SymbolicNode:
+        return self._arithmetic(other, "+", lambda a, b: a + b)
+
+    def sub(self, other: SymbolicNode) -> SymbolicNode:
+        return self._arithmetic(other, "-", lambda a, b: a - b)
+
+    def mul(self, other: SymbolicNode) -> SymbolicNode:
+        return self._arithmetic(other, "*", lambda a, b: a * b)
+
+    def neg(self) -> SymbolicNode:
+        if self.kind is float:
+            return SymbolicNode(self.environment, combined("-", -0.0, self.value), float)
+        return self._integer(self._as_int() * -1)
+
+    def pos(self) -> SymbolicNode:
+        return self
+
+    def abs(self) -> SymbolicNode:
+        zero = self.wrap_float(0.0) if self.kind is float else self.wrap_int(0)
+        return self if self.ge(zero).bool_() else self.neg()
+
+    def mod(self, other: SymbolicNode) -> SymbolicNode:
+        if self.kind is float or other.kind is float:
+            return self._arithmetic(other, "%", modulo)
+        return self._simpler(modulo(self._as_int(), other._as_int()))
+
+    def int_floordiv(self, other: SymbolicNode) -> SymbolicNode:
+        return self._simpler(floor_div(self._as_int(), other._as_int()))
+
+    def floordiv(self, other: SymbolicNode) -> SymbolicNode:
+        if self.kind is float or other.kind is float:
+            return self._arithmetic(other, "//", floor_div)
+        return self.int_floordiv(other)
+
+    def truediv(self, other: SymbolicNode) -> SymbolicNode:
+        value = combined("/", self._as_float(), other._as_float())
+        return SymbolicNode(self.environment, value, float)
+
+    int_truediv = float_truediv = truediv
+
+    def float_pow(self, other: SymbolicNode) -> SymbolicNode:
+        value = combined("**", self._as_float(), other._as_float())
+        return SymbolicNode(self.environment, value, float)
+
+    def pow_by_natural(self, other: SymbolicNode) -> SymbolicNode:
+        """The exponent becomes a constant."""
+        result: Any = _as_expr(1)
+        for _ in range(other.int_()):
+            result = result * self._as_int()
+        return self._integer(result)
+
+    def pow(self, other: SymbolicNode) -> SymbolicNode:
+        if self.kind is float or other.kind is float or not other.ge(other.wrap_int(0)).bool_():
+            return self.float_pow(other)
+        return self.pow_by_natural(other)
+
+    def sym_min(self, other: SymbolicNode) -> SymbolicNode:
+        if self.kind is float or other.kind is float:
+            return self._arithmetic(other, "min", Min.of)
+        return self._simpler(Min.of(self._as_int(), other._as_int()))
+
+    def sym_max(self, other: SymbolicNode) -> SymbolicNode:
+        if self.kind is float or other.kind is float:
+            return self._arithmetic(other, "max", Max.of)
+        return self._simpler(Max.of(self._as_int(), other._as_int()))
+
+    def sym_float(self) -> SymbolicNode:
+        return SymbolicNode(self.environment, self._as_float(), float)
+
+    def floor(self) -> SymbolicNode:
+        return self._rounded("floor")
+
+    def ceil(self) -> SymbolicNode:
+        return self._rounded("ceil")
+
+    def trunc(self) -> SymbolicNode:
+        return self._rounded("trunc")
+
+    sym_int = trunc
+
+    def _rounded(self, rounding: str) -> SymbolicNode:
+        return self if self.kind is int else self._simpler(Rounded.of(rounding, self.value))
+
+    def sym_sum(self, terms: Sequence[SymbolicNode]) -> SymbolicNode:
+        total: Any = _as_expr(0)
+        for term in terms:
+            total = total + term._as_int()
+        return self._integer(total)
+
+    def is_integer(self) -> SymbolicNode:
+        if self.kind is int:
+            return self.wrap_bool(True)
+        return self.wrap_bool(float(self.environment.specialised(self.value)).is_integer())
+
+    # -- comparisons and logic ------------------------------------------------------------------------------------
+
+    def _compared(self, relation: str, other: SymbolicNode) -> SymbolicNode:
+        if self.kind is float or other.kind is float:
+            condition = compare(relation, self._as_float(), other._as_float())
+        else:
+            condition = compare(relation, self._as_int(), other._as_int())
+        return self._condition(condition)
+
+    def _condition(self, condition: Condition) -> SymbolicNode:
+        known = self.environment.known(condition)
+        return SymbolicNode(self.environment, condition if known is None else known, bool)
+
+    def eq(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compared("==", other)
+
+    def ne(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compared("!=", other)
+
+    def lt(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compared("<", other)
+
+    def le(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compared("<=", other)
+
+    def gt(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compared(">", other)
+
+    def ge(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compared(">=", other)
+
+    def sym_and(self, other: SymbolicNode) -> SymbolicNode:
+        return self._condition(both(self._truth(), other._truth()))
+
+    def sym_or(self, other: SymbolicNode) -> SymbolicNode:
+        return self._condition(either(self._truth(), other._truth()))
+
+    and_ = sym_and
+    or_ = sym_or
+
+    def sym_not(self) -> SymbolicNode:
+        return self._condition(negated(self._truth()))
+
+    def _truth(self) -> Condition:
+        return self.value if self.kind is bool else compare("!=", self.value, 0)
+
+    def sym_ite(self, then: SymbolicNode, otherwise: SymbolicNode) -> SymbolicNode:
+        return then if self.bool_() else otherwise
+
+    # -- layouts: (sizes, strides) of a tensor, as nodes ------------------------------------------------------------
+
+    def is_contiguous(self, sizes: Any, strides: Any) -> SymbolicNode:
+        return self._layout(densely_ordered, row_major_order, sizes, strides)
+
+    def is_channels_last_contiguous_2d(self, sizes: Any, strides: Any) -> SymbolicNode:
+        return self._layout(densely_ordered, channels_last_order(4), sizes, strides)
+
+    def is_channels_last_contiguous_3d(self, sizes: Any, strides: Any) -> SymbolicNode:
+        return self._layout(densely_ordered, channels_last_order(5), sizes, strides)
+
+    def is_channels_last_strides_2d(self, sizes: Any, strides: Any) -> SymbolicNode:
+        return self._layout(suggests_channels_last, channels_last_order(4), sizes, strides)
+
+    def is_channels_last_strides_3d(self, sizes: Any, strides: Any) -> SymbolicNode:
+        return self._layout(suggests_channels_last, channels_last_order(5), sizes, strides)
+
+    def is_non_overlapping_and_dense(self, sizes: Any, strides: Any) -> SymbolicNode:
+        return self._layout(densely_ordered, in_stride_order, sizes, strides)
+
+    def _layout(self, question: Any, order: Any, sizes: Any, strides: Any) -> SymbolicNode:
+        shape, steps = [node._as_int() for node in sizes], [node._as_int() for node in strides]
+        return self.wrap_bool(question(self.environment, shape, steps, order))
+
+
+# Torch asks for `str`; as a method in the class it would hide the type from the annotations there.
+SymbolicNode.str = SymbolicNode.__str__  # type: ignore[attr-defined]
+
+
+def symbolic(environment: Environment, value: Any) -> Any:
+    """A `torch.SymInt` for an integer expression; an int where it is constant."""
+    if isinstance(value, Expr) and value.constant is not None:
+        return value.constant
+    return torch.SymInt(SymbolicNode(environment, value, int)) if isinstance(value, Expr) else value
+
+
+def symbolic_float(environment: Environment, value: Any) -> Any:
+    """A `torch.SymFloat` for a floating-point expression; numbers stay."""
+    return torch.SymFloat(SymbolicNode(environment, value, float)) if isinstance(value, FloatExpr) else value
+
+
+def expression(value: Any) -> Any:
+    """The expression behind a SymInt, SymFloat or SymBool of ours; anything else as it is."""
+    node = getattr(value, "node", None)
+    return node.value if isinstance(node, SymbolicNode) else value

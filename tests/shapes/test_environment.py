@@ -1,0 +1,167 @@
+"""Symbols with hints: what is known without asking, what is recorded when it is not, and what follows from facts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stator.base.errors import Unsupported
+from stator.shapes.conditions import both, compare, either, negated
+from stator.shapes.environment import Environment
+from stator.shapes.expr import Expr, Symbol
+
+RELATIONS = ("==", "!=", "<", "<=", ">", ">=")
+
+
+def sizes(**hints: int) -> tuple[Environment, list[Symbol]]:
+    environment = Environment()
+    return environment, [environment.size(name, hint) for name, hint in hints.items()]  # type: ignore[misc]
+
+
+def facts(environment: Environment) -> list[str]:
+    return [str(fact) for fact in environment.facts]
+
+
+def test_sizes_of_zero_and_one_are_no_symbols() -> None:
+    environment, values = sizes(a=0, b=1)
+    assert values == [0, 1] and not environment.hints
+
+
+def test_ranges_answer_without_a_fact() -> None:
+    environment, (a, b) = sizes(a=6, b=4)
+    for condition in (
+        compare("!=", a, 1),
+        compare(">", a * b, a),
+        compare(">=", a * b - b, 2),
+        compare("<", a, a + b),
+        compare("==", a * b // b, a),
+        compare("!=", 2 * a, 7),
+    ):
+        assert environment.decide(condition) is True
+        assert environment.decide(negated(condition)) is False
+    assert not environment.facts
+
+
+def test_what_is_not_known_is_answered_by_the_hints_and_recorded_once() -> None:
+    environment, (a, b) = sizes(a=6, b=4)
+    assert environment.decide(compare(">", a, b))
+    assert environment.decide(compare(">", a, b))
+    assert not environment.decide(compare("<=", a, b))
+    assert not environment.decide(compare("==", a, b))
+    assert environment.decide(compare(">=", a, b))
+    assert facts(environment) == ["a - b - 1 >= 0"]
+
+
+def test_a_weaker_question_follows_from_a_fact() -> None:
+    environment, (a, b) = sizes(a=16, b=4)
+    environment.decide(compare(">", a, b + 5))
+    assert environment.known(compare(">", a, b + 2)) is True
+    assert environment.known(compare(">", a, b + 7)) is None
+
+
+def test_a_bound_on_one_symbol_narrows_its_range() -> None:
+    environment, (a,) = sizes(a=9)
+    environment.decide(compare("<=", 3 * a, 29))
+    assert environment.ranges[a] == (2, 9)
+    assert environment.known(compare("<", a, 10)) is True
+    environment.decide(compare("!=", a, 2))
+    assert environment.ranges[a] == (3, 9)
+
+
+def test_equal_sizes_become_one_symbol() -> None:
+    environment, (a, b) = sizes(a=6, b=6)
+    assert environment.decide(compare("==", a, b))
+    assert environment.simplified(b * 2 + a) is a * 3
+    assert environment.known(compare("==", a * b, b * a)) is True
+    assert environment.known(compare("==", a * a, b * b)) is True
+    assert facts(environment) == ["a - b == 0"]
+    assert not environment.constants()
+
+
+def test_a_product_of_sizes_is_put_in_place_of_another() -> None:
+    environment, (a, b, product) = sizes(a=2, b=3, product=6)
+    assert environment.decide(compare("==", product, a * b))
+    assert environment.simplified(product // a) is b
+
+
+def test_a_value_that_was_asked_for_is_constant_from_then_on() -> None:
+    environment, (a, b) = sizes(a=6, b=4)
+    assert environment.specialised(a + b) == 10
+    assert not environment.constants()
+    assert environment.specialised(a) == 6
+    assert environment.constants() == {a: 6, b: 4}
+
+
+def test_only_what_settles_a_compound_question_is_recorded() -> None:
+    environment, (a, b) = sizes(a=6, b=4)
+    assert not environment.decide(both(compare("==", a, 7), compare("==", b, 4)))
+    assert facts(environment) == ["a - 7 != 0"]
+    assert environment.decide(either(compare("==", a, 5), compare("==", b, 4)))
+    assert facts(environment) == ["a - 7 != 0", "b - 4 == 0"]
+
+
+def test_a_contradiction_is_refused() -> None:
+    environment, (a,) = sizes(a=6)
+    environment.assume(compare("<", a, 10))
+    with pytest.raises(ValueError, match="contradicts"):
+        environment.assume(compare(">", a, 12))
+    with pytest.raises(ValueError, match="symbol a already"):
+        environment.size("a", 3)
+    with pytest.raises(ValueError, match="not between"):
+        environment.symbol("c", 3, 4)
+
+
+def test_a_symbol_without_a_hint_can_only_be_asked_what_its_range_tells() -> None:
+    environment = Environment()
+    count = environment.symbol("count", None, 0)
+    assert environment.decide(compare(">=", count, 0))
+    with pytest.raises(Unsupported, match="count"):
+        environment.decide(compare(">", count, 3))
+    with pytest.raises(Unsupported, match="count"):
+        environment.specialised(count)
+    assert not environment.facts
+
+
+def test_facts_say_where_they_come_from() -> None:
+    environment = Environment(locate=lambda: "model.py:3")
+    environment.decide(compare(">", environment.size("a", 6), 4))
+    assert environment.facts[0].origin == "model.py:3"
+
+
+expressions = st.recursive(
+    st.one_of(st.integers(-6, 6), st.sampled_from([Symbol(name) for name in "abc"])),
+    lambda children: st.one_of(
+        st.tuples(children, children).map(lambda pair: pair[0] + pair[1]),
+        st.tuples(children, children).map(lambda pair: pair[0] - pair[1]),
+        st.tuples(children, children).map(lambda pair: pair[0] * pair[1]),
+        st.tuples(children, st.integers(1, 5)).map(lambda pair: pair[0] // pair[1]),
+        st.tuples(children, st.sampled_from([Symbol(name) for name in "abc"])).map(lambda pair: pair[0] // pair[1]),
+        st.tuples(children, st.sampled_from([Symbol(name) for name in "abc"])).map(lambda pair: pair[0] % pair[1]),
+    ),
+    max_leaves=5,
+)
+questions = st.lists(st.tuples(st.sampled_from(RELATIONS), expressions, expressions), min_size=1, max_size=6)
+values = st.tuples(*[st.integers(2, 9)] * 3)
+
+
+def number(expr: Expr | int, point: dict[Symbol, int]) -> int:
+    return expr.evaluate(point) if isinstance(expr, Expr) else expr
+
+
+@given(questions, values, st.lists(values, max_size=8))
+def test_answers_hold_wherever_the_facts_do(asked: list, hints: tuple, others: list) -> None:
+    """The answer for the hints is the right one; at any other point where ranges and facts hold, it is right too."""
+    environment = Environment()
+    names = [environment.size(name, hint) for name, hint in zip("abc", hints, strict=True)]
+    answers = [environment.decide(compare(*question)) for question in asked]
+    for point in [hints, *others]:
+        at = dict(zip(names, point, strict=True))
+        if not environment.holds(at):  # type: ignore[arg-type]
+            assert point != hints
+            continue
+        for (relation, left, right), answer in zip(asked, answers, strict=True):
+            truth = eval(f"{number(left, at)} {relation} {number(right, at)}")  # type: ignore[arg-type]
+            assert truth is answer
+            for side in (left, right):
+                assert environment.simplified(side).evaluate(at) == number(side, at)  # type: ignore[arg-type]
