@@ -63,6 +63,7 @@ class ExitBuilder:
     def graph_output(self, value: TensorValue) -> GraphOutput:
         made = self._output_index.get(id(value))
         if made is None:
+            self.tracer.recorder.check_reachable(value)
             made = self._output_index[id(value)] = GraphOutput(len(self.outputs))
             self.outputs.append(value)
         return made

@@ -17,7 +17,8 @@ from stator.graph.fake import FakeMode, FakeTensor
 
 from .captured import GraphInput
 from .recipe import Load
-from .values.base import NotConstant, Value, unsupported
+from .subgraphs import Subgraph
+from .values.base import NotConstant, Value, cannot_rebuild, unsupported
 from .values.constants import ConstantValue
 from .values.containers import ListValue, TupleValue
 from .values.mappings import DictValue
@@ -47,11 +48,13 @@ class NotATensorCall(Exception):
 
 
 class Recorder:
-    """The graph under construction."""
+    """The graph under construction; `graph` is the part that nodes go to now: the whole, or an open subgraph."""
 
     def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
-        self.graph = fx.Graph()
+        self.root = self.graph = fx.Graph()
+        self.open: list[Subgraph] = []
+        self.closed: dict[fx.Graph, int] = {}  # subgraphs that are done, with the outermost frame's step at which
         self.mode = FakeMode()
         self.inputs: list[GraphInput] = []
         self.input_values: list[TensorValue] = []
@@ -67,11 +70,11 @@ class Recorder:
         name = self._input_name(str(value.source))
         root = self._last_placeholder
         with (
-            self.graph.inserting_after(root)
+            self.root.inserting_after(root)
             if root is not None
-            else self.graph.inserting_before(next(iter(self.graph.nodes), None))
+            else self.root.inserting_before(next(iter(self.root.nodes), None))
         ):
-            node = self.graph.placeholder(name)
+            node = self.root.placeholder(name)
         node.meta["example_value"] = value.fake
         self._last_placeholder = node
         self.inputs.append(GraphInput(node.name, Load(value.source), value.obj, value.is_static))  # type: ignore[arg-type]
@@ -93,7 +96,31 @@ class Recorder:
     def node_of(self, value: TensorValue) -> fx.Node:
         if value.node is None:
             value.node = self.placeholder(value)
-        return value.node
+        if value.node.graph is self.graph:
+            return value.node
+        self.check_reachable(value)
+        return self.open[-1].lift(value)
+
+    # -- parts that are graphs of their own --
+    @contextmanager
+    def subgraph(self, *seen: fx.Graph) -> Iterator[Subgraph]:
+        """What is recorded in the block goes to a graph of its own, which takes the tensors that it reads from outside
+        as placeholders. `seen`: closed subgraphs whose tensors it may read too."""
+        level = Subgraph(fx.Graph(), frozenset(seen))
+        before, self.graph = self.graph, level.graph
+        self.open.append(level)
+        try:
+            yield level
+        finally:
+            self.open.pop()
+            self.graph = before
+            self.closed[level.graph] = self.tracer.outer_step()
+
+    def check_reachable(self, value: TensorValue) -> None:
+        """Raises CannotRebuild for a tensor made in a subgraph that is done: only what it returns leaves it."""
+        graph = value.node.graph if value.node is not None else None
+        if graph in self.closed and not (self.open and graph in self.open[-1].seen):
+            raise cannot_rebuild("a tensor made inside a differentiated or transformed function", self.closed[graph])
 
     # -- arguments --
     def lower(self, value: Value) -> tuple[Any, Any]:
@@ -129,14 +156,13 @@ class Recorder:
         for name, arg in kwargs.items():
             node_kwargs[name], fake_kwargs[name] = self.lower(arg)
         result = self._run_fake(run, target, fake_args, fake_kwargs)
-        if not _holds_tensor(result) and not (result is None and kind == "call_method" and target == "__setitem__"):
+        changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
+        if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
         node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
         self.op_count += 1
         node.meta["place"] = self.tracer.place()
-        for value, version in self.used:
-            if value.obj is not None and value.fake.fake_storage.version != version:  # type: ignore[attr-defined]
-                self.written.add(id(value))
+        self.written.update(id(value) for value in changed if value.obj is not None)
         return self.wrap_output(result, node)
 
     def state_call(self, function: Any, args: tuple[Any, ...]) -> None:
@@ -207,8 +233,8 @@ class Recorder:
         """The graph module, or None when no operator was recorded."""
         if not self.op_count:
             return None
-        self.graph.output(tuple(self.node_of(value) for value in outputs))
-        return fx.GraphModule(torch.nn.Module(), self.graph)
+        self.root.output(tuple(self.node_of(value) for value in outputs))
+        return fx.GraphModule(torch.nn.Module(), self.root)
 
 
 def _holds_tensor(result: Any) -> bool:

@@ -28,6 +28,7 @@ from .mutations import MutationLog
 from .recorder import NotATensorCall, Recorder
 from .scopes import GlobalScope
 from .source import AttrSource, ConstantSource, GlobalSource, InstanceDictSource, ItemSource, ModuleGlobalSource, Source
+from .subgraphs import Later
 from .values.base import Lazy, NotConstant, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.classes import ClassValue
@@ -54,6 +55,7 @@ class Tracer:
         self.frames: list[Frame] = []
         self.handled: list[Value] = []  # exceptions being handled, innermost last
         self.mutations = MutationLog()
+        self.later: Later | None = None  # set while code is followed that runs at another time
         self.wrapped: dict[int, Value] = {}
         self.real_cells: dict[int, CellValue] = {}
         self.generators: list[GeneratorValue] = []

@@ -1,6 +1,7 @@
 """What known functions do when called, one file per origin. Importing this package registers all handlers."""
 
 from . import (
+    autograd_function,
     builtin_functions,
     cells,
     collections_functions,
@@ -14,6 +15,7 @@ from . import (
 )
 
 __all__ = [
+    "autograd_function",
     "builtin_functions",
     "cells",
     "collections_functions",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -223,6 +222,8 @@ def _parameter(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
 
 @calls(torch.is_grad_enabled)
 def _is_grad_enabled(tracer: Tracer) -> Value:
+    if tracer.later is not None:
+        tracer.later.asks_grad_mode = True
     return ConstantValue(torch.is_grad_enabled())
 
 
@@ -258,37 +259,6 @@ def _autocast_nesting(tracer: Tracer) -> Value:
 @calls(torch.clear_autocast_cache)
 def _clear_autocast_cache(tracer: Tracer) -> Value:
     return ConstantValue(None)
-
-
-# ---- custom gradients ----
-
-
-@calls(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
-def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
-    """With gradients, one node that calls the function: whoever traces the graph below autograd sees its forward and
-    its backward. Without, its forward is followed like any other function."""
-    kind = tracer.real_of(cls, "a subclass of torch.autograd.Function")
-    if not torch.is_grad_enabled():
-        forward = tracer.get_attr(cls, "forward")
-        if kind.setup_context is torch.autograd.Function.setup_context:
-            context = ObjectValue(torch.autograd.function.FunctionCtx)
-            context.set_own(tracer, "needs_input_grad", TupleValue([ConstantValue(False) for _ in args]))
-            return tracer.call(forward, [context, *args], kwargs)
-        return tracer.call(forward, list(args), kwargs)
-    for name in ("forward", "backward", "setup_context"):
-        tracer.class_value(kind, name)  # relied on
-    return tracer.record_function(_applier(kind), list(args), kwargs)
-
-
-@functools.lru_cache(maxsize=256)
-def _applier(kind: type[torch.autograd.Function]) -> Any:
-    """A function that graphs can print and call: fx does not know bound class methods."""
-
-    def apply(*args: Any, **kwargs: Any) -> Any:
-        return kind.apply(*args, **kwargs)
-
-    apply.__name__ = apply.__qualname__ = f"apply_{kind.__name__}"
-    return apply
 
 
 # ---- checkpointing: the values are the same; what is kept for backward is decided later ----

@@ -46,6 +46,7 @@ FACTS = frozenset(
         "names",
     }
 )
+_AUTOGRAD_FACTS = frozenset({"requires_grad", "is_leaf", "grad_fn", "grad"})
 _TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 # Methods whose result needs the tensor's data, or whose effect reaches outside the graph.
 REFUSED = frozenset(
@@ -133,6 +134,8 @@ class TensorValue(Value):
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if self.attributes is not None and name in self.attributes:
             return self.attributes[name]
+        if name in _AUTOGRAD_FACTS and tracer.later is not None:
+            raise unsupported("deferred-fact", f"`.{name}` of a tensor in {tracer.later.what}")
         if name == "is_leaf" and self.obj is not None and self.fake.requires_grad:
             tracer.guard(AttrSource(self.source, name), GuardKind.EQUALS, self.obj.is_leaf)  # type: ignore[arg-type]
             return ConstantValue(self.obj.is_leaf)

@@ -1,0 +1,364 @@
+"""Custom autograd.Functions: forward and backward are both followed, and become two graphs that one node applies."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.autograd.function import once_differentiable
+
+from stator.graph.differentiated import Backward, CustomFunction, From, Place, graph_target
+from stator.prims.record import TensorMeta
+
+from ..calling import calls
+from ..subgraphs import Subgraph, deferred, reachable, state_put_back
+from ..values.base import Raised, Value, unsupported
+from ..values.constants import ConstantValue
+from ..values.containers import ListValue, TupleValue
+from ..values.contexts import ContextValue
+from ..values.functions import FunctionValue
+from ..values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+_Function = torch.autograd.Function
+_MOST_OUTPUTS_WITHOUT_ZEROS = 3  # each pattern of missing gradients is a backward of its own
+_OTHER_PROTOCOLS = ("boxed_grads_call", "clear_saved_tensors_on_access")
+
+
+@calls(_Function.apply.__func__)  # type: ignore[attr-defined]
+def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    kind = tracer.real_of(cls, "a subclass of torch.autograd.Function")
+    if kwargs:
+        raise unsupported("custom-function", f"{kind.__name__}.apply with keyword arguments")
+    for name in _OTHER_PROTOCOLS:
+        if getattr(kind, name, False):
+            raise unsupported("custom-function", f"{kind.__name__} sets {name}")
+    capture = _Capture(tracer, cls, kind, list(args))
+    executable = torch.is_grad_enabled() and any(
+        isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in args
+    )
+    return capture.differentiated() if executable else capture.forward_only()
+
+
+@dataclass(slots=True)
+class _Forward:
+    """What following the forward gave: its results, and the tensors among them."""
+
+    result: Value
+    outputs: list[TensorValue]
+    level: Subgraph
+
+
+@dataclass(slots=True)
+class _Part:
+    """The backward for one pattern of gradients, followed; `lifted` are the tensors it reads beside the gradients."""
+
+    graph: fx.GraphModule
+    lifted: list[TensorValue]
+    results: tuple[int | None, ...]
+    layouts: tuple[tuple[Any, Any], ...]
+    asks_grad_mode: bool
+
+
+class _Capture:
+    """One call of `apply`."""
+
+    def __init__(self, tracer: Tracer, cls: Value, kind: type[_Function], args: list[Value]) -> None:
+        self.tracer = tracer
+        self.cls = cls
+        self.kind = kind
+        self.context = ContextValue()
+        self.has_setup = kind.setup_context is not _Function.setup_context
+        self.args = self._with_defaults(args)
+        self.tensors = [arg for arg in self.args if isinstance(arg, TensorValue)]
+        needs = [ConstantValue(isinstance(arg, TensorValue) and arg.fake.requires_grad) for arg in self.args]
+        self.context.set_own(tracer, "needs_input_grad", TupleValue(list(needs)))
+
+    def _with_defaults(self, args: list[Value]) -> list[Value]:
+        """With `setup_context`, torch fills in the defaults of forward's parameters."""
+        if not self.has_setup:
+            return args
+        forward = self.tracer.get_attr(self.cls, "forward")
+        if not isinstance(forward, FunctionValue):
+            raise unsupported("custom-function", f"forward of {self.kind.__name__} is not a function")
+        defaults = forward.default_values(self.tracer)
+        missing = forward.code.co_argcount - len(args)
+        if not 0 <= missing <= len(defaults):
+            return args  # following the call says what is wrong
+        return [*args, *map(self.tracer.realized, defaults[len(defaults) - missing :])]
+
+    # ---- forward ----
+
+    def _follow_forward(self) -> Value:
+        """The user's forward, in the grad mode that torch runs it in."""
+        tracer = self.tracer
+        forward = tracer.get_attr(self.cls, "forward")
+        if not self.has_setup:
+            return tracer.call(forward, [self.context, *self.args], {})
+        result = tracer.call(forward, list(self.args), {})
+        setup = tracer.get_attr(self.cls, "setup_context")
+        tracer.call(setup, [self.context, TupleValue(list(self.args)), result], {})
+        return result
+
+    def forward_only(self) -> Value:
+        """Nothing requires grad: the forward is followed like any other function, and nothing else happens."""
+        tracer = self.tracer
+        switch = tracer.known(torch._C._set_grad_enabled)
+        enabled = torch.is_grad_enabled()
+        if enabled:
+            tracer.call(switch, [ConstantValue(False)], {})
+        result = self._follow_forward()
+        if enabled:
+            tracer.call(switch, [ConstantValue(True)], {})
+        dirty = self.context.listed(tracer, "dirty_tensors")
+        items = result.items if isinstance(result, TupleValue) else [result]
+        given = [self._as_returned(tracer.realized(item), dirty) for item in items]
+        return TupleValue(given) if isinstance(result, TupleValue) else given[0]
+
+    def _as_returned(self, item: Value, dirty: list[Value]) -> Value:
+        """An argument that is returned comes back as a view of itself, unless it was written to."""
+        if any(item is arg for arg in self.tensors) and not any(item is one for one in dirty):
+            return self.tracer.record_method("view_as", [item, item], {})
+        return item
+
+    def differentiated(self) -> Value:
+        """Forward and backward as graphs, applied by one node."""
+        tracer = self.tracer
+        forward = self._forward_part()
+        outputs, level = forward.outputs, forward.level
+        parts = self._backward_parts(forward)
+        placing = _Placing(self.tensors, outputs, level)
+        backwards = {
+            key: Backward(part.graph, tuple(map(placing.place, part.lifted)), part.results, part.layouts)
+            for key, part in parts.items()
+        }
+        saved = [item for item in self.context.listed(tracer, "to_save") if not tracer.is_none(item)]
+        saved_places = dict.fromkeys(placing.place(self._tensor(item, "save_for_backward")) for item in saved)
+        nodes = [level_node(level, value, tracer) for value in (*outputs, *placing.kept)]
+        function = CustomFunction(
+            name=self.kind.__name__,
+            argument_count=len(self.tensors),
+            forward=level.finish(nodes),
+            reads=tuple(map(placing.place, level.lifted)),
+            output_count=len(outputs),
+            backwards=backwards,
+            saved=tuple(saved_places),
+            dirty=tuple(dict.fromkeys(self._argument(item) for item in self.context.listed(tracer, "dirty_tensors"))),
+            not_differentiable=self._positions(outputs, self.context.listed(tracer, "non_differentiable")),
+            materialize=self.context.flag(tracer, "materialize_grads", True),
+            once=self._is_once(),
+        )
+        target = graph_target(function, f"apply_{self.kind.__name__}")
+        made = tracer.record_function(target, [*self.tensors, *placing.free], {})
+        return self._results(forward.result, list(tracer.iterate(made)))
+
+    def _forward_part(self) -> _Forward:
+        tracer = self.tracer
+        what = f"the forward of {self.kind.__name__}"
+        with tracer.recorder.subgraph() as level, state_put_back(tracer, what):
+            torch._C._set_grad_enabled(False)
+            result = self._follow_forward()
+            items = result.items if isinstance(result, TupleValue) else [result]
+            items = [tracer.realized(item) for item in items]
+            outputs = [item for item in items if isinstance(item, TensorValue)]
+            inside = [item for item in items if not isinstance(item, TensorValue)]
+            if any(isinstance(one, TensorValue) for one in reachable(tuple(inside)).values()):
+                raise unsupported("custom-function", f"{what} returns tensors inside other objects")
+            for output in outputs:
+                level_node(level, output, tracer)
+        return _Forward(result, outputs, level)
+
+    def _results(self, result: Value, made: list[Value]) -> Value:
+        remaining = iter(made)
+        items = map(self.tracer.realized, result.items if isinstance(result, TupleValue) else [result])
+        given = [next(remaining) if isinstance(item, TensorValue) else item for item in items]
+        return TupleValue(given) if isinstance(result, TupleValue) else given[0]
+
+    # ---- backward ----
+
+    def _backward_parts(self, forward: _Forward) -> dict[tuple[bool, ...], _Part]:
+        """The backward followed once for each pattern of gradients that it may be called with; where its code asks for
+        the grad mode, both with it off and on."""
+        tracer, context = self.tracer, self.context
+        saved = context.listed(tracer, "to_save")
+        context.set_own(tracer, "saved_tensors", TupleValue(list(saved)))
+        context.set_own(tracer, "saved_variables", TupleValue(list(saved)))
+        parts: dict[tuple[bool, ...], _Part] = {}
+        for pattern in self._patterns(forward):
+            part = parts[False, *pattern] = self._backward_part(forward, pattern, grad_mode=False)
+            if part.asks_grad_mode:
+                part = self._backward_part(forward, pattern, grad_mode=True)
+            parts[True, *pattern] = part
+        return parts
+
+    def _patterns(self, forward: _Forward) -> list[tuple[bool, ...]]:
+        outputs = forward.outputs
+        if self.context.flag(self.tracer, "materialize_grads", True):
+            return [(True,) * len(outputs)]
+        without = self.context.listed(self.tracer, "non_differentiable")
+        choices = [(False,) if any(output is one for one in without) else (True, False) for output in outputs]
+        if sum(map(len, choices)) - len(choices) > _MOST_OUTPUTS_WITHOUT_ZEROS:
+            raise unsupported(
+                "custom-function",
+                f"{self.kind.__name__} has many outputs and set_materialize_grads(False)",
+                "leave gradients to be filled with zeros",
+            )
+        return list(itertools.product(*choices))
+
+    def _backward_part(self, forward: _Forward, pattern: tuple[bool, ...], grad_mode: bool) -> _Part:
+        tracer, context = self.tracer, self.context
+        what = f"the backward of {self.kind.__name__}"
+        attributes = dict(context.attributes or {})
+        rest = tuple(value for value in attributes.values() if isinstance(value, Value))
+        try:
+            with (
+                tracer.recorder.subgraph(forward.level.graph) as level,
+                state_put_back(tracer, what),
+                deferred(tracer, what, *rest, *self.args) as later,
+            ):
+                torch._C._set_grad_enabled(grad_mode)
+                _autocast_off()
+                gradients = self._gradients(forward, level, pattern)
+                versions = {id(value): value.fake.fake_storage.version for value in self._known_tensors()}  # type: ignore[attr-defined]
+                result = self._follow_backward(gradients)
+                nodes, results = self._gradient_nodes(result, level)
+                self._refuse_writes(level, versions, what)
+        except Raised as raised:
+            name = raised.value.python_type(tracer).__name__
+            raise unsupported("custom-function", f"{what} raises {name} while it is followed") from raised
+        finally:
+            context.attributes = attributes
+        metas = [output.fake.meta for output in forward.outputs]  # type: ignore[attr-defined]
+        layouts = tuple((meta.shape, meta.stride) for meta, there in zip(metas, pattern, strict=True) if there)
+        return _Part(level.finish(nodes), level.lifted, results, layouts, later.asks_grad_mode)
+
+    def _known_tensors(self) -> list[TensorValue]:
+        return list(self.tracer.recorder.by_fake.values())
+
+    def _gradients(self, forward: _Forward, level: Subgraph, pattern: tuple[bool, ...]) -> list[Value]:
+        """The arguments of backward after ctx: one for each of forward's results."""
+        recorder = self.tracer.recorder
+        present = iter(pattern)
+        gradients: list[Value] = []
+        items = forward.result.items if isinstance(forward.result, TupleValue) else [forward.result]
+        for item in map(self.tracer.realized, items):
+            if not isinstance(item, TensorValue) or not next(present):
+                gradients.append(ConstantValue(None))
+                continue
+            meta = item.fake.meta  # type: ignore[attr-defined]
+            fake = recorder.mode.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device))
+            gradients.append(recorder.wrap_tensor(fake, level.placeholder(fake)))
+        return gradients
+
+    def _follow_backward(self, gradients: list[Value]) -> Value:
+        backward = self._backward_function()
+        if self._is_once():
+            backward = self.tracer.get_attr(backward, "__wrapped__")
+        return self.tracer.call(backward, [self.context, *gradients], {})
+
+    def _backward_function(self) -> Value:
+        """`backward`, or `vjp`, which is another name for it."""
+        both = [self.tracer.get_attr(self.cls, name) for name in ("backward", "vjp")]
+        if self.kind.vjp is _Function.vjp:
+            return both[0]
+        if self.kind.backward is not _Function.backward:
+            raise unsupported("custom-function", f"{self.kind.__name__} defines both backward and vjp")
+        return both[1]
+
+    def _is_once(self) -> bool:
+        backward: Any = self.kind.backward if self.kind.vjp is _Function.vjp else self.kind.vjp
+        return getattr(backward, "__code__", None) is _ONCE_CODE
+
+    def _gradient_nodes(self, result: Value, level: Subgraph) -> tuple[list[fx.Node | None], tuple[int | None, ...]]:
+        tracer = self.tracer
+        if isinstance(result, (TupleValue, ListValue)):
+            items = [tracer.realized(item) for item in result.items]
+        else:
+            items = [result]
+        extra = items[len(self.args) :]
+        if len(items) < len(self.args) or not all(map(tracer.is_none, extra)):
+            raise unsupported("custom-function", f"the backward of {self.kind.__name__} gives {len(items)} gradients")
+        nodes: list[fx.Node | None] = []
+        results: list[int | None] = []
+        for arg, item in zip(self.args, items, strict=False):
+            if isinstance(item, TensorValue) and isinstance(arg, TensorValue):
+                results.append(len(nodes))
+                nodes.append(level_node(level, item, tracer))
+            elif not tracer.is_none(item):
+                raise unsupported(
+                    "custom-function", f"the backward of {self.kind.__name__} gives {item.describe(tracer)}"
+                )
+            elif isinstance(arg, TensorValue):
+                results.append(None)
+        return nodes, tuple(results)
+
+    def _refuse_writes(self, level: Subgraph, versions: dict[int, int], what: str) -> None:
+        """A backward may write to its gradients, not to tensors that others see."""
+        for value in level.lifted:
+            if versions[id(value)] != value.fake.fake_storage.version:  # type: ignore[attr-defined]
+                raise unsupported("deferred-effect", f"{what} writes to {value.describe(self.tracer)}")
+
+    # ---- facts ----
+
+    def _tensor(self, item: Value, method: str) -> TensorValue:
+        if not isinstance(item, TensorValue):
+            raise unsupported("custom-function", f"{method} of {item.describe(self.tracer)}")
+        return item
+
+    def _argument(self, item: Value) -> int:
+        for index, arg in enumerate(self.tensors):
+            if arg is item:
+                return index
+        raise unsupported("custom-function", f"mark_dirty of {item.describe(self.tracer)}, which is no argument")
+
+    def _positions(self, outputs: list[TensorValue], items: list[Value]) -> tuple[int, ...]:
+        return tuple(at for at, output in enumerate(outputs) if any(output is item for item in items))
+
+
+class _Placing:
+    """Where a backward finds the tensors that it reads; collects those that the forward has to keep for it."""
+
+    def __init__(self, arguments: list[TensorValue], outputs: list[TensorValue], level: Subgraph) -> None:
+        self.level = level
+        self.kept: list[TensorValue] = []
+        self.free: list[TensorValue] = []
+        self._places: dict[int, Place] = {}
+        for index, output in enumerate(outputs):
+            self._places.setdefault(id(output), (From.OUTPUT, index))
+        for index, argument in enumerate(arguments):  # an argument that is returned is an argument
+            if self._places.get(id(argument), (From.OUTPUT, 0))[0] is From.OUTPUT:
+                self._places[id(argument)] = (From.ARGUMENT, index)
+
+    def place(self, value: TensorValue) -> Place:
+        found = self._places.get(id(value))
+        if found is None:
+            inside = value.node is not None and value.node.graph is self.level.graph
+            kind, group = (From.KEPT, self.kept) if inside else (From.FREE, self.free)
+            found = self._places[id(value)] = (kind, len(group))
+            group.append(value)
+        return found
+
+
+def level_node(level: Subgraph, value: TensorValue, tracer: Tracer) -> fx.Node:
+    """The node of a value in a subgraph (which need not be the open one)."""
+    if value.node is None:
+        tracer.recorder.node_of(value)
+    assert value.node is not None
+    return value.node if value.node.graph is level.graph else level.lift(value)
+
+
+def _autocast_off() -> None:
+    """A backward is expected to run outside of the autocast region that its forward ran in."""
+    for device in ("cpu", "cuda"):
+        torch.set_autocast_enabled(device, False)
+
+
+def _a_backward(ctx: Any) -> None: ...
+
+
+_ONCE_CODE = once_differentiable(_a_backward).__code__  # type: ignore[attr-defined]

@@ -1,0 +1,149 @@
+"""Parts of a captured program that become graphs of their own, run later or transformed: what they read, and what code
+that runs later may change. How a part is called is in calls/; how its graph is run in graph/differentiated.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from .mutations import MutationLog
+from .torch_state import TorchState
+from .values.base import Value, unsupported
+from .values.cells import CellValue
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+    from .values.tensors import TensorValue
+
+
+class Subgraph:
+    """A graph under construction inside another; `lifted` are the outer tensors behind its placeholders, in order."""
+
+    def __init__(self, graph: fx.Graph, seen: frozenset[fx.Graph]) -> None:
+        self.graph = graph
+        self.seen = seen
+        self.lifted: list[TensorValue] = []
+        self._nodes: dict[int, fx.Node] = {}
+        self._last: fx.Node | None = None
+
+    def lift(self, value: TensorValue) -> fx.Node:
+        """The placeholder for a tensor from outside."""
+        node = self._nodes.get(id(value))
+        if node is None:
+            node = self._nodes[id(value)] = self.placeholder(value.fake)
+            self.lifted.append(value)
+        return node
+
+    def placeholder(self, fake: torch.Tensor) -> fx.Node:
+        graph, last = self.graph, self._last
+        first = next(iter(graph.nodes), None)
+        where = graph.inserting_after(last) if last is not None else graph.inserting_before(first)
+        with where:
+            node = graph.placeholder(f"arg_{sum(one.op == 'placeholder' for one in graph.nodes)}")
+        node.meta["example_value"] = fake
+        self._last = node
+        return node
+
+    def finish(self, outputs: Sequence[fx.Node | None]) -> fx.GraphModule:
+        self.graph.output(tuple(outputs))
+        return _LazyGraphModule(torch.nn.Module(), self.graph, "Part")
+
+
+@contextmanager
+def state_put_back(tracer: Tracer, what: str) -> Iterator[None]:
+    """Torch's modes are as before after the block; raises Unsupported when the captured code itself left them changed,
+    other than the grad mode, which who runs the part puts back."""
+    before = TorchState.now()
+    try:
+        yield
+        torch._C._set_grad_enabled(before.grad_enabled)
+        if TorchState.now() != before:
+            raise unsupported("mutation", f"{what} leaves torch's modes changed")
+    finally:
+        before.restore()
+
+
+@dataclass(slots=True)
+class Later:
+    """Code that is followed now and runs at another time: a backward, a hook."""
+
+    what: str
+    asks_grad_mode: bool = False
+
+
+@contextmanager
+def deferred(tracer: Tracer, what: str, *roots: Value) -> Iterator[Later]:
+    """The captured code in the block runs at another time: raises Unsupported when it changes anything that was there
+    before, or asks for what may be different then. `roots`: what it can reach."""
+    mutations, later = tracer.mutations, tracer.later
+    tracer.mutations, tracer.later = _NoOutsideChanges(what, reachable(roots)), Later(what)
+    try:
+        yield tracer.later
+    finally:
+        tracer.mutations, tracer.later = mutations, later
+
+
+class _NoOutsideChanges(MutationLog):
+    """Refuses changes of what existed before; what is made meanwhile is free."""
+
+    def __init__(self, what: str, protected: dict[int, Any]) -> None:
+        super().__init__()
+        self.what = what
+        self.protected = protected
+
+    def _refuse_outside(self, value: Value) -> None:
+        if value.source is not None or id(value) in self.protected:
+            raise unsupported("deferred-effect", f"{self.what} changes an object that outlives it")
+
+    def content(self, value: Value) -> None:
+        self._refuse_outside(value)
+
+    def attribute(self, value: Value, name: str) -> None:
+        self._refuse_outside(value)
+
+    def cell(self, cell: CellValue) -> None:
+        if cell.frame_name is not None:
+            raise unsupported("deferred-effect", f"{self.what} changes a variable of the captured function")
+        self._refuse_outside(cell)
+
+    def scope(self, scope: Any) -> None:
+        raise unsupported("deferred-effect", f"{self.what} changes a global variable")
+
+
+def reachable(roots: tuple[Value, ...]) -> dict[int, Any]:
+    """All values that can be reached from these, by id, through whatever values hold."""
+    found: dict[int, Any] = {}
+    todo: list[Any] = list(roots)
+    while todo:
+        one = todo.pop()
+        if id(one) in found:
+            continue
+        if isinstance(one, Value):
+            found[id(one)] = one
+            todo += [getattr(one, slot, None) for slot in _slots(type(one))]
+        elif type(one) in (list, tuple):
+            found[id(one)] = one
+            todo += one
+        elif type(one) is dict:
+            found[id(one)] = one
+            todo += [*one, *one.values()]
+    return found
+
+
+_slots_of: dict[type, tuple[str, ...]] = {}
+_REAL = frozenset({"obj", "real_dict", "fn", "cell", "scope", "code", "fake", "node", "source"})  # hold no values
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    found = _slots_of.get(kind)
+    if found is None:
+        names = [name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())]
+        found = _slots_of[kind] = tuple(name for name in names if name not in _REAL)
+    return found

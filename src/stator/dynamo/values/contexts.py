@@ -1,0 +1,52 @@
+"""The `ctx` of a custom autograd.Function while its forward and backward are captured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.autograd.function import FunctionCtx
+
+from ..recipe import Recipe
+from .base import Raised, Value, cannot_rebuild, unsupported
+from .containers import TupleValue
+from .objects import MISSING, ObjectValue
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+_OF_NODE = frozenset(name for name in dir(torch._C._FunctionBase) if not hasattr(object, name))
+
+
+class ContextValue(ObjectValue):
+    """Its methods are those of torch's FunctionCtx, followed like any other; they leave attributes, read here."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(FunctionCtx)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        try:
+            return super().get_attr(tracer, name)
+        except Raised:
+            if name in _OF_NODE:
+                raise unsupported("attribute", f"attribute {name!r} of the context of a custom function") from None
+            raise
+
+    def listed(self, tracer: Tracer, name: str) -> list[Value]:
+        """The tensors that one of the context's methods was given; empty if it was not called."""
+        found = (self.attributes or {}).get(name, MISSING)
+        if found is MISSING:
+            return []
+        if not isinstance(found, TupleValue):
+            raise unsupported("custom-function", f"the context's {name!r} was replaced by {found.describe(tracer)}")
+        return [tracer.realized(item) for item in found.items]
+
+    def flag(self, tracer: Tracer, name: str, default: bool) -> bool:
+        found = (self.attributes or {}).get(name, MISSING)
+        return default if found is MISSING else tracer.truth(found)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        raise cannot_rebuild("the context of a custom autograd.Function")

@@ -1,0 +1,133 @@
+"""Functions with a backward of their own, inside graphs: what a node calls that stands for a custom autograd.Function,
+or for a gradient hook. Runs on real tensors and, while tracing, on fake ones alike.
+
+How they are captured is not known here.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.autograd.function import once_differentiable
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+
+class From(enum.Enum):
+    """Where a part of the graph finds a tensor."""
+
+    ARGUMENT = "argument"  # of the function, by position among its tensor arguments
+    FREE = "free"  # a tensor that the function reads without having been given it
+    OUTPUT = "output"  # a result of the function
+    KEPT = "kept"  # made in the forward for the backward
+
+
+Place = tuple[From, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The backward for one pattern of gradients.
+
+    graph: takes the gradients that are there, then what stands at `reads`; gives one result for each entry of
+    `results` that is not None: the gradients of the tensor arguments. layouts: (shape, stride) the gradients must have.
+    """
+
+    graph: fx.GraphModule
+    reads: tuple[Place, ...]
+    results: tuple[int | None, ...]
+    layouts: tuple[tuple[Any, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CustomFunction:
+    """A custom autograd.Function as graphs.
+
+    forward: takes what stands at `reads`; gives `output_count` tensors, then those kept for the backward.
+    backwards: by grad mode (is it to be differentiated itself?) and, for each output, whether its gradient is there.
+    saved: what the function handed to `save_for_backward`; all else that a backward reads was kept by reference.
+    """
+
+    name: str
+    argument_count: int
+    forward: fx.GraphModule
+    reads: tuple[Place, ...]
+    output_count: int
+    backwards: dict[tuple[bool, ...], Backward]
+    saved: tuple[Place, ...]
+    dirty: tuple[int, ...]  # positions of arguments
+    not_differentiable: tuple[int, ...]  # positions of outputs
+    materialize: bool
+    once: bool
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Apply it to its tensor arguments and the free tensors, in this order."""
+        arguments, free = tensors[: self.argument_count], tensors[self.argument_count :]
+        applied = _AppliedOnce if self.once else _Applied
+        return applied.apply(self, free, *arguments)
+
+
+def graph_target(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`function` as graphs can call and print it: they know plain functions only. It is found at `.part_of_graph`."""
+
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    call.__name__ = call.__qualname__ = name
+    call.part_of_graph = function  # type: ignore[attr-defined]
+    return call
+
+
+def run_part(graph: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(graph, _LazyGraphModule):
+        _LazyGraphModule.force_recompile(graph)
+    return graph.forward(*values)
+
+
+class _Applied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: CustomFunction, free: tuple[torch.Tensor, ...], *arguments: torch.Tensor) -> Any:
+        found: dict[From, Sequence[torch.Tensor]] = {From.ARGUMENT: arguments, From.FREE: free}
+        made = run_part(function.forward, [found[kind][index] for kind, index in function.reads])
+        outputs, kept = made[: function.output_count], made[function.output_count :]
+        ctx.mark_dirty(*[arguments[index] for index in function.dirty])
+        ctx.mark_non_differentiable(*[outputs[index] for index in function.not_differentiable])
+        ctx.set_materialize_grads(function.materialize)
+        found |= {From.OUTPUT: outputs, From.KEPT: kept}
+        ctx.save_for_backward(*[found[kind][index] for kind, index in function.saved])
+        by_context = set(function.saved)
+        referred = {place for part in function.backwards.values() for place in part.reads} - by_context
+        ctx.referred = {(kind, index): found[kind][index] for kind, index in referred}
+        ctx.function = function
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        function: CustomFunction = ctx.function
+        part = function.backwards[torch.is_grad_enabled(), *[gradient is not None for gradient in gradients]]
+        present = [gradient for gradient in gradients if gradient is not None]
+        present = [_laid_out(gradient, *layout) for gradient, layout in zip(present, part.layouts, strict=True)]
+        values = dict(ctx.referred)
+        if function.saved:
+            values.update(zip(function.saved, ctx.saved_tensors, strict=True))
+        made = run_part(part.graph, [*present, *[values[place] for place in part.reads]])
+        return (None, None, *[None if position is None else made[position] for position in part.results])
+
+
+class _AppliedOnce(_Applied):
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        return _Applied.backward(ctx, *gradients)
+
+
+def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
+    """The gradient with the strides that the backward was captured for: its code may have asked for them."""
+    if gradient.stride() == stride:
+        return gradient
+    empty = torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device)
+    return torch.ops.aten.copy.default(empty, gradient)
