@@ -39,7 +39,7 @@ class Backward:
         self, graph: fx.GraphModule, reads: Sequence[int], gradients: Sequence[int | None], compile_graph: CompileGraph
     ) -> None:
         self.graph = graph
-        self.reads = None if list(reads) == list(range(len(reads))) else tuple(reads)
+        self.reads = tuple(reads)
         self.gradients = tuple(gradients)
         self.compile_graph = compile_graph
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
@@ -48,7 +48,7 @@ class Backward:
 
     def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor]) -> list[Any]:
         """Gradients per primal. Empties `saved`, so that its tensors can be freed as the backward proceeds."""
-        arguments = list(saved) if self.reads is None else [saved[index] for index in self.reads]
+        arguments = [saved[index] for index in self.reads]
         saved.clear()
         plain = True
         for tangent, meta in zip(tangents, self.metas, strict=True):
