@@ -45,7 +45,7 @@ BINARY = {
     Kind.DEFAULT: """
         add.Tensor add.Scalar mul.Tensor mul.Scalar
         maximum minimum fmax fmin fmod.Tensor fmod.Scalar remainder.Tensor remainder.Scalar remainder.Scalar_Tensor
-        floor_divide floor_divide.Scalar pow.Tensor_Tensor pow.Scalar
+        floor_divide floor_divide.Scalar pow.Tensor_Tensor
         bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor
         bitwise_or.Tensor bitwise_or.Scalar bitwise_or.Scalar_Tensor
         bitwise_xor.Tensor bitwise_xor.Scalar bitwise_xor.Scalar_Tensor
@@ -184,6 +184,12 @@ def clamp(self: Any, min: Any = None, max: Any = None) -> TensorMeta:
 def with_number(self: Any, number: Any) -> TensorMeta:
     """A number that takes part in promotion but, unlike those of `add` and its kin, not in the choice of layout."""
     return unary_meta(self, common_dtype((self, number)))
+
+
+@shape_rule(aten.pow.Scalar, tags=("pointwise",))
+def pow_of_number(self: Any, exponent: Any) -> TensorMeta:
+    """Contiguous, whatever the exponent's strides."""
+    return fresh(exponent.shape, exponent, common_dtype((self, exponent)))
 
 
 @with_in_place(aten.square.default, tags=("pointwise",))

@@ -44,7 +44,7 @@ def one_hot(self: Any, num_classes: Any = -1) -> Any:
 SUM, MEAN, MAX = range(3)
 
 
-@shape_rule(*overloads("_embedding_bag _embedding_bag_forward_only"), tags=("index", "reduction"))
+@shape_rule(*overloads("_embedding_bag"), tags=("index", "reduction"))
 def embedding_bag(
     weight: Any,
     indices: Any,
@@ -72,10 +72,21 @@ def embedding_bag(
         and padding_idx < 0
         and (per_sample_weights is None or per_sample_weights.stride()[0] == 1)
     )
-    sizes = fresh((given if mode == SUM else bags,), offsets, keys)
+    sizes = fresh((bags,), offsets, keys)
     return (
         fresh((bags, width), weight),
         fresh((0,) if direct else (indices.shape[0],), indices, keys),
         sizes,
         fresh((bags, width), offsets, keys) if mode == MAX else sizes,
     )
+
+
+@shape_rule(*overloads("_embedding_bag_forward_only"), tags=("index", "reduction"))
+def embedding_bag_forward_only(weight: Any, indices: Any, offsets: Any, *rest: Any) -> Any:
+    """Sums keep room for the size of a last, empty bag, which nobody reads."""
+    results = embedding_bag(weight, indices, offsets, *rest)
+    mode = rest[1] if len(rest) > 1 else SUM
+    if results is NotImplemented or mode != SUM:
+        return results
+    sizes = fresh((offsets.shape[0],), offsets, results[2].dtype)
+    return (*results[:2], sizes, sizes)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from stator.prims.layout import preserved_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import common_dtype
@@ -72,5 +70,4 @@ def nll_loss_backward(grad_output: Any, self: Any, *_rest: Any) -> TensorMeta:
 
 @shape_rule(*overloads("mse_loss_backward"), tags=("pointwise",))
 def mse_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int) -> TensorMeta:
-    operands = [operand for operand in (self, target, grad_output) if isinstance(operand.dtype, torch.dtype)]
-    return elementwise(operands, common_dtype(operands))
+    return fresh(self.shape, self)
