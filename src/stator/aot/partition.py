@@ -6,35 +6,21 @@ Which values are worth keeping is decided in recompute.py; nothing here weighs c
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from stator.base.errors import CompileError
 from stator.graph.memory import memory_root
-from stator.graph.schema import op_info
 from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta
 
+from .recompute import choose
+from .sides import JointGraph, Sides, ancestors, divide, draws_numbers
+
 aten = torch.ops.aten
-
-
-class JointGraph(Protocol):
-    """What is needed of a joint graph.
-
-    graph: placeholders are the primals, then the tangents; the output is a flat tuple of `value_count` forward values
-    and then gradients. Nodes recorded while autograd ran have meta["backward"].
-    """
-
-    graph: fx.GraphModule
-    primal_count: int
-    value_count: int
-    traced: Any  # of which `mutated` is read: (input index, output position) of inputs that get new contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,74 +52,14 @@ class Partition:
     saved: tuple[Saved, ...]
 
 
-def partition(joint: JointGraph) -> Partition:
-    """Split a joint graph, saving for the backward what it reads of the forward."""
-    sides = divide(joint)
-    return split(joint, sides, read_by_backward(sides))
+def partition(joint: JointGraph, memory_budget: float = 1.0) -> Partition:
+    """Split a joint graph into what runs forward and what runs backward.
 
-
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """Where the nodes of a joint graph belong before anything is decided.
-
-    forward: what the forward values need, and what eager's forward computes for the gradients: other results of the
-        same operators, and random operators even if nobody uses them.
-    backward: what depends on a tangent, and what only eager's backward computes.
+    memory_budget: from 1 (the default: keep what makes both together fastest) to 0 (keep as little as possible and
+    compute the rest again), linear in the bytes kept. Raises ValueError when it is outside of that.
     """
-
-    nodes: tuple[fx.Node, ...]
-    primals: tuple[fx.Node, ...]
-    tangents: tuple[fx.Node, ...]
-    values: tuple[Any, ...]
-    gradients: tuple[Any, ...]
-    forward: frozenset[fx.Node]
-    tangled: frozenset[fx.Node]  # depends on a tangent
-    backward: tuple[fx.Node, ...]
-
-
-def divide(joint: JointGraph) -> Sides:
-    """Tell forward from backward nodes."""
-    nodes = tuple(joint.graph.graph.nodes)
-    placeholders = [node for node in nodes if node.op == "placeholder"]
-    primals, tangents = placeholders[: joint.primal_count], placeholders[joint.primal_count :]
-    outputs = nodes[-1].args[0]
-    assert isinstance(outputs, (tuple, list))
-    values, gradients = tuple(outputs[: joint.value_count]), tuple(outputs[joint.value_count :])
-    tangled = _descendants(tangents)
-    needed = _ancestors((*_nodes_of(gradients), *(node for node in nodes if _must_run(node))))
-    kept = [node for node in needed if node.op == "call_function" and node not in tangled and not is_backward(node)]
-    forward = _ancestors((*_nodes_of(values), *kept))
-    crossing = forward & tangled
-    if crossing:
-        raise CompileError("aot", f"a forward value depends on a tangent through {next(iter(crossing)).name}")
-    backward = tuple(node for node in nodes if node in needed and node not in forward and node.op == "call_function")
-    return Sides(
-        nodes, tuple(primals), tuple(tangents), values, gradients, frozenset(forward), frozenset(tangled), backward
-    )
-
-
-def read_by_backward(sides: Sides) -> list[fx.Node]:
-    """The forward's memory that backward nodes and gradients read, in graph order."""
-    read: dict[fx.Node, None] = {}
-    backward = set(sides.backward)
-    waiting = [node for user in sides.backward for node in user.all_input_nodes]
-    waiting += _nodes_of(sides.gradients)
-    seen: set[fx.Node] = set()
-    for node in waiting:  # grows while it is walked
-        if node in seen or node in backward or node in sides.tangled:
-            continue
-        seen.add(node)
-        root = memory_root(node)
-        if can_be_saved(root):
-            read[root] = None
-        else:
-            waiting.extend(node.all_input_nodes)
-    return [node for node in sides.nodes if node in read]
-
-
-def can_be_saved(node: fx.Node) -> bool:
-    """Whether a value can be handed from forward to backward: one tensor with memory of its own."""
-    return node.op != "get_attr" and isinstance(node.meta["val"], TensorMeta)
+    sides = divide(joint)
+    return split(joint, sides, choose(joint, sides, memory_budget).saved)
 
 
 def split(joint: JointGraph, sides: Sides, saved: Iterable[fx.Node]) -> Partition:
@@ -240,7 +166,7 @@ class _Backward:
         """What the gradients need and is not handed over, in an order that computes it late."""
         given = {*self.made, *(node for node, _ in self.recovered), *self.sides.tangents}
         order: dict[fx.Node, None] = {}
-        roots = [*self.sides.backward, *_nodes_of(self.sides.gradients)]
+        roots = [*self.sides.backward, *self.sides.gradients]
         for root in roots:
             stack = [root]
             while stack:
@@ -274,7 +200,7 @@ class _Backward:
 def _forward(joint: JointGraph, sides: Sides, handed: _Handover) -> fx.GraphModule:
     graph = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
-    needed = _ancestors((*(node for node, _ in handed.extra), *sides.forward))
+    needed = ancestors((*(node for node, _ in handed.extra), *sides.forward))
     for node in sides.nodes:
         if node in sides.primals or (node in needed and node.op != "output"):
             made[node] = graph.node_copy(node, made.__getitem__)
@@ -323,54 +249,3 @@ def _shows_everything(view: fx.Node, root: fx.Node) -> bool:
     if one.dtype is not other.dtype or math.prod(one.shape) != math.prod(other.shape):
         return False
     return is_dense(one.shape, one.stride) and is_dense(other.shape, other.stride)
-
-
-def draws_numbers(node: fx.Node) -> bool:
-    """Whether running a node again would give something else."""
-    return isinstance(node.target, OpOverload) and op_info(node.target).random
-
-
-def is_backward(node: fx.Node) -> bool:
-    """Whether the node was recorded while autograd ran."""
-    return bool(node.meta.get("backward"))
-
-
-def _must_run(node: fx.Node) -> bool:
-    """Whether leaving the node away would be noticed although nobody uses it."""
-    target = node.target
-    if not isinstance(target, OpOverload):
-        return False
-    return op_info(target).random or not target._schema.returns
-
-
-def is_part(node: fx.Node) -> bool:
-    """Whether the node takes one result of an operator that has several."""
-    return node.target is operator.getitem
-
-
-def _nodes_of(values: Iterable[Any]) -> list[fx.Node]:
-    return [value for value in values if isinstance(value, fx.Node)]
-
-
-def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes and all that they are computed from."""
-    found = set(nodes)
-    waiting = list(found)
-    while waiting:
-        for used in waiting.pop().all_input_nodes:
-            if used not in found:
-                found.add(used)
-                waiting.append(used)
-    return found
-
-
-def _descendants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes and all that is computed from them, but the graph's output."""
-    found = set(nodes)
-    waiting = list(found)
-    while waiting:
-        for user in waiting.pop().users:
-            if user not in found and user.op != "output":
-                found.add(user)
-                waiting.append(user)
-    return found
