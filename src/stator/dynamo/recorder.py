@@ -54,6 +54,8 @@ class Recorder:
         self.tracer = tracer
         self.root = self.graph = fx.Graph()
         self.open: list[Subgraph] = []
+        self.region: int | None = None  # the checkpoint region that nodes belong to now
+        self._regions = 0
         self.closed: dict[fx.Graph, int] = {}  # subgraphs that are done, with the outermost frame's step at which
         self.mode = FakeMode()
         self.inputs: list[GraphInput] = []
@@ -189,6 +191,19 @@ class Recorder:
             return None
         known = fake.known_value()
         return None if known is None else known.item()
+
+    @contextmanager
+    def checkpoint_region(self) -> Iterator[None]:
+        """Nodes recorded in the block are one region, to be computed again in a backward; the outermost block counts."""
+        if self.region is not None:
+            yield
+            return
+        self.region = self._regions
+        self._regions += 1
+        try:
+            yield
+        finally:
+            self.region = None
 
     # -- results --
     def wrap_output(self, result: Any, node: fx.Node) -> Value:

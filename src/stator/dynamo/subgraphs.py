@@ -90,6 +90,28 @@ def deferred(tracer: Tracer, what: str, *roots: Value) -> Iterator[Later]:
         tracer.mutations, tracer.later = mutations, later
 
 
+@contextmanager
+def outside_unchanged(tracer: Tracer, what: str, *roots: Value) -> Iterator[None]:
+    """The captured code in the block runs more than once: raises Unsupported when it changes objects that were there
+    before, or writes to tensors that were. `roots`: what it can reach. Changes are logged as ever otherwise."""
+    mutations, recorder = tracer.mutations, tracer.recorder
+    before = {id(value): version_of(value) for value in recorder.by_fake.values()}
+    tracer.mutations = _NoOutsideChanges(what, reachable(roots))
+    try:
+        yield
+    finally:
+        tracer.mutations = mutations
+    for value in recorder.by_fake.values():
+        known = before.get(id(value), 0 if value.obj is not None else None)
+        if known is not None and known != version_of(value):
+            raise unsupported("deferred-effect", f"{what} writes to {value.describe(tracer)}")
+
+
+def version_of(value: TensorValue) -> int:
+    """How often its memory has been written to in the capture."""
+    return value.fake.fake_storage.version  # type: ignore[attr-defined]
+
+
 class _NoOutsideChanges(MutationLog):
     """Refuses changes of what existed before; what is made meanwhile is free."""
 

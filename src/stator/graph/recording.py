@@ -337,6 +337,9 @@ class Tracer(FakeMode):
             node.meta["origin"] = self.origin
             if self.place is not None:
                 node.meta["place"] = self.place
+            region = self.origin.meta.get("checkpoint")
+            if region is not None:
+                node.meta["checkpoint"] = region
         return node
 
     def _node_argument(self, value: Any) -> Any:

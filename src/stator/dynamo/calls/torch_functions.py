@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-import torch.utils.checkpoint
 from torch import nn
 
 from ..calling import calls, fold, leaves, torch_answer
@@ -259,20 +258,6 @@ def _autocast_nesting(tracer: Tracer) -> Value:
 @calls(torch.clear_autocast_cache)
 def _clear_autocast_cache(tracer: Tracer) -> Value:
     return ConstantValue(None)
-
-
-# ---- checkpointing: the values are the same; what is kept for backward is decided later ----
-
-
-@calls(torch.utils.checkpoint.checkpoint)
-def _checkpoint(tracer: Tracer, function: Value, *args: Value, **kwargs: Value) -> Value:
-    named = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS}
-    return tracer.call(function, list(args), named)
-
-
-_CHECKPOINT_OPTIONS = frozenset(
-    {"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}
-)
 
 
 # ---- modules ----
