@@ -34,7 +34,7 @@ PRIMS = """
     normal_functional uniform
     gather index.Tensor _unsafe_index.Tensor index_put scatter.src scatter.value scatter_add scatter_reduce.two
     scatter.reduce scatter.value_reduce index_add index_copy index_reduce masked_scatter put searchsorted.Tensor
-    searchsorted.Scalar bucketize.Tensor isin.Tensor_Tensor isin.Tensor_Scalar as_strided_scatter diagonal_scatter
+    searchsorted.Scalar bucketize.Tensor isin.Tensor_Tensor isin.Tensor_Scalar diagonal_scatter
     embedding_dense_backward
     mm bmm convolution convolution_backward
     _scaled_dot_product_flash_attention_for_cpu_backward
@@ -66,7 +66,7 @@ MADE_OF_PRIMS = """
     zeros ones zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor fill.Scalar fill.Tensor arange
     arange.start eye eye.m linspace native_dropout
     stack roll flip repeat repeat_interleave.self_int tril triu masked_fill.Scalar masked_fill.Tensor embedding
-    index_select take index_fill.int_Scalar index_fill.int_Tensor diag_embed slice_scatter select_scatter slice_backward
+    index_select take index_fill.int_Scalar index_fill.int_Tensor diag_embed slice_scatter select_scatter as_strided_scatter slice_backward
     select_backward pixel_shuffle pixel_unshuffle channel_shuffle narrow_copy
     upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
     _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d _adaptive_avg_pool2d avg_pool2d

@@ -6,12 +6,15 @@ from . import (
     attention,
     copied_views,
     creation,
+    foreach,
     losses,
     matmul,
     normalisation,
     reductions,
     resampling,
     shaping,
+    special,
+    strided_scatter,
 )
 
 __all__ = [
@@ -20,10 +23,13 @@ __all__ = [
     "attention",
     "copied_views",
     "creation",
+    "foreach",
     "losses",
     "matmul",
     "normalisation",
     "reductions",
     "resampling",
     "shaping",
+    "special",
+    "strided_scatter",
 ]
