@@ -1,15 +1,35 @@
 """ATen graph -> buffers: the entry point `lower`, and which operators it knows. Importing registers every lowering."""
 
-from . import convolution, creation, indexing, joining, library, normalization, pointwise, pooling, reductions, views
+from . import (
+    convolution,
+    creation,
+    indexing,
+    joining,
+    library,
+    normalization,
+    pointwise,
+    pooling,
+    reductions,
+    special,
+    views,
+)
+from .builder import Builder
 from .graph import lower
+from .pointwise import cast, elementwise
 from .printer import print_lowered
+from .reductions import reduce
 from .registry import can_lower, lowerings
+from .tensor import Tensor
 from .verifier import verify_lowered
 
 __all__ = [
+    "Builder",
+    "Tensor",
     "can_lower",
+    "cast",
     "convolution",
     "creation",
+    "elementwise",
     "indexing",
     "joining",
     "library",
@@ -19,7 +39,9 @@ __all__ = [
     "pointwise",
     "pooling",
     "print_lowered",
+    "reduce",
     "reductions",
+    "special",
     "verify_lowered",
     "views",
 ]

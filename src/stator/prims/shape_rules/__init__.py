@@ -19,6 +19,7 @@ from . import (
     reductions,
     shaping,
     sorting,
+    special,
     upsampling,
     views,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "reductions",
     "shaping",
     "sorting",
+    "special",
     "upsampling",
     "views",
 ]
