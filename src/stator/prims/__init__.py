@@ -1,6 +1,6 @@
 """The operator set: one record per operator, to query and to extend. Importing this package fills the records."""
 
-from . import decompositions, levels, shape_rules
+from . import decompositions, levels, random, shape_rules
 from .extend import decomposition, lowering, operator, shape_rule
 from .query import is_lowered, lookup, operators
 from .record import OpRecord, TensorMeta
@@ -16,6 +16,7 @@ __all__ = [
     "lowering",
     "operator",
     "operators",
+    "random",
     "shape_rule",
     "shape_rules",
 ]

@@ -46,7 +46,8 @@ class Op:
       constant(value, dtype), index_value(IndexRef, dtype), to_dtype(Ref, dtype), bitcast(Ref, dtype)
       indirect(Ref, size: int, check: bool) -> the value as an index: appears in index expressions as the Symbol named
           "indirect{position}"; negative values wrap by `size`, out-of-range values are an IndexError when `check`
-      rand(seed: Ref, offset: Ref), randn(...)
+      random(seed: Ref, stream: Ref, draw: int, IndexRef)   seed and stream: int64, the same in all iterations
+      normal(bits: Ref)
       everything else: elementwise on Refs (add, mul, where, exp, ...)
     """
 

@@ -16,7 +16,7 @@ from stator.shapes.expr import Bound, Expr, ExprLike, Ranges, Symbol, constant, 
 
 from .body import IndexRef, LoopBody, Op, Ref
 from .folding import Number, as_dtype, fold, is_exact_conversion
-from .vocabulary import ELEMENTWISE, REDUCTIONS, STORE_MODES, VOCABULARY, reduction_dtype
+from .vocabulary import ELEMENTWISE, NORMAL_DTYPES, REDUCTIONS, STORE_MODES, VOCABULARY, reduction_dtype
 
 INDIRECT = "indirect"
 
@@ -133,11 +133,13 @@ class Recorder:
         whole = self._append("welford", (value,), dtype)
         return tuple(self._append("get", (whole, part), dtype) for part in range(3))  # type: ignore[return-value]
 
-    def rand(self, seed: Ref, offset: Ref) -> Ref:
-        return self._append("rand", (seed, offset), torch.float32)
+    def random(self, seed: Ref, stream: Ref, draw: int, index: ExprLike) -> Ref:
+        """32 random bits, as int32, of the element at a (contiguous, linear) index of a stream."""
+        expr = simplify(index, self.ranges)
+        return self._append("random", (seed, stream, draw, self._index(expr)), torch.int32)
 
-    def randn(self, seed: Ref, offset: Ref) -> Ref:
-        return self._append("randn", (seed, offset), torch.float32)
+    def normal(self, bits: Ref) -> Ref:
+        return self._append("normal", (bits,), NORMAL_DTYPES[self.dtype(bits)])
 
     def store(self, buffer: str, index: ExprLike, value: Ref, mode: str | None = None, mask: Ref | None = None) -> None:
         if mode not in STORE_MODES:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from stator.prims.normal_quantile import normal_quantile
+from stator.prims.random import bits_at
 from stator.shapes.expr import Symbol
 
 from .body import LoopBody, Op
@@ -129,6 +131,16 @@ class _Grid:
 
     def _bitcast(self, op: Op) -> torch.Tensor:
         return self.values[op.args[0].position].view(op.args[1])  # type: ignore[union-attr]
+
+    def _random(self, op: Op) -> torch.Tensor:
+        seed, stream, draw, index = op.args
+        key, number = (self.values[part.position].reshape(-1) for part in (seed, stream))  # type: ignore[union-attr]
+        if not key.numel():  # never runs, so that nothing was read
+            key = number = torch.zeros(1, dtype=torch.int64)
+        return bits_at(key[0], int(number[0]), draw, self._index_at(index))  # type: ignore[arg-type]
+
+    def _normal(self, op: Op) -> torch.Tensor:
+        return normal_quantile(self.values[op.args[0].position])  # type: ignore[union-attr]
 
     def _indirect(self, op: Op) -> torch.Tensor:
         value, size, check = op.args

@@ -12,7 +12,7 @@ from stator.shapes.expr import Symbol
 
 from .body import IndexRef, LoopBody, Op, Ref
 from .printer import print_body
-from .vocabulary import ELEMENTWISE, REDUCTIONS, STORE_MODES, VOCABULARY, reduction_dtype
+from .vocabulary import ELEMENTWISE, NORMAL_DTYPES, REDUCTIONS, STORE_MODES, VOCABULARY, reduction_dtype
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -65,6 +65,10 @@ def _verify_dtypes(body: LoopBody, position: int, op: Op, dtype_of: Callable[[st
             _fail(body, position, f"unknown reduction {op.args[0]!r}")
         if op.dtype is not reduction_dtype(op.args[0], operands[0]):  # type: ignore[arg-type]
             _fail(body, position, "wrong dtype of a reduction")
+    elif op.name == "random" and operands != [torch.int64, torch.int64]:
+        _fail(body, position, f"a seed and a stream of {operands}")
+    elif op.name == "normal" and op.dtype is not NORMAL_DTYPES.get(operands[0]):  # type: ignore[arg-type]
+        _fail(body, position, f"{op.dtype} from bits of {operands[0]}")
     elif op.name == "indirect" and operands[0] not in (torch.int64, torch.int32):
         _fail(body, position, f"an index of {operands[0]}")
 

@@ -107,8 +107,8 @@ index_value  2 special any  index_value(index, dtype): an index expression as a 
 to_dtype     2 special any  to_dtype(value, dtype)
 bitcast      2 special any  bitcast(value, dtype): same bits, same width
 indirect     3 special int  indirect(value, size, check): the value as an index
-rand         2 special int  rand(seed, offset): float32 in [0, 1)
-randn        2 special int  randn(seed, offset): float32, standard normal
+random       4 special int  random(seed, stream, draw, index): 32 random bits (int32) of an element; see prims/random.py
+normal       1 special int  standard normal number from random bits: int32 gives float32, int64 gives float64
 """
 
 
@@ -157,8 +157,8 @@ HEAVY = frozenset(
         "mod",
         "floor_div",
         "trunc_div",
-        "rand",
-        "randn",
+        "random",
+        "normal",
     ]
 )
 
@@ -173,6 +173,9 @@ REDUCTIONS = {
     "argmax": "int64: position of the first largest in the flattened reduction loops; a NaN counts as largest",
     "argmin": "int64: position of the first smallest in the flattened reduction loops; a NaN counts as smallest",
 }
+
+# the dtype of `normal(bits)` by that of the bits
+NORMAL_DTYPES = {torch.int32: torch.float32, torch.int64: torch.float64}
 
 STORE_MODES = (None, "add", "max", "min")
 

@@ -654,10 +654,12 @@ INLINE int32_t op_lshift(int32_t a, int32_t n) { return n < 0 || n >= 32 ? 0 : (
 INLINE int64_t op_lshift(int64_t a, int64_t n) { return n < 0 || n >= 64 ? 0 : (int64_t)((uint64_t)a << n); }
 INLINE int32_t op_rshift(int32_t a, int32_t n) { return a >> (n < 0 || n >= 32 ? 31 : n); }
 INLINE int64_t op_rshift(int64_t a, int64_t n) { return a >> (n < 0 || n >= 64 ? 63 : n); }
-LANEWISE2(op_lshift, op_lshift, int32_t, vi32)
-LANEWISE2(op_lshift, op_lshift, int64_t, vi64)
-LANEWISE2(op_rshift, op_rshift, int32_t, vi32)
-LANEWISE2(op_rshift, op_rshift, int64_t, vi64)
+INLINE vi32 op_lshift(vi32 a, vi32 n) { return (vu32)n < 32u ? (vi32)((vu32)a << ((vu32)n & 31u)) : vi32{}; }
+INLINE vi32 op_rshift(vi32 a, vi32 n) { return a >> ((vu32)n < 32u ? n : vi32{} + 31); }
+INLINE half_i64 shift_half_left(half_i64 a, half_i64 n) { return (n >= 0) & (n < 64) ? a << (n & 63) : half_i64{}; }
+INLINE half_i64 shift_half_right(half_i64 a, half_i64 n) { return a >> ((n >= 0) & (n < 64) ? n : half_i64{} + 63); }
+INLINE vi64 op_lshift(vi64 a, vi64 n) { return {shift_half_left(a.lo, n.lo), shift_half_left(a.hi, n.hi)}; }
+INLINE vi64 op_rshift(vi64 a, vi64 n) { return {shift_half_right(a.lo, n.lo), shift_half_right(a.hi, n.hi)}; }
 
 // ---- horizontal reductions, in pairs -----------------------------------------------------------------------------------------------
 #ifdef __clang__

@@ -49,6 +49,8 @@ class Emitter:
         self.uses_error = any(value.name == "indirect" and value.args[2] for value in kernel.values)
         self.parallel_at = self._parallel_loop()
         self.split = self._split_reduction()
+        streams = dict.fromkeys(value.args[:3] for value in kernel.values if value.name == "random")
+        self.random_blocks = {stream: f"random{at}" for at, stream in enumerate(streams)}
         self.bounds: tuple[int, str, str] | None = None  # a loop that runs over a part only: its number, begin, end
 
     # ---- text -------------------------------------------------------------------------------------
@@ -66,12 +68,19 @@ class Emitter:
 
     def emit(self) -> list[str]:
         if self.parallel_at is None:
+            self._random_blocks()
             self._outer(0)
         else:
             self.line(f"#pragma omp parallel num_threads(threads_for({self._work()}ll))")
             with self.block(""):
+                self._random_blocks()
                 self._outer(0)
         return self.lines
+
+    def _random_blocks(self) -> None:
+        """Each thread's memory of the random words it made last."""
+        for name in self.random_blocks.values():
+            self.line(f"random_blocks {name};")
 
     # ---- loops ------------------------------------------------------------------------------------
 
@@ -254,6 +263,7 @@ class Emitter:
         with self.block(f"for (int64_t part = 0; part < {parts}; ++part)"):
             self.line(f"const int64_t begin = part * {chunk};")
             self.line(f"const int64_t end = begin + {chunk} < {size} ? begin + {chunk} : {size};")
+            self._random_blocks()
             for position in phase.reduces:
                 self._accumulator(position)
             self.bounds = (first, "begin", "end")
@@ -366,6 +376,18 @@ class Emitter:
         else:
             read = f"gather({self.pointers[buffer]}, {self._positions(index)}, {lanes}, {self.lanes})"
         return f"select({lanes}, {read}, splat({neutral}))"
+
+    def random(self, value: Value, vector: bool) -> str:
+        seed, stream, draw, index = value.args
+        if self.kernel.values[seed.position].loops or self.kernel.values[stream.position].loops:
+            raise CompileError("inductor", "a random number whose seed varies from element to element")
+        key = f"{self.operand(seed.position, False)}, {self.operand(stream.position, False)}, {draw}"
+        blocks = self.random_blocks[value.args[:3]]
+        if not vector:
+            return f"random_one({blocks}, {key}, {print_index(index, self.kernel.ranges)})"
+        if self._step(index) == 1:
+            return f"random_run({blocks}, {key}, {print_index(index, self.kernel.ranges)})"
+        return f"random_lanes({key}, {self.index_number(index, True)})"
 
     def _varies(self, index: Expr) -> bool:
         return self.lane_symbol in index.symbols or not index.symbols.isdisjoint(self.vector_indirect)

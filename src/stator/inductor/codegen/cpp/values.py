@@ -28,6 +28,8 @@ class Context(Protocol):
 
     def load(self, value: Value, vector: bool) -> str: ...
 
+    def random(self, value: Value, vector: bool) -> str: ...
+
     def index_number(self, index: Expr, vector: bool) -> str: ...
 
     lanes: str
@@ -70,6 +72,16 @@ def _where(context: Context, value: Value, vector: bool) -> str:
 @PRINTERS.register("load")
 def _load(context: Context, value: Value, vector: bool) -> str:
     return context.load(value, vector)
+
+
+@PRINTERS.register("random")
+def _random(context: Context, value: Value, vector: bool) -> str:
+    return context.random(value, vector)
+
+
+@PRINTERS.register("normal")
+def _normal(context: Context, value: Value, vector: bool) -> str:
+    return f"op_normal({context.operand(value.args[0].position, vector)})"
 
 
 @PRINTERS.register("constant")

@@ -1,0 +1,131 @@
+"""Lowerings of the `stator::` random operators: loops over random bits. ATen's own random operators stay library calls.
+
+The numbers are those of the eager references in prims/random.py, bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.prims import random
+from stator.prims.layout import contiguous_strides
+from stator.prims.record import TensorMeta
+from stator.prims.type_promotion import computation_dtype
+
+from .builder import Builder
+from .fallback import library_results
+from .registry import lowers
+from .tensor import Index, Stored, Tensor
+
+_WORD = (1 << 32) - 1
+# Given the handler and `bits(draw)`, the 32 random bits of this element: its value
+Maker = Callable[[Any, Callable[[int], Ref]], Ref]
+
+
+@lowers(random.seed)
+def _seed(builder: Builder, device: torch.device) -> Tensor:
+    """The call that the eager reference makes too, without the way through Python."""
+    target = torch.ops.aten.randint.low
+    meta: TensorMeta = builder.meta
+    named = {"dtype": torch.int64, "device": device}
+    return library_results(builder, target, [-(2**63), 2**63 - 1, []], named, meta)  # type: ignore[no-any-return]
+
+
+def _stream(builder: Builder, stream: int, device: torch.device) -> Tensor:
+    """A stream's number as memory, so that kernels that differ in nothing else are one."""
+    name = f"random_stream_{stream}_{device.type}_{device.index or 0}"
+    if name in builder.buffers:
+        return Tensor((), torch.int64, device, Stored(name, ()))
+    return builder.add_constant(torch.tensor(stream, dtype=torch.int64, device=device), name)
+
+
+def _generated(
+    builder: Builder, seed: Tensor, stream: int, size: Sequence[int], dtype: torch.dtype, make: Maker
+) -> Tensor:
+    number = _stream(builder, stream, seed.device)
+    strides = contiguous_strides(tuple(size))
+
+    def inner(ops: Any, index: Index) -> Ref:
+        position: Any = 0
+        for at, stride, extent in zip(index, strides, size, strict=True):
+            if extent != 1:
+                position = at * stride + position
+        key = seed.load(ops, ()), number.load(ops, ())
+        return make(ops, lambda draw: ops.random(*key, draw, position))
+
+    return builder.computed(inner, [seed, number], size, dtype, seed.device, heavy=True)
+
+
+def _word64(ops: Any, bits: Callable[[int], Ref]) -> Ref:
+    """Draw 0 above draw 1, as int64."""
+    high, low = (ops.to_dtype(bits(draw), torch.int64) for draw in (0, 1))
+    shifted = ops.lshift(high, ops.constant(32, torch.int64))
+    return ops.bitwise_or(shifted, ops.bitwise_and(low, ops.constant(_WORD, torch.int64)))
+
+
+def _leading(ops: Any, word: Ref, digits: int) -> Ref:
+    """The leading bits of a word, as a number without sign."""
+    dtype = ops.dtype(word)
+    down = ops.rshift(word, ops.constant(8 * dtype.itemsize - digits, dtype))
+    return ops.bitwise_and(down, ops.constant((1 << digits) - 1, dtype))
+
+
+@lowers(random.uniform)
+def _uniform(builder: Builder, seed: Tensor, stream: int, size: Sequence[int], dtype: torch.dtype) -> Any:
+    digits = random.UNIFORM_BITS.get(dtype)
+    if digits is None:
+        return NotImplemented
+    working = computation_dtype(dtype)
+
+    def make(ops: Any, bits: Callable[[int], Ref]) -> Ref:
+        word = _word64(ops, bits) if dtype is torch.float64 else bits(0)
+        number = ops.to_dtype(_leading(ops, word, digits), working)
+        return ops.to_dtype(ops.mul(number, ops.constant(2.0**-digits, working)), dtype)
+
+    return _generated(builder, seed, stream, size, dtype, make)
+
+
+@lowers(random.normal)
+def _normal(builder: Builder, seed: Tensor, stream: int, size: Sequence[int], dtype: torch.dtype) -> Any:
+    if dtype not in random.NORMAL_DTYPES:
+        return NotImplemented
+
+    def make(ops: Any, bits: Callable[[int], Ref]) -> Ref:
+        word = _word64(ops, bits) if dtype is torch.float64 else bits(0)
+        return ops.to_dtype(ops.normal(word), dtype)
+
+    return _generated(builder, seed, stream, size, dtype, make)
+
+
+@lowers(random.bernoulli)
+def _bernoulli(builder: Builder, seed: Tensor, stream: int, size: Sequence[int], p: float) -> Tensor:
+    limit = random.threshold(p)
+
+    def make(ops: Any, bits: Callable[[int], Ref]) -> Ref:
+        if limit >= 2**32:
+            return ops.constant(True, torch.bool)
+        return ops.lt(bits(0), ops.constant(limit - 2**31, torch.int32))
+
+    return _generated(builder, seed, stream, size, torch.bool, make)
+
+
+@lowers(random.integers)
+def _integers(builder: Builder, seed: Tensor, stream: int, size: Sequence[int], low: int, high: int) -> Tensor:
+    span = high - low
+
+    def make(ops: Any, bits: Callable[[int], Ref]) -> Ref:
+        def number(value: int) -> Ref:
+            return ops.constant(value, torch.int64)
+
+        if span <= random.SMALL_RANGE:
+            word = ops.bitwise_and(ops.to_dtype(bits(0), torch.int64), number(_WORD))
+            chosen = ops.rshift(ops.mul(word, number(span)), number(32))
+        else:
+            chosen = ops.mod(ops.bitwise_and(_word64(ops, bits), number(2**63 - 1)), number(span))
+        return ops.add(chosen, number(low))
+
+    return _generated(builder, seed, stream, size, torch.int64, make)
