@@ -60,3 +60,26 @@ def test_only_products_of_some_size_go_to_onednn(rows: int, by_onednn: bool) -> 
         lowered_graphs(CASES["row-major weight"], inputs, seen)
     targets = {node.target for node in seen[0].nodes if isinstance(node, Extern)}
     assert (torch.ops.mkldnn._linear_pointwise.default in targets) == by_onednn
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, w, b: x.t() @ x, lambda x, w, b: x.expand(2, ROWS, INNER)[0].t() @ x],
+    ids=["gradient of a weight", "through views"],
+)
+def test_a_transposed_first_operand_is_not_copied(function: Function) -> None:
+    inputs = [torch.randn(ROWS, INNER), torch.randn(INNER, COLUMNS), torch.randn(COLUMNS)]
+    seen: list[Lowered] = []
+    with torch.no_grad():
+        (actual,) = lowered_graphs(function, inputs, seen)(*inputs)
+    assert [type(node) for node in seen[0].nodes] == [Extern]
+    torch.testing.assert_close(actual, function(*inputs), rtol=1e-5, atol=1e-4)
+
+
+def test_rows_far_apart_are_left_to_blas() -> None:
+    """oneDNN multiplies matrices with gaps between their rows a thousand times slower."""
+    inputs = [torch.randn(ROWS, INNER), torch.randn(ROWS, 8, COLUMNS), torch.randn(COLUMNS)]
+    seen: list[Lowered] = []
+    with torch.no_grad():
+        lowered_graphs(lambda x, w, b: x @ w[:INNER, 0], inputs, seen)(*inputs)
+    assert [node.target for node in seen[0].nodes if isinstance(node, Extern)] == [torch.ops.aten.mm.out]
