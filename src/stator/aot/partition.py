@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from stator.base.errors import CompileError
 from stator.graph.memory import memory_root
@@ -160,7 +162,7 @@ class _Backward:
         for node in order:
             if node not in self.made:
                 self.made[node] = self._copy(node)
-        self.graph.output(tuple(fx.map_arg(gradient, self.made.__getitem__) for gradient in self.sides.gradients))
+        _finish(self.graph, [self.made[gradient] for gradient in self.sides.gradients])
 
     def _needed(self) -> list[fx.Node]:
         """What the gradients need and is not handed over, in an order that computes it late."""
@@ -201,20 +203,24 @@ def _forward(joint: JointGraph, sides: Sides, handed: _Handover) -> fx.GraphModu
     graph = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
     needed = ancestors((*(node for node, _ in handed.extra), *sides.forward))
+    needed.update(sides.primals)
     for node in sides.nodes:
-        if node in sides.primals or (node in needed and node.op != "output"):
+        if node in needed:
             made[node] = graph.node_copy(node, made.__getitem__)
     outputs = [fx.map_arg(value, made.__getitem__) for value in sides.values]
     for node, copy in handed.extra:
         outputs.append(_copied(graph, made[node]) if copy else made[node])
-    graph.output(tuple(outputs))
+    _finish(graph, outputs)
     return _module(joint, graph, "Forward")
 
 
+def _finish(graph: fx.Graph, outputs: list[Any]) -> None:
+    output = graph.output(tuple(outputs))
+    output.meta["val"] = tuple(value.meta["val"] if isinstance(value, fx.Node) else value for value in outputs)
+
+
 def _module(joint: JointGraph, graph: fx.Graph, name: str) -> fx.GraphModule:
-    module = fx.GraphModule(joint.graph, graph, class_name=name)
-    module.meta.update(joint.graph.meta)
-    return module
+    return _LazyGraphModule(joint.graph, graph, name)  # its Python code is made when somebody asks for it
 
 
 def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:

@@ -1,0 +1,209 @@
+"""What is kept for the backward and what is computed again: the choice, on graphs where the right one is plain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from joint_graphs import HandMade, Writer, aten
+from torch import fx
+
+from stator.aot.partition import partition
+from stator.aot.recompute import choose, fill_knapsack
+from stator.aot.sides import divide
+from stator.graph.verifier import verify
+
+N = 256  # large enough for bytes to outweigh the fixed cost of a tensor
+
+
+def kept(joint: HandMade, budget: float = 1.0) -> set[Any]:
+    """Operators whose results are kept, and the names of inputs that are."""
+    chosen = choose(joint, divide(joint), budget).saved
+    return {node.name if node.op == "placeholder" else node.target for node in chosen}
+
+
+def check_gradients(joint: HandMade, budget: float = 1.0) -> fx.GraphModule:
+    """The two halves give what the joint graph gives; returns the backward."""
+    halves = partition(joint, budget)
+    verify(halves.forward)
+    verify(halves.backward)
+    torch.manual_seed(0)
+    placeholders = [node.meta["val"] for node in joint.graph.graph.nodes if node.op == "placeholder"]
+    given = [torch.randn(meta.shape) for meta in placeholders]
+    torch.manual_seed(1)
+    expected = joint.graph(*given)
+    torch.manual_seed(1)
+    outputs = halves.forward(*given[: joint.primal_count])
+    saved = [given[s.index] if hasattr(s, "index") else outputs[s.position] for s in halves.saved]
+    gradients = halves.backward(*saved, *given[joint.primal_count :])
+    for actual, wanted in zip((*outputs[: joint.value_count], *gradients), expected, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=0, atol=0)
+    return halves.backward
+
+
+def pointwise_chain() -> HandMade:
+    """value = sum of sin(2 * exp(x) + 1): eager keeps two intermediates."""
+    w = Writer()
+    x, tangent = w.primal(N, N), w.tangent()
+    grown = w.call(aten.exp.default, x)
+    inner = w.call(aten.add.Tensor, w.call(aten.mul.Tensor, grown, 2), 1)
+    value = w.call(aten.sum.default, w.call(aten.sin.default, inner))
+    w.backward = True
+    to_inner = w.call(aten.mul.Tensor, w.call(aten.expand.default, tangent, [N, N]), w.call(aten.cos.default, inner))
+    return w.joint([value], [w.call(aten.mul.Tensor, w.call(aten.mul.Tensor, to_inner, 2), grown)])
+
+
+def products(layers: int = 6) -> HandMade:
+    """A tower of x -> sin(x @ w) / 100, with something like the gradients of all weights."""
+    w = Writer()
+    x = w.primal(N, N)
+    weights = [w.primal(N, N) for _ in range(layers)]
+    tangent = w.tangent(N, N)
+    inputs, grown = [x], []
+    for weight in weights:
+        grown.append(w.call(aten.sin.default, w.call(aten.mm.default, inputs[-1], weight)))
+        inputs.append(w.call(aten.mul.Tensor, grown[-1], 0.01))
+    w.backward = True
+    gradients, flowing = [], tangent
+    for index in reversed(range(layers)):
+        flowing = w.call(aten.mul.Tensor, w.call(aten.mul.Tensor, flowing, 0.01), grown[index])
+        gradients.append(w.call(aten.mm.default, w.call(aten.t.default, inputs[index]), flowing))
+        flowing = w.call(aten.mm.default, flowing, w.call(aten.t.default, weights[index]))
+    return w.joint([inputs[-1]], gradients)
+
+
+def test_pointwise_operators_are_computed_again() -> None:
+    joint = pointwise_chain()
+    assert kept(joint) == {"primal_1"}
+    check_gradients(joint)
+
+
+def test_products_are_not_computed_again() -> None:
+    joint = products()
+    backward = check_gradients(joint)
+    targets = [node.target for node in backward.graph.nodes]
+    assert targets.count(aten.mm.default) == 11  # two for each layer, one for the first
+    assert choose(joint, divide(joint)).saved_bytes > 0
+
+
+def test_small_results_of_reductions_are_kept() -> None:
+    w = Writer()
+    x, tangent = w.primal(N, N), w.tangent(N, N)
+    inner = w.call(aten.mm.default, x, x)
+    largest = w.call(aten.amax.default, inner, [1], True)
+    value = w.call(aten.sub.Tensor, inner, largest)
+    w.backward = True
+    joint = w.joint([value], [w.call(aten.mul.Tensor, tangent, w.call(aten.mul.Tensor, inner, largest))])
+    assert kept(joint) == {aten.mm.default, aten.amax.default}
+    check_gradients(joint)
+
+
+def test_the_narrower_of_two_values_is_kept() -> None:
+    w = Writer()
+    x, tangent = w.primal(N, N), w.tangent(N, N)
+    inner = w.call(aten.mm.default, x, x)
+    mask = w.call(aten.gt.Scalar, w.call(aten.rand_like.default, inner), 0.5)
+    value = w.call(aten.mul.Tensor, inner, mask)
+    w.backward = True
+    joint = w.joint([value], [w.call(aten.mul.Tensor, tangent, mask)])
+    assert kept(joint) == {aten.gt.Scalar}
+    check_gradients(joint)
+
+
+def test_what_is_returned_anyway_is_preferred() -> None:
+    w = Writer()
+    x, tangent = w.primal(N, N), w.tangent(N, N)
+    product = w.call(aten.mm.default, x, x)
+    shifted = w.call(aten.add.Tensor, product, 1)
+    value = w.call(aten.sin.default, shifted)
+    w.backward = True
+    joint = w.joint([product, value], [w.call(aten.mul.Tensor, tangent, w.call(aten.cos.default, shifted))])
+    choice = choose(joint, divide(joint))
+    assert [node.target for node in choice.saved] == [aten.mm.default]
+    assert choice.saved_bytes == 0
+    check_gradients(joint)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.2, 0.5, 0.8])
+def test_a_budget_is_kept(budget: float) -> None:
+    joint = products()
+    sides = divide(joint)
+    most, least = choose(joint, sides, 1.0).saved_bytes, choose(joint, sides, 0.0).saved_bytes
+    choice = choose(joint, sides, budget)
+    assert least == 0
+    assert choice.saved_bytes <= most * budget
+    assert choice.saved_bytes >= most * budget - 2 * 4 * N * N  # and what it allows is used
+    check_gradients(joint, budget)
+
+
+def test_a_smaller_budget_costs_more() -> None:
+    joint = products()
+    sides = divide(joint)
+    costs = [choose(joint, sides, budget).recompute_cost for budget in (1.0, 0.7, 0.4, 0.0)]
+    assert costs == sorted(costs)
+    assert costs[0] < costs[-1]
+
+
+def test_random_numbers_are_kept_under_any_budget() -> None:
+    w = Writer()
+    x, tangent = w.primal(N, N), w.tangent(N, N)
+    noise = w.call(aten.rand_like.default, x)
+    value = w.call(aten.mul.Tensor, x, noise)
+    w.backward = True
+    joint = w.joint([value], [w.call(aten.mul.Tensor, tangent, noise)])
+    assert kept(joint, 0.0) == {aten.rand_like.default}
+    check_gradients(joint, 0.0)
+
+
+def test_a_budget_outside_of_its_range_is_refused() -> None:
+    joint = pointwise_chain()
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        partition(joint, 1.5)
+
+
+def regions() -> HandMade:
+    """Three checkpointed layers of x -> sin(x @ w) @ w."""
+    w = Writer()
+    x, weight, tangent = w.primal(N, N), w.primal(N, N), w.tangent(N, N)
+    inputs, products, waves = [x], [], []
+    for number in range(3):
+        w.checkpoint = number
+        products.append(w.call(aten.mm.default, inputs[-1], weight))
+        waves.append(w.call(aten.sin.default, products[-1]))
+        inputs.append(w.call(aten.mm.default, waves[-1], weight))
+        w.checkpoint = None
+    w.backward = True
+    gradients, flowing = [], tangent
+    turned = w.call(aten.t.default, weight)
+    for number in reversed(range(3)):
+        gradients.append(w.call(aten.mm.default, w.call(aten.t.default, waves[number]), flowing))
+        inner = w.call(
+            aten.mul.Tensor, w.call(aten.mm.default, flowing, turned), w.call(aten.cos.default, products[number])
+        )
+        gradients.append(w.call(aten.mm.default, w.call(aten.t.default, inputs[number]), inner))
+        flowing = w.call(aten.mm.default, inner, turned)
+    return w.joint([inputs[-1]], [*gradients, flowing])
+
+
+def test_of_checkpoint_regions_only_the_inputs_are_kept() -> None:
+    joint = regions()
+    saved = choose(joint, divide(joint)).saved
+    produced = [node for node in saved if node.op != "placeholder"]
+    assert [node.meta["checkpoint"] for node in produced] == [0, 1]
+    assert all(user.meta.get("checkpoint") != node.meta["checkpoint"] for node in produced for user in node.users)
+    check_gradients(joint)
+
+
+def test_a_region_is_computed_again_just_before_its_gradients() -> None:
+    backward = partition(regions()).backward
+    waves = [index for index, node in enumerate(backward.graph.nodes) if node.target is aten.sin.default]
+    weights = [index for index, node in enumerate(backward.graph.nodes) if node.target is aten.cos.default]
+    assert len(waves) == 3
+    assert waves[0] < weights[0] < waves[1] < weights[1] < waves[2] < weights[2]
+
+
+def test_knapsack_takes_the_best_that_fits() -> None:
+    assert fill_knapsack([10, 9, 9], [100, 60, 60], 120) == [1, 2]
+    assert fill_knapsack([5], [10], 9) == []
+    assert fill_knapsack([], [], 100) == []
