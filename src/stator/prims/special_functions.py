@@ -1,8 +1,8 @@
 """Special functions as formulas: written once, over any values that overload arithmetic, for tensors and for loops.
 
 Each formula takes `m`, a namespace of elementary functions (`m.exp`, `m.where(condition, x, y)`, ...), and values of
-one floating-point dtype. Who registers them: `decompositions/special.py` (over tensors),
-`inductor/lower/special.py` (over scalars of a loop body). Both branches of a case are always computed; nothing here knows dtypes or operators.
+one floating-point dtype. Who registers them: `decompositions/special.py` (over tensors), `inductor/lower/special.py`
+(over scalars of a loop body). Both branches of a case are always computed; nothing here knows dtypes or operators.
 """
 
 from __future__ import annotations
