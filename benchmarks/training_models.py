@@ -135,3 +135,17 @@ def _without_dropout(model: torch.nn.Module) -> None:
         for rate in _RATES:
             if isinstance(getattr(module, rate, None), float):
                 setattr(module, rate, 0.0)
+
+
+def gradient_difference(actual: torch.nn.Module, expected: torch.nn.Module) -> float:
+    """The largest relative difference of one parameter's gradient; inf where only one of them has a gradient.
+
+    Relative to the largest element of that gradient, but at least to 1e-4 of the largest of all gradients: some
+    gradients are zero but for rounding (of a bias before a normalisation, say), in eager as well.
+    """
+    pairs = [(a.grad, e.grad) for a, e in zip(actual.parameters(), expected.parameters(), strict=True)]
+    if any((a is None) != (e is None) for a, e in pairs):
+        return float("inf")
+    present = [(a.double(), e.double()) for a, e in pairs if a is not None and e is not None]
+    largest = max(e.abs().max().item() for _, e in present)
+    return max(((a - e).abs().max() / e.abs().max().clamp_min(1e-4 * largest)).item() for a, e in present)

@@ -1,0 +1,112 @@
+"""One training step measured in a process of its own: cold first steps, then alternating steps of all systems.
+
+A step is: forward, loss, backward, SGD with momentum (torch's own foreach implementation for every system), gradients to
+None. Run as `python -m benchmarks.measure_training NAME --out FILE.json`; the runner sets the caches to empty folders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import steady_state
+from benchmarks.training_models import TrainingCase, build_training, gradient_difference
+
+Wrap = Callable[[Any], Any]
+
+
+class Trainer:
+    """One system training its own copy of the model; calling it makes one step and returns the loss."""
+
+    def __init__(self, case: TrainingCase, wrap: Wrap) -> None:
+        import torch
+
+        self.case, self.call = case, wrap(case.model)
+        self.optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3, momentum=0.9)
+
+    def __call__(self) -> Any:
+        self.optimizer.zero_grad()
+        loss = self.case.loss(self.call)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def differences(name: str, size: str, wrap: Wrap, steps: int) -> dict[str, float]:
+    """Without dropout: relative differences of loss and gradients from eager after the first and the last step."""
+    ours, eager = (
+        Trainer(build_training(name, size=size, dropout=False), system) for system in (wrap, lambda model: model)
+    )
+    found = {}
+    for step in range(1, steps + 1):
+        actual, expected = ours(), eager()
+        if step in (1, steps):
+            found[f"loss_{step}"] = abs(actual.item() - expected.item()) / abs(expected.item())
+            found[f"gradients_{step}"] = gradient_difference(ours.case.model, eager.case.model)
+    return found
+
+
+def measure(name: str, *, peer: bool, seconds: float, size: str, steps: int) -> dict[str, Any]:
+    import torch
+
+    import stator
+
+    systems: dict[str, Wrap] = {"stator": stator.compile}
+    if peer:
+        import torch._dynamo
+        import torch._inductor.compile_fx  # loaded before the clock starts: only compiling is timed
+
+        systems["peer"] = torch.compile
+    systems["eager"] = lambda model: model
+    trainers, first = {}, {}
+    for system, wrap in systems.items():
+        trainer = trainers[system] = Trainer(build_training(name, size=size), wrap)
+        start = time.perf_counter()
+        trainer()
+        first[system] = time.perf_counter() - start
+    times = steady_state(trainers, seconds=seconds, least=5)
+    graphs = stator.explain(build_training(name, size=size).model)
+    case = build_training(name, size=size)
+    report = None
+
+    def explained(*args: Any, **kwargs: Any) -> Any:
+        nonlocal report
+        report = graphs(*args, **kwargs)
+        return case.model(*args, **kwargs)
+
+    case.loss(explained)
+    stator.reset()
+    return {
+        "model": name,
+        "threads": torch.get_num_threads(),
+        "graphs": report.graph_count,
+        "breaks": report.graph_break_count,
+        "first_step_s": first,
+        "difference": differences(name, size, stator.compile, steps),
+        "median_ms": {system: statistics.median(samples) * 1e3 for system, samples in times.items()},
+        "steps": {system: len(samples) for system, samples in times.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--no-peer", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--seconds", type=float, default=15.0, help="seconds of alternating steady-state steps")
+    parser.add_argument("--size", choices=("full", "small"), default="full")
+    parser.add_argument("--steps", type=int, default=10, help="optimizer steps after which gradients are compared")
+    options = parser.parse_args()
+    result = measure(
+        options.model, peer=not options.no_peer, seconds=options.seconds, size=options.size, steps=options.steps
+    )
+    options.out.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
