@@ -36,3 +36,8 @@ def _switches_grad_on(node: fx.Node) -> bool:
     if node.op != "call_function" or node.target not in _GRAD_SWITCHES:
         return False
     return node.target is torch.enable_grad or bool(node.args[:1] != (False,))
+
+
+def runs_engine(gm: fx.GraphModule) -> bool:
+    """Whether the graph itself asks the autograd engine for gradients."""
+    return any(node.target is torch.autograd.grad for node in gm.graph.nodes)

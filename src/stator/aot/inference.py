@@ -40,12 +40,29 @@ def compile_inference(
     refuse_dynamic(example_inputs)
     with counters.timed("aot"):
         traced, merged = _trace(gm, example_inputs, captured, tensors, keep)
+    return compile_traced(gm, traced, len(example_inputs), tensors, captured, merged, compile_graph)
+
+
+def compile_traced(
+    gm: Callable[..., Any],
+    traced: Traced,
+    argument_count: int,
+    tensors: Sequence[torch.Tensor],
+    captured: Sequence[torch.Tensor],
+    merged: bool,
+    compile_graph: CompileGraph,
+) -> Callable[..., Any]:
+    """Compile what tracing `gm` gave, where autograd has nothing to record when it runs.
+
+    tensors: those for the placeholders. merged: whether one given twice counts as one input. The rest as for
+    `compile_inference`.
+    """
     dumps.write("21_forward.py", lambda: print_graph(traced.graph))
     if logs.enabled("graph"):
         logs.log("graph", "forward graph:\n%s", print_graph(traced.graph))
     traced.graph.meta["mutated"] = list(traced.mutated)  # which a compiler may write itself
     inner = compile_graph(traced.graph, tensors)
-    only_tensors = len(tensors) == len(example_inputs) and not captured
+    only_tensors = len(tensors) == argument_count and not captured
     if only_tensors and traced.is_plain and is_flat(traced):
         return inner
     run = with_effects(traced, inner)

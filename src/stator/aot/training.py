@@ -18,7 +18,16 @@ from stator.graph.recording import Keep
 
 from .autograd_step import Step, StepFunction
 from .captured import captured_tensors
-from .inference import CompileGraph, compile_inference, equalities_of, refuse_dynamic, wrap, writes_are_private
+from .grad import runs_engine
+from .inference import (
+    CompileGraph,
+    compile_inference,
+    compile_traced,
+    equalities_of,
+    refuse_dynamic,
+    wrap,
+    writes_are_private,
+)
 from .joint import Joint
 from .partition import partition
 from .program import Program
@@ -42,7 +51,12 @@ def compile_training(
         program = Program(function, example_inputs, captured, keep)
         joint = _trace(program, tensors)
     if not joint.differentiable:
-        return compile_inference(function, example_inputs, compile_graph, keep=keep)
+        if isinstance(function, fx.GraphModule) and not runs_engine(function):
+            return compile_inference(function, example_inputs, compile_graph, keep=keep)
+        # gradients are taken inside: what was traced with autograd is the program
+        return compile_traced(
+            function, joint.traced, len(example_inputs), tensors, captured, program.merge_equal, compile_graph
+        )
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     with counters.timed("partition"):
         parts = partition(joint)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Handler = Callable[..., Value]
 F = TypeVar("F", bound=Callable[..., Any])
 handlers: Registry[Any, Handler] = Registry("callable")
+# Methods of tensors that are more than one node: `handler(tracer, tensor, *args, **kwargs)`.
+tensor_methods: Registry[str, Handler] = Registry("tensor method")
 # Functions of modules that are never imported here, by (module, qualified name).
 named_handlers: Registry[tuple[str, str], Handler] = Registry("function by name")
 # Pure functions that may be run for real when every argument is a constant.

@@ -54,6 +54,7 @@ class Recorder:
         self.tracer = tracer
         self.root = self.graph = fx.Graph()
         self.open: list[Subgraph] = []
+        self.freed: dict[int, Any] = {}  # autograd nodes whose backward was run in the captured code, by id
         self.region: int | None = None  # the checkpoint region that nodes belong to now
         self._regions = 0
         self.closed: dict[fx.Graph, int] = {}  # subgraphs that are done, with the outermost frame's step at which
@@ -194,7 +195,7 @@ class Recorder:
 
     @contextmanager
     def checkpoint_region(self) -> Iterator[None]:
-        """Nodes recorded in the block are one region, to be computed again in a backward; the outermost block counts."""
+        """Nodes recorded in the block are one region, to be computed again in a backward; the outermost counts."""
         if self.region is not None:
             yield
             return

@@ -20,7 +20,7 @@ import torch
 from stator.base.errors import Unsupported, UserPlace
 
 from . import binding, wrapping
-from .calling import builtin_call, class_call, function_call
+from .calling import builtin_call, class_call, function_call, tensor_methods
 from .frame import Frame
 from .guard import Guard, GuardKind, Lookup, TensorGuard
 from .inlining import inline
@@ -60,6 +60,7 @@ class Tracer:
         self.real_cells: dict[int, CellValue] = {}
         self.generators: list[GeneratorValue] = []
         self.recorder = Recorder(self)
+        self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self._keep: list[Any] = []
         self._scopes: dict[int, GlobalScope] = {}
@@ -548,6 +549,9 @@ class Tracer:
             return self.wrap_result(call.result, f"the result of Tensor.{name}")
 
     def call_tensor_method(self, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        handler = tensor_methods.get(name)
+        if handler is not None:
+            return self.call_handler(handler, [owner, *args], kwargs)
         if name in REFUSED:
             known = self.recorder.known_number(owner.fake) if name in ("item", "tolist") else None
             if known is not None:

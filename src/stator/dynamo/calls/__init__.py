@@ -1,6 +1,7 @@
 """What known functions do when called, one file per origin. Importing this package registers all handlers."""
 
 from . import (
+    autograd_engine,
     autograd_function,
     builtin_functions,
     cells,
@@ -16,6 +17,7 @@ from . import (
 )
 
 __all__ = [
+    "autograd_engine",
     "autograd_function",
     "builtin_functions",
     "cells",

@@ -79,10 +79,8 @@ def _of_reentrant(tracer: Tracer, result: Value, args: tuple[Value, ...]) -> Val
 
 
 def _only_chooses_what_to_save(context_fn: Value) -> bool:
-    """Whether it is torch's own: no context at all, or one that says which values to keep, which is decided elsewhere."""
+    """Whether it is torch's own: no context at all, or one that says which values to keep (decided elsewhere)."""
     if isinstance(context_fn, PartialValue):
-        context_fn = context_fn.function
-        known = torch_checkpoint.create_selective_checkpoint_contexts
-    else:
-        known = torch_checkpoint.noop_context_fn
-    return isinstance(context_fn, FunctionValue) and context_fn.fn is known
+        inner = context_fn.function
+        return isinstance(inner, FunctionValue) and inner.fn is torch_checkpoint.create_selective_checkpoint_contexts
+    return isinstance(context_fn, FunctionValue) and context_fn.fn is torch_checkpoint.noop_context_fn

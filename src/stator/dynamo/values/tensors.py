@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from stator.runtime.freed_history import with_freed_history
+
 from ..guard import GuardKind
-from ..recipe import GetAttr, Load, Recipe
+from ..recipe import CallRecipe, Constant, GetAttr, Load, Recipe
 from ..source import AttrSource, Source
 from .base import Value, unsupported
 from .constants import ConstantValue
@@ -55,7 +57,6 @@ REFUSED = frozenset(
         "numpy",
         "item",
         "data_ptr",
-        "backward",
         "register_hook",
         "register_post_accumulate_grad_hook",
         "storage",
@@ -179,12 +180,28 @@ class TensorValue(Value):
         raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if name == "grad" and self.obj is not None and self._may_be_grad(tracer, value):
+            self.set_grad(tracer, value)
+            return
         if name in ("data", "grad", "requires_grad") or hasattr(torch.Tensor, name):
             raise unsupported("attribute-write", f"writing `.{name}` of a tensor")
         if self.attributes is None:
             self.attributes = {}
         self.attributes[name] = value
         tracer.mutations.attribute(self, name)
+
+    def _may_be_grad(self, tracer: Tracer, value: Value) -> bool:
+        if not isinstance(value, TensorValue):
+            return tracer.is_none(value)
+        mine, other = self.fake, value.fake
+        return mine.shape == other.shape and mine.dtype is other.dtype and mine.device == other.device
+
+    def set_grad(self, tracer: Tracer, value: Value) -> None:
+        """Write `.grad` of a tensor that was there before the frame."""
+        if self.attributes is None:
+            self.attributes = {}
+        self.attributes["grad"] = value
+        tracer.mutations.attribute(self, "grad")
 
     def call_method(self, tracer: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tracer.call(self.get_attr(tracer, name), args, kwargs)
@@ -208,12 +225,32 @@ class TensorValue(Value):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        made = exits.graph_output(self)
+        made: Recipe
+        if self._is_freed(exits):
+            detached = exits.tracer.record_method("detach", [self], {})
+            made = CallRecipe(Constant(with_freed_history), [exits.recipe(detached)])
+        else:
+            made = exits.graph_output(self)
         if self.attributes:
             exits.remember(self, made)
             for name, value in self.attributes.items():
                 exits.set_attr(made, name, value)
         return made
+
+    def _is_freed(self, exits: ExitBuilder) -> bool:
+        """Whether a backward in the captured code has used up this tensor's history."""
+        freed = exits.tracer.recorder.freed
+        seen: set[int] = set()
+        todo = [self.fake.grad_fn] if freed else []
+        while todo:
+            node = todo.pop()
+            if node is None or id(node) in seen:
+                continue
+            if id(node) in freed:
+                return True
+            seen.add(id(node))
+            todo += [following for following, _ in node.next_functions]
+        return False
 
 
 class TensorMethodValue(Value):

@@ -1,0 +1,202 @@
+"""`torch.autograd.grad` and `backward` in captured code: the engine runs as a node of the graph, and what it does to
+`.grad` is followed as writes to an attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..calling import calls, tensor_methods
+from ..guard import GuardKind
+from ..source import AttrSource
+from ..values.base import Value, unsupported
+from ..values.constants import ConstantValue
+from ..values.containers import TupleValue
+from ..values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+@calls(torch.autograd.grad)
+def _grad(
+    tracer: Tracer,
+    outputs: Value,
+    inputs: Value,
+    grad_outputs: Value | None = None,
+    retain_graph: Value | None = None,
+    create_graph: Value | None = None,
+    only_inputs: Value | None = None,
+    allow_unused: Value | None = None,
+    is_grads_batched: Value | None = None,
+    materialize_grads: Value | None = None,
+) -> Value:
+    if is_grads_batched is not None and tracer.truth(is_grads_batched):
+        raise unsupported("autograd", "torch.autograd.grad with is_grads_batched")
+    roots, wanted = _tensors(tracer, outputs), _tensors(tracer, inputs)
+    run = _Run(tracer, roots, create_graph, retain_graph)
+    run.refuse_outer_history(wanted)
+    named = {
+        "grad_outputs": grad_outputs,
+        "allow_unused": allow_unused,
+        "materialize_grads": materialize_grads,
+    }
+    return run.record(wanted, {name: value for name, value in named.items() if value is not None})
+
+
+@tensor_methods.register("backward")
+def _tensor_backward(
+    tracer: Tracer,
+    tensor: Value,
+    gradient: Value | None = None,
+    retain_graph: Value | None = None,
+    create_graph: Value | None = None,
+    inputs: Value | None = None,
+) -> Value:
+    return _backward(tracer, tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+@calls(torch.autograd.backward)
+def _backward(
+    tracer: Tracer,
+    tensors: Value,
+    grad_tensors: Value | None = None,
+    retain_graph: Value | None = None,
+    create_graph: Value | None = None,
+    grad_variables: Value | None = None,
+    inputs: Value | None = None,
+) -> Value:
+    if grad_variables is not None and not tracer.is_none(grad_variables):
+        raise unsupported("autograd", "torch.autograd.backward with grad_variables")
+    run = _Run(tracer, _tensors(tracer, tensors), create_graph, retain_graph)
+    leaves = run.leaves()
+    if inputs is not None and not tracer.is_none(inputs):
+        chosen = _tensors(tracer, inputs)
+        if not all(any(one is leaf for leaf in leaves) for one in chosen):
+            raise unsupported("autograd", "backward(inputs=...) with a tensor that is no leaf of this graph")
+        leaves = chosen
+    if not leaves:
+        raise unsupported("autograd", "a backward that reaches no tensor")
+    before = {id(value.fake.fake_storage) for value in tracer.recorder.by_fake.values()}  # type: ignore[attr-defined]
+    named = {} if grad_tensors is None else {"grad_outputs": grad_tensors}
+    found = run.record(leaves, {**named, "allow_unused": ConstantValue(True)})
+    for leaf, gradient in zip(leaves, tracer.iterate(found), strict=True):
+        if isinstance(gradient, TensorValue):
+            _accumulate(tracer, leaf, gradient, run.creates, before)
+    return ConstantValue(None)
+
+
+def _tensors(tracer: Tracer, value: Value) -> list[TensorValue]:
+    items = [value] if isinstance(value, TensorValue) else list(tracer.iterate(value))
+    found = [item for item in items if isinstance(item, TensorValue)]
+    if len(found) != len(items):
+        raise unsupported("autograd", "the engine is given something that is no tensor")
+    return found
+
+
+class _Run:
+    """One run of the engine over the history of `roots`."""
+
+    def __init__(
+        self, tracer: Tracer, roots: list[TensorValue], create_graph: Value | None, retain_graph: Value | None
+    ) -> None:
+        if tracer.later is not None:
+            raise unsupported("autograd", f"a backward inside {tracer.later.what}")
+        self.tracer = tracer
+        self.roots = roots
+        self.creates = create_graph is not None and tracer.truth(create_graph)
+        keeps = retain_graph is not None and not tracer.is_none(retain_graph)
+        self.retains = tracer.truth(retain_graph) if keeps and retain_graph is not None else self.creates
+        self.nodes = list(_history([root.fake.grad_fn for root in roots]))
+        for value in tracer.recorder.input_values:
+            if value.fake.requires_grad:
+                self._rely_on_no_hooks(value)
+
+    def _rely_on_no_hooks(self, value: TensorValue) -> None:
+        for name in _HOOKS:
+            if getattr(value.obj, name):
+                raise unsupported("autograd", f"a backward that reaches {value.describe(self.tracer)}, which has hooks")
+            self.tracer.guard(AttrSource(value.source, name), GuardKind.EQUALS, None)  # type: ignore[arg-type]
+
+    def leaves(self) -> list[TensorValue]:
+        """The frame's leaves that gradients flow to, in the order the graph took them as inputs."""
+        reached = {id(value) for value in self._reached()}
+        return [value for value in self.tracer.recorder.input_values if id(value) in reached]
+
+    def _reached(self) -> Iterator[TensorValue]:
+        for node in self.nodes:
+            fake = getattr(node, "variable", None)
+            if fake is None:
+                continue
+            value = self.tracer.recorder.by_fake.get(id(fake))
+            if value is None or value.obj is None:
+                raise unsupported("autograd", "a backward that leads out of the captured code, or to a leaf made in it")
+            yield value
+
+    def refuse_outer_history(self, wanted: list[TensorValue]) -> None:
+        """A tensor that came in with a history may have been computed from the others."""
+        outer = [value for value in wanted if value.obj is not None]
+        for node in self.nodes:
+            fake = getattr(node, "variable", None)
+            known = fake is None or id(fake) in self.tracer.recorder.by_fake
+            if not known and not (len(outer) == 1 and not outer[0].fake.is_leaf and len(wanted) == 1):
+                raise unsupported("autograd", "gradients that may flow through what happened before the captured code")
+
+    def record(self, wanted: list[TensorValue], named: dict[str, Value]) -> Value:
+        kwargs: dict[str, Value] = {
+            **named,
+            "retain_graph": ConstantValue(self.retains),
+            "create_graph": ConstantValue(self.creates),
+        }
+        args: list[Value] = [TupleValue(list(self.roots)), TupleValue(list(wanted))]
+        made = self.tracer.record_function(torch.autograd.grad, args, kwargs)
+        if not self.retains:
+            self.tracer.recorder.freed.update((id(node), node) for node in self.nodes)
+        return made
+
+
+def _history(roots: list[Any]) -> Iterator[Any]:
+    """All nodes of the autograd graph behind these."""
+    seen: dict[int, Any] = {}
+    todo = [root for root in roots if root is not None]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen[id(node)] = node
+        yield node
+        todo += [following for following, _ in node.next_functions if following is not None]
+
+
+def _accumulate(tracer: Tracer, leaf: TensorValue, gradient: TensorValue, creates: bool, shared: set[int]) -> None:
+    """What torch's AccumulateGrad does: take the gradient, or add it to the one that is there, in place."""
+    known = leaf.get_attr(tracer, "grad")
+    if isinstance(known, TensorValue):
+        if known.fake.requires_grad or gradient.fake.requires_grad or creates:
+            raise unsupported("autograd", "gradients that require grad are added up")
+        tracer.record_method("add_", [known, gradient], {})
+        return
+    storage = id(gradient.fake.fake_storage)  # type: ignore[attr-defined]
+    if creates or storage in shared or not _laid_out_like(gradient.fake, leaf.fake):
+        gradient = _own_copy(tracer, gradient, leaf, creates)
+    shared.add(storage)
+    leaf.set_grad(tracer, gradient)
+
+
+def _laid_out_like(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
+    return gradient.stride() == leaf.stride()
+
+
+def _own_copy(tracer: Tracer, gradient: TensorValue, leaf: TensorValue, creates: bool) -> TensorValue:
+    """A copy in memory of its own, with the layout of the leaf."""
+    if creates:
+        raise unsupported("autograd", "a backward that creates a graph in `.grad`")
+    empty = tracer.record_function(torch.empty_like, [leaf], {"requires_grad": ConstantValue(False)})
+    copied = tracer.record_method("copy_", [empty, gradient], {})
+    assert isinstance(copied, TensorValue)
+    return copied
