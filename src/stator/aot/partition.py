@@ -47,6 +47,7 @@ class Partition:
     """forward: the joint graph's primals to its values, then saved values that are no values.
 
     backward: placeholders are the saved values in the order of `saved`, then the tangents; outputs are the gradients.
+    A saved value's placeholder is called `saved_` and the name of the joint graph's node.
     """
 
     forward: fx.GraphModule
@@ -144,7 +145,7 @@ class _Backward:
 
     def receive(self, node: fx.Node) -> None:
         shown = self.handed.hand_over(node)
-        placeholder = self.graph.placeholder(f"saved_{shown.name}")
+        placeholder = self.graph.placeholder(f"saved_{node.name}")
         placeholder.meta["val"] = self.handed.layout_of(shown)
         self.made[shown] = placeholder
         if shown is not node:

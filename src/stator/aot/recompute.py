@@ -14,7 +14,7 @@ from torch import fx
 
 from stator.graph.memory import memory_root
 
-from .costs import OPERATION, TENSOR, bytes_of, computing_cost, is_library_call, library_cost
+from .costs import TENSOR, bytes_of, computing_cost, is_library_call, library_cost
 from .cut import INFINITE, FlowNetwork
 from .sides import JointGraph, Sides, can_be_saved, draws_numbers, is_backward
 
@@ -134,14 +134,12 @@ class _Problem:
             copied = index in self.mutated
             return _Candidate((), None, TENSOR + (3 * size if copied else size), size if copied else 0)
         again = self._cost_again(node)
-        # all else being equal, what eager's backward computes stays there
-        overhead = TENSOR + (OPERATION if is_backward(node) else 0)
-        keep: int | None = overhead + size * (1 if self._is_stored(node) else 2)
+        keep: int | None = TENSOR + size * (1 if self._is_stored(node) else 2)
         held = 0 if node in self.shown else size
         if node in self.overwritten:
             keep, held = TENSOR + 3 * size, size
-        if not can_be_saved(node):
-            keep = None
+        if not can_be_saved(node) or is_backward(node):
+            keep = None  # what eager's backward computes stays there: other tangents need other parts of it
         region = node.meta.get("checkpoint")
         if region is not None and not draws_numbers(node):
             if self._leaves(node, region):
