@@ -35,14 +35,13 @@ PRIMS = """
     gather index.Tensor _unsafe_index.Tensor index_put scatter.src scatter.value scatter_add scatter_reduce.two
     scatter.reduce scatter.value_reduce index_add index_copy index_reduce masked_scatter put searchsorted.Tensor
     searchsorted.Scalar bucketize.Tensor isin.Tensor_Tensor isin.Tensor_Scalar diagonal_scatter
-    embedding_dense_backward
     mm bmm convolution convolution_backward
     _scaled_dot_product_flash_attention_for_cpu_backward
     max_pool2d_with_indices max_pool3d_with_indices max_pool2d_with_indices_backward avg_pool2d_backward avg_pool3d
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d max_unpool2d max_unpool3d
     im2col col2im reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
     replication_pad3d grid_sampler_2d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
-    nll_loss_backward nll_loss2d_backward native_batch_norm_backward native_group_norm_backward block_diag
+    block_diag
 """
 
 # Canonical operators that are made of primitives.
@@ -66,10 +65,20 @@ MADE_OF_PRIMS = """
     zeros ones zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor fill.Scalar fill.Tensor arange
     arange.start eye eye.m linspace native_dropout
     stack roll flip repeat repeat_interleave.self_int tril triu masked_fill.Scalar masked_fill.Tensor embedding
-    index_select take index_fill.int_Scalar index_fill.int_Tensor diag_embed slice_scatter select_scatter as_strided_scatter slice_backward
+    index_select take index_fill.int_Scalar index_fill.int_Tensor diag_embed slice_scatter select_scatter
+    as_strided_scatter slice_backward
     select_backward pixel_shuffle pixel_unshuffle channel_shuffle narrow_copy
     upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
     _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d _adaptive_avg_pool2d avg_pool2d
+    elu_backward mish_backward glu_backward log_sigmoid_backward hardshrink_backward softshrink_backward logit_backward
+    _prelu_kernel_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward
+    soft_margin_loss_backward nll_loss_backward nll_loss2d_backward native_batch_norm_backward
+    native_group_norm_backward embedding_dense_backward unfold_backward diagonal_backward
+    reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
+    replication_pad2d_backward replication_pad3d_backward upsample_nearest1d_backward upsample_nearest2d_backward
+    upsample_nearest3d_backward _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
+    _upsample_nearest_exact3d_backward upsample_linear1d_backward upsample_bilinear2d_backward
+    upsample_trilinear3d_backward
 """
 
 for _target in overloads(PRIMS):

@@ -1,15 +1,19 @@
 """Importing this package registers every decomposition. One module per family of operators."""
 
 from . import (
+    activation_gradients,
     activations,
     arithmetic,
     attention,
     copied_views,
     creation,
     foreach,
+    gathering_gradients,
+    loss_gradients,
     losses,
     matmul,
     normalisation,
+    normalisation_gradients,
     reductions,
     resampling,
     shaping,
@@ -18,15 +22,19 @@ from . import (
 )
 
 __all__ = [
+    "activation_gradients",
     "activations",
     "arithmetic",
     "attention",
     "copied_views",
     "creation",
     "foreach",
+    "gathering_gradients",
+    "loss_gradients",
     "losses",
     "matmul",
     "normalisation",
+    "normalisation_gradients",
     "reductions",
     "resampling",
     "shaping",

@@ -13,6 +13,7 @@ aten = torch.ops.aten
 SQRT_HALF = math.sqrt(0.5)
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 GELU_CUBIC = 0.044715
+SIXTH = 0.1666666716337204  # eager's slope of hardsigmoid is a float32 in every dtype
 
 
 def clamped(x: Any, low: float, high: float) -> Any:
@@ -84,7 +85,7 @@ def hardsigmoid(x: Any) -> Any:
 @decomposes("hardsigmoid_backward", wide=False)
 def hardsigmoid_backward(grad: Any, x: Any) -> Any:
     inside = aten.logical_and.default(aten.gt.Scalar(x, -3.0), aten.lt.Scalar(x, 3.0))
-    return aten.where.ScalarOther(inside, aten.mul.Tensor(grad, 1 / 6), 0.0)
+    return aten.where.ScalarOther(inside, aten.mul.Tensor(grad, SIXTH), 0.0)
 
 
 @decomposes("hardswish")

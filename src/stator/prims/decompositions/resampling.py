@@ -20,32 +20,38 @@ def scale_of(scale: float | None, size: Any, target: Any) -> float:
     return 1.0 / scale if scale is not None and scale > 0 else size / target
 
 
-def nearest(self: Any, output_size: Sequence[Any], scales: Sequence[float | None], shift: float) -> Any:
-    result = self
-    indices: list[Any] = [None, None]
+def nearest_places(
+    sizes: Sequence[Any], output_size: Sequence[Any], scales: Sequence[float | None], shift: float, like: Any
+) -> list[Any]:
+    """For each dimension the element that each place of the result reads, shaped to broadcast against the others."""
+    places = []
     rank = len(output_size)
-    for axis, (target, scale) in enumerate(zip(output_size, scales, strict=True)):
-        size = self.shape[axis + 2]
-        position = cast(iota(target, self), torch.float32)
+    for axis, (size, target, scale) in enumerate(zip(sizes, output_size, scales, strict=True)):
+        position = cast(iota(target, like), torch.float32)
         if shift:
             position = aten.add.Tensor(position, shift)
         index = cast(aten.floor.default(aten.mul.Tensor(position, scale_of(scale, size, target))), torch.int64)
         index = aten.clamp_max.default(index, size - 1)
-        indices.append(aten.view.default(index, [target if dim == axis else 1 for dim in range(rank)]))
-    return aten.index.Tensor(result, indices)
+        places.append(aten.view.default(index, [target if dim == axis else 1 for dim in range(rank)]))
+    return places
+
+
+def nearest(self: Any, output_size: Sequence[Any], scales: Sequence[float | None], shift: float) -> Any:
+    places = nearest_places(list(self.shape)[2:], output_size, scales, shift, self)
+    return aten.index.Tensor(self, [None, None, *places])
 
 
 @decomposes("upsample_nearest1d upsample_nearest2d upsample_nearest3d", wide=False)
 def upsample_nearest(self: Any, output_size: Sequence[Any], *scales: Any, **named: Any) -> Any:
-    return nearest(self, output_size, _scales(output_size, scales, named), 0.0)
+    return nearest(self, output_size, scales_of(output_size, scales, named), 0.0)
 
 
 @decomposes("_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d", wide=False)
 def upsample_nearest_exact(self: Any, output_size: Sequence[Any], *scales: Any, **named: Any) -> Any:
-    return nearest(self, output_size, _scales(output_size, scales, named), 0.5)
+    return nearest(self, output_size, scales_of(output_size, scales, named), 0.5)
 
 
-def _scales(output_size: Sequence[Any], scales: Sequence[Any], named: dict[str, Any]) -> list[float | None]:
+def scales_of(output_size: Sequence[Any], scales: Sequence[Any], named: dict[str, Any]) -> list[float | None]:
     given = [*scales, *named.values()]
     return given if len(given) == len(output_size) else [None] * len(output_size)
 
@@ -55,27 +61,33 @@ def upsample_linear(self: Any, output_size: Sequence[Any], align_corners: bool, 
     """Between two neighbours along each dimension in turn, the innermost first."""
     if self.dtype not in (torch.float32, torch.float64):
         return NotImplemented
-    given = _scales(output_size, scales, named)
+    given = scales_of(output_size, scales, named)
     result = self
     rank = len(output_size)
     for axis in range(rank - 1, -1, -1):
         size, target = self.shape[axis + 2], output_size[axis]
         if size == target:
             continue
-        position = cast(iota(target, self), torch.float32)
-        if align_corners:
-            position = aten.mul.Tensor(position, (size - 1) / (target - 1) if target > 1 else 0.0)
-        else:
-            scaled = aten.mul.Tensor(aten.add.Tensor(position, 0.5), scale_of(given[axis], size, target))
-            position = aten.clamp_min.default(aten.sub.Tensor(scaled, 0.5), 0.0)
-        low = aten.clamp_max.default(cast(position, torch.int64), size - 1)
-        high = aten.clamp_max.default(aten.add.Tensor(low, 1), size - 1)
-        weight = aten.clamp.default(aten.sub.Tensor(position, low), 0.0, 1.0)
-        weight = aten.view.default(cast(weight, self.dtype), [-1, *[1] * (rank - 1 - axis)])
+        low, high, weight = linear_places(size, target, align_corners, given[axis], self)
+        weight = aten.view.default(weight, [-1, *[1] * (rank - 1 - axis)])
         before: list[Any] = [None] * (axis + 2)
         first, second = aten.index.Tensor(result, [*before, low]), aten.index.Tensor(result, [*before, high])
         result = aten.add.Tensor(aten.mul.Tensor(first, aten.rsub.Scalar(weight, 1.0)), aten.mul.Tensor(second, weight))
     return result if result is not self else aten.clone.default(self)
+
+
+def linear_places(size: Any, target: Any, align_corners: bool, scale: float | None, like: Any) -> tuple[Any, Any, Any]:
+    """The two neighbours that each place along one dimension reads, and the weight of the second."""
+    working = like.dtype
+    position = cast(iota(target, like), working)
+    if align_corners:
+        position = aten.mul.Tensor(position, (size - 1) / (target - 1) if target > 1 else 0.0)
+    else:
+        scaled = aten.mul.Tensor(aten.add.Tensor(position, 0.5), scale_of(scale, size, target))
+        position = aten.clamp_min.default(aten.sub.Tensor(scaled, 0.5), 0.0)
+    low = aten.clamp_max.default(cast(position, torch.int64), size - 1)
+    high = aten.clamp_max.default(aten.add.Tensor(low, 1), size - 1)
+    return low, high, aten.clamp.default(aten.sub.Tensor(position, low), 0.0, 1.0)
 
 
 @decomposes("_adaptive_avg_pool2d adaptive_avg_pool2d")

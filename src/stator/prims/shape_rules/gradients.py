@@ -68,6 +68,17 @@ def prelu_backward(grad_output: Any, self: Any, weight: Any) -> tuple[TensorMeta
     return elementwise(operands, self.dtype), elementwise(operands, weight.dtype)
 
 
+# ---- normalisation
+
+
+@shape_rule(*overloads("_fused_rms_norm_backward"), tags=("reduction",))
+def fused_rms_norm_backward(
+    grad_out: Any, input: Any, normalized_shape: Sequence[Any], rstd: Any, weight: Any, output_mask: Sequence[bool]
+) -> tuple[TensorMeta | None, TensorMeta | None]:
+    with_weight = output_mask[1] and weight is not None
+    return fresh(input.shape, input) if output_mask[0] else None, fresh(weight.shape, weight) if with_weight else None
+
+
 # ---- resampling and padding
 
 
