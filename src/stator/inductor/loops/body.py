@@ -37,7 +37,7 @@ class Op:
 
     Signatures (names are in vocabulary.py):
       load(buffer: str, IndexRef, mask: Ref|None, other: number)     masked-off lanes read nothing and give `other`
-      store(buffer: str, IndexRef, value: Ref, mode: None|"add"|"max"|"min", mask: Ref|None)
+      store(buffer: str, IndexRef, value: Ref, mode: None|"add"|"max"|"min"|"mul"|"last", mask: Ref|None)
           "add": atomic when parallel
       reduce(kind: str, value: Ref) -> Ref      kind: sum prod max min any all xor_sum argmax argmin; over all
           reduction vars

@@ -95,8 +95,13 @@ class _Grid:
             raise TypeError(f"stores {stored.dtype} to {buffer} of {memory.dtype}")
         if mode is None:
             memory[at] = stored
+        elif mode == "last":
+            order = torch.arange(at.numel())
+            last = torch.full((memory.numel(),), -1).scatter_reduce_(0, at, order, "amax")
+            wins = last[at] == order
+            memory[at[wins]] = stored[wins]
         else:
-            reduction = {"add": "sum", "max": "amax", "min": "amin"}[mode]  # type: ignore[index]
+            reduction = {"add": "sum", "max": "amax", "min": "amin", "mul": "prod"}[mode]  # type: ignore[index]
             memory.scatter_reduce_(0, at, stored, reduction)
 
     def _reduce(self, op: Op) -> torch.Tensor:

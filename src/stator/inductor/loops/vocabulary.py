@@ -177,7 +177,10 @@ REDUCTIONS = {
 # the dtype of `normal(bits)` by that of the bits
 NORMAL_DTYPES = {torch.int32: torch.float32, torch.int64: torch.float64}
 
-STORE_MODES = (None, "add", "max", "min")
+# What becomes of a place that is written more than once: with None it must not be; the written value is combined with
+# what is there ("last": replaces it, and the loops run in order, so that the last of them wins).
+STORE_MODES = (None, "add", "max", "min", "mul", "last")
+ORDERED_STORE_MODES = ("max", "min", "mul", "last")  # printers that have no atomic form of these run one after another
 
 
 def reduction_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from stator.inductor.loops.body import Ref
-from stator.prims.layout import broadcast_shapes, contiguous_strides, wrap_dim
+from stator.prims.layout import broadcast_shapes, contiguous_strides, is_contiguous, wrap_dim
 from stator.prims.type_promotion import computation_dtype
 
 from .builder import Builder, linear, loop_order, loop_variables
-from .pointwise import cast
+from .pointwise import cast, elementwise
 from .registry import lowers
 from .tensor import Index, Stored, Tensor
 from .views import expand, reshape
@@ -133,23 +134,41 @@ def _advanced(
 
 # ---- scatters: a copy, then stores into it
 
+Where = Callable[[Any, Index], Index]
+Values = Callable[[Any, Index], Ref]
 
-def _into_copy(
-    builder: Builder, x: Tensor, shape: Sequence[int], where: Any, value: Any, mode: str | None, work: frozenset[str]
-) -> Tensor:
-    """A copy of `x` into which `value(ops, index)` is stored at `where(ops, index)` for every index of `shape`."""
-    target = builder.copy(x, builder.meta.stride)
+
+def scattered(
+    builder: Builder,
+    x: Tensor,
+    shape: Sequence[int],
+    where: Where,
+    value: Values,
+    mode: str | None,
+    work: frozenset[str],
+) -> Any:
+    """A copy of `x` into which `value(ops, index)` is stored at `where(ops, index)` for every index of `shape`.
+
+    Half floats are added and multiplied in float32. NotImplemented for a mode this device or dtype does not have.
+    """
+    if mode in ("mul", "last") and x.device.type != "cpu":
+        return NotImplemented  # no atomic form
+    if x.dtype is torch.bool and mode not in (None, "last"):
+        return NotImplemented
+    working = computation_dtype(x.dtype) if mode in ("add", "mul") else x.dtype
+    strides = builder.meta.stride if builder.meta.shape == x.shape else contiguous_strides(x.shape)
+    target = builder.copy(cast(builder, x, working), strides)
     memory: Stored = target.source  # type: ignore[assignment]
     order = loop_order(shape, contiguous_strides(tuple(shape)))
     variables, index = loop_variables(order, shape)
 
     def body(ops: Any) -> None:
-        stored = value(ops, index)
+        stored = ops.to_dtype(value(ops, index), working)
         ops.store(memory.buffer, linear(memory, where(ops, index)), stored, mode)
 
     frozen = builder.freeze(body, variables, tuple(shape[dim] for dim in order))
     builder.emit((memory.buffer,), frozen, work)
-    return target
+    return cast(builder, target, x.dtype)
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)
@@ -159,11 +178,9 @@ def _index_put(
     if not accumulate and len(indices) == 1 and values.numel == 1 and _is_mask_of(indices[0], x):
         return _masked_assignment(builder, x, indices[0], values)
     plan = _advanced(x, indices)
-    if plan is None or (accumulate and not _can_add(x.dtype)):
+    if plan is None:
         return NotImplemented
     tensors, dims, shape, first = plan
-    if not accumulate and _product(shape) > 1:
-        return NotImplemented  # the last of several writes to one place must win: parallel loops cannot promise it
     rank = len(shape)
     rest = [dim for dim in range(x.rank) if dim not in dims]
     full = (*[x.shape[dim] for dim in rest[:first]], *shape, *[x.shape[dim] for dim in rest[first:]])
@@ -178,8 +195,8 @@ def _index_put(
             result[dim] = position(ops, tensor.load(ops, index[first : first + rank]), x.shape[dim], wraps=True)
         return tuple(result)
 
-    mode = "add" if accumulate else None
-    return _into_copy(builder, x, full, where, spread.load, mode, spread.work)
+    mode = "add" if accumulate else "last" if _product(shape) > 1 else None
+    return scattered(builder, x, full, where, spread.load, mode, spread.work)
 
 
 def _is_mask_of(index: Tensor | None, x: Tensor) -> bool:
@@ -193,22 +210,196 @@ def _masked_assignment(builder: Builder, x: Tensor, mask: Any, value: Tensor) ->
     return builder.pointwise(lambda ops, old, test, new: ops.where(test, new, old), [x, spread, number], x.dtype)
 
 
-@lowers(aten.scatter_add.default)
-def _scatter_add(builder: Builder, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> Any:
-    if not _can_add(x.dtype) or x.rank == 0 or indices.dtype not in _INDEX_DTYPES:
+# eager's names of reductions, by the mode of stores
+_MODES = {
+    "sum": "add",
+    "add": "add",
+    "mean": "add",
+    "prod": "mul",
+    "multiply": "mul",
+    "amax": "max",
+    "amin": "min",
+}
+
+
+def _identity(reduce: str, dtype: torch.dtype) -> float | int:
+    if reduce in ("amax", "amin"):
+        if dtype.is_floating_point:
+            return -math.inf if reduce == "amax" else math.inf
+        limits = torch.iinfo(dtype)
+        return limits.min if reduce == "amax" else limits.max
+    return 1 if reduce == "prod" else 0
+
+
+def _reduced(
+    builder: Builder,
+    x: Tensor,
+    shape: Sequence[int],
+    where: Where,
+    value: Values,
+    work: frozenset[str],
+    reduce: str,
+    include_self: bool = True,
+) -> Any:
+    """Scatter with a reduction; without `include_self` the places that are written start from its identity."""
+    if x.dtype is torch.bool:
         return NotImplemented
-    dim = wrap_dim(dim, x.rank)
+    dtype = x.dtype
+    if not include_self:
+        start = _identity(reduce, dtype)
+        x = scattered(builder, x, shape, where, lambda ops, index: _number(ops, start, dtype), "last", work)
+        if x is NotImplemented:
+            return NotImplemented
+    result = scattered(builder, x, shape, where, value, _MODES[reduce], work)
+    if reduce != "mean" or result is NotImplemented:
+        return result
+    working = computation_dtype(dtype)
+    begin = 1 if include_self else 0
+    initial = builder.pointwise(lambda ops, old: ops.constant(begin, working), [x], working)
+    counts = scattered(builder, initial, shape, where, lambda ops, index: ops.constant(1, working), "add", work)
+
+    def divided(ops: Any, total: Ref, count: Ref) -> Ref:
+        count = ops.maximum(count, ops.constant(1, working))
+        quotient = ops.elementwise(
+            "div" if working.is_floating_point else "floor_div", ops.to_dtype(total, working), count
+        )
+        return ops.to_dtype(quotient, dtype)
+
+    return builder.pointwise(divided, [result, counts], dtype)
+
+
+def _number(ops: Any, value: Any, dtype: torch.dtype) -> Ref:
+    return ops.to_dtype(ops.constant(value, computation_dtype(dtype)), dtype)
+
+
+def _elementwise_places(x: Tensor, dim: int, indices: Tensor) -> Where:
+    """Along `dim` where the index tensor says, in the other dimensions in place."""
 
     def where(ops: Any, index: Index) -> Index:
         at = position(ops, indices.load(ops, index), x.shape[dim], wraps=False)
         return (*index[:dim], at, *index[dim + 1 :])
 
-    return _into_copy(builder, x, indices.shape, where, source.load, "add", source.work | indices.work)
+    return where
 
 
-def _can_add(dtype: torch.dtype) -> bool:
-    """Is there an atomic addition for it?"""
-    return computation_dtype(dtype) is dtype and dtype is not torch.bool
+def _slice_places(x: Tensor, dim: int, indices: Tensor) -> Where:
+    """Whole slices across `dim`, each where its entry of a vector of indices says."""
+
+    def where(ops: Any, index: Index) -> Index:
+        at = position(ops, indices.load(ops, (index[dim],)), x.shape[dim], wraps=False)
+        return (*index[:dim], at, *index[dim + 1 :])
+
+    return where
+
+
+def _ranked(x: Any) -> Any:
+    """A zero-dim tensor as a vector of one element."""
+    return reshape(x, (1,)) if isinstance(x, Tensor) and x.rank == 0 else x
+
+
+def _scatter(
+    builder: Builder, x: Tensor, dim: int, indices: Tensor, source: Any, reduce: str | None, include_self: bool = True
+) -> Any:
+    if indices.dtype not in _INDEX_DTYPES:
+        return NotImplemented
+    shape = x.shape
+    x, indices, source = _ranked(x), _ranked(indices), _ranked(source)
+    where = _elementwise_places(x, wrap_dim(dim, x.rank), indices)
+    dtype, work = x.dtype, indices.work
+    if isinstance(source, Tensor):
+        value, work = source.load, work | source.work
+    else:
+
+        def value(ops: Any, index: Index) -> Ref:
+            return _number(ops, source, dtype)
+
+    if reduce is None:
+        result = scattered(builder, x, indices.shape, where, value, "last", work)
+    else:
+        result = _reduced(builder, x, indices.shape, where, value, work, reduce, include_self)
+    return result if result is NotImplemented else reshape(result, shape)
+
+
+@lowers(aten.scatter.src, aten.scatter.value)
+def _scatter_value(builder: Builder, x: Tensor, dim: int, indices: Tensor, source: Any) -> Any:
+    return _scatter(builder, x, dim, indices, source, None)
+
+
+@lowers(aten.scatter.reduce, aten.scatter.value_reduce)
+def _scatter_reducing(builder: Builder, x: Tensor, dim: int, indices: Tensor, source: Any, *, reduce: str) -> Any:
+    return _scatter(builder, x, dim, indices, source, reduce)
+
+
+@lowers(aten.scatter_add.default)
+def _scatter_add(builder: Builder, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> Any:
+    return _scatter(builder, x, dim, indices, source, "sum")
+
+
+@lowers(aten.scatter_reduce.two)
+def _scatter_reduce(
+    builder: Builder, x: Tensor, dim: int, indices: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    return _scatter(builder, x, dim, indices, source, reduce, include_self)
+
+
+def _slices(
+    builder: Builder,
+    x: Tensor,
+    dim: int,
+    indices: Tensor,
+    source: Tensor,
+    reduce: str | None,
+    include_self: bool = True,
+) -> Any:
+    if indices.dtype not in _INDEX_DTYPES:
+        return NotImplemented
+    shape = x.shape
+    x, indices, source = _ranked(x), _ranked(indices), _ranked(source)
+    dim = wrap_dim(dim, x.rank)
+    where = _slice_places(x, dim, indices)
+    full = (*x.shape[:dim], indices.shape[0], *x.shape[dim + 1 :])
+    source = expand(source, full)
+    work = source.work | indices.work
+    if reduce is None:
+        result = scattered(builder, x, full, where, source.load, "last", work)
+    else:
+        result = _reduced(builder, x, full, where, source.load, work, reduce, include_self)
+    return result if result is NotImplemented else reshape(result, shape)
+
+
+@lowers(aten.index_copy.default)
+def _index_copy(builder: Builder, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> Any:
+    return _slices(builder, x, dim, indices, source, None)
+
+
+@lowers(aten.index_add.default)
+def _index_add(builder: Builder, x: Tensor, dim: int, indices: Tensor, source: Tensor, *, alpha: float = 1) -> Any:
+    if alpha != 1:
+        source = elementwise(builder, lambda ops, value, factor: ops.mul(value, factor), [source, alpha], dtype=x.dtype)
+    return _slices(builder, x, dim, indices, source, "sum")
+
+
+@lowers(aten.index_reduce.default)
+def _index_reduce(
+    builder: Builder, x: Tensor, dim: int, indices: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    return _slices(builder, x, dim, indices, source, reduce, include_self)
+
+
+@lowers(aten.put.default)
+def _put(builder: Builder, x: Tensor, indices: Tensor, source: Tensor, accumulate: bool = False) -> Any:
+    """By positions in the flattened tensor."""
+    if indices.dtype is not torch.int64 or not is_contiguous(x.shape, builder.meta.stride):
+        return NotImplemented
+    flat = reshape(x, (x.numel,))
+    places, values = reshape(indices, (indices.numel,)), reshape(source, (indices.numel,))
+
+    def where(ops: Any, index: Index) -> Index:
+        return (position(ops, places.load(ops, index), x.numel, wraps=True),)
+
+    mode = "add" if accumulate else "last"
+    result = scattered(builder, flat, (indices.numel,), where, values.load, mode, values.work | places.work)
+    return result if result is NotImplemented else reshape(result, x.shape)
 
 
 def _product(shape: Sequence[int]) -> int:

@@ -10,7 +10,7 @@ import torch
 
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
-from stator.inductor.loops.vocabulary import HEAVY
+from stator.inductor.loops.vocabulary import HEAVY, ORDERED_STORE_MODES
 from stator.shapes.expr import Expr, Symbol
 
 from .indices import Lanes, fits_32_bits, print_index, print_vector_index
@@ -92,7 +92,7 @@ class Emitter:
     def _parallel_loop(self) -> int | None:
         """Which place of the outer order is shared between threads."""
         sizes = [self.kernel.sizes[loop] for loop in self.order.outer]
-        if not sizes or self._work() <= _SERIAL_WORK or any(s.mode in ("max", "min") for s in self.kernel.stores):
+        if not sizes or self._work() <= _SERIAL_WORK or any(s.mode in ORDERED_STORE_MODES for s in self.kernel.stores):
             return None
         chunks = [math.ceil(s / 16) if self.order.outer[at] == self.order.vector else s for at, s in enumerate(sizes)]
         for at, size in enumerate(chunks):
@@ -425,8 +425,9 @@ class Emitter:
         """Scalars only: such kernels are not vectorised."""
         if store.mode == "add":
             text = f"add_atomic({target}, {value});"
-        elif store.mode in ("max", "min"):
-            text = f"store_one({target}, op_{store.mode}imum(load_one({target}), {value}));"
+        elif store.mode in ("max", "min", "mul"):
+            operation = store.mode if store.mode == "mul" else f"{store.mode}imum"
+            text = f"store_one({target}, op_{operation}(load_one({target}), {value}));"
         else:
             text = f"store_one({target}, {value});"
         if store.mask is not None:

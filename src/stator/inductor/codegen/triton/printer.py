@@ -260,6 +260,8 @@ class _Emitter:
         extra = None if store.mask is None else self.operand(store.mask)
         lanes = self._store_mask(store, extra)
         value = self.operand(store.value)
+        if store.mode in ("mul", "last"):
+            raise CompileError("inductor", f"Triton has no atomic form of stores of mode {store.mode!r}")
         if store.mode is None:
             self.line(f"tl.store({address}, {value}{', ' + lanes if lanes else ''})")
             return
