@@ -31,7 +31,7 @@ from .resume import ResumePoint, resume_code
 from .source import FunctionSource
 from .status import compiling, disabled
 from .text import captured_text
-from .torch_state import in_function_transform, own_saved_tensors
+from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform, own_saved_tensors
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
@@ -93,9 +93,10 @@ class Converter:
                 place=UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname),
                 hint="compile the functions that it calls",
             )
-        if in_function_transform():
+        if in_function_transform() or in_forward_ad():
             # vmap, grad and the like: their tensors are no plain ones; what they call runs as it is, in that state only
-            return CompiledFrame((Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state()),), None)
+            state = Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state())
+            return CompiledFrame((state, forward_ad_guard()), None)
         name = _frame_name(code, bound)
         with self._lock, compiling(), own_saved_tensors(), dumps.compilation(name):
             _show("bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {name}")

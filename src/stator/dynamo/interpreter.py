@@ -18,7 +18,7 @@ from .guard import Guard, GuardKind
 from .program import program_of
 from .recipe import Effect, Recipe
 from .source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource
-from .torch_state import TorchState
+from .torch_state import TorchState, forward_ad_guard
 from .tracer import Tracer
 from .values.base import CannotRebuild, Lazy, Raised, Value, cannot_rebuild, unsupported
 from .values.cells import CellValue
@@ -76,6 +76,7 @@ class _Attempt:
     def _run(self) -> Captured:
         tracer = Tracer(self.function)
         tracer.guards.append(Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state()))
+        tracer.guards.append(forward_ad_guard())
         frame = self._frame(tracer)
         try:
             frame.run()

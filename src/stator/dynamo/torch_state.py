@@ -13,12 +13,25 @@ from typing import Any
 
 import torch
 
+from .guard import Guard, GuardKind
 from .recipe import CallRecipe, Constant, Effect, Evaluate
+from .source import ModuleGlobalSource
 
 
 def in_function_transform() -> bool:
     """Is this thread under torch.func.vmap, grad, jvp or the like?"""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def forward_ad_guard() -> Guard:
+    """That as many levels of forward-mode AD are entered as now: a tensor does not show that it is a dual one."""
+    level = torch.autograd.forward_ad._current_level
+    return Guard(ModuleGlobalSource("torch.autograd.forward_ad", "_current_level"), GuardKind.EQUALS, level)
+
+
+def in_forward_ad() -> bool:
+    """May tensors carry tangents of forward-mode AD?"""
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 @contextmanager
