@@ -6,7 +6,6 @@ What is an operator of a level, and what it is made of, is written in `prims`; t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -16,8 +15,9 @@ from torch.utils import _pytree as pytree
 
 from stator.base.errors import CompileError, Unsupported, UsageError
 from stator.graph.fake import FakeMode, FakeTensor
+from stator.graph.functional import below_autograd, close_with_structure
 from stator.graph.recording import Tracer
-from stator.graph.tracer import close_graph, run_function
+from stator.graph.tracer import run_function
 from stator.prims.query import LEVELS, overload_of
 from stator.prims.record import TensorMeta, record
 
@@ -58,10 +58,7 @@ def decompose(
     _check_inputs(inputs)
     tracer = Tracer(lambda target: target in kept or _belongs(target, to))
     nodes = _names(program, inputs)
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+    with below_autograd():
         arguments = [_input(tracer, value, name) for value, name in zip(inputs, nodes, strict=True)]
         captured = {name: tracer.add_input(tensor, f"owned_{name}") for name, tensor in owned.items()}
         with tracer:
@@ -152,24 +149,14 @@ def _check_sharing(written: dict[str, FakeTensor], inputs: Sequence[Any]) -> Non
 
 def _close(tracer: Tracer, result: Any) -> fx.GraphModule:
     """The recorded graph with an output of the program's own structure."""
-    leaves, spec = pytree.tree_flatten(result)
-    leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
-    values = [tracer.current(leaf) if isinstance(leaf, FakeTensor) else leaf for leaf in leaves]
-    module, _ = close_graph(tracer, [value for value in values if isinstance(value, fx.Node)])
+    module = close_with_structure(tracer, result)
     output = next(iter(reversed(module.graph.nodes)))
-    remaining = iter(output.args[0])  # clean-up may have put other nodes in place of those given
-    structure = pytree.tree_unflatten([next(remaining) if isinstance(v, fx.Node) else v for v in values], spec)
-    for part in _parts(structure):
+    for part in _parts(output.args[0]):
         if not isinstance(part, PLAIN):
             raise UsageError(
                 f"the program returns a {type(part).__name__}; a graph returns tensors in tuples, lists and dicts"
             )
-    output.args = (structure,)
     return module
-
-
-def _is_real(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -8,15 +8,17 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from stator.base.errors import CompileError, StatorError
+from stator.graph.functional import trace_operator
 from stator.inductor.buffers import Layout, Lowered, View
-from stator.prims.record import TensorMeta
+from stator.prims.record import TensorMeta, record
 
 from .builder import Builder, same_strides
 from .fallback import call_library
 from .heuristics import store_before_reuse, too_large
-from .registry import lowerings, view_targets
+from .registry import can_lower, lowerings, view_targets
 from .tensor import Computed, Tensor
 
 _PLAIN_DTYPES = frozenset(
@@ -50,6 +52,7 @@ class _Walk:
         self.values: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
         self.outputs: list[Any] = []
+        self.taken_apart: set[Any] = set()  # operators whose decomposition is being lowered
 
     def run(self) -> Lowered:
         for node in self.gm.graph.nodes:
@@ -93,11 +96,52 @@ class _Walk:
         result = NotImplemented
         if lowering is not None and _is_plain(args, builder.meta):
             result = lowering(builder, *args, **kwargs)
+            if result is NotImplemented:
+                result = self.decomposed(node, args, kwargs)
+                builder.node, builder.origin, builder.target = node, node.name, str(node.target)
+                builder.meta = node.meta["val"]
         if result is NotImplemented:
             result = call_library(builder, node, args, kwargs)
         self.follow_eager(result, node.meta["val"])
         self.values[node] = result
         self.store_if_worthwhile(node, result)
+
+    def decomposed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """An operator that has a lowering, but not for this case, by the operators it is made of."""
+        target: Any = node.target
+        if target in self.taken_apart or record(target).decompose is None:
+            return NotImplemented
+        self.taken_apart.add(target)
+        try:
+            module = trace_operator(
+                target,
+                fx.map_arg(node.args, _meta),
+                fx.map_arg(node.kwargs, _meta),
+                keep=lambda part: part not in self.taken_apart and can_lower(part),
+            )
+            if any(part.target is target for part in module.graph.nodes):
+                return NotImplemented
+            return self.inlined(
+                node, module, [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            )
+        finally:
+            self.taken_apart.discard(target)
+
+    def inlined(self, node: fx.Node, module: fx.GraphModule, inputs: Sequence[Tensor]) -> Any:
+        """Lower a graph that stands for one node; what its output node holds."""
+        remaining = iter(inputs)
+        for part in module.graph.nodes:
+            if part.op == "placeholder":
+                self.values[part] = next(remaining)
+            elif part.op == "get_attr":
+                name = f"const_{node.name}_{part.name}"
+                self.values[part] = self.builder.add_constant(getattr(module, str(part.target)), name)
+            elif part.op == "call_function":
+                part.meta["place"] = node.meta.get("place")
+                self.call_function(part)
+            else:
+                return self.mapped(part.args[0])
+        raise CompileError("inductor", f"the decomposition of {node.target} has no output")
 
     def output(self, node: fx.Node) -> None:
         flat = node.args[0]
@@ -165,6 +209,10 @@ class _Walk:
                 found += self.used(user) if user.target is operator.getitem or user.target in view_targets else 1
             self.uses[node] = found
         return found
+
+
+def _meta(node: fx.Node) -> Any:
+    return node.meta["val"]
 
 
 def _is_plain(args: Sequence[Any], meta: Any) -> bool:
