@@ -54,6 +54,7 @@ class Recorder:
         self.tracer = tracer
         self.root = self.graph = fx.Graph()
         self.open: list[Subgraph] = []
+        self.last_node: fx.Node | None = None
         self.freed: dict[int, Any] = {}  # autograd nodes whose backward was run in the captured code, by id
         self.region: int | None = None  # the checkpoint region that nodes belong to now
         self._regions = 0
@@ -162,7 +163,7 @@ class Recorder:
         changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
         if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
-        node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
+        node = self.last_node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
         self.op_count += 1
         node.meta["place"] = self.tracer.place()
         self.written.update(id(value) for value in changed if value.obj is not None)

@@ -15,7 +15,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from .mutations import MutationLog
 from .torch_state import TorchState
-from .values.base import Value, unsupported
+from .values.base import Raised, Value, unsupported
 from .values.cells import CellValue
 
 if TYPE_CHECKING:
@@ -86,6 +86,9 @@ def deferred(tracer: Tracer, what: str, *roots: Value) -> Iterator[Later]:
     tracer.mutations, tracer.later = _NoOutsideChanges(what, reachable(roots)), Later(what)
     try:
         yield tracer.later
+    except Raised as raised:
+        name = raised.value.python_type(tracer).__name__
+        raise unsupported("deferred-effect", f"{what} raises {name}") from raised
     finally:
         tracer.mutations, tracer.later = mutations, later
 

@@ -131,3 +131,24 @@ def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
         return gradient
     empty = torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device)
     return torch.ops.aten.copy.default(empty, gradient)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientHook:
+    """A hook on the gradient of a tensor. graph: takes the gradient, then the free tensors; gives what replaces the
+    gradient, or nothing."""
+
+    graph: fx.GraphModule
+    shape: Any
+    stride: Any
+    replaces: bool
+
+    def __call__(self, tensor: torch.Tensor, *free: torch.Tensor) -> torch.Tensor:
+        """Register it; returns the tensor."""
+
+        def hook(gradient: torch.Tensor) -> torch.Tensor | None:
+            made = run_part(self.graph, [_laid_out(gradient, self.shape, self.stride), *free])
+            return made[0] if self.replaces else None
+
+        tensor.register_hook(hook)
+        return tensor

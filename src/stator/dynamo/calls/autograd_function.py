@@ -15,7 +15,7 @@ from stator.prims.record import TensorMeta
 
 from ..calling import calls
 from ..subgraphs import Subgraph, deferred, reachable, state_put_back
-from ..values.base import Raised, Value, unsupported
+from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import ListValue, TupleValue
 from ..values.contexts import ContextValue
@@ -228,9 +228,6 @@ class _Capture:
                 result = self._follow_backward(gradients)
                 nodes, results = self._gradient_nodes(result, level)
                 self._refuse_writes(level, versions, what)
-        except Raised as raised:
-            name = raised.value.python_type(tracer).__name__
-            raise unsupported("custom-function", f"{what} raises {name} while it is followed") from raised
         finally:
             context.attributes = attributes
         metas = [output.fake.meta for output in forward.outputs]  # type: ignore[attr-defined]

@@ -57,7 +57,6 @@ REFUSED = frozenset(
         "numpy",
         "item",
         "data_ptr",
-        "register_hook",
         "register_post_accumulate_grad_hook",
         "storage",
         "untyped_storage",

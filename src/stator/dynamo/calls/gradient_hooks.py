@@ -1,0 +1,75 @@
+"""Hooks on gradients of tensors made in captured code. A hook that only computes is followed and becomes a graph; any
+other, and one on a tensor from outside, breaks the graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from stator.graph.differentiated import GradientHook, graph_target
+from stator.prims.record import TensorMeta
+
+from ..calling import tensor_methods
+from ..recipe import Recipe
+from ..subgraphs import deferred, outside_unchanged, state_put_back
+from ..values.base import Value, cannot_rebuild, unsupported
+from ..values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+_WHAT = "a gradient hook"
+
+
+class HookHandleValue(Value):
+    """What `register_hook` returns."""
+
+    __slots__ = ("made_at",)
+
+    def __init__(self, made_at: int) -> None:
+        self.source = None
+        self.made_at = made_at
+
+    def python_type(self, tracer: Tracer) -> type:
+        return torch.utils.hooks.RemovableHandle
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        raise cannot_rebuild("the handle of a gradient hook", self.made_at)
+
+
+@tensor_methods.register("register_hook")
+def _register_hook(tracer: Tracer, tensor: TensorValue, hook: Value) -> Value:
+    if tensor.obj is not None or not tensor.fake.requires_grad:
+        raise unsupported(
+            "tensor-method",
+            f"register_hook on {tensor.describe(tracer)}, which was not computed in the captured code",
+            "register hooks on inputs outside of the compiled function",
+        )
+    recorder = tracer.recorder
+    if recorder.node_of(tensor) is not tensor.node:
+        raise unsupported("tensor-method", "register_hook on a tensor from outside of a transformed function")
+    meta = tensor.fake.meta  # type: ignore[attr-defined]
+    with (
+        recorder.subgraph() as level,
+        state_put_back(tracer, _WHAT),
+        outside_unchanged(tracer, _WHAT, hook),
+        deferred(tracer, _WHAT, hook) as later,
+    ):
+        torch._C._set_grad_enabled(False)
+        fake = recorder.mode.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device))
+        result = tracer.call(hook, [recorder.wrap_tensor(fake, level.placeholder(fake))], {})
+        if later.asks_grad_mode:
+            raise unsupported("deferred-fact", "the grad mode in a gradient hook")
+        replaces = isinstance(result, TensorValue)
+        if not replaces and not tracer.is_none(result):
+            raise unsupported("tensor-method", f"a gradient hook that returns {result.describe(tracer)}")
+        nodes = [recorder.node_of(result)] if isinstance(result, TensorValue) else []
+    target = graph_target(
+        GradientHook(level.finish(nodes), meta.shape, meta.stride, replaces), "register_gradient_hook"
+    )
+    tracer.record_function(target, [tensor, *level.lifted], {})
+    tensor.node = recorder.last_node
+    return HookHandleValue(tracer.outer_step())
