@@ -1,7 +1,7 @@
 """One training step measured in a process of its own: cold first steps, then alternating steps of all systems.
 
-A step is: forward, loss, backward, SGD with momentum (torch's own foreach implementation for every system), gradients to
-None. Run as `python -m benchmarks.measure_training NAME --out FILE.json`; the runner sets the caches to empty folders.
+A step is: forward, loss, backward, SGD with momentum (the foreach implementation of torch for every system), gradients
+to None. Run as `python -m benchmarks.measure_training NAME --out FILE.json`; the runner sets the caches to empty folders.
 """
 
 from __future__ import annotations

@@ -4,7 +4,18 @@ from stator.graph.recording import Keep
 
 from .eager import keep_all, run_eagerly
 from .grad import needs_grad
-from .inference import CompileGraph, compile_inference
+from .inference import CompileGraph, Rewrite, compile_inference
+from .randomness import functionalize_random
 from .training import compile_training
 
-__all__ = ["CompileGraph", "Keep", "compile_inference", "compile_training", "keep_all", "needs_grad", "run_eagerly"]
+__all__ = [
+    "CompileGraph",
+    "Keep",
+    "Rewrite",
+    "compile_inference",
+    "compile_training",
+    "functionalize_random",
+    "keep_all",
+    "needs_grad",
+    "run_eagerly",
+]

@@ -6,6 +6,7 @@ here.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,12 +53,12 @@ class Backward:
         saved.clear()
         plain = True
         for tangent, meta in zip(tangents, self.metas, strict=True):
-            if type(tangent) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(tangent):
+            ordinary = torch._C._dispatch_keys(tangent).raw_repr() == _ordinary_keys(meta.device)
+            if not ordinary and not _is_plain(tangent):
                 plain = False
-            elif tangent.stride() != meta.stride:
-                tangent = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(
-                    tangent
-                )
+            elif not ordinary or tangent.stride() != meta.stride:
+                fitting = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+                tangent = fitting.copy_(tangent)
             arguments.append(tangent)
         if plain:
             run = self.compiled or self._compile(arguments)
@@ -145,13 +146,35 @@ class Step:
     ) -> Callable[..., Any]:
         gradients = self.program.gradients(self.joint.traced, self._positions(pattern))
         try:
-            return self.compile_training(gradients, [*primals, *tangents], self.compile_graph, keep=self.program.keep)
+            return self.compile_training(
+                gradients,
+                [*primals, *tangents],
+                self.compile_graph,
+                keep=self.program.keep,
+                rewrite=self.program.rewrite,
+            )
         except StatorError as error:
             logs.warn_once(
                 f"aot:double-backward:{error}",
                 f"stator: a backward that is differentiated itself could not be compiled; it runs eagerly. {error}",
             )
             return gradients
+
+
+_KEY = torch._C.DispatchKey
+_BATCHED = (_KEY.FuncTorchBatched, _KEY.FuncTorchGradWrapper)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has memory of its own: no subclass, and not batched by one of torch's two vmaps."""
+    keys = torch._C._dispatch_keys(tensor)
+    return type(tensor) is torch.Tensor and keys.has(_KEY.Dense) and not any(keys.has(key) for key in _BATCHED)
+
+
+@functools.cache
+def _ordinary_keys(device: torch.device) -> int:
+    """The dispatch keys of a tensor that is neither lazily conjugated nor negated nor zero, nor batched."""
+    return torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
 
 
 def _saved_names(parts: Partition) -> list[str]:

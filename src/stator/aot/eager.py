@@ -10,11 +10,22 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from stator.runtime.host import below_autograd
+
 
 def run_eagerly(graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
-    """A `compile_graph` for `compile_inference`: the generated Python function of the graph itself."""
+    """A `compile_graph` for `compile_inference`: the generated Python function of the graph itself.
+
+    It runs below autograd: what it returns is then nobody's view, as with compiled kernels.
+    """
     _LazyGraphModule.force_recompile(graph)
-    return graph.forward
+    forward = graph.forward
+
+    def run(*tensors: torch.Tensor) -> Sequence[Any]:
+        with below_autograd():
+            return forward(*tensors)
+
+    return run
 
 
 def keep_all(operator: OpOverload) -> bool:

@@ -158,7 +158,7 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         if gradient is not None:
             gradient_nodes.append(gradient)
     graph, constants = close_graph(tracer, (*value_nodes, *gradient_nodes))
-    traced = Traced(graph, described.mutated, described.outputs, spec, constants, described.requires_grad)
+    traced = Traced(graph, described.mutated, described.outputs, spec, constants, described.histories)
     return Joint(
         graph,
         len(tracer.inputs),

@@ -13,6 +13,7 @@ from stator.graph.recording import Keep
 from stator.graph.traced import Fresh, Traced, ViewOfOutput
 
 from .captured import owned_tensors_replaced
+from .inference import Rewrite
 from .joint import Joint, trace_joint
 
 
@@ -23,20 +24,26 @@ class Program:
     """
 
     def __init__(
-        self, function: Callable[..., Any], example_inputs: Sequence[Any], captured: Sequence[torch.Tensor], keep: Keep
+        self,
+        function: Callable[..., Any],
+        example_inputs: Sequence[Any],
+        captured: Sequence[torch.Tensor],
+        keep: Keep,
+        rewrite: Rewrite | None = None,
     ) -> None:
         mode = FakeMode()
         self.function = function
         self.inputs = [mode.from_real(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
         self.captured = tuple(captured)
         self.keep = keep
+        self.rewrite = rewrite
         self.merge_equal = False
         self.grad_mode = torch.is_grad_enabled()
 
     def trace(self, wanted: Sequence[int] | None = None) -> Joint:
         """The joint graph, with tangents for the forward values at the positions `wanted` (None: for all)."""
         with torch.set_grad_enabled(self.grad_mode):
-            return trace_joint(
+            joint = trace_joint(
                 self.function,
                 self.inputs,
                 keep=self.keep,
@@ -44,6 +51,9 @@ class Program:
                 merge_equal=self.merge_equal,
                 wanted=wanted,
             )
+        if self.rewrite is not None:
+            self.rewrite(joint.graph)
+        return joint
 
     def gradients(self, traced: Traced, positions: Sequence[int]) -> Callable[..., tuple[torch.Tensor | None, ...]]:
         """The backward as a function that can be differentiated itself.

@@ -15,6 +15,7 @@ from stator.base.registry import Registry
 from stator.graph.traced import (
     Fresh,
     Geometry,
+    History,
     InputItself,
     SameAs,
     Traced,
@@ -97,7 +98,7 @@ def with_effects(
     gets its history too. Where `inner` returns None for new contents it has written them itself.
     """
     mutated = tuple((index, position, position in differentiable) for index, position in traced.mutated)
-    makes = tuple(_make(output, grad) for output, grad in zip(traced.outputs, _grads(traced), strict=True))
+    makes = tuple(map(_make, traced.outputs, _histories(traced)))
     build = _builder(traced)
 
     def run(inputs: Sequence[torch.Tensor]) -> Any:
@@ -121,20 +122,23 @@ def _write(target: torch.Tensor, contents: torch.Tensor | None, with_history: bo
         target.copy_(contents)
 
 
-def _grads(traced: Traced) -> tuple[bool, ...]:
-    return traced.requires_grad or (False,) * len(traced.outputs)
+def _histories(traced: Traced) -> tuple[History, ...]:
+    return traced.histories or (History.AMBIENT,) * len(traced.outputs)
 
 
-def _make(output: Any, requires_grad: bool) -> Make:
+def _make(output: Any, history: History) -> Make:
     make = makers[type(output)](output)
-    if requires_grad or not isinstance(output, (ViewOfInput, ViewOfOutput, ViewOfConstant)):
+    made_here = isinstance(output, (ViewOfInput, ViewOfOutput, ViewOfConstant))
+    if not made_here or history in (History.AMBIENT, History.FOLLOWED):
         return make
 
-    def without_history(inputs: Sequence[torch.Tensor], results: Sequence[Any], made: list[Any]) -> Any:
-        tensor = make(inputs, results, made)
-        return tensor.detach() if tensor.requires_grad else tensor
+    def apart(inputs: Sequence[torch.Tensor], results: Sequence[Any], made: list[Any]) -> Any:
+        with torch.no_grad():
+            tensor = make(inputs, results, made)
+        # a view is said to require grad although nothing was recorded: so in eager
+        return tensor.detach() if history is History.NONE and tensor.requires_grad else tensor
 
-    return without_history
+    return apart
 
 
 def _builder(traced: Traced) -> Callable[[list[Any]], Any]:

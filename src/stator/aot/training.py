@@ -21,6 +21,7 @@ from .captured import captured_tensors
 from .grad import runs_engine
 from .inference import (
     CompileGraph,
+    Rewrite,
     compile_inference,
     compile_traced,
     equalities_of,
@@ -35,7 +36,12 @@ from .replay import with_effects
 
 
 def compile_training(
-    function: Callable[..., Any], example_inputs: Sequence[Any], compile_graph: CompileGraph, *, keep: Keep
+    function: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    compile_graph: CompileGraph,
+    *,
+    keep: Keep,
+    rewrite: Rewrite | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch calls (or any callable) that may need gradients, in the grad mode of now.
 
@@ -48,11 +54,11 @@ def compile_training(
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)] + captured
     refuse_dynamic(example_inputs)
     with counters.timed("aot"):
-        program = Program(function, example_inputs, captured, keep)
+        program = Program(function, example_inputs, captured, keep, rewrite)
         joint = _trace(program, tensors)
     if not joint.differentiable:
         if isinstance(function, fx.GraphModule) and not runs_engine(function):
-            return compile_inference(function, example_inputs, compile_graph, keep=keep)
+            return compile_inference(function, example_inputs, compile_graph, keep=keep, rewrite=rewrite)
         # gradients are taken inside: what was traced with autograd is the program
         return compile_traced(
             function, joint.traced, len(example_inputs), tensors, captured, program.merge_equal, compile_graph

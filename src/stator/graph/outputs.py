@@ -16,10 +16,22 @@ from torch import fx
 from stator.base.errors import Unsupported
 from stator.prims.record import TensorMeta
 
-from .fake import FakeStorage, FakeTensor
+from .fake import DataDependent, FakeStorage, FakeTensor
 from .memory import memory_root
+from .numbers import holds_numbers
 from .recording import Tracer
-from .traced import Fresh, Geometry, InputItself, Output, SameAs, Value, ViewOfConstant, ViewOfInput, ViewOfOutput
+from .traced import (
+    Fresh,
+    Geometry,
+    History,
+    InputItself,
+    Output,
+    SameAs,
+    Value,
+    ViewOfConstant,
+    ViewOfInput,
+    ViewOfOutput,
+)
 from .views import REINTERPRETING
 
 aten = torch.ops.aten
@@ -31,14 +43,14 @@ class Described:
 
     handles: for each value the tensor through which autograd knows it, or None (contents nobody returned by itself).
     mutated: (input index, position of its new contents among the values). outputs: one per leaf of the result.
-    requires_grad: for each leaf whether it requires grad.
+    histories: one per leaf.
     """
 
     values: list[FakeTensor]
     handles: list[FakeTensor | None]
     mutated: list[tuple[int, int]]
     outputs: list[Output]
-    requires_grad: tuple[bool, ...]
+    histories: tuple[History, ...]
 
 
 class _Outputs:
@@ -93,8 +105,14 @@ def describe_outputs(tracer: Tracer, leaves: Sequence[Any], differentiable: bool
         earlier = first.setdefault(id(leaf), position) if isinstance(leaf, FakeTensor) else position
         outputs.append(SameAs(earlier) if earlier != position else _describe(tracer, collected, leaf, sharing))
     mutated = _mutated_inputs(tracer, collected)
-    requires_grad = tuple(isinstance(leaf, FakeTensor) and leaf.requires_grad for leaf in leaves)
-    return Described(collected.values, collected.handles, mutated, outputs, requires_grad)
+    histories = tuple(map(_history, leaves)) if differentiable else ()
+    return Described(collected.values, collected.handles, mutated, outputs, histories)
+
+
+def _history(leaf: Any) -> History:
+    if not isinstance(leaf, FakeTensor) or not leaf.requires_grad:
+        return History.NONE
+    return History.LEAF if leaf.grad_fn is None else History.FOLLOWED
 
 
 def _is_real(leaf: Any) -> bool:
@@ -111,6 +129,8 @@ def _fresh_sharing(tracer: Tracer, leaves: Sequence[Any]) -> dict[int, list[Fake
 
 
 def _describe(tracer: Tracer, collected: _Outputs, leaf: Any, sharing: dict[int, list[FakeTensor]]) -> Output:
+    if holds_numbers(leaf):
+        raise DataDependent("data-dependent", "a Python number that depends on data leaves the traced code")
     if not isinstance(leaf, FakeTensor):
         return Value(leaf)
     if leaf.requires_grad and not collected.differentiable:
@@ -119,14 +139,14 @@ def _describe(tracer: Tracer, collected: _Outputs, leaf: Any, sharing: dict[int,
     constant = tracer.constant_storages.get(id(storage))
     if constant is not None:
         itself = tracer.constant(constant) is leaf
-        if leaf.requires_grad and not itself:
+        if leaf.grad_fn is not None and not itself:
             _check_view_of(tracer.constant(constant), leaf)
         return ViewOfConstant(constant, None if itself else geometry(storage.meta, leaf))
     index = tracer.input_storages.get(id(storage))
     if index is not None:
         if tracer.inputs[index] is leaf:
             return InputItself(index)
-        if leaf.requires_grad:
+        if leaf.grad_fn is not None:
             _check_view_of(tracer.inputs[index], leaf)
         return ViewOfInput(index, geometry(storage.meta, leaf))
     group = sharing[id(storage)]
@@ -142,7 +162,7 @@ def _describe(tracer: Tracer, collected: _Outputs, leaf: Any, sharing: dict[int,
     position = collected.position(base, base)
     if leaf is base:
         return Fresh(position)
-    if leaf.requires_grad:
+    if leaf.grad_fn is not None:
         _check_view_of(base, leaf)
     return ViewOfOutput(position, geometry(storage.meta, leaf))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
@@ -87,6 +88,15 @@ class Value:
     value: Any
 
 
+class History(Enum):
+    """What autograd knows of one of the user's outputs that is made outside of the graph."""
+
+    AMBIENT = "what the grad mode around the call gives it"
+    FOLLOWED = "it follows from its base"
+    LEAF = "it requires grad by itself: a view made under no_grad of what requires grad"
+    NONE = "nothing: it does not require grad"
+
+
 Output = Fresh | InputItself | ViewOfInput | ViewOfOutput | ViewOfConstant | SameAs | Value
 
 
@@ -99,7 +109,7 @@ class Traced:
     outputs: one per leaf of the user's result, in the order of `spec`.
     spec: the pytree spec of the user's result (None for a flat tuple of a graph).
     constants: tensors the graph reads by get_attr, by name.
-    requires_grad: for each leaf of the user's result whether it requires grad.
+    histories: one per output; empty when the graph was traced below autograd.
     """
 
     graph: fx.GraphModule
@@ -107,7 +117,7 @@ class Traced:
     outputs: list[Output]
     spec: Any = None
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    requires_grad: tuple[bool, ...] = ()
+    histories: tuple[History, ...] = ()
 
     @property
     def is_plain(self) -> bool:
