@@ -134,7 +134,9 @@ def test_written_results_are_the_written_tensors() -> None:
 
 
 ASK_FOR_DATA = {
-    "item": lambda x: x.sum().item(),
+    "item as an index": lambda x: x[int(x.sum().item())],
+    "item in a comparison": lambda x: x if x.sum().item() > 1 else -x,
+    "float": lambda x: float(x.sum()),
     "bool": lambda x: bool(x.any()),
     "int": lambda x: int(x[0, 0]),
     "tolist": lambda x: x.tolist(),
@@ -164,13 +166,13 @@ def test_values_of_small_constants_are_known_until_written() -> None:
         assert torch.tensor([0, 3]).nonzero().shape == (1, 1)
         number.add_(1)
         with pytest.raises(DataDependent):
-            number.item()
+            float(number)
 
 
 def test_a_real_tensor_that_is_met_has_no_value() -> None:
     captured = torch.tensor(3.0)
     with FakeMode(), pytest.raises(DataDependent):
-        (captured + 1).item()
+        float(captured + 1)
 
 
 def test_errors_are_those_of_eager() -> None:

@@ -61,6 +61,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.recorder = Recorder(self)
         self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
+        self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self._keep: list[Any] = []
         self._scopes: dict[int, GlobalScope] = {}

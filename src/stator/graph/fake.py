@@ -15,10 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stator import prims as prims  # registers the shape rules
 from stator.base import counters
-from stator.base.errors import Unsupported, UserPlace
+from stator.base.errors import Unsupported
 from stator.base.registry import Registry
 from stator.prims.record import TensorMeta
 
+from .numbers import DataDependent as DataDependent
+from .numbers import Number, accepts, holds_numbers, replaced, stand_in
 from .schema import OpInfo, argument, functional_twin, op_info
 
 aten = torch.ops.aten
@@ -30,13 +32,6 @@ CONSTANT_LIMIT = 64
 
 _empty_strided = torch._C._VariableFunctions.empty_strided
 _wrapper = torch.Tensor._make_wrapper_subclass
-
-
-class DataDependent(Unsupported):
-    """A Python value or a shape was asked for that depends on the data of a tensor."""
-
-    def at(self, place: UserPlace) -> DataDependent:
-        return self if self.place else DataDependent(self.kind, self.reason, place=place, hint=self.hint)
 
 
 class FakeStorage:
@@ -255,6 +250,8 @@ class FakeMode(TorchDispatchMode):
         args = tuple([self._fake_argument(value, tensors) for value in args])
         if kwargs:
             kwargs = {name: self._fake_argument(value, tensors) for name, value in kwargs.items()}
+        if holds_numbers(args) or (kwargs and holds_numbers(tuple(kwargs.values()))):
+            return self._with_numbers(func, args, kwargs)
         special = specials.get(func)
         if special is not None:
             result = special(self, args, kwargs)
@@ -273,6 +270,19 @@ class FakeMode(TorchDispatchMode):
         if not info.random and tensors:
             self._follow_constants(func, args, kwargs, tensors, result)
         return result
+
+    def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operator with numbers that are not known here: their values are asked for where a traced graph must."""
+        info = op_info(func)
+        if accepts(functional_twin(func) or func if info.mutates else func, args, kwargs):
+            result = self.dispatch(func, replaced(args, stand_in), replaced(kwargs, stand_in))
+            for fake in flat_tensors(result):
+                fake.constant = None
+            return result
+        if info.composite:
+            with self:
+                return func._op_dk(COMPOSITE, *args, **kwargs)
+        return self.dispatch(func, replaced(args, Number.value), replaced(kwargs, Number.value))
 
     def _fake_argument(self, value: Any, tensors: list[FakeTensor]) -> Any:
         kind = type(value)
@@ -408,6 +418,8 @@ class FakeMode(TorchDispatchMode):
     ) -> Any:
         values = [tensor.known_value() for tensor in tensors]
         if any(value is None for value in values):
+            if func in READS and tensors[0].dtype.is_floating_point:
+                return self.number_in(tensors[0])
             raise DataDependent(
                 "data-dependent",
                 f"{func} gives a value or a shape that depends on the data of a tensor",
@@ -415,6 +427,10 @@ class FakeMode(TorchDispatchMode):
             )
         result = func(*_to_values(args), **_to_values(kwargs))
         return self._constant_results(result)
+
+    def number_in(self, fake: FakeTensor) -> Any:
+        """The number that a zero-dim tensor holds, which operators may take without knowing it."""
+        return torch.SymFloat(Number())
 
     def _constant_results(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):
@@ -449,6 +465,9 @@ class _SharedStorage(FakeStorage):
 
     __slots__ = ("__weakref__",)
 
+
+# Operators that read the number in a tensor.
+READS = frozenset((aten.item.default, aten._local_scalar_dense.default))
 
 # In-place operators that change sizes and strides but stay within the same storage.
 LAYOUT_ONLY = frozenset(

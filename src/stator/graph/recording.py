@@ -21,7 +21,17 @@ from stator.base.registry import Registry
 from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta
 
-from .fake import COMPOSITE, FakeMode, FakeStorage, FakeTensor, check_overlap, flat_tensors, meta_of_real, specials
+from .fake import (
+    COMPOSITE,
+    FakeMode,
+    FakeStorage,
+    FakeTensor,
+    check_overlap,
+    flat_tensors,
+    meta_of_real,
+    specials,
+)
+from .numbers import DataDependent, holds_numbers, rules, symbolic
 from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
 from .traced import ViewStep
 from .views import IDENTITIES, REINTERPRETING, replay, view_step, write_back
@@ -242,6 +252,8 @@ class Tracer(FakeMode):
                 return result
         if info.mutates and not info.composite:
             return self._mutate(info, args, kwargs, tensors)
+        if holds_numbers(args) or (kwargs and holds_numbers(tuple(kwargs.values()))):
+            return self._with_numbers(func, args, kwargs)
         result = self._decompose(info, args, kwargs)
         if result is not NotImplemented:
             return result
@@ -273,6 +285,24 @@ class Tracer(FakeMode):
                 stack.enter_context(_without_onednn())
             stack.enter_context(self)
             return info.target._op_dk(COMPOSITE, *args, **kwargs)
+
+    def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operator some of whose arguments are numbers held by tensors."""
+        info = op_info(func)
+        rule = rules.get(func) or info.record.decompose
+        if rule is not None:
+            with self:
+                result = rule(*args, **kwargs)
+            if result is not NotImplemented:
+                return self._detached(result, info, args, kwargs)
+        if not info.composite:
+            raise DataDependent("data-dependent", f"{func} needs the value of a number that depends on data")
+        with self:
+            return func._op_dk(COMPOSITE, *args, **kwargs)
+
+    def number_in(self, fake: FakeTensor) -> Any:
+        with self:
+            return symbolic(self.snapshot(fake))
 
     def _detached(self, result: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results of a decomposition, not aliasing the arguments where the operator itself would not."""

@@ -1,0 +1,56 @@
+"""Operators on lists of tensors, one application of the single operator for each element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stator.prims.foreach import FOREACH, Foreach
+from stator.prims.record import Decomposition, decomposition
+from stator.prims.type_promotion import computation_dtype
+
+from .conform import cast
+
+aten = torch.ops.aten
+
+
+def _each(entry: Foreach) -> Decomposition:
+    single = entry.single
+
+    def rule(*args: Any, **kwargs: Any) -> list[Any]:
+        return [single(*given, **named) for given, named in entry.applications(args, kwargs)]
+
+    return rule
+
+
+for _entry in FOREACH:
+    decomposition(_entry.target)(_each(_entry))
+
+
+@decomposition(aten._foreach_zero.default)
+def foreach_zero(self: Any) -> list[Any]:
+    return [aten.zeros_like.default(tensor) for tensor in self]
+
+
+@decomposition(aten._foreach_addcmul.Tensor)
+def foreach_addcmul(self: Any, tensor1: Any, tensor2: Any, scalars: Any) -> list[Any]:
+    return _with_factors(self, tensor1, tensor2, scalars, aten.mul.Tensor)
+
+
+@decomposition(aten._foreach_addcdiv.Tensor)
+def foreach_addcdiv(self: Any, tensor1: Any, tensor2: Any, scalars: Any) -> list[Any]:
+    return _with_factors(self, tensor1, tensor2, scalars, aten.div.Tensor)
+
+
+def _with_factors(self: Any, tensor1: Any, tensor2: Any, scalars: Any, combine: Any) -> list[Any]:
+    """self + scalars[n] * tensor1 (* or /) tensor2 for each n; a factor counts as a number: it promotes nothing."""
+    results = []
+    for at, (base, first, second) in enumerate(zip(self, tensor1, tensor2, strict=True)):
+        factor = aten.select.int(scalars, 0, at)
+        wide = computation_dtype(base.dtype)
+        factor = aten._to_copy.default(factor, dtype=wide)
+        first, second = (cast(tensor, wide) for tensor in (first, second))
+        summed = aten.add.Tensor(cast(base, wide), combine(aten.mul.Tensor(first, factor), second))
+        results.append(cast(summed, base.dtype))
+    return results
