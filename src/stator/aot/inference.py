@@ -22,10 +22,17 @@ from .captured import captured_tensors
 from .replay import is_flat, with_effects
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
+# Applied in place to each whole functional graph (joint or inference) once it is traced
+Rewrite = Callable[[fx.GraphModule], object]
 
 
 def compile_inference(
-    gm: Callable[..., Any], example_inputs: Sequence[Any], compile_graph: CompileGraph, *, keep: Keep
+    gm: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    compile_graph: CompileGraph,
+    *,
+    keep: Keep,
+    rewrite: Rewrite | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch calls, or any callable; returns a callable with the same arguments and results.
 
@@ -40,6 +47,8 @@ def compile_inference(
     refuse_dynamic(example_inputs)
     with counters.timed("aot"):
         traced, merged = _trace(gm, example_inputs, captured, tensors, keep)
+        if rewrite is not None:
+            rewrite(traced.graph)
     return compile_traced(gm, traced, len(example_inputs), tensors, captured, merged, compile_graph)
 
 

@@ -21,6 +21,8 @@ class Options:
     fusion: allow kernels to be fused; off helps to find a wrong kernel.
     vectorize: use SIMD in generated C++.
     threads: most compiler processes at once; 0 means one per core.
+    exact_random: draw random numbers as eager does, the same ones in the same order, by library calls; off, they are
+        computed inside kernels from one number of torch's generator per call.
     """
 
     mode: str = "default"
@@ -29,6 +31,7 @@ class Options:
     fusion: bool = True
     vectorize: bool = True
     threads: int = 0
+    exact_random: bool = False
 
 
 def make_options(mode: str | None, options: Mapping[str, object] | None) -> Options:

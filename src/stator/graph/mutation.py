@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from stator.prims.layout import contiguous_strides
+from stator.prims.record import TensorMeta
+
 from .fake import FakeTensor, check_overlap
 from .recording import Tracer, mutations
 from .schema import OpInfo
@@ -63,12 +66,14 @@ def _detach(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[st
 @mutations.register(aten.rrelu_with_noise.default, aten.rrelu_with_noise_.default)
 def _rrelu(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Outside of training the slope is the mean of its bounds, and the noise is left alone."""
-    x, _, lower, upper, training = (*args, *(0.125, 1 / 3, False)[len(args) - 2 :])[:5]
+    x, noise, lower, upper, training = (*args, *(0.125, 1 / 3, False)[len(args) - 2 :])[:5]
     if training:
-        return NotImplemented
-    value = tracer.apply(aten.leaky_relu.default, x, (lower + upper) / 2)
+        value, drawn = tracer.apply(aten.rrelu_with_noise_functional.default, x, noise, lower, upper, True)
+        tracer.store(noise, drawn)
+    else:
+        value = tracer.apply(aten.leaky_relu.default, x, (lower + upper) / 2)
     if info.target is aten.rrelu_with_noise.default:
-        return value
+        return tracer.laid_out(value, TensorMeta(x.meta.shape, contiguous_strides(x.meta.shape), x.dtype, x.device))
     tracer.store(x, value)
     return x
 

@@ -26,6 +26,9 @@ _ROUNDS = 10
 
 # How many leading bits make a uniform number: all that the dtype holds exactly below 1, as in eager.
 UNIFORM_BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+# The last float32 before 1; in the interval without its ends all 32 bits count, for the sake of logarithms near 0.
+LARGEST_OPEN = 1 - 2.0**-24
+OPEN_DTYPES = (torch.float64, torch.float32)
 NORMAL_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # Up to this many integers, 32 bits scaled by their number are even to 1 part in 65536; beyond it 63 bits are divided.
 SMALL_RANGE = 1 << 16
@@ -96,13 +99,25 @@ def _seed(device: torch.device) -> torch.Tensor:
     return torch.ops.aten.randint.low(-(2**63), 2**63 - 1, [], dtype=torch.int64, device=device)
 
 
-def _uniform(seed: torch.Tensor, stream: int, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def _uniform(
+    seed: torch.Tensor, stream: int, size: Sequence[int], dtype: torch.dtype, open: bool = False
+) -> torch.Tensor:
+    if open:
+        return _open_uniform(seed, stream, size, dtype)
     digits = UNIFORM_BITS[dtype]
     if dtype is torch.float64:
         whole = (bits64(seed, stream, size) >> (64 - digits)) & ((1 << digits) - 1)
         return whole.to(dtype) * 2.0**-digits
     whole = (bits(seed, stream, 0, size) >> (32 - digits)) & ((1 << digits) - 1)
     return (whole.to(torch.float32) * 2.0**-digits).to(dtype)
+
+
+def _open_uniform(seed: torch.Tensor, stream: int, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    if dtype is torch.float64:
+        whole = (bits64(seed, stream, size) >> 12) & ((1 << 52) - 1)
+        return (whole.to(dtype) + 0.5) * 2.0**-52
+    whole = bits(seed, stream, 0, size).to(torch.int64) & _MASK
+    return torch.clamp_max((whole.to(torch.float32) + 0.5) * 2.0**-32, LARGEST_OPEN)
 
 
 def _normal(seed: torch.Tensor, stream: int, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -112,8 +127,8 @@ def _normal(seed: torch.Tensor, stream: int, size: Sequence[int], dtype: torch.d
 
 def _bernoulli(seed: torch.Tensor, stream: int, size: Sequence[int], p: float) -> torch.Tensor:
     limit = threshold(p)
-    if limit >= 2**32:
-        return torch.ones(list(size), dtype=torch.bool, device=seed.device)
+    if not 0 < limit < 2**32:
+        return torch.full(list(size), limit > 0, dtype=torch.bool, device=seed.device)
     return bits(seed, stream, 0, size) < limit - 2**31
 
 
@@ -125,12 +140,12 @@ def _integers(seed: torch.Tensor, stream: int, size: Sequence[int], low: int, hi
     return (bits64(seed, stream, size) & (2**63 - 1)) % span + low
 
 
-# ---- definitions -------------------------------------------------------------------------------------------------------
+# ---- definitions -----------------------------------------------------------------------------------------------------
 
 _library = torch.library.Library("stator", "DEF")
 _library.define("seed(Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 for _schema in (
-    "uniform(Tensor seed, int stream, SymInt[] size, ScalarType dtype) -> Tensor",
+    "uniform(Tensor seed, int stream, SymInt[] size, ScalarType dtype, bool open=False) -> Tensor",
     "normal(Tensor seed, int stream, SymInt[] size, ScalarType dtype) -> Tensor",
     "bernoulli(Tensor seed, int stream, SymInt[] size, float p) -> Tensor",
     "integers(Tensor seed, int stream, SymInt[] size, SymInt low, SymInt high) -> Tensor",
@@ -168,8 +183,9 @@ def _made(seed: Any, size: Sequence[Any], dtype: torch.dtype) -> TensorMeta:
 
 
 @shape_rule(uniform, tags=("pointwise", "creation"))
-def uniform_shape(seed: Any, stream: int, size: Sequence[Any], dtype: torch.dtype) -> TensorMeta:
-    """Floats of `dtype` in [0, 1), evenly spread over multiples of 2**-UNIFORM_BITS[dtype]; contiguous."""
+def uniform_shape(seed: Any, stream: int, size: Sequence[Any], dtype: torch.dtype, open: bool = False) -> TensorMeta:
+    """Floats of `dtype` in [0, 1), evenly spread over multiples of 2**-UNIFORM_BITS[dtype]; contiguous. `open`: in
+    (0, 1), for float32 and float64."""
     return _made(seed, size, dtype)
 
 

@@ -75,10 +75,12 @@ def _leading(ops: Any, word: Ref, digits: int) -> Ref:
 
 
 @lowers(random.uniform)
-def _uniform(builder: Builder, seed: Tensor, stream: int, size: Sequence[int], dtype: torch.dtype) -> Any:
-    digits = random.UNIFORM_BITS.get(dtype)
-    if digits is None:
-        return NotImplemented
+def _uniform(
+    builder: Builder, seed: Tensor, stream: int, size: Sequence[int], dtype: torch.dtype, open: bool = False
+) -> Any:
+    if open:
+        return _open_uniform(builder, seed, stream, size, dtype)
+    digits = random.UNIFORM_BITS[dtype]
     working = computation_dtype(dtype)
 
     def make(ops: Any, bits: Callable[[int], Ref]) -> Ref:
@@ -89,10 +91,24 @@ def _uniform(builder: Builder, seed: Tensor, stream: int, size: Sequence[int], d
     return _generated(builder, seed, stream, size, dtype, make)
 
 
+def _open_uniform(builder: Builder, seed: Tensor, stream: int, size: Sequence[int], dtype: torch.dtype) -> Tensor:
+    wide = dtype is torch.float64
+    digits = 52 if wide else 32
+
+    def make(ops: Any, bits: Callable[[int], Ref]) -> Ref:
+        if wide:
+            word = _leading(ops, _word64(ops, bits), digits)
+        else:
+            word = ops.bitwise_and(ops.to_dtype(bits(0), torch.int64), ops.constant(_WORD, torch.int64))
+        number = ops.add(ops.to_dtype(word, dtype), ops.constant(0.5, dtype))
+        number = ops.mul(number, ops.constant(2.0**-digits, dtype))
+        return number if wide else ops.minimum(number, ops.constant(random.LARGEST_OPEN, dtype))
+
+    return _generated(builder, seed, stream, size, dtype, make)
+
+
 @lowers(random.normal)
-def _normal(builder: Builder, seed: Tensor, stream: int, size: Sequence[int], dtype: torch.dtype) -> Any:
-    if dtype not in random.NORMAL_DTYPES:
-        return NotImplemented
+def _normal(builder: Builder, seed: Tensor, stream: int, size: Sequence[int], dtype: torch.dtype) -> Tensor:
 
     def make(ops: Any, bits: Callable[[int], Ref]) -> Ref:
         word = _word64(ops, bits) if dtype is torch.float64 else bits(0)
@@ -106,8 +122,8 @@ def _bernoulli(builder: Builder, seed: Tensor, stream: int, size: Sequence[int],
     limit = random.threshold(p)
 
     def make(ops: Any, bits: Callable[[int], Ref]) -> Ref:
-        if limit >= 2**32:
-            return ops.constant(True, torch.bool)
+        if not 0 < limit < 2**32:
+            return ops.constant(limit > 0, torch.bool)
         return ops.lt(bits(0), ops.constant(limit - 2**31, torch.int32))
 
     return _generated(builder, seed, stream, size, torch.bool, make)

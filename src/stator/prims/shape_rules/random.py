@@ -26,12 +26,17 @@ def drawn_in_place(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
     return itself(self)
 
 
-@shape_rule(*overloads("bernoulli bernoulli.p bernoulli.Tensor"), tags=RANDOM)
+@shape_rule(*overloads("bernoulli bernoulli.p"), tags=RANDOM)
 def bernoulli(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
     return fresh(self.shape, self)
 
 
-@shape_rule(*overloads("uniform normal_functional exponential geometric cauchy log_normal"), tags=RANDOM)
+LIKE_SELF = """
+    bernoulli.Tensor uniform normal_functional exponential geometric cauchy log_normal random random.from random.to
+"""
+
+
+@shape_rule(*overloads(LIKE_SELF), tags=RANDOM)
 def drawn_like(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
     shape = tuple(self.shape)
     return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
@@ -74,3 +79,10 @@ def native_dropout_backward(grad_output: Any, mask: Any, scale: float) -> Tensor
 @shape_rule(aten.multinomial.default, tags=RANDOM)
 def multinomial(self: Any, num_samples: Any, replacement: bool = False, *, generator: Any = None) -> TensorMeta:
     return fresh((*self.shape[:-1], num_samples), self, torch.int64)
+
+
+@shape_rule(*overloads("rrelu_with_noise_functional"), tags=RANDOM)
+def rrelu(
+    self: Any, noise: Any, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> tuple[TensorMeta, TensorMeta]:
+    return drawn_like(self), drawn_like(noise)
