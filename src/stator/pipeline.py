@@ -43,15 +43,22 @@ def inductor_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], *, optio
     Raises StatorError (Unsupported, CompileError, MissingToolchain) for what cannot be compiled; the caller then runs
     the program eagerly and says so.
     """
-    compile_with = partial(compile_graph, options=options or Options())
-    return _ahead_of_time(gm, example_inputs, compile_with, keep=can_lower)
+    options = options or Options()
+    compile_with = partial(compile_graph, options=options)
+    rewrite = None if options.exact_random else aot.functionalize_random
+    return _ahead_of_time(gm, example_inputs, compile_with, keep=can_lower, rewrite=rewrite)
 
 
 def _ahead_of_time(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], compile_functional: aot.CompileGraph, *, keep: aot.Keep
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_functional: aot.CompileGraph,
+    *,
+    keep: aot.Keep,
+    rewrite: aot.Rewrite | None = None,
 ) -> Compiled:
     compile_whole = aot.compile_training if aot.needs_grad(gm, example_inputs) else aot.compile_inference
-    return compile_whole(gm, example_inputs, compile_functional, keep=keep)
+    return compile_whole(gm, example_inputs, compile_functional, keep=keep, rewrite=rewrite)
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options) -> Compiled:
