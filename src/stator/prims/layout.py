@@ -61,6 +61,13 @@ def numel(shape: Sizes) -> Any:
     return count
 
 
+def least(first: Any, second: Any) -> Any:
+    """The smaller of two sizes, without asking which one that is."""
+    if type(first) is int and type(second) is int:
+        return min(first, second)
+    return torch.sym_min(first, second)
+
+
 def is_contiguous(shape: Sizes, strides: Sizes) -> bool:
     if strides == contiguous_strides(shape):
         return True

@@ -1,0 +1,327 @@
+"""Shape rules of matrix factorisations, solvers and inverses. What LAPACK writes is column-major, matrix by matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import (
+    Sizes,
+    broadcast_shapes,
+    contiguous_strides,
+    is_contiguous,
+    least,
+    preserved_strides,
+    wrap_dim,
+)
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.type_promotion import COMPLEX_OF_REAL, REAL_OF_COMPLEX, common_dtype, is_integral
+
+from .operands import fresh, overloads
+
+LINALG = ("linalg",)
+
+
+def column_major_strides(shape: Sizes) -> Sizes:
+    """Strides of a batch of matrices, each stored by columns."""
+    *batch, rows, columns = shape
+    strides = contiguous_strides((*batch, columns, rows))
+    return (*strides[:-2], strides[-1], strides[-2])
+
+
+def column_major(shape: Sizes, like: Any, dtype: torch.dtype | None = None) -> TensorMeta:
+    return fresh(shape, like, dtype, column_major_strides(tuple(shape)))
+
+
+def empty(like: Any, dtype: torch.dtype | None = None) -> TensorMeta:
+    """What stands for a result that was not asked for."""
+    return fresh((0,), like, dtype)
+
+
+def real(dtype: torch.dtype) -> torch.dtype:
+    return REAL_OF_COMPLEX.get(dtype, dtype)
+
+
+def matrix(self: Any, name: str, square: bool = False) -> Sizes:
+    """The shape of a batch of floating-point matrices. Raises RuntimeError, worded as eager does."""
+    shape = tuple(self.shape)
+    if len(shape) < 2:
+        raise RuntimeError(f"{name}: The input tensor A must have at least 2 dimensions.")
+    if square and shape[-1] != shape[-2]:
+        raise RuntimeError(
+            f"{name}: A must be batches of square matrices, but they are {shape[-2]} by {shape[-1]} matrices"
+        )
+    if is_integral(self.dtype):
+        raise RuntimeError(f"{name}: Expected a floating point or complex tensor as input. Got {self.dtype}")
+    return shape
+
+
+@shape_rule(*overloads("cholesky"), tags=LINALG)
+def cholesky(self: Any, upper: bool = False) -> TensorMeta:
+    shape = matrix(self, "cholesky", square=True)
+    return fresh(shape, self) if 0 in shape else column_major(shape, self)
+
+
+@shape_rule(*overloads("linalg_cholesky_ex"), tags=LINALG)
+def cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) -> tuple[TensorMeta, TensorMeta]:
+    shape = matrix(self, "linalg.cholesky", square=True)
+    return column_major(shape, self), fresh(shape[:-2], self, torch.int32)
+
+
+@shape_rule(*overloads("cholesky_inverse"), tags=LINALG)
+def cholesky_inverse(self: Any, upper: bool = False) -> TensorMeta:
+    return column_major(matrix(self, "cholesky_inverse", square=True), self)
+
+
+@shape_rule(*overloads("cholesky_solve"), tags=LINALG)
+def cholesky_solve(self: Any, input2: Any, upper: bool = False) -> TensorMeta:
+    own, other = matrix(self, "cholesky_solve"), matrix(input2, "cholesky_solve", square=True)
+    return column_major((*broadcast_shapes(own[:-2], other[:-2]), *own[-2:]), self)
+
+
+@shape_rule(*overloads("linalg_inv_ex"), tags=LINALG)
+def inv_ex(A: Any, *, check_errors: bool = False) -> tuple[TensorMeta, TensorMeta]:
+    shape = matrix(A, "linalg.inv", square=True)
+    return column_major(shape, A), fresh(shape[:-2], A, torch.int32)
+
+
+@shape_rule(*overloads("_linalg_svd"), tags=LINALG)
+def svd(
+    A: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    *batch, rows, columns = matrix(A, "linalg.svd")
+    rank = least(rows, columns)
+    values = fresh((*batch, rank), A, real(A.dtype))
+    if not compute_uv:
+        return empty(A), values, empty(A)
+    left = column_major((*batch, rows, rows if full_matrices else rank), A)
+    return left, values, column_major((*batch, columns if full_matrices else rank, columns), A)
+
+
+@shape_rule(*overloads("_linalg_eigh"), tags=LINALG)
+def eigh(A: Any, UPLO: str = "L", compute_v: bool = True) -> tuple[TensorMeta, TensorMeta]:
+    shape = matrix(A, "linalg.eigh", square=True)
+    return fresh(shape[:-1], A, real(A.dtype)), column_major(shape, A) if compute_v else empty(A)
+
+
+@shape_rule(*overloads("linalg_eig"), tags=LINALG)
+def eig(self: Any) -> tuple[TensorMeta, TensorMeta]:
+    shape = matrix(self, "linalg.eig", square=True)
+    dtype = COMPLEX_OF_REAL.get(self.dtype, self.dtype)
+    return fresh(shape[:-1], self, dtype), column_major(shape, self, dtype)
+
+
+@shape_rule(*overloads("linalg_eigvals _linalg_eigvals"), tags=LINALG)
+def eigvals(self: Any) -> TensorMeta:
+    return eig(self)[0]
+
+
+@shape_rule(*overloads("linalg_qr"), tags=LINALG)
+def qr(A: Any, mode: str = "reduced") -> tuple[TensorMeta, TensorMeta]:
+    *batch, rows, columns = matrix(A, "linalg.qr")
+    if mode not in ("reduced", "complete", "r"):
+        raise RuntimeError(f"qr received unrecognized mode '{mode}' but expected one of 'reduced', 'r', or 'complete'")
+    rank = rows if mode == "complete" else least(rows, columns)
+    triangle = column_major((*batch, rank, columns), A)
+    return empty(A) if mode == "r" else column_major((*batch, rows, rank), A), triangle
+
+
+@shape_rule(*overloads("geqrf"), tags=LINALG)
+def geqrf(self: Any) -> tuple[TensorMeta, TensorMeta]:
+    shape = matrix(self, "torch.geqrf")
+    return column_major(shape, self), fresh((*shape[:-2], least(shape[-2], shape[-1])), self)
+
+
+@shape_rule(*overloads("linalg_householder_product"), tags=LINALG)
+def householder_product(input: Any, tau: Any) -> TensorMeta:
+    return column_major(matrix(input, "torch.linalg.householder_product"), input)
+
+
+@shape_rule(*overloads("ormqr"), tags=LINALG)
+def ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False) -> TensorMeta:
+    return column_major(matrix(input3, "torch.ormqr"), input3)
+
+
+@shape_rule(*overloads("linalg_lu_factor_ex"), tags=LINALG)
+def lu_factor_ex(
+    A: Any, *, pivot: bool = True, check_errors: bool = False
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    *batch, rows, columns = matrix(A, "torch.lu_factor")
+    pivots = fresh((*batch, least(rows, columns)), A, torch.int32)
+    return column_major((*batch, rows, columns), A), pivots, fresh(batch, A, torch.int32)
+
+
+@shape_rule(*overloads("linalg_lu"), tags=LINALG)
+def lu(A: Any, *, pivot: bool = True) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    shape = matrix(A, "linalg.lu")
+    lower, upper = triangles(A, shape)
+    return fresh((*shape[:-1], shape[-2]), A) if pivot else empty(A), lower, upper
+
+
+def triangles(like: Any, shape: Sizes) -> tuple[TensorMeta, TensorMeta]:
+    """L and U of a packed factorisation of this shape."""
+    *batch, rows, columns = shape
+    rank = least(rows, columns)
+    return fresh((*batch, rows, rank), like), fresh((*batch, rank, columns), like)
+
+
+@shape_rule(*overloads("lu_unpack"), tags=LINALG)
+def lu_unpack(
+    LU_data: Any, LU_pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    shape = tuple(LU_data.shape)
+    if len(shape) < 2:
+        raise RuntimeError("torch.lu_unpack: Expected tensor with 2 or more dimensions")
+    lower, upper = triangles(LU_data, shape) if unpack_data else (empty(LU_data), empty(LU_data))
+    return fresh((*shape[:-1], shape[-2]), LU_data) if unpack_pivots else empty(LU_data), lower, upper
+
+
+def broadcast_matrices(first: Sizes, second: Sizes) -> tuple[Sizes, Sizes]:
+    batch = broadcast_shapes(first[:-2], second[:-2])
+    return (*batch, *first[-2:]), (*batch, *second[-2:])
+
+
+def solution(shape: Sizes, like: Any, left: bool) -> TensorMeta:
+    """Stored by columns where the unknown is a matrix on the right of A, else by rows."""
+    return column_major(shape, like) if left else fresh(shape, like)
+
+
+@shape_rule(*overloads("linalg_lu_solve"), tags=LINALG)
+def lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint: bool = False) -> TensorMeta:
+    factors = matrix(LU, "torch.linalg.lu_solve", square=True)
+    return solution(broadcast_matrices(factors, tuple(B.shape))[1], B, left)
+
+
+@shape_rule(*overloads("_linalg_det"), tags=LINALG)
+def det(A: Any) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    shape = matrix(A, "linalg.det", square=True)
+    return fresh(shape[:-2], A), column_major(shape, A), fresh(shape[:-1], A, torch.int32)
+
+
+@shape_rule(*overloads("_linalg_slogdet"), tags=LINALG)
+def slogdet(A: Any) -> tuple[TensorMeta, TensorMeta, TensorMeta, TensorMeta]:
+    sign, factors, pivots = det(A)
+    return sign, fresh(sign.shape, A, real(A.dtype)), factors, pivots
+
+
+@shape_rule(*overloads("_linalg_solve_ex"), tags=LINALG)
+def solve_ex(
+    A: Any, B: Any, *, left: bool = True, check_errors: bool = False
+) -> tuple[TensorMeta, TensorMeta, TensorMeta, TensorMeta]:
+    shape, other = matrix(A, "linalg.solve", square=True), tuple(B.shape)
+    pivots, info = fresh(shape[:-1], A, torch.int32), fresh(shape[:-2], A, torch.int32)
+    factors = column_major(shape, A)
+    if len(other) == 1 or (len(shape) - 1 == len(other) and other == shape[:-1]):  # a vector each
+        if not left:
+            raise RuntimeError(
+                "linalg.solve: Vector broadcasting of the left hand side is not supported for left=False"
+            )
+        result = broadcast_matrices(shape, (*other, 1))[1][:-1]  # and that counts as a matrix when it is laid out
+        return (column_major(result, A) if len(result) > 1 else fresh(result, A)), factors, pivots, info
+    return solution(broadcast_matrices(shape, other)[1], A, left), factors, pivots, info
+
+
+@shape_rule(*overloads("linalg_solve_triangular"), tags=LINALG)
+def solve_triangular(self: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False) -> TensorMeta:
+    coefficients, shape = broadcast_matrices(matrix(self, "linalg.solve_triangular", square=True), tuple(B.shape))
+    stored_by_columns = is_contiguous(transposed(coefficients), transposed(self.stride()))
+    if is_conjugated(self) and tuple(self.shape) == coefficients and stored_by_columns:
+        return fresh(shape, B)
+    return column_major(shape, B)
+
+
+def transposed(values: Sizes) -> Sizes:
+    """Sizes or strides with the last two exchanged."""
+    return (*values[:-2], values[-1], values[-2])
+
+
+def is_conjugated(tensor: Any) -> bool:
+    """Whether a tensor is conjugated lazily; a described or fake one never is."""
+    return isinstance(tensor, torch.Tensor) and tensor.is_conj()
+
+
+@shape_rule(*overloads("triangular_solve"), tags=LINALG)
+def triangular_solve(
+    self: Any, A: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> tuple[TensorMeta, TensorMeta]:
+    own, coefficients = broadcast_matrices(
+        matrix(self, "torch.triangular_solve"), matrix(A, "torch.triangular_solve", square=True)
+    )
+    return column_major(own, self), column_major(coefficients, A)
+
+
+@shape_rule(*overloads("linalg_ldl_factor_ex"), tags=LINALG)
+def ldl_factor_ex(
+    self: Any, *, hermitian: bool = False, check_errors: bool = False
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    shape = matrix(self, "torch.linalg.ldl_factor_ex", square=True)
+    return column_major(shape, self), fresh(shape[:-1], self, torch.int32), fresh(shape[:-2], self, torch.int32)
+
+
+@shape_rule(*overloads("linalg_ldl_solve"), tags=LINALG)
+def ldl_solve(LD: Any, pivots: Any, B: Any, *, hermitian: bool = False) -> TensorMeta:
+    factors = matrix(LD, "torch.linalg.ldl_solve", square=True)
+    return column_major(broadcast_matrices(factors, tuple(B.shape))[1], B)
+
+
+@shape_rule(*overloads("linalg_matrix_exp"), tags=LINALG)
+def matrix_exp(self: Any) -> TensorMeta:
+    shape = matrix(self, "linalg.matrix_exp", square=True)
+    if shape[-1] == 0 or shape[-1] == 1:
+        return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
+    return fresh(shape, self)
+
+
+@shape_rule(*overloads("linalg_pinv.atol_rtol_tensor"), tags=LINALG)
+def pinv(self: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> TensorMeta:
+    *batch, rows, columns = matrix(self, "linalg.pinv")
+    return fresh((*batch, columns, rows), self)
+
+
+@shape_rule(*overloads("linalg_cross"), tags=("pointwise",))
+def cross(self: Any, other: Any, *, dim: int = -1) -> TensorMeta:
+    first, second = tuple(self.shape), tuple(other.shape)
+    if len(first) != len(second):
+        raise RuntimeError("linalg.cross: inputs must have the same number of dimensions.")
+    axis = wrap_dim(dim, len(first))
+    if first[axis] != 3 or second[axis] != 3:
+        raise RuntimeError(
+            f"linalg.cross: inputs dimension {dim} must have length 3. Got {first[axis]} and {second[axis]}"
+        )
+    return fresh(broadcast_shapes(first, second), self, common_dtype((self, other)))
+
+
+@shape_rule(*overloads("_linalg_check_errors"), tags=("data_dependent",))
+def check_errors(info: Any, api_name: str, *, is_matrix: bool) -> None:
+    return None
+
+
+@shape_rule(*overloads("trace"), tags=("reduction",))
+def trace(self: Any) -> TensorMeta:
+    if len(self.shape) != 2:
+        raise RuntimeError("trace: expected a matrix")
+    return fresh((), self, torch.int64 if is_integral(self.dtype) else self.dtype)
+
+
+@shape_rule(*overloads("_trilinear"), tags=("matmul",))
+def trilinear(
+    i1: Any,
+    i2: Any,
+    i3: Any,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> TensorMeta:
+    """The sum over `sumdim` of the product of three tensors, each with dimensions of one put in where `expand` says."""
+    shape: Sizes = ()
+    for operand, expanded in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        own = list(operand.shape)
+        for dim in sorted(expanded):
+            own.insert(dim, 1)
+        shape = broadcast_shapes(shape, tuple(own)) if shape else tuple(own)
+    kept = [size for dim, size in enumerate(shape) if dim not in sumdim]
+    return fresh(kept, i1)
