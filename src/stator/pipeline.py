@@ -31,6 +31,9 @@ from stator.runtime.build import build_kernels
 
 Compiled = Callable[..., Sequence[Any]]
 
+# While a part of a training step runs, what the other part needs is alive: its arena must be small beside that
+ARENA_SHARE = 0.02
+
 
 def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
     """Trace to a functional ATen graph and run that operator by operator: everything but code generation."""
@@ -78,7 +81,14 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *,
     with counters.timed("codegen"):
         lowered = write_inputs(lowered, scheduled)
         kernels = _print_kernels(scheduled, lowered, options)
-        program = plan(lowered, scheduled, kernels, _parameters(lowered, example_inputs))
+        program = plan(
+            lowered,
+            scheduled,
+            kernels,
+            _parameters(lowered, example_inputs),
+            boxed=bool(gm.meta.get("boxed")),
+            arena_share=ARENA_SHARE if "part" in gm.meta else None,
+        )
     dumps.write("50_program.txt", lambda: print_program(program))
     if options.verify:
         verify_program(program)

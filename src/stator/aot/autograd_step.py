@@ -64,10 +64,15 @@ class Backward:
             run = self.compiled or self._compile(arguments)
         else:  # batched by vmap, or a subclass: the operators know what to do, kernels do not
             run = run_eagerly(self.graph, arguments)
-        results = run(*arguments)
+        if getattr(run, "boxed", False):
+            saved = tangents = tangent = fitting = None  # type: ignore[assignment]  # only the list holds them now
+            results = run(arguments)
+        else:
+            results = run(*arguments)
         return [None if position is None else results[position] for position in self.gradients]
 
     def _compile(self, arguments: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
+        self.graph.meta["boxed"] = True  # a compiler that can takes one list, which it empties as it goes
         try:
             self.compiled = self.compile_graph(self.graph, arguments)
         except StatorError as error:

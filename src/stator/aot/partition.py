@@ -47,7 +47,8 @@ class Partition:
     """forward: the joint graph's primals to its values, then saved values that are no values.
 
     backward: placeholders are the saved values in the order of `saved`, then the tangents; outputs are the gradients.
-    A saved value's placeholder is called `saved_` and the name of the joint graph's node.
+    Both have their name as meta["part"]. The placeholder of a saved value is called `saved_` and what the joint graph
+    calls the value.
     """
 
     forward: fx.GraphModule
@@ -197,7 +198,7 @@ class _Backward:
         return copied
 
     def module(self) -> fx.GraphModule:
-        return _module(self.joint, self.graph, "Backward")
+        return _module(self.joint, self.graph, "backward")
 
 
 def _forward(joint: JointGraph, sides: Sides, handed: _Handover) -> fx.GraphModule:
@@ -212,7 +213,7 @@ def _forward(joint: JointGraph, sides: Sides, handed: _Handover) -> fx.GraphModu
     for node, copy in handed.extra:
         outputs.append(_copied(graph, made[node]) if copy else made[node])
     _finish(graph, outputs)
-    return _module(joint, graph, "Forward")
+    return _module(joint, graph, "forward")
 
 
 def _finish(graph: fx.Graph, outputs: list[Any]) -> None:
@@ -221,7 +222,9 @@ def _finish(graph: fx.Graph, outputs: list[Any]) -> None:
 
 
 def _module(joint: JointGraph, graph: fx.Graph, name: str) -> fx.GraphModule:
-    return _LazyGraphModule(joint.graph, graph, name)  # its Python code is made when somebody asks for it
+    module = _LazyGraphModule(joint.graph, graph, name)  # its Python code is made when somebody asks for it
+    module.meta["part"] = name
+    return module
 
 
 def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:

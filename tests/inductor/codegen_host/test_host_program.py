@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ TRANSPOSED = layout(4, 3, stride=(1, 4))
 _library = torch.library.Library("stator_tests", "DEF")
 _library.define("same(Tensor x) -> Tensor")
 _library.impl("same", lambda x: x, "CPU")
+_library.define("watched(Tensor x) -> Tensor")
+_watchers: list[Callable[[], None]] = []
+_library.impl("watched", lambda x: [watcher() for watcher in _watchers] and x + 1, "CPU")
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +43,10 @@ def fixed_seed() -> None:
     torch.manual_seed(0)
 
 
-def compiled(graph: Graph, *outputs: Any, static: tuple[str, ...] = ()) -> Callable[..., tuple[Any, ...]]:
-    program = plan(*graph.finish(*outputs), static)
+def compiled(
+    graph: Graph, *outputs: Any, static: tuple[str, ...] = (), **options: Any
+) -> Callable[..., tuple[Any, ...]]:
+    program = plan(*graph.finish(*outputs), static, **options)
     verify(program)
     return load(print_host(program), program, build_kernels(list(program.kernels.values())))
 
@@ -422,3 +428,42 @@ def test_what_has_no_text_is_said_so() -> None:
     assert literal(float("nan")) == "nan"
     with pytest.raises(NotLiteral):
         literal(object())
+
+
+def test_boxed_inputs_are_gone_after_their_last_use() -> None:
+    alive: list[list[bool]] = []
+    references: list[Any] = []
+
+    watched = torch.ops.stator_tests.watched.default
+    _watchers[:] = [lambda: alive.append([reference() is not None for reference in references])]
+    graph = Graph()
+    graph.input("x", 8), graph.input("y", 8), graph.input("unread", 8)
+    graph.call(("b0",), ((8,),), watched, "x")
+    graph.call(("b1",), ((8,),), watched, "b0")
+    graph.add("b2", "b1", "y")
+    graph.call(("b3",), ((8,),), watched, "b2")
+    function = compiled(graph, "b3", boxed=True)
+    assert function.boxed
+    for _ in range(2):
+        inputs = [torch.randn(8) for _ in range(3)]
+        expected = inputs[0] + inputs[1] + 3
+        references[:] = [weakref.ref(tensor) for tensor in inputs]
+        (result,) = function(inputs)
+        assert inputs == []
+        torch.testing.assert_close(result, expected)
+    assert alive[:3] == alive[3:] == [[True, True, False], [False, True, False], [False, False, False]]
+
+
+def test_large_intermediates_outside_of_the_arena() -> None:
+    graph = Graph()
+    graph.input("x", 1 << 19), graph.input("small", 64)
+    for number in range(6):
+        graph.add(f"b{number}", "x", f"b{number - 1}" if number else "x", shifted=number % 3 == 0)
+        graph.add(f"s{number}", "small", f"s{number - 1}" if number else "small")
+    options: dict[str, Any] = {"arena_share": 1e-3}
+    x, small = torch.randn(1 << 19), torch.randn(64)
+    expected = compiled(graph, "b5", "s5")(x, small)
+    limited = compiled(graph, "b5", "s5", **options)
+    for _ in range(3):
+        for actual, wanted in zip(limited(x, small), expected, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=0, atol=0)

@@ -212,3 +212,47 @@ def test_the_printed_program_states_its_memory() -> None:
     assert "4,096 bytes live at most" in text and "12,288 without reuse" in text
     assert "reuse    b1: float32[1024] stride [1] in the memory of b0" in text
     assert text.splitlines()[-1].endswith("return   b3")
+
+
+def test_boxed_inputs_are_freed_after_their_last_use() -> None:
+    graph = Graph()
+    graph.input("x", 8), graph.input("y", 8), graph.input("unread", 8), graph.input("returned", 8)
+    graph.add("b0", "x", "y")
+    graph.add("b1", "b0", "y", shifted=True)
+    program = planned(graph, "b1", "returned", boxed=True)
+    order = [step.name if isinstance(step, Free) else type(step).__name__ for step in program.steps]
+    expected = ["unread", "Allocate", "Launch", "x", "Allocate", "Launch", "y", "b0", "ReturnValues"]
+    assert order == expected
+
+
+def test_inputs_that_are_not_boxed_are_never_freed() -> None:
+    assert not steps(planned(chain(1), "b0"), Free)
+
+
+def test_large_intermediates_leave_an_arena_that_is_limited() -> None:
+    graph = Graph()
+    graph.input("x", 1 << 20), graph.input("small", 64)
+    for number in range(6):
+        graph.add(f"b{number}", "x", f"b{number - 1}" if number else "x", shifted=True)
+        graph.add(f"s{number}", "small", f"s{number - 1}" if number else "small", shifted=True)
+    limited = planned(graph, "b5", "s5", arena_share=0.01)
+    free = planned(graph, "b5", "s5")
+    assert {entry.name for entry in lay_out(limited).placed} == {f"s{number}" for number in range(5)}
+    assert lay_out(limited).bytes < 1 << 20 < lay_out(free).bytes
+    assert {step.name for step in steps(limited, Free)} >= {f"b{number}" for number in range(5)}
+
+
+def test_an_arena_that_is_small_enough_keeps_all_intermediates() -> None:
+    program = planned(chain(6, shifted=True), "b5", arena_share=0.01)
+    assert program.heap_from is None
+    assert program == planned(chain(6, shifted=True), "b5")
+
+
+def test_large_intermediates_are_still_overwritten_in_place() -> None:
+    graph = Graph()
+    graph.input("x", 1 << 20)
+    previous = "x"
+    for number in range(6):
+        previous = graph.add(f"b{number}", "x", previous)
+    program = planned(graph, "b5", arena_share=0.01)
+    assert [step.old for step in steps(program, Reuse)] == ["b0", "b1", "b2", "b3"]

@@ -81,7 +81,7 @@ def _blocks(program: Program) -> list[_Block]:
     blocks: list[_Block] = []
     holder: dict[str, _Block] = {}
     for position, step in enumerate(program.steps):
-        if isinstance(step, Allocate) and step.name not in program.escaping and step.layout.device.type == "cpu":
+        if isinstance(step, Allocate) and _belongs(step, program):
             block = _Block([step.name], position, len(program.steps), _padded(layout_bytes(step.layout)))
             blocks.append(block)
             holder[step.name] = block
@@ -92,3 +92,38 @@ def _blocks(program: Program) -> list[_Block]:
         elif isinstance(step, Free) and step.name in holder:
             holder[step.name].end = position
     return blocks
+
+
+def _belongs(step: Allocate, program: Program) -> bool:
+    if step.name in program.escaping or step.layout.device.type != "cpu":
+        return False
+    return program.heap_from is None or layout_bytes(step.layout) < program.heap_from
+
+
+def threshold(program: Program, most: int) -> int:
+    """A size in bytes, as large as possible: the intermediates that are smaller never hold more than `most` at once.
+
+    At least the largest ones are not smaller.
+    """
+    blocks = _blocks(program)
+    sizes = sorted({layout_bytes(program.buffers[block.names[0]].layout) for block in blocks})
+    low, high = 0, len(sizes) - 1  # sizes[low] is known to do
+    while low < high:
+        middle = (low + high + 1) // 2
+        smaller = [b for b in blocks if layout_bytes(program.buffers[b.names[0]].layout) < sizes[middle]]
+        if _most_alive(smaller) <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return sizes[low]
+
+
+def _most_alive(blocks: list[_Block]) -> int:
+    changes = sorted(
+        [(block.start, 1, block.bytes) for block in blocks] + [(block.end + 1, 0, -block.bytes) for block in blocks]
+    )
+    most = alive = 0
+    for _, _, change in changes:
+        alive += change
+        most = max(most, alive)
+    return most

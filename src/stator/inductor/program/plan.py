@@ -10,9 +10,12 @@ from stator.inductor.buffers import Buffer, Extern, Lowered
 from stator.inductor.schedule.groups import Group, Schedule
 
 from .aliases import Memory, buffers_in, layout_bytes, reads_of, writes_of
+from .arena import lay_out, threshold
 from .in_place import may_overwrite
 from .steps import Allocate, Call, Free, KernelSource, Launch, Program, ReturnValues, Reuse, Step
 
+# What a program may hold in its arena while much else is alive, if that is limited
+_LEAST_ARENA = 1 << 20
 # A dead buffer is taken over by one of at least half its size: more waste than that is better left to the allocator
 _LARGEST_WASTE = 2
 
@@ -24,14 +27,40 @@ def plan(
     static_inputs: Iterable[str] = (),
     *,
     reuse: bool = True,
+    boxed: bool = False,
+    arena_share: float | None = None,
 ) -> Program:
     """Order allocations, launches, calls and frees. `kernels`: by the name of the group.
 
     Memory is taken just before its first writer and given back just after its last reader. What the caller receives is
     always fresh memory; inputs and constants are never taken over. Identical kernels appear once, under their symbol.
+    boxed: inputs come in one list and are freed after their last use, unless they are returned. arena_share: how large
+    the arena may be in relation to inputs and results (None: no limit); larger intermediates are then allocated and
+    freed one by one. For programs during which much else is alive: an arena has its full size all the time.
+
     Raises CompileError when a C++ kernel would have to work on another device's memory.
     """
-    planner = _Planner(lowered, schedule, reuse)
+    parts = (lowered, schedule, kernels, frozenset(static_inputs))
+    program = _plan(*parts, reuse, boxed, None)
+    if arena_share is None:
+        return program
+    others = sum(layout_bytes(lowered.buffers[name].layout) for name in {*lowered.inputs, *program.escaping})
+    most = max(_LEAST_ARENA, int(arena_share * others))
+    if lay_out(program).bytes <= most:
+        return program
+    return _plan(*parts, reuse, boxed, threshold(program, most))
+
+
+def _plan(
+    lowered: Lowered,
+    schedule: Schedule,
+    kernels: Mapping[str, KernelSource],
+    static_inputs: frozenset[str],
+    reuse: bool,
+    boxed: bool,
+    heap_from: int | None,
+) -> Program:
+    planner = _Planner(lowered, schedule, reuse, boxed, heap_from)
     used: dict[str, KernelSource] = {}
     for position, step in enumerate(schedule.steps):
         if isinstance(step, Group):
@@ -53,8 +82,10 @@ def plan(
         buffers=lowered.buffers,
         kernels=used,
         steps=tuple(steps),
-        static_inputs=frozenset(static_inputs),
+        static_inputs=static_inputs,
         escaping=frozenset(planner.returned - planner.given),
+        boxed=boxed,
+        heap_from=heap_from,
     )
 
 
@@ -74,10 +105,11 @@ def _check_devices(group: Group, kernel: KernelSource, buffers: Mapping[str, Buf
 class _Planner:
     """Walks the schedule once, keeping what is alive and what is dead and free to be taken over."""
 
-    def __init__(self, lowered: Lowered, schedule: Schedule, reuse: bool) -> None:
+    def __init__(self, lowered: Lowered, schedule: Schedule, reuse: bool, boxed: bool, heap_from: int | None) -> None:
         self.buffers = lowered.buffers
         self.memory = Memory(lowered.buffers, schedule.steps)
         self.reuse = reuse
+        self.heap_from = heap_from
         self.steps: list[Step] = []
         self.given = {name for name, buffer in lowered.buffers.items() if buffer.kind != "computed"}
         outputs = buffers_in(lowered.outputs, lowered.buffers)
@@ -86,8 +118,12 @@ class _Planner:
         self.dying: defaultdict[int, list[str]] = defaultdict(list)
         for name, position in self.last_use.items():
             writes_an_input = isinstance(self.buffers[name].value, str)
-            if name not in self.given and name not in self.returned and not writes_an_input:
+            ours = name not in self.given or (boxed and self.buffers[name].kind == "input")
+            if ours and name not in self.returned and not writes_an_input:
                 self.dying[position].append(name)
+        if boxed:
+            unread = [name for name in lowered.inputs if name not in self.last_use and name not in self.returned]
+            self.steps += [Free(name) for name in unread]
         self.allocated: set[str] = set()  # by Allocate or Reuse, in contrast to what calls return
         self.dead: dict[str, int] = {}  # free to be taken over: name -> bytes of the whole block
         self.block_bytes: dict[str, int] = {}
@@ -138,9 +174,9 @@ class _Planner:
         self.allocated.add(name)
 
     def _best_fit(self, name: str) -> str | None:
-        if not self.reuse or name in self.returned:
-            return None
         need = layout_bytes(self.buffers[name].layout)
+        if not self.reuse or name in self.returned or self._on_heap(need):
+            return None
         device = self.buffers[name].layout.device
         fitting = [
             (bytes_, -order, old)
@@ -150,11 +186,14 @@ class _Planner:
         # the smallest, and of those the one that died last: it is still in the processor's cache
         return min(fitting)[2] if fitting else None
 
+    def _on_heap(self, size: int) -> bool:
+        return self.heap_from is not None and size >= self.heap_from
+
     def _bury(self, position: int, kept: set[str]) -> None:
         for name in self.dying[position]:
             if name in kept:
                 continue
-            if name in self.allocated:
+            if name in self.allocated and not self._on_heap(self.block_bytes[name]):
                 self.dead[name] = self.block_bytes[name]
             self.steps.append(Free(name))
 

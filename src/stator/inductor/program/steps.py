@@ -69,3 +69,5 @@ class Program:
     steps: tuple[Step, ...]
     static_inputs: frozenset[str] = frozenset()  # inputs that are nearly always the same tensor: parameters, buffers
     escaping: frozenset[str] = frozenset()  # computed buffers whose memory the caller gets to see
+    boxed: bool = False  # inputs come in one list, which is emptied, and are freed after their last use
+    heap_from: int | None = None  # intermediates of this many bytes or more are not in the arena

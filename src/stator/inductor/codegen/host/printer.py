@@ -40,7 +40,19 @@ from stator.runtime.host import below_autograd, check_size, conform
 _RESERVED = frozenset(
     (
         *("rt", "torch", "device", "inf", "nan", "complex", "below_autograd", "check_size", "conform", "KERNELS"),
-        *("bind", "call", "arena", "take", "give", "token", "block", "unchecked", "repaired", *keyword.kwlist),
+        *(
+            "bind",
+            "call",
+            "arena",
+            "take",
+            "give",
+            "token",
+            "block",
+            "unchecked",
+            "repaired",
+            "inputs",
+            *keyword.kwlist,
+        ),
     )
 )
 
@@ -74,6 +86,7 @@ class _Printer:
     taken: set[str] = field(default_factory=set)  # variables in use
     numbers: dict[str, int] = field(default_factory=dict)  # the next number of each numbered variable
     fresh: set[str] = field(default_factory=set)  # buffers allocated for this call alone
+    lent: list[str] = field(default_factory=list)  # variables whose memory the next launch writes to
     needs_guard: bool = False
     checks: bool = False
 
@@ -95,10 +108,12 @@ class _Printer:
             *(["    unchecked, repaired = True, set()"] if self.checks else []),
             *(f"    {line}" for line in self.bindings),
             "",
-            f"    def call({arguments}):",
+            f"    def call({'inputs' if program.boxed else arguments}):",
             *(["        nonlocal unchecked"] if self.checks else []),
+            *([f"        [{arguments}] = inputs", "        inputs.clear()"] if program.boxed else []),
             *(f"        {line}" for line in body),
             "",
+            *(["    call.boxed = True"] if program.boxed else []),
             "    return call",
             "",
         ]
@@ -246,14 +261,19 @@ def _reuse(printer: _Printer, step: Reuse) -> None:
     if step.name in printer.placed:
         printer.add_slot(printer.variables[step.name], printer.placed[step.name], step.layout)
         return
-    # not on the CPU: there is no arena, the old tensor's memory is seen under the new layout
-    old, layout = printer.variables[step.old], step.layout
-    printer.needs_guard = True
+    # not in the arena: the old tensor's memory is seen under the new layout
+    new, old, layout = printer.variables[step.name], printer.variables[step.old], step.layout
     printer.fresh.add(step.name)
-    if layout.dtype != printer.program.buffers[step.old].layout.dtype:
+    printer.lent.append(old)
+    before = printer.program.buffers[step.old].layout
+    if layout == before:
+        printer.lines.append(f"{new} = {old}")
+        return
+    printer.needs_guard = True
+    if layout.dtype != before.dtype:
         old = f"{old}.view({layout.dtype})"
     shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.offset}"
-    printer.lines.append(f"{printer.variables[step.name]} = torch.as_strided({old}, {shape})")
+    printer.lines.append(f"{new} = torch.as_strided({old}, {shape})")
 
 
 @_print_step.register(Free)
@@ -272,6 +292,9 @@ def _launch(printer: _Printer, step: Launch) -> None:
         f"rt.kernel({step.kernel!r}, {len(step.args)}{', small=True' if small else ''})",
     )
     printer.lines.append(f"{kernel}({', '.join(printer.variable(name) for name in step.args)})")
+    if printer.lent:
+        printer.lines.append(f"del {', '.join(printer.lent)}")
+        printer.lent.clear()
 
 
 @_print_step.register(Call)
