@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 from torch._ops import OpOverload
 
-from stator.graph.schema import op_info
+from stator.graph.schema import draws, op_info
 from stator.prims.record import TensorMeta
 
 # Arithmetic that costs next to nothing beside the memory that it reads or writes
@@ -75,10 +75,10 @@ def computing_cost(node: fx.Node) -> int | None:
     if info.is_view:
         return 0
     tags, name, size = info.record.tags, info.name, bytes_of(node)
+    if draws(node.target, node.args, node.kwargs):
+        return None
     if node.target.namespace == "stator":
         return OPERATION + int(FUNCTION_PER_BYTE * size)
-    if info.random:
-        return None
     if name in MOVES:
         return OPERATION + int(MOVE_PER_BYTE * size)
     if name in PASSES:

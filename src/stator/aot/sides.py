@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from stator.base.errors import CompileError
 from stator.graph.memory import memory_root
-from stator.graph.schema import op_info
+from stator.graph.schema import draws
 from stator.prims.record import TensorMeta
 
 
@@ -104,7 +104,7 @@ def can_be_saved(node: fx.Node) -> bool:
 
 def draws_numbers(node: fx.Node) -> bool:
     """Whether running a node again would give something else."""
-    return isinstance(node.target, OpOverload) and op_info(node.target).random
+    return draws(node.target, node.args, node.kwargs)
 
 
 def is_backward(node: fx.Node) -> bool:
@@ -117,7 +117,7 @@ def must_run(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload):
         return False
-    return op_info(target).random or not target._schema.returns
+    return not target._schema.returns or draws_numbers(node)
 
 
 def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:

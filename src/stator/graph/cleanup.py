@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from stator.prims.record import TensorMeta
 
 from .memory import output_memory
-from .schema import op_info
+from .schema import draws
 
 aten = torch.ops.aten
 
@@ -65,7 +65,7 @@ def is_pure(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload):
         return True
-    return not op_info(target).random and bool(target._schema.returns)
+    return bool(target._schema.returns) and not draws(target, node.args, node.kwargs)
 
 
 def _changes_nothing(node: fx.Node) -> bool:

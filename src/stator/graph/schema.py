@@ -5,6 +5,7 @@ Facts only: nothing here runs an operator or knows about fake tensors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ class OpInfo:
     inplace_view: changes the shape or strides of its argument in place.
     composite: written in C++ with other ATen operators; it need not exist below autograd.
     dynamic_shape, data_dependent: the result's shape, or a Python value, depends on data.
-    random: draws from the random number generator.
+    random: draws from the random number generator, in some calls at least: see `draws`.
     makes_device: has a `device` argument.
     """
 
@@ -91,6 +92,26 @@ def _inspect(target: OpOverload) -> OpInfo:
         random=torch.Tag.nondeterministic_seeded in tags,
         makes_device=any(argument.name == "device" for argument in schema.arguments),
     )
+
+
+def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call with these arguments draws from a random number generator.
+
+    Such a call may not be repeated, merged with another, left away, or moved before or behind others of its kind.
+    """
+    if not isinstance(target, OpOverload) or not op_info(target).random:
+        return False
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.name in _SWITCHES:
+            given = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
+            if given is not None and not given:
+                return False
+    return True
+
+
+# Arguments of random operators that make them deterministic when they are false or zero. The `p` of a dropout is not
+# among them: eager draws numbers for 0 too.
+_SWITCHES = frozenset(("dropout_p", "train", "training"))
 
 
 def _has_kernel(target: OpOverload, key: str) -> bool:

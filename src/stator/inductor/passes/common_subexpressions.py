@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-import torch
 from torch import fx
 
 from stator.graph.memory import output_memory
-from stator.prims.record import records
+from stator.graph.schema import draws
 
 
 def merge_common_subexpressions(gm: fx.GraphModule) -> fx.GraphModule:
@@ -17,7 +16,7 @@ def merge_common_subexpressions(gm: fx.GraphModule) -> fx.GraphModule:
     seen: dict[Hashable, fx.Node] = {}
     returned = output_memory(gm.graph)
     for node in list(gm.graph.nodes):
-        if node.op != "call_function" or node in returned or is_random(node.target):
+        if node.op != "call_function" or node in returned or draws(node.target, node.args, node.kwargs):
             continue
         key = _key(node)
         if key is None:
@@ -50,12 +49,3 @@ def _hashable(value: Any) -> Hashable:
     if isinstance(value, int | float | complex):
         return type(value), repr(value)
     return value
-
-
-def is_random(target: Any) -> bool:
-    if isinstance(target, torch._ops.OpOverload):
-        entry = records.get(target)
-        if entry is not None and "random" in entry.tags:
-            return True
-        return torch.Tag.nondeterministic_seeded in target.tags
-    return False

@@ -8,10 +8,9 @@ import torch
 from torch import fx
 
 from stator.graph.memory import output_memory
+from stator.graph.schema import draws
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
-
-from .common_subexpressions import is_random
 
 # A constant costs memory for good and bandwidth on every read; index arithmetic in a loop costs next to nothing.
 MAX_ELEMENTS = 1 << 18
@@ -45,7 +44,9 @@ def _constant_nodes(graph: fx.Graph) -> dict[fx.Node, int]:
     found: dict[fx.Node, int] = {}
     for node in graph.nodes:
         # a tensor attribute is not constant: the user may hold it and change it
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or is_random(node.target):
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        if draws(node.target, node.args, node.kwargs):
             continue
         sources = node.all_input_nodes
         meta = node.meta.get("val")

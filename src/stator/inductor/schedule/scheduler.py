@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stator.base.config import Options
+from stator.graph.schema import draws
 from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 
 from .accesses import extern_reads, extern_writes, facts_of, names_in, owner
@@ -58,6 +59,7 @@ class _Scheduler:
         self.readers: dict[str, list[Step]] = {}  # by memory owner, since the last write
         self.sharers: dict[str, list[Step]] = {}  # loop groups by the buffer they read
         self.read_count: dict[str, int] = {}
+        self.drawing: Step | None = None  # the last call that drew from a random number generator
         self.owners = {name: owner(name, self.buffers) for name in self.buffers}
         self._count_reads()
 
@@ -107,6 +109,10 @@ class _Scheduler:
     def _add_extern(self, position: int, node: Extern) -> None:
         reads, writes = extern_reads(node), extern_writes(node)
         step = Step(node, position, position, self._needs(reads, writes))
+        if draws(node.target, node.args, node.kwargs):
+            if self.drawing is not None:  # numbers are dealt out in the order of the program
+                step.needs.add(self.drawing)
+            self.drawing = step
         self._record(step, reads, writes)
         self.steps.append(step)
 
