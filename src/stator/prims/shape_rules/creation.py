@@ -35,7 +35,10 @@ def made(
     return TensorMeta(shape, format_strides(shape, memory_format), dtype, as_device(device))
 
 
-@shape_rule(*overloads("empty.memory_format zeros ones rand randn rand.generator randn.generator"), tags=CREATION)
+@shape_rule(
+    *overloads("empty.memory_format zeros _efficientzerotensor ones rand randn rand.generator randn.generator"),
+    tags=CREATION,
+)
 def from_size(
     size: Sequence[Any],
     *,
@@ -270,3 +273,48 @@ def copy_(self: Any, src: Any, non_blocking: bool = False) -> TensorMeta:
             f"The expanded size of the tensor {list(self.shape)} must match the existing size {list(src.shape)}"
         )
     return itself(self)
+
+
+@shape_rule(
+    *overloads(
+        "linspace.Tensor_Tensor linspace.Tensor_Scalar linspace.Scalar_Tensor logspace.Tensor_Tensor "
+        "logspace.Tensor_Scalar logspace.Scalar_Tensor"
+    ),
+    tags=CREATION,
+)
+def linspace_of_tensors(
+    start: Any, end: Any, steps: Any, *_base: Any, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> TensorMeta:
+    if steps < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    given = [
+        bound.dtype.is_complex if hasattr(bound, "dtype") else isinstance(bound, complex) for bound in (start, end)
+    ]
+    return made((steps,), dtype or number_dtype(1j if any(given) else 1.0), device)
+
+
+def triangular_number(count: Any) -> Any:
+    """0 + 1 + ... + count; 0 for a negative count."""
+    return count * (count + 1) // 2 if count > 0 else 0
+
+
+def lower_triangle(rows: Any, columns: Any, offset: Any) -> Any:
+    """How many elements of a matrix lie on or below a diagonal: row i has i + offset + 1, within 0 and `columns`."""
+    within = triangular_number(rows + offset) - triangular_number(offset)
+    beyond = triangular_number(rows + offset - columns) - triangular_number(offset - columns)
+    return within - beyond
+
+
+@shape_rule(*overloads("tril_indices"), tags=CREATION)
+def tril_indices(
+    row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> TensorMeta:
+    return made((2, lower_triangle(row, col, offset)), dtype or torch.int64, device)
+
+
+@shape_rule(*overloads("triu_indices"), tags=CREATION)
+def triu_indices(
+    row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> TensorMeta:
+    count = row * col - lower_triangle(row, col, offset - 1)
+    return made((2, count), dtype or torch.int64, device)

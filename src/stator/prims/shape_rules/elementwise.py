@@ -14,7 +14,7 @@ from stator.prims.layout import broadcast_shapes, elementwise_strides, preserved
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 from stator.prims.type_promotion import REAL_OF_COMPLEX, Kind, apply_kind, common_dtype, is_integral, number_dtype
 
-from .operands import elementwise, fresh, itself, not_implemented_for, overloads, with_in_place
+from .operands import elementwise, fresh, in_place_rule, itself, not_implemented_for, overloads, with_in_place
 
 aten = torch.ops.aten
 
@@ -186,6 +186,10 @@ def with_number(self: Any, number: Any) -> TensorMeta:
     return unary_meta(self, common_dtype((self, number)))
 
 
+# whose name is not that of its functional form
+shape_rule(aten.pow_.Scalar, tags=("pointwise", "inplace"))(in_place_rule(with_number))
+
+
 @shape_rule(aten.pow.Scalar, tags=("pointwise",))
 def pow_of_number(self: Any, exponent: Any) -> TensorMeta:
     """Contiguous, whatever the exponent's strides."""
@@ -296,3 +300,25 @@ def log_sigmoid_forward(self: Any) -> tuple[TensorMeta, TensorMeta]:
         return unary_meta(self, self.dtype), TensorMeta((0,), (1,), self.dtype, self.device)
     result = fresh(self.shape, self)
     return result, result
+
+
+@with_in_place(*overloads("_conj_physical conj_physical"), tags=("pointwise",))
+def conj_physical(self: Any) -> TensorMeta:
+    return unary_meta(self, self.dtype)
+
+
+@with_in_place(*overloads("ldexp.Tensor"), tags=("pointwise",))
+def ldexp(self: Any, other: Any) -> TensorMeta:
+    """self * 2.0**other."""
+    power = number_dtype(1.0) if is_integral(other.dtype) else other.dtype
+    scale = fresh(other.shape, other, power)
+    return elementwise((self, other), common_dtype((self, scale)))
+
+
+@shape_rule(*overloads("rrelu_with_noise_backward"), tags=("pointwise",))
+def rrelu_with_noise_backward(
+    grad_output: Any, self: Any, noise: Any, lower: float, upper: float, training: bool, self_is_result: bool
+) -> TensorMeta:
+    random = training and upper - lower > 1e-6
+    operands = (grad_output, noise) if random else (self, grad_output)
+    return elementwise(operands, common_dtype(operands))

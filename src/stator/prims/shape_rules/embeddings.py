@@ -90,3 +90,31 @@ def embedding_bag_forward_only(weight: Any, indices: Any, offsets: Any, *rest: A
         return results
     sizes = fresh((offsets.shape[0],), offsets, results[2].dtype)
     return (*results[:2], sizes, sizes)
+
+
+@shape_rule(*overloads("_embedding_bag_backward"), tags=("scatter",))
+def embedding_bag_backward(
+    grad: Any,
+    indices: Any,
+    offsets: Any,
+    offset2bag: Any,
+    bag_size: Any,
+    maximum_indices: Any,
+    num_weights: Any,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    *_rest: Any,
+) -> Any:
+    return NotImplemented if sparse else fresh((num_weights, grad.shape[1]), grad)
+
+
+@shape_rule(*overloads("segment_reduce"), tags=("reduction",))
+def segment_reduce(
+    data: Any, reduce: str, *, lengths: Any = None, indices: Any = None, offsets: Any = None, axis: int = 0, **_: Any
+) -> TensorMeta:
+    """One element along `axis` for each segment; `lengths` and `offsets` have the dimensions up to there."""
+    if (lengths is None) == (offsets is None):
+        raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
+    count = lengths.shape[axis] if lengths is not None else offsets.shape[axis] - 1
+    return fresh((*data.shape[:axis], count, *data.shape[axis + 1 :]), data)

@@ -216,3 +216,21 @@ def bucketize(self: Any, boundaries: Any, *, out_int32: bool = False, right: boo
 @shape_rule(*overloads("isin.Tensor_Tensor isin.Tensor_Scalar"), tags=("pointwise",))
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> TensorMeta:
     return fresh(elements.shape, elements, torch.bool)
+
+
+@shape_rule(*overloads("nonzero_static"), tags=INDEX)
+def nonzero_static(self: Any, *, size: Any, fill_value: int = -1) -> TensorMeta:
+    return fresh((size, len(self.shape)), self, torch.int64)
+
+
+@shape_rule(*overloads("_unsafe_masked_index"), tags=INDEX)
+def unsafe_masked_index(self: Any, mask: Any, indices: Sequence[Any], fill: Any) -> Any:
+    parts = indexed_parts(self, indices)
+    if parts is None:
+        return NotImplemented
+    return fresh(broadcast_shapes(parts[0], tuple(mask.shape)), self)
+
+
+@shape_rule(*overloads("_unsafe_masked_index_put_accumulate"), tags=SCATTER)
+def unsafe_masked_index_put(self: Any, mask: Any, indices: Sequence[Any], values: Any) -> TensorMeta:
+    return index_put(self, indices, values)

@@ -325,3 +325,37 @@ def trilinear(
         shape = broadcast_shapes(shape, tuple(own)) if shape else tuple(own)
     kept = [size for dim, size in enumerate(shape) if dim not in sumdim]
     return fresh(kept, i1)
+
+
+@shape_rule(*overloads("linalg_lstsq"), tags=LINALG)
+def lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
+    """Solution, residuals, rank and singular values; what a driver does not compute is empty.
+
+    Where the residuals are computed only for matrices of full rank, their shape depends on data.
+    """
+    if self.device.type != "cpu":
+        return NotImplemented
+    driver = driver or "gelsy"
+    *batch, rows, columns = shape = matrix(self, "torch.linalg.lstsq")
+    other = tuple(b.shape)
+    vector = len(other) == 1 or (len(shape) - 1 == len(other) and other == shape[:-1])
+    if vector:
+        other = (*other, 1)
+    overdetermined = rows > columns
+    if overdetermined and driver in ("gelsd", "gelss"):
+        return NotImplemented
+    lead = broadcast_shapes(tuple(batch), other[:-2])
+    stride = column_major_strides((*lead, rows if overdetermined else columns, other[-1]))
+    result = fresh((*lead, columns, other[-1]), self, stride=stride)
+    if vector:
+        result = fresh(result.shape[:-1], self, stride=stride[:-1])
+    return (
+        result,
+        fresh((*lead, other[-1]), self, real(self.dtype))
+        if driver == "gels" and overdetermined
+        else empty(self, real(self.dtype)),
+        empty(self, torch.int64) if driver == "gels" else fresh(batch, self, torch.int64),
+        fresh((*batch, least(rows, columns)), self, real(self.dtype))
+        if driver in ("gelsd", "gelss")
+        else empty(self, real(self.dtype)),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from stator.prims.layout import preserved_strides
@@ -71,3 +72,38 @@ def nll_loss_backward(grad_output: Any, self: Any, *_rest: Any) -> TensorMeta:
 @shape_rule(*overloads("mse_loss_backward"), tags=("pointwise",))
 def mse_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int) -> TensorMeta:
     return fresh(self.shape, self)
+
+
+@shape_rule(*overloads("multi_margin_loss"), tags=LOSS)
+def multi_margin_loss(
+    self: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1
+) -> TensorMeta:
+    return fresh(target.shape if reduction == 0 else (), self)
+
+
+@shape_rule(*overloads("multilabel_margin_loss_forward"), tags=LOSS)
+def multilabel_margin_loss_forward(self: Any, target: Any, reduction: int) -> tuple[TensorMeta, TensorMeta]:
+    batched = reduction == 0 and len(self.shape) == 2
+    return fresh(self.shape[:1] if batched else (), self), fresh(target.shape, self)
+
+
+@shape_rule(*overloads("_ctc_loss"), tags=LOSS)
+def ctc_loss(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Sequence[Any],
+    target_lengths: Sequence[Any],
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> tuple[TensorMeta, TensorMeta]:
+    """The loss of each sequence, and the logarithms of the probabilities of its prefixes, with blanks in between."""
+    longest: Any = 0
+    for length in target_lengths:
+        longest = longest if length <= longest else length
+    steps, batch = log_probs.shape[:2]
+    return fresh((batch,), log_probs), fresh((batch, steps, 2 * longest + 1), log_probs)
+
+
+@shape_rule(*overloads("_ctc_loss_backward _ctc_loss_backward.Tensor"), tags=LOSS)
+def ctc_loss_backward(grad: Any, log_probs: Any, *_rest: Any) -> TensorMeta:
+    return fresh(log_probs.shape, log_probs)

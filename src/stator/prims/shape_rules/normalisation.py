@@ -208,3 +208,46 @@ def native_group_norm_backward(
         fresh((C,), parameter) if output_mask[1] else None,
         fresh((C,), parameter) if output_mask[2] else None,
     )
+
+
+@shape_rule(*overloads("_batch_norm_with_update"), tags=NORM)
+def batch_norm_with_update(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> tuple[TensorMeta, ...]:
+    results = native_batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
+    return (*results, fresh((0,), input, torch.uint8))
+
+
+@shape_rule(*overloads("_batch_norm_with_update_functional"), tags=NORM)
+def batch_norm_with_update_functional(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> tuple[TensorMeta, ...]:
+    results = batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps)
+    return (*results, fresh(running_mean.shape, running_mean), fresh(running_var.shape, running_var))
+
+
+@shape_rule(*overloads("_batch_norm_no_update"), tags=NORM)
+def batch_norm_no_update(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> tuple[TensorMeta, ...]:
+    results = native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+    return (*results, fresh((0,), input, torch.uint8))
+
+
+@shape_rule(*overloads("batch_norm_backward"), tags=NORM)
+def batch_norm_backward(
+    grad_out: Any,
+    input: Any,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    save_mean: Any,
+    save_var: Any,
+    update: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+    reserve: Any,
+) -> tuple[TensorMeta | None, ...]:
+    return native_batch_norm_backward(
+        grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
+    )

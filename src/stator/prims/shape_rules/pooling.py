@@ -160,3 +160,11 @@ def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
 def col2im(self: Any, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> TensorMeta:
     shape = tuple(self.shape)
     return fresh((*shape[:-2], shape[-2] // (kernel_size[0] * kernel_size[1]), *output_size), self)
+
+
+@shape_rule(*overloads("fractional_max_pool2d fractional_max_pool3d"), tags=POOL)
+def fractional_max_pool(
+    self: Any, kernel_size: Any, output_size: Sequence[Any], random_samples: Any
+) -> tuple[TensorMeta, TensorMeta]:
+    shape = adaptive_shape(self, output_size)
+    return fresh(shape, self), fresh(shape, self, torch.int64)

@@ -86,3 +86,8 @@ def rrelu(
     self: Any, noise: Any, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
 ) -> tuple[TensorMeta, TensorMeta]:
     return drawn_like(self), drawn_like(noise)
+
+
+@shape_rule(*overloads("rrelu_with_noise"), tags=("random", "pointwise"))
+def rrelu_with_noise(self: Any, noise: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
+    return fresh(self.shape, self)

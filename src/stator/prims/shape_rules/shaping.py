@@ -289,3 +289,33 @@ def narrow_copy(self: Any, dim: int, start: Any, length: Any) -> TensorMeta:
         raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({shape[dim]}).")
     shape[dim] = length
     return fresh(shape, self)
+
+
+@shape_rule(*overloads("rot90"), tags=INDEX)
+def rot90(self: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorMeta:
+    """A flip, and for an odd number of quarter turns the transpose of one."""
+    rank = len(self.shape)
+    if len(dims) != 2:
+        raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
+    first, second = wrap_dim(dims[0], rank), wrap_dim(dims[1], rank)
+    if first == second:
+        raise RuntimeError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
+    if k % 4 == 0:
+        return fresh(self.shape, self)
+    flipped = flip(self, (first,))
+    if k % 4 == 2:
+        return flipped
+    order = list(range(rank))
+    order[first], order[second] = second, first
+    return fresh([flipped.shape[dim] for dim in order], self, stride=tuple(flipped.stride[dim] for dim in order))
+
+
+@shape_rule(*overloads("_chunk_cat"), tags=INDEX)
+def chunk_cat(tensors: Sequence[Any], dim: int, num_chunks: Any) -> TensorMeta:
+    """Every tensor is padded and cut into chunks along `dim`; chunks of one number lie side by side, flattened."""
+    leading = tuple(tensors[0].shape)[:dim]
+    width: Any = 0
+    for tensor in tensors:
+        length, *inner = tuple(tensor.shape)[dim:]
+        width = width + (length + num_chunks - 1) // num_chunks * numel(tuple(inner))
+    return fresh((*leading, num_chunks, width), tensors[0], common_dtype(tensors))

@@ -45,3 +45,8 @@ def pad_from_inside(self: Any, padding: Sequence[Any]) -> TensorMeta:
 @shape_rule(*overloads("grid_sampler_2d"), tags=("index",))
 def grid_sampler_2d(input: Any, grid: Any, *_modes: Any) -> TensorMeta:
     return fresh((*input.shape[:2], grid.shape[1], grid.shape[2]), input)
+
+
+@shape_rule(*overloads("grid_sampler_3d"), tags=("index",))
+def grid_sampler_3d(input: Any, grid: Any, *_modes: Any) -> TensorMeta:
+    return fresh((*input.shape[:2], *grid.shape[1:4]), input)

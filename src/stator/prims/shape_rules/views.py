@@ -11,7 +11,7 @@ from stator.prims.layout import Sizes, contiguous_strides, numel, wrap_dim, wrap
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import REAL_OF_COMPLEX
 
-from .operands import view
+from .operands import overloads, view
 
 aten = torch.ops.aten
 VIEW = ("view",)
@@ -389,6 +389,12 @@ def as_strided(self: Any, size: Sequence[Any], stride: Sequence[Any], storage_of
     if len(size) != len(stride):
         raise RuntimeError("mismatch in length of strides and shape")
     return view(self, size, stride, storage_offset)
+
+
+@shape_rule(*overloads("_conj _neg_view"), tags=VIEW)
+def lazily(self: Any) -> TensorMeta:
+    """Conjugated or negated when it is read; that it is so cannot be seen of a TensorMeta."""
+    return alias(self)
 
 
 @shape_rule(aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh.default, tags=VIEW)

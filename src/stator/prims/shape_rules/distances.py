@@ -1,0 +1,88 @@
+"""Shape rules of distances between vectors, and of histograms of values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import broadcast_shapes
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.type_promotion import common_dtype
+
+from .operands import fresh, overloads, with_in_place
+from .reductions import norm_dtype, reduced_shape
+
+REDUCTION = ("reduction",)
+
+
+@shape_rule(*overloads("_cdist_forward"), tags=REDUCTION)
+def cdist_forward(x1: Any, x2: Any, p: float, compute_mode: int | None) -> TensorMeta:
+    first, second = tuple(x1.shape), tuple(x2.shape)
+    if len(first) < 2 or len(second) < 2:
+        raise RuntimeError(f"cdist only supports at least 2D tensors, X1 got: {len(first)}D, X2 got: {len(second)}D")
+    if first[-1] != second[-1]:
+        raise RuntimeError(f"X1 and X2 must have the same number of columns. X1: {first[-1]} X2: {second[-1]}")
+    return fresh((*broadcast_shapes(first[:-2], second[:-2]), first[-2], second[-2]), x1)
+
+
+@shape_rule(*overloads("_pdist_forward"), tags=REDUCTION)
+def pdist_forward(self: Any, p: float = 2.0) -> TensorMeta:
+    """The upper triangle of a matrix of distances, n(n - 1)/2 numbers."""
+    rows = self.shape[0]
+    return fresh((rows * (rows - 1) // 2,), self)
+
+
+@shape_rule(*overloads("dist"), tags=REDUCTION)
+def dist(self: Any, other: Any, p: Any = 2) -> TensorMeta:
+    broadcast_shapes(tuple(self.shape), tuple(other.shape))
+    dtype = common_dtype((self, other))
+    return fresh((), self, norm_dtype(fresh((), self, dtype), None))
+
+
+@with_in_place(*overloads("renorm"), tags=REDUCTION)
+def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> TensorMeta:
+    return fresh(self.shape, self)
+
+
+@shape_rule(*overloads("histc"), tags=REDUCTION)
+def histc(self: Any, bins: Any = 100, min: Any = 0, max: Any = 0) -> TensorMeta:
+    if bins <= 0:
+        raise RuntimeError("bins must be > 0")
+    return fresh((bins,), self)
+
+
+@shape_rule(*overloads("histogram.bin_ct"), tags=REDUCTION)
+def histogram(
+    self: Any, bins: Any = 100, *, range: Any = None, weight: Any = None, density: bool = False
+) -> tuple[TensorMeta, TensorMeta]:
+    return fresh((bins,), self), fresh((bins + 1,), self)
+
+
+@shape_rule(*overloads("histogram.bins_tensor"), tags=REDUCTION)
+def histogram_of_bins(
+    self: Any, bins: Any, *, weight: Any = None, density: bool = False
+) -> tuple[TensorMeta, TensorMeta]:
+    count = bins.shape[0]
+    return fresh((count - 1,), self), fresh((count,), self)
+
+
+@shape_rule(*overloads("_histogramdd_bin_edges"), tags=REDUCTION)
+def histogramdd_bin_edges(self: Any, bins: Sequence[Any], **_options: Any) -> list[TensorMeta]:
+    return [fresh((count + 1,), self) for count in bins]
+
+
+@shape_rule(*overloads("_histogramdd_from_bin_cts"), tags=REDUCTION)
+def histogramdd(self: Any, bins: Sequence[Any], **_options: Any) -> TensorMeta:
+    return fresh(bins, self)
+
+
+@shape_rule(*overloads("_histogramdd_from_bin_tensors"), tags=REDUCTION)
+def histogramdd_of_bins(self: Any, bins: Sequence[Any], **_options: Any) -> TensorMeta:
+    return fresh([edges.shape[0] - 1 for edges in bins], self)
+
+
+@shape_rule(*overloads("hash_tensor"), tags=REDUCTION)
+def hash_tensor(self: Any, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0) -> TensorMeta:
+    return fresh(reduced_shape(tuple(self.shape), dim, keepdim), self, torch.uint64)
