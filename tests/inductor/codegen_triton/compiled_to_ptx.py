@@ -38,6 +38,7 @@ CHOSEN = [
     *("embedding rows by indices of which some are negative", "padding by a mask: lanes outside read nothing"),
     *("half precision is computed in float32 and rounded once", "conversions between dtypes"),
     *("a store that adds where indices meet", "division and remainder in an index"),
+    "random bits and normal numbers, to the last bit",
 ]
 
 

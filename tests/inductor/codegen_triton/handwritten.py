@@ -216,3 +216,23 @@ def _(made: Graph) -> None:
 
     made.node([out], body, [60])
     made.outputs = [out]
+
+
+@graph("random bits and normal numbers, to the last bit")
+def _(made: Graph) -> None:
+    seed, stream = made.input(torch.tensor(-987654321987)), made.input(torch.tensor(3))
+    size = (5, 300)
+    outs = [made.buffer(size, dtype) for dtype in (I32, I32, I64, I32)]
+
+    def body(ops: Any, index: Any, _: Any) -> None:
+        at = index[0] * 300 + index[1]
+        key = ops.load(seed, 0), ops.load(stream, 0)
+        word, other = (ops.random(*key, draw, at) for draw in (0, 1))
+        long = ops.bitwise_xor(ops.to_dtype(word, I64), ops.mul(ops.to_dtype(other, I64), ops.constant(1 << 32, I64)))
+        ops.store(outs[0], at, word)
+        ops.store(outs[1], at, ops.bitcast(ops.normal(word), I32))
+        ops.store(outs[2], at, ops.bitcast(ops.normal(long), I64))
+        ops.store(outs[3], at, ops.random(*key, 0, index[1] * 5 + index[0]))
+
+    made.node(outs, body, size)
+    made.outputs = outs

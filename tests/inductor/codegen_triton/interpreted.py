@@ -64,6 +64,7 @@ LIBRARY = SimpleNamespace(
         name: on_numpy(from_torch(name)) for name in ["lgamma", "erfc", "atan2", "rsqrt", "asin", "acos", "atan", "pow"]
     },
     **{name: on_numpy(from_torch(name)) for name in ["asinh", "acosh", "atanh"]},
+    mul_rn=on_numpy(np.multiply),
 )
 
 

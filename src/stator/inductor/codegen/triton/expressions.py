@@ -128,6 +128,19 @@ def _load(context: Context, value: Value) -> str:
     return context.load(value)
 
 
+@PRINTERS.register("random")
+def _random(context: Context, value: Value) -> str:
+    seed, stream, draw, index = value.args
+    position = f"tl.full([], {index}, tl.int64)" if not index.symbols else f"({context.index(index)})"
+    return f"random_bits({context.operand(seed.position)}, {context.operand(stream.position)}, {position}, {draw})"
+
+
+@PRINTERS.register("normal")
+def _normal(context: Context, value: Value) -> str:
+    name = "normal_double" if value.dtype is torch.float64 else "normal_single"
+    return f"{name}({context.operand(value.args[0].position)})"
+
+
 @PRINTERS.register("constant")
 def _constant(context: Context, value: Value) -> str:
     return literal(value.args[0], value.dtype)

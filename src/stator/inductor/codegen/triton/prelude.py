@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .random_helpers import RANDOM_HELPERS
+
 HEAD = """\
 import triton
 import triton.language as tl
@@ -11,6 +13,7 @@ from triton.language.extra import libdevice
 """
 
 HELPERS = {
+    **RANDOM_HELPERS,
     "floor_div": """
 @triton.jit
 def floor_div(x, y):
