@@ -103,22 +103,59 @@ def eye_m(n: Any, m: Any, *, dtype: torch.dtype | None = None, device: Any = Non
     return cast(aten.eq.Tensor(rows, columns), dtype or torch.get_default_dtype())
 
 
-@decomposes("linspace", wide=False)
+@decomposes("linspace linspace.Tensor_Tensor linspace.Tensor_Scalar linspace.Scalar_Tensor", wide=False)
 def linspace(
     start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> Any:
-    """From both ends towards the middle, as eager computes it."""
     dtype = dtype or torch.get_default_dtype()
-    if is_integral(dtype) or dtype not in (torch.float32, torch.float64) or steps < 2:
+    if dtype.is_complex or is_complex(start) or is_complex(end):
         return NotImplemented
-    if isinstance(start, complex) or isinstance(end, complex):
+    return cast(evenly_spaced(start, end, steps, dtype, device), dtype)
+
+
+@decomposes("logspace logspace.Tensor_Tensor logspace.Tensor_Scalar logspace.Scalar_Tensor", wide=False)
+def logspace(
+    start: Any,
+    end: Any,
+    steps: Any,
+    base: float = 10.0,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    **_options: Any,
+) -> Any:
+    dtype = dtype or torch.get_default_dtype()
+    if dtype.is_complex or is_complex(start) or is_complex(end):
         return NotImplemented
+    return cast(aten.pow.Scalar(base, evenly_spaced(start, end, steps, dtype, device)), dtype)
+
+
+def is_complex(value: Any) -> bool:
+    return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.dtype.is_complex)
+
+
+def evenly_spaced(start: Any, end: Any, steps: Any, dtype: torch.dtype, device: Any) -> Any:
+    """`steps` values from one bound (a number or a zero-dim tensor) to the other, counted from both ends towards the
+    middle as in eager; in float32 for half floats and in float64 for integers, whose bounds are cut first."""
+    working = torch.float64 if is_integral(dtype) or dtype is torch.float64 else torch.float32
+    first, last = bound(start, dtype, working), bound(end, dtype, working)
     index = aten.arange.start_step(0, steps, 1, dtype=torch.int64, device=device)
-    step = (end - start) / (steps - 1)
-    rising = aten.add.Tensor(aten.mul.Tensor(cast(index, dtype), step), start)
-    backwards = cast(aten.rsub.Scalar(index, steps - 1), dtype)
-    falling = aten.rsub.Scalar(aten.mul.Tensor(backwards, step), end)
+    if steps < 2:
+        return aten.add.Tensor(aten.mul.Tensor(cast(index, working), 0.0), first)
+    gap = aten.sub.Tensor(last, first) if isinstance(last, torch.Tensor) else None
+    if gap is None:
+        gap = aten.rsub.Scalar(first, last) if isinstance(first, torch.Tensor) else last - first
+    step = aten.div.Tensor(gap, steps - 1) if isinstance(gap, torch.Tensor) else gap / (steps - 1)
+    rising = aten.add.Tensor(aten.mul.Tensor(cast(index, working), step), first)
+    backwards = aten.mul.Tensor(cast(aten.rsub.Scalar(index, steps - 1), working), step)
+    falling = aten.add.Tensor(aten.neg.default(backwards), last)
     return aten.where.self(aten.lt.Scalar(index, steps // 2), rising, falling)
+
+
+def bound(value: Any, dtype: torch.dtype, working: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        return cast(cast(value, dtype), working)
+    return int(value) if is_integral(dtype) else value
 
 
 @decomposes("native_dropout", wide=False)

@@ -90,19 +90,6 @@ def linear_places(size: Any, target: Any, align_corners: bool, scale: float | No
     return low, high, aten.clamp.default(aten.sub.Tensor(position, low), 0.0, 1.0)
 
 
-@decomposes("_adaptive_avg_pool2d adaptive_avg_pool2d")
-def adaptive_avg_pool2d(self: Any, output_size: Sequence[Any]) -> Any:
-    height, width = self.shape[-2], self.shape[-1]
-    if 0 in tuple(self.shape) or 0 in tuple(output_size):
-        return NotImplemented
-    if tuple(output_size) == (1, 1):
-        return aten.mean.dim(self, [-1, -2], True)
-    if height % output_size[0] != 0 or width % output_size[1] != 0:
-        return NotImplemented
-    kernel = [height // output_size[0], width // output_size[1]]
-    return aten.avg_pool2d.default(self, kernel, kernel)
-
-
 @decomposes("avg_pool2d")
 def avg_pool2d(
     self: Any,

@@ -1,0 +1,294 @@
+"""Linear algebra made of products, sums and gathers: traces, cross products, distances, norms of slices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import wrap_dim
+from stator.prims.type_promotion import common_dtype
+
+from .conform import cast, decomposes, iota, widened
+
+aten = torch.ops.aten
+
+
+@decomposes("trace", wide=False)
+def trace(self: Any) -> Any:
+    return aten.sum.default(aten.diagonal.default(self))
+
+
+@decomposes("vdot", wide=False)
+def vdot(self: Any, other: Any) -> Any:
+    return NotImplemented if self.dtype.is_complex else aten.dot.default(self, other)
+
+
+@decomposes("linalg_cross", wide=False)
+def linalg_cross(self: Any, other: Any, *, dim: int = -1) -> Any:
+    """Each component from the next two, in turn."""
+    dim = wrap_dim(dim, len(self.shape))
+    first, second = aten.broadcast_tensors.default([self, other])
+    products = [
+        aten.mul.Tensor(rolled(first, 1, dim), rolled(second, 2, dim)),
+        aten.mul.Tensor(rolled(first, 2, dim), rolled(second, 1, dim)),
+    ]
+    return aten.sub.Tensor(*products)
+
+
+def rolled(self: Any, by: int, dim: int) -> Any:
+    """Component i of the result is component i + `by` modulo 3."""
+    return aten.cat.default([aten.slice.Tensor(self, dim, by, 3), aten.slice.Tensor(self, dim, 0, by)], dim)
+
+
+@decomposes("dist", wide=False)
+def dist(self: Any, other: Any, p: Any = 2) -> Any:
+    if common_dtype((self, other)).is_complex:
+        return NotImplemented
+    return aten.linalg_vector_norm.default(aten.sub.Tensor(self, other), p)
+
+
+@decomposes("_cdist_forward", wide=False)
+def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None) -> Any:
+    """Norms of all differences of a row of one with a row of the other."""
+    if not x1.dtype.is_floating_point or 0 in (*x1.shape, *x2.shape):
+        return NotImplemented
+    difference = aten.sub.Tensor(aten.unsqueeze.default(x1, -2), aten.unsqueeze.default(x2, -3))
+    return aten.linalg_vector_norm.default(difference, p, [-1])
+
+
+@decomposes("_pdist_forward", wide=False)
+def pdist(self: Any, p: float = 2.0) -> Any:
+    """The distances of each row from the rows after it, one after the other."""
+    rows = self.shape[0]
+    if not isinstance(rows, int) or rows < 2 or 0 in tuple(self.shape):
+        return NotImplemented
+    earlier, later = pairs(rows, self)
+    difference = aten.sub.Tensor(aten.index_select.default(self, 0, earlier), aten.index_select.default(self, 0, later))
+    return aten.linalg_vector_norm.default(difference, p, [-1])
+
+
+def pairs(count: int, like: Any) -> tuple[Any, Any]:
+    """Positions (i, j) of all pairs with i < j, ordered by i, then by j."""
+    both = aten.triu_indices.default(count, count, 1, dtype=torch.int64, device=like.device)
+    return aten.select.int(both, 0, 0), aten.select.int(both, 0, 1)
+
+
+def triangle_rows(number: Any, first: int) -> Any:
+    """Which row the n-th element is in, when row i holds first + i elements: the largest i with
+    i * first + i (i - 1) / 2 <= n. The root is exact to one unit; comparisons make it exact."""
+    shift = first - 0.5
+    root = aten.sqrt.default(aten.add.Tensor(aten.mul.Tensor(cast(number, torch.float64), 2.0), shift * shift))
+    row = cast(aten.floor.default(aten.sub.Tensor(root, shift)), torch.int64)
+    row = aten.sub.Tensor(row, cast(aten.gt.Tensor(before_row(row, first), number), torch.int64))
+    following = aten.add.Tensor(row, 1)
+    return aten.add.Tensor(row, cast(aten.le.Tensor(before_row(following, first), number), torch.int64))
+
+
+def before_row(row: Any, first: int) -> Any:
+    """How many elements lie before a row: i * first + i (i - 1) / 2."""
+    twice = aten.mul.Tensor(row, aten.add.Tensor(row, 2 * first - 1))
+    return aten.div.Tensor_mode(twice, 2, rounding_mode="floor")
+
+
+@decomposes("tril_indices", wide=False)
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> Any:
+    """Rows that grow by one element each, then rows that hold every column."""
+    skipped = max(0, -offset)  # rows without an element
+    first = min(max(offset + 1, 1), col) if col else 0
+    growing = max(0, min(row, col - offset) - skipped) if first else 0  # rows shorter than col, and the first full one
+    sizes = [min(col, first + index) for index in range(growing)]
+    inside = sum(sizes)
+    full = max(0, row - skipped - growing) * col if first else 0
+    dtype = dtype or torch.int64
+    number = aten.arange.start_step(0, inside + full, 1, dtype=torch.int64, device=device)
+    if not inside + full:
+        return aten.empty.memory_format([2, 0], dtype=dtype, device=device)
+    upper = triangle_rows(aten.clamp_max.default(number, max(inside - 1, 0)), first) if growing else number
+    rest = aten.sub.Tensor(number, inside)
+    whole_row = aten.add.Tensor(aten.div.Tensor_mode(rest, col, rounding_mode="floor"), skipped + growing)
+    whole_column = aten.remainder.Scalar(rest, col)
+    if growing:
+        triangle = aten.lt.Scalar(number, inside)
+        column = aten.sub.Tensor(number, before_row(upper, first))
+        rows = aten.where.self(triangle, aten.add.Tensor(upper, skipped), whole_row)
+        columns = aten.where.self(triangle, column, whole_column)
+    else:
+        rows, columns = whole_row, whole_column
+    return cast(aten.stack.default([rows, columns]), dtype)
+
+
+@decomposes("triu_indices", wide=False)
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> Any:
+    """The lower triangle read backwards."""
+    lower = aten.tril_indices.default(row, col, col - row - offset, dtype=torch.int64, device=device)
+    if not lower.shape[1]:
+        return cast(lower, dtype or torch.int64)
+    last = aten.flip.default(lower, [1])
+    ends = aten.stack.default(
+        [
+            aten.rsub.Scalar(aten.select.int(last, 0, 0), row - 1),
+            aten.rsub.Scalar(aten.select.int(last, 0, 1), col - 1),
+        ]
+    )
+    return cast(ends, dtype or torch.int64)
+
+
+@decomposes("renorm", wide=False)
+def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
+    """Slices whose norm is larger than `maxnorm` are scaled down to it."""
+    if not self.dtype.is_floating_point or 0 in tuple(self.shape):
+        return NotImplemented
+    dim = wrap_dim(dim, len(self.shape))
+    others = [axis for axis in range(len(self.shape)) if axis != dim]
+    norm = aten.linalg_vector_norm.default(widened(self), p, others, True)
+    factor = aten.where.ScalarOther(
+        aten.gt.Scalar(norm, maxnorm),
+        aten.div.Tensor(aten.full_like.default(norm, maxnorm), aten.add.Tensor(norm, 1e-7)),
+        1.0,
+    )
+    scaled = aten.mul.Tensor(self, cast(factor, self.dtype))
+    return aten.clone.default(scaled, memory_format=torch.contiguous_format)
+
+
+@decomposes("block_diag", wide=False)
+def block_diag(tensors: Sequence[Any]) -> Any:
+    """Each block padded by zeros to the full width, one below the other."""
+    dtype = common_dtype([aten.empty.memory_format([1], dtype=tensor.dtype) for tensor in tensors])
+    blocks = []
+    for tensor in tensors:
+        matrix = tensor
+        while len(matrix.shape) < 2:
+            matrix = aten.unsqueeze.default(matrix, 0)
+        blocks.append(cast(matrix, dtype))
+    total: Any = 0
+    for block in blocks:
+        total = total + block.shape[1]
+    rows, left = [], 0
+    for block in blocks:
+        width = block.shape[1]
+        rows.append(aten.constant_pad_nd.default(block, [left, total - left - width], 0))
+        left = left + width
+    return aten.cat.default(rows)
+
+
+@decomposes("_chunk_cat", wide=False)
+def chunk_cat(tensors: Sequence[Any], dim: int, num_chunks: int) -> Any:
+    """Each tensor padded to a multiple of `num_chunks`, cut into that many rows, and the rows joined."""
+    parts = []
+    for tensor in tensors:
+        axis = wrap_dim(dim, len(tensor.shape))
+        lack = -tensor.shape[axis] % num_chunks
+        if lack:
+            after = len(tensor.shape) - 1 - axis
+            tensor = aten.constant_pad_nd.default(tensor, [0, 0] * after + [0, lack], 0)
+        parts.append(aten.reshape.default(tensor, [*tensor.shape[:axis], num_chunks, -1]))
+    return aten.cat.default(parts, axis + 1)
+
+
+@decomposes("rot90", wide=False)
+def rot90(self: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
+    first, second = (wrap_dim(dim, len(self.shape)) for dim in dims)
+    k = k % 4
+    if k == 0:
+        return aten.clone.default(self, memory_format=torch.contiguous_format)
+    if k == 2:
+        return aten.flip.default(self, [first, second])
+    if k == 1:
+        return aten.transpose.int(aten.flip.default(self, [second]), first, second)
+    return aten.flip.default(aten.transpose.int(self, first, second), [second])
+
+
+@decomposes("diagonal_scatter", wide=False)
+def diagonal_scatter(self: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """On the diagonal the value that `src` has at this row (or column); elsewhere what was there."""
+    rank = len(self.shape)
+    rows, columns = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
+    length = src.shape[-1]
+    if 0 in tuple(src.shape):
+        return aten.clone.default(self)
+    along = rows if offset >= 0 else columns
+    place = aten.clamp_max.default(iota(self.shape[along], self), length - 1)
+    spread = aten.index_select.default(src, -1, place)
+    # the diagonal is the last dimension of src: move it where it belongs, and repeat it along the other one
+    across = columns if along == rows else rows
+    order = [axis for axis in range(rank) if axis not in (rows, columns)] + [along]
+    spread = aten.permute.default(spread, [order.index(axis) for axis in sorted(order)])
+    spread = aten.unsqueeze.default(spread, across)
+    position = [_along(self.shape[axis], axis, rank, self) for axis in (rows, columns)]
+    on_diagonal = aten.eq.Tensor(
+        aten.sub.Tensor(position[1], position[0]), aten.full.default([], offset, dtype=torch.int64, device=self.device)
+    )
+    return aten.where.self(on_diagonal, spread, self)
+
+
+def _along(length: Any, dim: int, rank: int, like: Any) -> Any:
+    return aten.view.default(iota(length, like), [length if axis == dim else 1 for axis in range(rank)])
+
+
+@decomposes("unsafe_split.Tensor", wide=False)
+def unsafe_split(self: Any, split_size: Any, dim: int = 0) -> Any:
+    return aten.split.Tensor(self, split_size, dim)
+
+
+@decomposes("unsafe_split_with_sizes", wide=False)
+def unsafe_split_with_sizes(self: Any, split_sizes: Any, dim: int = 0) -> Any:
+    return aten.split_with_sizes.default(self, split_sizes, dim)
+
+
+@decomposes("empty_permuted", wide=False)
+def empty_permuted(size: Any, physical_layout: Any, **options: Any) -> Any:
+    packed = aten.empty.memory_format([size[dim] for dim in physical_layout], **options)
+    return aten.permute.default(packed, [list(physical_layout).index(dim) for dim in range(len(size))])
+
+
+@decomposes("native_dropout_backward")
+def native_dropout_backward(grad_output: Any, mask: Any, scale: float) -> Any:
+    return aten.mul.Tensor(aten.mul.Tensor(grad_output, cast(mask, grad_output.dtype)), scale)
+
+
+@decomposes("_unsafe_masked_index", wide=False)
+def unsafe_masked_index(self: Any, mask: Any, indices: Sequence[Any], fill: Any) -> Any:
+    """Where the mask holds, the element the indices name; they may be out of range elsewhere."""
+    if 0 in tuple(self.shape):
+        return NotImplemented
+    inside = [
+        None if index is None else aten.clamp.default(index, -size, size - 1)
+        for index, size in zip(indices, self.shape, strict=False)
+    ]
+    return aten.masked_fill.Scalar(aten._unsafe_index.Tensor(self, inside), aten.logical_not.default(mask), fill)
+
+
+@decomposes("_unsafe_masked_index_put_accumulate", wide=False)
+def unsafe_masked_index_put(self: Any, mask: Any, indices: Sequence[Any], values: Any) -> Any:
+    if 0 in tuple(self.shape) or self.dtype is torch.bool:
+        return NotImplemented
+    inside = [
+        None if index is None else aten.clamp.default(index, -size, size - 1)
+        for index, size in zip(indices, self.shape, strict=False)
+    ]
+    kept = aten.masked_fill.Scalar(values, aten.logical_not.default(mask), 0)
+    return aten._unsafe_index_put.default(self, inside, kept, True)
+
+
+@decomposes("isin.Tensor_Tensor", wide=False)
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """Every element compared with every other, where those are few; eager sorts where there are many."""
+    count = math.prod(test_elements.shape)
+    if not count or count > 64:
+        return NotImplemented
+    tests = aten.reshape.default(test_elements, [-1])
+    equal = aten.eq.Tensor(aten.unsqueeze.default(elements, -1), tests)
+    found = aten.any.dim(equal, -1)
+    return aten.logical_not.default(found) if invert else found
+
+
+@decomposes("isin.Tensor_Scalar", wide=False)
+def isin_number(elements: Any, test_element: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    return aten.ne.Scalar(elements, test_element) if invert else aten.eq.Scalar(elements, test_element)
