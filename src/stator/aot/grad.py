@@ -16,9 +16,9 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[object]) -> bool:
     """Whether running `gm` on these inputs, in the grad mode of now, could yield tensors that require grad.
 
     So when a tensor that it is given or holds requires grad while grad mode is on (or is switched on inside), and when
-    it asks for a tensor that requires grad itself.
+    it asks for a tensor that requires grad itself, or transforms a function.
     """
-    if any(_asks_for_grad(node) for node in gm.graph.nodes):
+    if any(_asks_for_grad(node) or _is_transform(node.target) for node in gm.graph.nodes):
         return True
     if not torch.is_grad_enabled() and not any(_switches_grad_on(node) for node in gm.graph.nodes):
         return False
@@ -39,5 +39,10 @@ def _switches_grad_on(node: fx.Node) -> bool:
 
 
 def runs_engine(gm: fx.GraphModule) -> bool:
-    """Whether the graph itself asks the autograd engine for gradients."""
-    return any(node.target is torch.autograd.grad for node in gm.graph.nodes)
+    """Whether the graph itself takes gradients, by the autograd engine or by function transforms."""
+    return any(node.target is torch.autograd.grad or _is_transform(node.target) for node in gm.graph.nodes)
+
+
+def _is_transform(target: object) -> bool:
+    """See graph.transformed."""
+    return getattr(getattr(target, "part_of_graph", None), "uses_autograd", False)

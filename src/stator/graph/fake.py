@@ -21,7 +21,7 @@ from stator.prims.record import TensorMeta
 
 from .numbers import DataDependent as DataDependent
 from .numbers import Number, accepts, holds_numbers, replaced, stand_in
-from .schema import OpInfo, argument, functional_twin, op_info
+from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -377,12 +377,15 @@ class FakeMode(TorchDispatchMode):
     ) -> Any:
         """Check the operands as eager would; the metas of results that are not written arguments."""
         twin = functional_twin(info.target)
-        first = args[0] if args else None
-        if twin is not None and info.mutates == (0,) and isinstance(first, FakeTensor):
-            rule = op_info(twin).record.shape
-            meta = NotImplemented if rule is None else rule(*args, **kwargs)
-            if isinstance(meta, TensorMeta) and meta.shape == first.meta.shape and meta.dtype is first.meta.dtype:
-                return meta
+        rule = None if twin is None else op_info(twin).record.shape
+        if twin is not None and rule is not None:
+            inputs = {name: value for name, value in kwargs.items() if name not in info.mutates}
+            metas = rule(*arguments_of_twin(info.target, twin, args, inputs), **inputs)
+            written = flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
+            if [(fake.meta.shape, fake.meta.dtype) for fake in written] == [
+                (meta.shape, meta.dtype) for meta in flat_tensors(metas, TensorMeta)
+            ]:
+                return metas
         return self.infer(info, args, kwargs, tensors)
 
     def _returned(
@@ -586,3 +589,9 @@ def _index(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]):
         return mode._data_dependent(aten.index.Tensor, args, kwargs, flat_tensors(args))
     return NotImplemented
+
+
+@specials.register(aten._efficientzerotensor.default)
+def _zeros_without_memory(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Forward-mode AD makes zeros that have no memory, which no compiled code can read."""
+    return mode.dispatch(aten.zeros.default, args, kwargs)

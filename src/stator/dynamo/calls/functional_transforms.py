@@ -1,0 +1,262 @@
+"""torch.func in captured code: the function is followed into a graph of its own, and one node applies the transform.
+
+Outside of captured code transforms see a function that runs as it is: see convert.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from stator.graph.differentiated import graph_target
+from stator.graph.transformed import Apply, Leaf, Transformed
+from stator.prims.record import TensorMeta
+
+from ..calling import calls
+from ..subgraphs import state_put_back
+from ..values.base import Value, unsupported
+from ..values.containers import TupleValue
+from ..values.tensors import TensorValue
+from ..values.transforms import LinearMapValue, TransformedValue
+from .trees import constant_tree, tree_of, value_of
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+# inner_fake(index of the tensor argument, its fake) -> the fake that the function itself sees
+InnerFake = Callable[[int, Any], Any]
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A function followed into a graph. leaves: the tensors of its arguments; free: those it reads beside them."""
+
+    graph: fx.GraphModule
+    arguments: tuple[Any, Any]
+    leaves: list[TensorValue]
+    free: list[TensorValue]
+    results: Any
+
+
+def _follow(
+    tracer: Tracer,
+    name: str,
+    function: Value,
+    args: Sequence[Value],
+    kwargs: dict[str, Value],
+    inner_fake: Callable[[Any], InnerFake],
+    grad_mode: bool,
+) -> _Followed:
+    """Follow a call of `function`. inner_fake: given the tree (args, kwargs), how each tensor looks inside."""
+    if tracer.later is not None:
+        raise unsupported("function-transform", f"a function transform inside {tracer.later.what}")
+    leaves: list[TensorValue] = []
+    tree = _argument_tree(tracer, args, kwargs, leaves)
+    look = inner_fake(tree)
+    recorder, what = tracer.recorder, f"a function under torch.func.{name}"
+    inside: list[Value] = []
+    with recorder.subgraph() as level, state_put_back(tracer, what):
+        torch._C._set_grad_enabled(grad_mode or torch.is_grad_enabled())
+        for index, leaf in enumerate(leaves):
+            fake = look(index, leaf.fake)
+            inside.append(recorder.wrap_tensor(fake, level.placeholder(fake)))
+        given = [value_of(tracer, arg, inside) for arg in tree[0]]
+        named = {key: value_of(tracer, arg, inside) for key, arg in tree[1].items()}
+        result = tracer.call(function, given, named)
+        outputs: list[TensorValue] = []
+        results = tree_of(tracer, result, outputs)
+        nodes = [recorder.node_of(output) for output in outputs]
+    # the arguments have the first placeholders: they were made before the function was followed
+    graph = level.finish(nodes)
+    return _Followed(graph, tree, leaves, level.lifted, results)
+
+
+def _argument_tree(
+    tracer: Tracer, args: Sequence[Value], kwargs: dict[str, Value], leaves: list[TensorValue]
+) -> tuple[Any, Any]:
+    return (
+        tuple(tree_of(tracer, arg, leaves) for arg in args),
+        {key: tree_of(tracer, arg, leaves) for key, arg in kwargs.items()},
+    )
+
+
+def _apply(tracer: Tracer, name: str, followed: _Followed, apply: Apply, extra: Sequence[Value] = ()) -> Value:
+    """The node that applies a transform; its result as the captured program sees it."""
+    leaves = list(followed.leaves)
+    more = tuple(tree_of(tracer, value, leaves) for value in extra)
+    reads = [*range(len(followed.leaves)), *range(len(leaves), len(leaves) + len(followed.free))]
+    transformed = Transformed(followed.graph, reads, (*followed.arguments, more), followed.results, apply)
+    made = tracer.record_function(graph_target(transformed, name), [*leaves, *followed.free], {})
+    return value_of(tracer, transformed.structure, list(tracer.iterate(made)))
+
+
+# ---- how tensors look inside ----
+
+
+def _same_look(tracer: Tracer) -> Callable[[Any], InnerFake]:
+    """As outside, and requiring grad where they can."""
+
+    def look(index: int, fake: Any) -> Any:
+        meta = fake.meta
+        able = meta.dtype.is_floating_point or meta.dtype.is_complex
+        made = tracer.recorder.mode.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device))
+        return made.requires_grad_(able)
+
+    return lambda tree: look
+
+
+def _without_batch_dim(tracer: Tracer, in_dims: Any) -> Callable[[Any], InnerFake]:
+    """Without the dimension that vmap maps over."""
+
+    def make(tree: Any) -> InnerFake:
+        flat, spec = pytree.tree_flatten(tree[0])
+        broadcast = pytree._broadcast_to_and_flatten(in_dims, spec)
+        if broadcast is None:
+            raise unsupported("function-transform", "torch.func.vmap with in_dims that do not fit the arguments")
+        dims = {leaf.index: dim for leaf, dim in zip(flat, broadcast, strict=True) if isinstance(leaf, Leaf)}
+
+        def look(index: int, fake: Any) -> Any:
+            dim = dims.get(index)
+            meta = fake.meta
+            shape, stride = list(meta.shape), list(meta.stride)
+            if dim is not None:
+                if not shape or not -len(shape) <= dim < len(shape):
+                    raise unsupported("function-transform", f"torch.func.vmap over dimension {dim} of a tensor")
+                del shape[dim], stride[dim]
+            made = tracer.recorder.mode.make(TensorMeta(tuple(shape), tuple(stride), meta.dtype, meta.device))
+            return made.requires_grad_(fake.requires_grad)
+
+        return look
+
+    return make
+
+
+# ---- transforms that give a function ----
+
+
+def _option(tracer: Tracer, transformed: TransformedValue, name: str, default: Any) -> Any:
+    value = transformed.options.get(name)
+    return default if value is None else constant_tree(tracer, value, f"{name} of {transformed.transform.__name__}")
+
+
+def _options(tracer: Tracer, transformed: TransformedValue) -> dict[str, Any]:
+    return {name: _option(tracer, transformed, name, None) for name in transformed.options}
+
+
+def _call_differentiated(
+    tracer: Tracer, transformed: TransformedValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    options, transform = _options(tracer, transformed), transformed.transform
+
+    def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+        return transform(inner, **options)(*args, **kwargs)
+
+    name = transform.__name__
+    followed = _follow(tracer, name, transformed.function, args, kwargs, _same_look(tracer), grad_mode=True)
+    return _apply(tracer, name, followed, apply)
+
+
+def _call_mapped(tracer: Tracer, transformed: TransformedValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    options = _options(tracer, transformed)
+    in_dims = options.get("in_dims", 0)
+
+    def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+        return torch.func.vmap(inner, **options)(*args, **kwargs)
+
+    if isinstance(in_dims, list):
+        in_dims = tuple(in_dims)
+    look = _without_batch_dim(tracer, in_dims)
+    followed = _follow(tracer, "vmap", transformed.function, args, kwargs, look, grad_mode=False)
+    return _apply(tracer, "vmap", followed, apply)
+
+
+def _makes_function(transform: Any, names: tuple[str, ...], on_call: Any) -> None:
+    """Register a transform whose parameters after the function are `names`."""
+
+    def handler(tracer: Tracer, func: Value, *rest: Value, **named: Value) -> Value:
+        options = dict(zip(names, rest, strict=False)) | named
+        return TransformedValue(transform, func, options, on_call)
+
+    calls(transform)(handler)
+
+
+_makes_function(torch.func.grad, ("argnums", "has_aux"), _call_differentiated)
+_makes_function(torch.func.grad_and_value, ("argnums", "has_aux"), _call_differentiated)
+_makes_function(torch.func.jacrev, ("argnums",), _call_differentiated)
+_makes_function(torch.func.jacfwd, ("argnums", "has_aux"), _call_differentiated)
+_makes_function(torch.func.hessian, ("argnums",), _call_differentiated)
+_makes_function(torch.func.vmap, ("in_dims", "out_dims", "randomness"), _call_mapped)
+
+
+# ---- transforms that give results at once ----
+
+
+@calls(torch.func.jvp)
+def _jvp(tracer: Tracer, func: Value, primals: Value, tangents: Value, **named: Value) -> Value:
+    options = {key: constant_tree(tracer, value, key) for key, value in named.items()}
+
+    def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+        return torch.func.jvp(inner, args, extra[0], **options)
+
+    followed = _follow(tracer, "jvp", func, list(tracer.iterate(primals)), {}, _same_look(tracer), grad_mode=False)
+    return _apply(tracer, "jvp", followed, apply, [tangents])
+
+
+@calls(torch.func.vjp)
+def _vjp(tracer: Tracer, func: Value, *primals: Value, has_aux: Value | None = None) -> Value:
+    aux = has_aux is not None and tracer.truth(has_aux)
+    followed = _follow(tracer, "vjp", func, primals, {}, _same_look(tracer), grad_mode=True)
+    _refuse_random(followed.graph, "vjp")
+
+    def first(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+        made: Any = torch.func.vjp(inner, *args, has_aux=aux)
+        return (made[0], made[2]) if aux else made[0]
+
+    def pull_back(tracer: Tracer, cotangents: list[Value]) -> Value:
+        def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+            return torch.func.vjp(inner, *args, has_aux=aux)[1](*extra)
+
+        return _apply(tracer, "vjp", followed, apply, cotangents)
+
+    function = LinearMapValue(pull_back, tracer.outer_step())
+    result = _apply(tracer, "vjp_result", followed, first)
+    if not aux:
+        return TupleValue([result, function])
+    value, rest = tracer.iterate(result)
+    return TupleValue([value, function, rest])
+
+
+@calls(torch.func.linearize)
+def _linearize(tracer: Tracer, func: Value, *primals: Value) -> Value:
+    followed = _follow(tracer, "linearize", func, primals, {}, _same_look(tracer), grad_mode=False)
+    _refuse_random(followed.graph, "linearize")
+    if torch.is_grad_enabled() and any(leaf.fake.requires_grad for leaf in (*followed.leaves, *followed.free)):
+        raise unsupported("function-transform", "torch.func.linearize at tensors that require grad")
+
+    def first(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+        return inner(*args)
+
+    def push_forward(tracer: Tracer, tangents: list[Value]) -> Value:
+        def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+            return torch.func.jvp(inner, args, extra)[1]
+
+        return _apply(tracer, "linearize", followed, apply, tangents)
+
+    function = LinearMapValue(push_forward, tracer.outer_step())
+    return TupleValue([_apply(tracer, "linearize_result", followed, first), function])
+
+
+_RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "exponential_", "uniform_", "rrelu", "gumbel")
+
+
+def _refuse_random(graph: fx.GraphModule, name: str) -> None:
+    """The function is computed again for its derivative, with other random numbers."""
+    for node in graph.graph.nodes:
+        text = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        if node.op != "placeholder" and any(part in text for part in _RANDOM):
+            raise unsupported("function-transform", f"random numbers in a function under torch.func.{name}")

@@ -1,0 +1,88 @@
+"""Values as trees of tensors and constants, as torch's pytree functions see the objects they stand for, and back."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stator.graph.transformed import Leaf
+
+from ..subgraphs import reachable
+from ..values.base import Value, unsupported
+from ..values.constants import ConstantValue
+from ..values.containers import ListValue, TupleValue
+from ..values.mappings import DictValue
+from ..values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opaque:
+    """A leaf of a tree that is neither tensor nor constant: nobody looks into it."""
+
+    value: Value
+
+
+def tree_of(tracer: Tracer, value: Value, leaves: list[TensorValue]) -> Any:
+    """The tree of an object; appends its tensors to `leaves` and has a `Leaf` for each."""
+    value = tracer.realized(value)
+    if isinstance(value, TensorValue):
+        leaves.append(value)
+        return Leaf(len(leaves) - 1)
+    if isinstance(value, ConstantValue):
+        return value.value
+    if isinstance(value, TupleValue):
+        items = [tree_of(tracer, item, leaves) for item in value.items]
+        return value.cls(*items) if hasattr(value.cls, "_fields") else tuple(items)
+    if type(value) is ListValue and value.cls is list:
+        return [tree_of(tracer, item, leaves) for item in value.items]
+    if isinstance(value, DictValue) and value.cls in (dict, OrderedDict):
+        return value.cls((key.constant(), tree_of(tracer, item, leaves)) for key, item in value.items(tracer))
+    inside = reachable((value,)).values()
+    if value.python_type(tracer) in pytree.SUPPORTED_NODES and any(isinstance(one, TensorValue) for one in inside):
+        raise unsupported("function-transform", f"{value.describe(tracer)} that holds tensors")
+    return Opaque(value)
+
+
+def value_of(tracer: Tracer, tree: Any, leaves: list[Value]) -> Value:
+    """The object of a tree, with `leaves` in place of its `Leaf`s."""
+    if isinstance(tree, Leaf):
+        return leaves[tree.index]
+    if isinstance(tree, Opaque):
+        return tree.value
+    maker = _MAKERS.get(type(tree))
+    if maker is not None:
+        return maker(tracer, tree, leaves)
+    if isinstance(tree, tuple):
+        return TupleValue([value_of(tracer, item, leaves) for item in tree], cls=type(tree))
+    return tracer.wrap_result(tree, "a leaf of a transformed function's result")
+
+
+def _list(tracer: Tracer, tree: list[Any], leaves: list[Value]) -> Value:
+    return ListValue([value_of(tracer, item, leaves) for item in tree])
+
+
+def _dict(tracer: Tracer, tree: dict[Any, Any], leaves: list[Value]) -> Value:
+    made = DictValue({}, cls=type(tree))
+    for key, item in tree.items():
+        made.put(tracer, ConstantValue(key), value_of(tracer, item, leaves))
+    return made
+
+
+_MAKERS: dict[type, Callable[[Any, Any, list[Value]], Value]] = {list: _list, dict: _dict, OrderedDict: _dict}
+
+
+def constant_tree(tracer: Tracer, value: Value, what: str) -> Any:
+    """An option such as `in_dims`: containers of constants."""
+    leaves: list[TensorValue] = []
+    tree = tree_of(tracer, value, leaves)
+    if leaves or any(isinstance(leaf, (Opaque, torch.Tensor)) for leaf in pytree.tree_leaves(tree)):
+        raise unsupported("not-constant", f"{what} must be made of constants")
+    return tree

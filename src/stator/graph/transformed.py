@@ -1,0 +1,73 @@
+"""Function transforms inside graphs: what a node calls that stands for torch.func.grad, vmap and the like, applied to a
+function that was captured as a graph. Runs on real tensors and, while tracing, on fake ones alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from .differentiated import run_part
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Stands in a tree for the tensor of this index."""
+
+    index: int
+
+
+# apply(inner, args, kwargs, extra) -> result: calls a transform of `inner` on trees of tensors
+Apply = Callable[..., Any]
+
+
+class Transformed:
+    """A transform of a captured function.
+
+    graph: the function; its placeholders are the tensors at `reads`, an index among the tensor arguments first, then
+    among the free tensors behind them. arguments: the tree (args, kwargs, extra) with `Leaf`s for tensors; the function
+    itself gets args and kwargs only. results: the function's result, with `Leaf`s for the outputs of the graph.
+    """
+
+    uses_autograd = True
+
+    def __init__(self, graph: fx.GraphModule, reads: Sequence[int], arguments: Any, results: Any, apply: Apply) -> None:
+        self.graph = graph
+        self.reads = tuple(reads)
+        self.arguments = arguments
+        self.results = results
+        self.apply = apply
+        leaves = pytree.tree_leaves(arguments)
+        self.argument_count = sum(isinstance(leaf, Leaf) for leaf in leaves)
+        inner = pytree.tree_leaves(arguments[:2])
+        self._given = [position for position, leaf in enumerate(inner) if isinstance(leaf, Leaf)]
+        self.structure: Any = None  # of what the last call gave, with `Leaf`s for tensors
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """All tensors of the transform's result, flattened."""
+        given, free = tensors[: self.argument_count], tensors[self.argument_count :]
+
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            leaves = pytree.tree_leaves((args, kwargs))
+            places = [*[leaves[position] for position in self._given]]
+            values = [*places, *[None] * (self.argument_count - len(places)), *free]
+            made = run_part(self.graph, [values[index] for index in self.reads])
+            return filled(self.results, made)
+
+        args, kwargs, extra = filled(self.arguments, given)
+        leaves, spec = pytree.tree_flatten(self.apply(inner, args, kwargs, extra))
+        found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        count = iter(range(len(found)))
+        marked = [Leaf(next(count)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.structure = pytree.tree_unflatten(marked, spec)
+        return tuple(found)
+
+
+def filled(tree: Any, tensors: Sequence[Any]) -> Any:
+    """The tree with tensors in place of its `Leaf`s."""
+    return pytree.tree_map_only(Leaf, lambda leaf: tensors[leaf.index], tree)
