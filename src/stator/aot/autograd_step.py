@@ -19,6 +19,7 @@ from stator.base.errors import CompileError, StatorError
 from stator.prims.record import TensorMeta
 
 from .eager import run_eagerly
+from .generators import States, drawn_devices, replayed, states_of
 from .joint import Joint
 from .partition import Partition, SavedInput, divide, split
 from .program import Program
@@ -101,6 +102,7 @@ class Step:
         differentiable = set(joint.differentiable)
         self.constant_positions = [p for p in range(joint.value_count) if p not in differentiable]
         self.mutated = frozenset(index for index, _ in joint.traced.mutated)
+        self.devices = drawn_devices(joint.graph)
         self.lock = threading.RLock()
         self.names = _saved_names(parts)
         self.backwards: dict[Pattern, Backward] = {}
@@ -137,13 +139,20 @@ class Step:
     def _positions(self, pattern: Pattern) -> list[int]:
         return [p for p, present in zip(self.joint.differentiable, pattern, strict=True) if present]
 
-    def twice_differentiable(self, pattern: Pattern, primals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-        """Gradients per primal that can be differentiated again: the backward is a program compiled like any other."""
+    def twice_differentiable(
+        self, pattern: Pattern, primals: Sequence[Any], tangents: Sequence[Any], states: States
+    ) -> list[Any]:
+        """Gradients per primal that can be differentiated again: the backward is a program compiled like any other.
+
+        It computes the forward once more, with the random numbers that were drawn from these states of generators.
+        """
         run = self.second.get(pattern)
         if run is None:
             with self.lock:
                 run = self.second[pattern] = self._compile_gradients(pattern, primals, tangents)
-        found = iter(run(*primals, *tangents))
+        with replayed(states):
+            results = run(*primals, *tangents)
+        found = iter(results)
         return [next(found) if primal.requires_grad else None for primal in primals]
 
     def _compile_gradients(
@@ -159,6 +168,11 @@ class Step:
                 rewrite=self.program.rewrite,
             )
         except StatorError as error:
+            if self.devices and self.program.rewrite is not None:  # eager would draw other numbers than the forward did
+                raise RuntimeError(
+                    "stator: the backward of a compiled graph with random numbers cannot be differentiated again: "
+                    f"{error}; compile with the option exact_random, or run this part eagerly (stator.disable)"
+                ) from error
             logs.warn_once(
                 f"aot:double-backward:{error}",
                 f"stator: a backward that is differentiated itself could not be compiled; it runs eagerly. {error}",
@@ -192,6 +206,7 @@ class StepFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
+        ctx.states = states_of(step.devices)
         results = step.forward(*primals)
         values = tuple(results[: step.joint.value_count])
         ctx.step = step
@@ -217,7 +232,7 @@ class StepFunction(torch.autograd.Function):
         pattern = tuple(tangent is not None for tangent in of_values)
         present = [tangent for tangent in of_values if tangent is not None]
         if torch.is_grad_enabled():
-            return None, *step.twice_differentiable(pattern, _unchanged(ctx.primals), present)
+            return None, *step.twice_differentiable(pattern, _unchanged(ctx.primals), present, ctx.states)
         saved = list(ctx.saved_tensors)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.maybe_clear_saved_tensors()
