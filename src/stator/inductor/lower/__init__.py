@@ -2,6 +2,7 @@
 
 from . import (
     convolution,
+    convolution_backward,
     creation,
     indexing,
     joining,
@@ -29,6 +30,7 @@ __all__ = [
     "can_lower",
     "cast",
     "convolution",
+    "convolution_backward",
     "creation",
     "elementwise",
     "indexing",

@@ -27,6 +27,12 @@ MIN_CHANNEL_RUN = 16
 # Pooling windows up to this many elements are unrolled into one expression; adaptive ones beyond it call the library.
 MAX_UNROLLED_WINDOW = 32
 
+# Sums that one pass over the data keeps in vector registers, beside what it loads.
+MAX_ACCUMULATORS = 16
+
+# Depthwise kernels of up to this many taps are not worth bringing images into another format for.
+SMALL_DEPTHWISE = 9
+
 # The convolution library reorders weights on every call. For channels-last data that costs about as much per weight
 # as eight elements of data save (measured on AVX-512; 1x1 kernels need no reordering).
 DATA_ELEMENTS_PER_WEIGHT = 8

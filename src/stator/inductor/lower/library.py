@@ -17,7 +17,7 @@ from stator.shapes.expr import Symbol, loop_ranges, simplify
 
 from .builder import Builder, linear
 from .fallback import library_results
-from .onednn import linear_product
+from .onednn import is_transposed, linear_product
 from .pointwise import elementwise
 from .registry import lowerings, lowers, view_targets
 from .tensor import Index, Stored, Tensor, Viewed
@@ -65,7 +65,7 @@ def _product(builder: Builder, target: Any, args: Sequence[Any], **kwargs: Any) 
 @lowers(aten.mm.default)
 def _mm(builder: Builder, a: Tensor, b: Tensor) -> Any:
     second = matrix(builder, b)
-    found = linear_product(builder, a, second, b.shape[1], None)
+    found = None if is_transposed(a) else linear_product(builder, a, second, b.shape[1], None)
     return _product(builder, aten.mm.out, [matrix(builder, a), second]) if found is None else found
 
 
@@ -76,7 +76,7 @@ def _bmm(builder: Builder, a: Tensor, b: Tensor) -> Any:
 
 @lowers(aten.addmm.default)
 def _addmm(builder: Builder, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    if beta == 1 and alpha == 1:
+    if beta == 1 and alpha == 1 and not is_transposed(a):
         found = linear_product(builder, a, matrix(builder, b), b.shape[1], bias)
         if found is not None:
             return found

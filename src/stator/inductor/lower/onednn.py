@@ -32,7 +32,7 @@ def linear_product(
     plain = bias is None or (bias.shape == (columns,) and bias.dtype == torch.float32)
     if a.dtype != torch.float32 or a.device.type != "cpu" or not plain or rows * inner * columns < _WORTHWHILE:
         return None
-    if not _available() or _is_transposed(a) or not _is_dense(builder, b):
+    if not _available() or not _is_dense(builder, b):
         return None
     given = [builder.argument(a, (inner, 1)), _transposed(builder, b)]
     given.append(None if bias is None else builder.argument(bias, (1,)))  # type: ignore[arg-type]
@@ -44,9 +44,9 @@ def _available() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def _is_transposed(a: Tensor) -> bool:
-    """Does the matrix lie column by column? BLAS takes it so; here it would be copied first, which costs more than the
-    product gains (the gradients of weights are such products)."""
+def is_transposed(a: Tensor) -> bool:
+    """Does the matrix lie column by column? BLAS takes it so; `linear_product` would copy it first, which costs more
+    than the product gains (the gradients of weights are such products)."""
     planned = a.planned()
     return planned is not None and planned[0][0] == 1 and planned[0][1] >= a.shape[0] > 1
 

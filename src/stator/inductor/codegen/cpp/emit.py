@@ -13,6 +13,7 @@ from stator.inductor.buffers import Buffer
 from stator.inductor.loops.vocabulary import HEAVY, ORDERED_STORE_MODES
 from stator.shapes.expr import Expr, Symbol
 
+from .columns import emit_columns, plan_columns
 from .indices import Lanes, fits_32_bits, print_index, print_vector_index
 from .kernel import Kernel, Store, Value
 from .phases import Phase, Plan, plan_phases
@@ -47,6 +48,8 @@ class Emitter:
         self.lane_symbol = None if order.vector is None else kernel.loops[order.vector]
         self.vector_indirect: dict[Symbol, str] = {}
         self.uses_error = any(value.name == "indirect" and value.args[2] for value in kernel.values)
+        self.slot = ""  # which of several accumulators is meant
+        self.columns = plan_columns(kernel, order, self.plan, self._work() > _SERIAL_WORK)
         self.parallel_at = self._parallel_loop()
         self.split = self._split_reduction()
         streams = dict.fromkeys(value.args[:3] for value in kernel.values if value.name == "random")
@@ -59,9 +62,11 @@ class Emitter:
         self.lines.append("    " * self.depth + text)
 
     @contextmanager
-    def block(self, head: str) -> Iterator[None]:
+    def block(self, head: str, *first: str) -> Iterator[None]:
         self.line(f"{head} {{" if head else "{")
         self.depth += 1
+        for text in first:
+            self.line(text)
         yield
         self.depth -= 1
         self.line("}")
@@ -94,7 +99,10 @@ class Emitter:
         sizes = [self.kernel.sizes[loop] for loop in self.order.outer]
         if not sizes or self._work() <= _SERIAL_WORK or any(s.mode in ORDERED_STORE_MODES for s in self.kernel.stores):
             return None
-        chunks = [math.ceil(s / 16) if self.order.outer[at] == self.order.vector else s for at, s in enumerate(sizes)]
+        if self.columns is not None and self.columns.split is not None:
+            return None
+        step = 16 if self.columns is None else 16 * self.columns.width
+        chunks = [math.ceil(s / step) if self.order.outer[at] == self.order.vector else s for at, s in enumerate(sizes)]
         for at, size in enumerate(chunks):
             if size >= _PLENTY:
                 return at
@@ -116,6 +124,9 @@ class Emitter:
                 self._define(position)
         if depth == len(outer):
             self._phases()
+            return
+        if self.columns is not None and depth == len(outer) - 1:
+            emit_columns(self, self.columns)
             return
         self._loop(outer[depth], lambda: self._outer(depth + 1), shared=depth == self.parallel_at)
 
@@ -497,6 +508,10 @@ class Emitter:
         if kind.startswith("arg"):
             self.line(f"{types['i64']} p{position} = {'splat((int64_t)-1)' if wide else '-1'};")
 
+    def combining(self, kind: str) -> str:
+        """The function that combines two results of a reduction."""
+        return _COMBINE[kind]
+
     def _accumulate(self, position: int) -> None:
         value = self.kernel.values[position]
         kind, source = value.args[0], value.args[1].position
@@ -508,7 +523,8 @@ class Emitter:
         if wide and self._lanes_reduced() and self.lanes != "LANES":
             operand = f"select(first_lanes({self.lanes}), {operand}, splat({identity(kind, self.dtype(source))}))"
         function = _COMBINE[kind]
-        self.line(f"a{position} = {function}(a{position}, {operand});")
+        accumulator = f"a{position}{self.slot}"
+        self.line(f"{accumulator} = {function}({accumulator}, {operand});")
 
     def _accumulate_position(self, position: int, kind: str, operand: str, wide: bool) -> None:
         flat = ""
@@ -532,7 +548,7 @@ class Emitter:
         if kind.startswith("arg"):
             text = f"reduce_{kind}(a{position}, p{position})" if across else f"p{position}"
         else:
-            text = f"reduce_{kind}(a{position})" if across else f"a{position}"
+            text = f"reduce_{kind}(a{position})" if across else f"a{position}{self.slot}"
             if KIND[source] != KIND[value.dtype]:
                 raise CompileError("inductor", f"reduction {kind} of {source} to {value.dtype}")
         self.line(f"const {register} t{position} = {text};")

@@ -1,0 +1,75 @@
+"""Reductions along columns equal eager: whole blocks, vectors that are left, rests of vectors, rows in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import stator
+
+
+def compare(function: Callable, *inputs: torch.Tensor, rtol: float = 1e-4, atol: float = 1e-4) -> None:
+    with torch.no_grad():
+        actual = stator.compile(function, options={"verify": True})(*inputs)
+        torch.testing.assert_close(actual, function(*inputs), rtol=rtol, atol=atol)
+
+
+# (rows, columns): narrow and split into parts; blocks of several widths; rests; too little work for threads
+SHAPES = [(6000, 10), (3000, 33), (2000, 96), (300, 200), (64, 2048), (37, 100), (50, 1040), (5, 7), (1, 64), (900, 17)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_of_products_and_values_stored_on_the_way(shape: tuple[int, int], threads: int) -> None:
+    torch.manual_seed(0)
+
+    def function(x, y, scale):
+        product = x * y.sigmoid() * scale
+        return product, product.sum(0), (product * x).sum(0) * scale + 1, product.sum(1)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        compare(function, torch.randn(shape), torch.randn(shape), torch.randn(shape[1]), atol=1e-3)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32])
+def test_kinds_of_reductions(dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(700, 70).mul(5).to(dtype)
+    compare(
+        lambda t: (t.sum(0), t.amax(0), t.amin(0), (t > 2).any(0)), x, rtol=1e-2 if dtype is torch.bfloat16 else 1e-5
+    )
+
+
+def test_reductions_in_the_middle_of_a_shape() -> None:
+    torch.manual_seed(2)
+    compare(lambda t: (t.sum(1), t.amax((0, 1))), torch.randn(3, 400, 72))
+
+
+def test_more_reductions_than_a_block_has_registers() -> None:
+    torch.manual_seed(3)
+    compare(lambda t: tuple((t * k).sum(0) for k in range(1, 20)), torch.randn(500, 64), atol=1e-2)
+
+
+def test_images_in_channels_last() -> None:
+    torch.manual_seed(4)
+    x = torch.randn(2, 48, 20, 20).contiguous(memory_format=torch.channels_last)
+    compare(lambda t, m: ((t - m).square().sum((0, 2, 3)), t.sum((2, 3))), x, x.mean((0, 2, 3), keepdim=True))
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    torch.manual_seed(5)
+    x, function = torch.randn(5000, 40), stator.compile(lambda t: t.sum(0))
+    before = torch.get_num_threads()
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        with torch.no_grad():
+            found.append(function(x))
+    torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])

@@ -1,0 +1,58 @@
+"""Gradients of depthwise convolutions equal eager's, values and layouts, in both memory formats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from stator.base import counters
+from stator.base.config import Options
+from stator.graph.tracer import trace
+from stator.inductor.lower import can_lower
+from stator.pipeline import compile_graph
+
+aten = torch.ops.aten
+
+# channels, height, width, kernel, stride, padding, dilation
+CASES = [
+    (32, 12, 10, (7, 7), 1, 3, 1),
+    (20, 9, 11, (5, 5), 2, 2, 1),
+    (24, 9, 7, (3, 3), 2, 1, 1),
+    (17, 8, 8, (3, 5), 1, 0, 1),
+    (16, 14, 14, (5, 5), 1, 4, 2),
+    (48, 6, 6, (1, 1), 1, 0, 1),
+    (16, 20, 20, (17, 17), 1, 8, 1),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("formats", [(0, 0), (1, 1), (0, 1)])
+@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False), (True, True, False)])
+def test_depthwise(case: Sequence, formats: Sequence[int], wanted: Sequence[bool]) -> None:
+    torch.manual_seed(0)
+    channels, height, width, kernel, stride, padding, dilation = case
+    formatted = [torch.contiguous_format, torch.channels_last]
+    x = torch.randn(2, channels, height, width).contiguous(memory_format=formatted[formats[0]])
+    weight = torch.randn(channels, 1, *kernel)
+    y = torch.conv2d(x, weight, None, stride, padding, dilation, channels)
+    grad = torch.randn(y.shape).contiguous(memory_format=formatted[formats[1]])
+
+    def function(grad, x, weight):
+        pairs = [[stride] * 2, [padding] * 2, [dilation] * 2]
+        found = aten.convolution_backward(grad, x, weight, [channels], *pairs, False, [0, 0], channels, list(wanted))
+        return tuple(part for part in found if part is not None)
+
+    traced = trace(function, [grad, x, weight], keep=can_lower)
+    compiled = compile_graph(traced.graph, [grad, x, weight], options=Options(verify=True))
+    expected = function(grad, x, weight)
+    actual = compiled(grad, x, weight)
+    torch.testing.assert_close(tuple(actual), expected, rtol=1e-4, atol=1e-3)
+    assert [part.stride() for part in actual] == [part.stride() for part in expected]
+
+
+def test_large_depthwise_kernels_do_not_call_the_library_for_weights() -> None:
+    counters.clear()
+    test_depthwise(CASES[0], (1, 1), (False, True, False))
+    assert not any("convolution_backward" in name for name in counters.counts)
