@@ -120,6 +120,19 @@ def test_a_path_through_a_library_call_is_not_fused_around() -> None:
     assert [type(step) for step in plan.steps] == [Group, Extern, Group]
 
 
+def test_a_group_that_grew_backwards_is_not_fused_with_what_depends_on_it() -> None:
+    """z joins x, from before the call; y reads the same input as z, but comes after the call that reads x."""
+    graph, shape = Graph(), (64, 96)
+    a, b, c = inputs(graph, 3, shape)
+    x = add(graph, a, b, shape)
+    call, called = library_call(graph, x, shape)
+    y = add(graph, called, c, shape)
+    z = add(graph, x, c, shape)
+    graph.outputs = [y, z]
+    plan = schedule(lowered_with(graph, graph.nodes[0], call, *graph.nodes[1:]), VERIFIED)
+    assert [type(step) for step in plan.steps] == [Group, Extern, Group]
+
+
 def test_groups_on_both_sides_of_an_independent_call_meet() -> None:
     graph, shape = Graph(), (64, 96)
     a, b, c = inputs(graph, 3, shape)

@@ -158,7 +158,7 @@ class _Scheduler:
         fusion = fuse(first, second, self.sizes, self.names)
         if fusion is None or not worthwhile(first, second, fusion, self.sizes, self.read_count):
             return False
-        if self._reaches(earlier, step):
+        if self._reaches(earlier, step) or self._follows(earlier, step):
             return False
         step.content = Candidate(
             fusion.space,
@@ -194,6 +194,12 @@ class _Scheduler:
                     return True
                 pending.append(need)
         return False
+
+    def _follows(self, earlier: Step, step: Step) -> bool:
+        """Does `earlier` depend on `step`? It may, once `step` has taken in groups that lie before `earlier`."""
+        if earlier.last < step.first:
+            return False
+        return any(_alive(need) is step for need in earlier.needs) or self._reaches(step, earlier)
 
     # ---- the final order --------------------------------------------------------------------------
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from .activations import softplus
-from .conform import decomposes
+from .conform import decomposes, widened
 
 aten = torch.ops.aten
 
@@ -55,12 +56,25 @@ def shrink_backward(grad: Any, x: Any, lambd: Any) -> Any:
     return aten.where.ScalarSelf(inside, 0.0, grad)
 
 
-@decomposes("logit_backward")
+DIGITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
+
+
+def nearest(number: float, dtype: torch.dtype) -> float:
+    """The number rounded to what a floating-point dtype can hold, far from its limits."""
+    fraction, exponent = math.frexp(number)
+    digits = DIGITS[dtype]
+    return math.ldexp(round(math.ldexp(fraction, digits)), exponent - digits)
+
+
+@decomposes("logit_backward", wide=False)
 def logit_backward(grad: Any, x: Any, eps: float | None = None) -> Any:
-    """1 / (x (1 - x)); beyond eps and 1 - eps the function is constant, without an eps undefined beyond 0 and 1."""
+    """1 / (x (1 - x)); beyond eps and 1 - eps, both rounded to the dtype, the function is constant; without an eps it
+    is undefined beyond 0 and 1."""
     low, other = (0.0, float("nan")) if eps is None or eps < 0 else (eps, 0.0)
-    outside = aten.logical_or.default(aten.lt.Scalar(x, low), aten.gt.Scalar(x, 1.0 - low))
-    inner = aten.div.Tensor(grad, aten.mul.Tensor(x, aten.rsub.Scalar(x, 1.0)))
+    low = nearest(low, x.dtype)
+    outside = aten.logical_or.default(aten.lt.Scalar(x, low), aten.gt.Scalar(x, nearest(1.0 - low, x.dtype)))
+    x = widened(x)
+    inner = aten.div.Tensor(widened(grad), aten.mul.Tensor(x, aten.rsub.Scalar(x, 1.0)))
     return aten.where.ScalarSelf(outside, other, inner)
 
 
