@@ -1,0 +1,36 @@
+"""Training steps of unmodified transformers and timm models: one forward graph, one backward graph, equal to eager."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.measure_training import differences
+from benchmarks.training_models import NAMES, build_training
+
+import stator
+from stator.base import counters
+
+TOLERANCE = 1e-3  # relative: of the loss, and of the largest element of each gradient
+# Where rounding every weight once changes eager's own result by more than that, no two orders of summation agree to it.
+TIMES_ROUNDING = 5
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    stator.reset()
+    yield
+    stator.reset()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ten_steps_equal_eager(name: str) -> None:
+    found = differences(name, "small", lambda model: stator.compile(model, fullgraph=True), steps=10)
+    for what in ("loss_1", "gradients_1", "loss_10", "gradients_10"):
+        assert found[what] < max(TOLERANCE, TIMES_ROUNDING * found[f"rounding_{what}"]), (what, found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_graph_and_no_break(name: str) -> None:
+    case = build_training(name, size="small")
+    counters.clear()
+    case.loss(stator.compile(case.model, backend="aot_eager", fullgraph=True)).backward()
+    assert counters.counts["graphs"] == 1
