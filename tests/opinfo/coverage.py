@@ -17,6 +17,7 @@ import torch
 from compiled import Case, function_of, inputs
 from samples import IDENTIFIERS, OPERATORS, samples
 
+from stator.aot import functionalize_random
 from stator.base import counters
 from stator.base.errors import StatorError
 from stator.graph.tracer import trace
@@ -68,7 +69,7 @@ def _classify(found: Coverage, case: Case) -> None:
     try:
         given = inputs([case])
         traced = trace(function_of([case]), given, keep=can_lower)
-        lowered = lower(run_passes(traced.graph))
+        lowered = lower(run_passes(functionalize_random(traced.graph)))
     except Exception as error:
         if isinstance(error, StatorError) or _eager_accepts(case):
             found.counts["refused"] += 1

@@ -104,6 +104,68 @@ for _name in ("isnan", "isinf"):
 
     lowerings.add(getattr(aten, _name).default, _float_test)
 
+
+@lowers(aten.signbit.default)
+def _signbit(builder: Builder, x: Tensor) -> Tensor:
+    if is_integral(x.dtype):
+        return elementwise(builder, lambda ops, v: ops.lt(v, ops.constant(0, ops.dtype(v))), [x], Kind.ALWAYS_BOOL)
+
+    def sign_bit(ops: Any, value: Ref) -> Ref:
+        bits = torch.int32 if ops.dtype(value) is torch.float32 else torch.int64
+        return ops.lt(ops.bitcast(value, bits), ops.constant(0, bits))
+
+    return elementwise(builder, sign_bit, [x], Kind.ALWAYS_BOOL)
+
+
+@lowers(aten.angle.default)
+def _angle(builder: Builder, x: Tensor) -> Tensor:
+    """Of a real number: 0, or pi below 0."""
+
+    def angle(ops: Any, value: Ref) -> Ref:
+        dtype = ops.dtype(value)
+        zero = ops.constant(0, dtype)
+        turned = ops.where(ops.lt(value, zero), ops.constant(math.pi, dtype), zero)
+        return ops.where(ops.isnan(value), value, turned)
+
+    return elementwise(builder, angle, [x], Kind.INT_TO_FLOAT)
+
+
+@lowers(aten.nextafter.default)
+def _nextafter(builder: Builder, x: Operand, y: Operand) -> Any:
+    dtype = common_dtype([x, y])
+    if computation_dtype(dtype) is not dtype:
+        return NotImplemented  # the next half float is not the next float32
+    return elementwise(builder, _named("nextafter"), [x, y])
+
+
+@lowers(aten.frexp.Tensor)
+def _frexp(builder: Builder, x: Tensor) -> list[Tensor]:
+    """Mantissa of size [0.5, 1) and exponent, cut out of the bits; subnormal numbers are scaled up before."""
+    working = computation_dtype(x.dtype)
+    wide = working is torch.float64
+    bits, width, exponents, bias = (torch.int64, 52, 2047, 1022) if wide else (torch.int32, 23, 255, 126)
+    scale = width + 1
+
+    def parts(ops: Any, value: Ref) -> tuple[Ref, Ref]:
+        value = ops.to_dtype(value, working)
+        tiny = ops.lt(ops.abs(value), ops.constant(torch.finfo(working).tiny, working))
+        scaled = ops.where(tiny, ops.mul(value, ops.constant(2.0**scale, working)), value)
+        word = ops.bitcast(scaled, bits)
+        field = ops.bitwise_and(ops.rshift(word, ops.constant(width, bits)), ops.constant(exponents, bits))
+        rest = ops.bitwise_and(word, ops.constant(~(exponents << width), bits))
+        mantissa = ops.bitcast(ops.bitwise_or(rest, ops.constant(bias << width, bits)), working)
+        exponent = ops.sub(field, ops.constant(bias, bits))
+        exponent = ops.where(tiny, ops.sub(exponent, ops.constant(scale, bits)), exponent)
+        infinite = ops.eq(field, ops.constant(exponents, bits))
+        special = ops.bitwise_or(infinite, ops.eq(value, ops.constant(0, working)))
+        return ops.where(special, value, mantissa), ops.where(special, ops.constant(0, bits), exponent)
+
+    return [
+        builder.pointwise(lambda ops, v: ops.to_dtype(parts(ops, v)[0], x.dtype), [x], x.dtype),
+        builder.pointwise(lambda ops, v: ops.to_dtype(parts(ops, v)[1], torch.int32), [x], torch.int32),
+    ]
+
+
 _register("neg.default", _named("neg"), Kind.DEFAULT, False)
 _register("logical_not.default", _named("logical_not"), Kind.ALWAYS_BOOL, False)
 _register("bitwise_not.default", _named("bitwise_not"), Kind.DEFAULT, False)

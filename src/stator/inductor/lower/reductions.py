@@ -154,7 +154,9 @@ def _extremum_of_all(builder: Builder, x: Tensor) -> Any:
 @lowers(aten.max.dim, aten.min.dim)
 def _extremum_along(builder: Builder, x: Tensor, dim: int, keepdim: bool = False) -> Any:
     dims = reduced_dims(x, dim)
-    if x.rank == 0 or x.shape[dims[0]] == 0 or x.dtype is torch.bool:
+    if x.rank == 0:
+        return [x, builder.pointwise(lambda ops, value: ops.constant(0, torch.int64), [x], torch.int64)]
+    if x.shape[dims[0]] == 0 or x.dtype is torch.bool:
         return NotImplemented
     kind = "max" if ".max." in builder.target else "min"
     working = computation_dtype(x.dtype)
@@ -170,8 +172,10 @@ def _extremum_along(builder: Builder, x: Tensor, dim: int, keepdim: bool = False
 @lowers(aten.argmax.default, aten.argmin.default)
 def _position(builder: Builder, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     kind = "argmax" if "argmax" in builder.target else "argmin"
-    if x.numel == 0 or x.rank == 0:
+    if x.numel == 0:
         return NotImplemented
+    if x.rank == 0:
+        return builder.pointwise(lambda ops, value: ops.constant(0, torch.int64), [x], torch.int64)
     working = computation_dtype(x.dtype)
     if dim is None:
         result = reduce(builder, kind, reshape(x, (x.numel,)), (0,), torch.int64, working=working)
@@ -296,9 +300,9 @@ def _vector_norm(
 # ---- softmax
 
 
-@lowers(aten._softmax.default, aten._safe_softmax.default)
-def _softmax(builder: Builder, x: Tensor, dim: int, half_to_float: Any = False) -> Any:
-    if "_safe" in builder.target or x.rank == 0 or x.numel == 0 or is_integral(x.dtype):
+@lowers(aten._softmax.default)
+def _softmax(builder: Builder, x: Tensor, dim: int, half_to_float: bool = False) -> Any:
+    if x.rank == 0 or x.numel == 0 or is_integral(x.dtype):
         return NotImplemented
     x, largest, dims, working = _softmax_parts(builder, x, dim)
     powers = elementwise(

@@ -266,3 +266,20 @@ def heaviside(self: Any, values: Any) -> Any:
         return NotImplemented
     step = aten.where.self(aten.gt.Scalar(self, 0), aten.ones_like.default(self), aten.zeros_like.default(self))
     return aten.where.self(aten.eq.Scalar(self, 0), values, step)
+
+
+@decomposes("round.decimals")
+def round_decimals(self: Any, *, decimals: int) -> Any:
+    if is_integral(self.dtype):
+        return NotImplemented
+    if decimals == 0:
+        return aten.round.default(self)
+    factor = 10.0 ** abs(decimals)
+    if decimals < 0:
+        return aten.mul.Tensor(aten.round.default(aten.div.Tensor(self, factor)), factor)
+    return aten.div.Tensor(aten.round.default(aten.mul.Tensor(self, factor)), factor)
+
+
+@decomposes("ldexp.Tensor", wide=False)
+def ldexp(self: Any, other: Any) -> Any:
+    return aten.mul.Tensor(self, aten.pow.Scalar(2.0, other))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .conform import cast, decomposes
+from .conform import cast, decomposes, iota
 
 aten = torch.ops.aten
 
@@ -91,3 +91,67 @@ def nll_loss_forward(self: Any, target: Any, weight: Any, reduction: int, ignore
     total = aten.sum.default(weights)
     summed = aten.sum.default(loss)
     return (aten.div.Tensor(summed, total) if reduction == 1 else summed), total
+
+
+@decomposes("binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(
+    self: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1
+) -> Any:
+    """(1 - y) x - w log(sigmoid(x)), where w is 1, or 1 + (pos_weight - 1) y; the logarithm without overflow."""
+    tail = aten.log1p.default(aten.exp.default(aten.neg.default(aten.abs.default(self))))
+    log_sigmoid = aten.sub.Tensor(aten.clamp_max.default(self, 0.0), tail)
+    if pos_weight is not None:
+        scale = aten.add.Tensor(aten.mul.Tensor(aten.sub.Tensor(pos_weight, 1.0), target), 1.0)
+        log_sigmoid = aten.mul.Tensor(scale, log_sigmoid)
+    loss = aten.sub.Tensor(aten.mul.Tensor(aten.rsub.Scalar(target, 1.0), self), log_sigmoid)
+    return reduced(loss if weight is None else aten.mul.Tensor(loss, weight), reduction)
+
+
+@decomposes("multi_margin_loss", wide=False)
+def multi_margin_loss(
+    self: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1
+) -> Any:
+    """Per sample the mean over the other classes c of w[y] max(0, margin - x[y] + x[c]) ** p."""
+    if 0 in tuple(self.shape) or self.dtype not in (torch.float32, torch.float64) or not len(self.shape):
+        return NotImplemented
+    single = len(self.shape) == 1
+    rows = aten.unsqueeze.default(self, 0) if single else self
+    wanted = aten.reshape.default(target, [-1, 1])
+    classes = rows.shape[1]
+    gap = aten.add.Tensor(aten.sub.Tensor(rows, aten.gather.default(rows, 1, wanted)), margin)
+    cost = aten.clamp_min.default(gap, 0.0)
+    cost = aten.mul.Tensor(cost, cost) if p == 2 else cost
+    if weight is not None:
+        cost = aten.mul.Tensor(cost, aten.index.Tensor(weight, [wanted]))
+    others = aten.ne.Tensor(iota(classes, self), wanted)
+    loss = aten.div.Tensor(aten.sum.dim_IntList(aten.where.ScalarOther(others, cost, 0.0), [1]), classes)
+    return reduced(aten.squeeze.dim(loss, 0) if single and not len(target.shape) else loss, reduction)
+
+
+@decomposes("multilabel_margin_loss_forward", wide=False)
+def multilabel_margin_loss_forward(self: Any, target: Any, reduction: int) -> Any:
+    """Of every class named before the first negative one and every class not named: max(0, 1 - x[named] + x[other]),
+    over how many classes there are."""
+    if 0 in tuple(self.shape) or self.dtype not in (torch.float32, torch.float64) or not len(self.shape):
+        return NotImplemented
+    single = len(self.shape) == 1
+    rows = aten.unsqueeze.default(self, 0) if single else self
+    labels = aten.reshape.default(target, list(rows.shape))
+    classes = rows.shape[1]
+    order = iota(classes, self)
+    end = aten.amin.default(aten.where.ScalarOther(aten.lt.Scalar(labels, 0), order, classes), [1], True)
+    named = aten.lt.Tensor(order, end)
+    label = aten.where.ScalarOther(named, labels, 0)
+    matches = aten.eq.Tensor(aten.unsqueeze.default(label, 2), order)
+    matches = aten.logical_and.default(matches, aten.unsqueeze.default(named, 2))
+    is_target = aten.any.dim(matches, 1)
+    gap = aten.rsub.Tensor(
+        aten.unsqueeze.default(aten.gather.default(rows, 1, label), 2), aten.unsqueeze.default(rows, 1)
+    )
+    cost = aten.clamp_min.default(aten.add.Tensor(gap, 1.0), 0.0)
+    pairs = aten.logical_and.default(
+        aten.unsqueeze.default(named, 2), aten.unsqueeze.default(aten.logical_not.default(is_target), 1)
+    )
+    loss = aten.div.Tensor(aten.sum.dim_IntList(aten.where.ScalarOther(pairs, cost, 0.0), [1, 2]), classes)
+    flags = aten.reshape.default(cast(is_target, self.dtype), list(target.shape))
+    return reduced(aten.squeeze.dim(loss, 0) if single else loss, reduction), flags

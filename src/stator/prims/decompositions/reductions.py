@@ -198,7 +198,7 @@ def vector_norm(
         x = cast(x, torch.float32)
     dims = all_dims(self, dim)
     if not dims:
-        return NotImplemented
+        return x if ord != 0 else cast(aten.ne.Scalar(x, 0), x.dtype)
     if ord == math.inf:
         return aten.amax.default(x, dims, keepdim)
     if ord == -math.inf:

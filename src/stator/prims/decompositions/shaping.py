@@ -142,7 +142,7 @@ def take(self: Any, index: Any) -> Any:
 def index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
     rank = len(self.shape)
     if not rank:
-        return NotImplemented
+        return aten.view.default(index_fill(aten.view.default(self, [1]), 0, index, value), [])
     dim = wrap_dim(dim, rank)
     value = (
         cast(value, self.dtype)

@@ -1,0 +1,119 @@
+"""Searching and selecting by comparison: binary search with a fixed number of steps, static nonzero, masked copies."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .conform import cast, decomposes, iota
+
+aten = torch.ops.aten
+
+
+def search(boundaries: Any, values: Any, right: bool) -> Any:
+    """How many elements of the (last dimension of the) sorted boundaries come before each value: those that are
+    smaller, and with `right` those that are equal. Halves of the range, one comparison each."""
+    count = boundaries.shape[-1]
+    position = aten.zeros_like.default(values, dtype=torch.int64)
+    step = 1 << max(count.bit_length() - 1, 0)
+    while step and count:
+        candidate = aten.add.Tensor(position, step)
+        place = aten.clamp_max.default(aten.sub.Tensor(candidate, 1), count - 1)
+        if len(boundaries.shape) == 1:
+            middle = aten.index.Tensor(boundaries, [place])
+        else:
+            middle = aten.gather.default(boundaries, -1, place)
+        before = aten.logical_not.default(aten.gt.Tensor(middle, values) if right else aten.ge.Tensor(middle, values))
+        inside = aten.logical_and.default(aten.le.Scalar(candidate, count), before)
+        position = aten.where.self(inside, candidate, position)
+        step >>= 1
+    return position
+
+
+@decomposes("bucketize.Tensor", wide=False)
+def bucketize(self: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    return cast(search(boundaries, self, right), torch.int32 if out_int32 else torch.int64)
+
+
+@decomposes("searchsorted.Tensor", wide=False)
+def searchsorted(
+    sorted_sequence: Any,
+    self: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    if sorter is not None:
+        sorted_sequence = aten.gather.default(sorted_sequence, -1, sorter)
+    if len(sorted_sequence.shape) > 1 and not len(self.shape):
+        return NotImplemented
+    found = search(sorted_sequence, self, right or side == "right")
+    return cast(found, torch.int32 if out_int32 else torch.int64)
+
+
+def counted(mask: Any) -> Any:
+    """For each element of a flat mask, how many before it hold."""
+    flat = cast(mask, torch.int64)
+    return aten.sub.Tensor(aten.cumsum.default(flat, 0), flat)
+
+
+@decomposes("masked_scatter", wide=False)
+def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
+    """Where the mask holds, the elements of `source` in order. One too few is an IndexError."""
+    base, mask = aten.broadcast_tensors.default([self, mask])
+    if 0 in tuple(base.shape) or 0 in tuple(source.shape):
+        return NotImplemented
+    flat = aten.reshape.default(mask, [-1])
+    place = aten.where.ScalarOther(flat, counted(flat), 0)
+    picked = aten.index.Tensor(aten.reshape.default(source, [-1]), [place])
+    return aten.where.self(mask, aten.reshape.default(picked, list(base.shape)), base)
+
+
+@decomposes("nonzero_static", wide=False)
+def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
+    """The first `size` places of elements that are not zero; what is missing is `fill_value`."""
+    rank, shape = len(self.shape), list(self.shape)
+    if not rank or 0 in shape:
+        return NotImplemented
+    flat = aten.reshape.default(aten.ne.Scalar(self, 0), [-1])
+    order = counted(flat)
+    kept = aten.logical_and.default(flat, aten.lt.Scalar(order, size))
+    target = aten.where.ScalarOther(kept, order, size)  # one place more takes all others
+    empty = aten.full.default([size + 1], 0, dtype=torch.int64, device=self.device)
+    places = aten.scatter.src(empty, 0, target, iota(math.prod(shape), self))
+    places = aten.slice.Tensor(places, 0, 0, size)
+    columns = []
+    for dim in range(rank):
+        rest = math.prod(shape[dim + 1 :])
+        column = aten.div.Tensor_mode(places, rest, rounding_mode="floor") if rest != 1 else places
+        columns.append(aten.remainder.Scalar(column, shape[dim]))
+    total = aten.sum.dim_IntList(cast(flat, torch.int64), [0])
+    real = aten.unsqueeze.default(aten.lt.Tensor(iota(size, self), total), 1)
+    found = aten.where.ScalarOther(real, aten.stack.default(columns, 1), fill_value)
+    # as eager lays it out: one row per dimension in memory
+    rows = aten.clone.default(aten.permute.default(found, [1, 0]), memory_format=torch.contiguous_format)
+    return aten.permute.default(rows, [1, 0])
+
+
+def covariance(rows: Any, correction: Any) -> Any:
+    number = rows.shape[1]
+    centred = aten.sub.Tensor(rows, aten.mean.dim(rows, [1], True))
+    product = aten.mm.default(centred, aten.t.default(centred))
+    return aten.div.Tensor(product, float(max(number - correction, 0)))
+
+
+@decomposes("cov", wide=False)
+def cov(self: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+    """Of the rows, without weights: eager looks at the values of those."""
+    weighted = fweights is not None or aweights is not None
+    if weighted or self.dtype.is_complex or len(self.shape) > 2 or 0 in tuple(self.shape) or self.dtype is torch.bool:
+        return NotImplemented
+    rows = self if self.dtype.is_floating_point else cast(self, torch.get_default_dtype())
+    while len(rows.shape) < 2:
+        rows = aten.unsqueeze.default(rows, 0)
+    result = covariance(rows, correction)
+    return aten.squeeze.default(result) if result.shape[0] == 1 else result
