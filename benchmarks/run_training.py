@@ -1,0 +1,135 @@
+"""The training benchmark: every model in a fresh process with empty caches, stator beside torch.compile and eager.
+
+`python -m benchmarks.run_training [MODEL ...]` prints the Markdown table and keeps the raw figures in
+benchmarks/results/training/. With --jobs N, N models are measured at a time, each on processor cores of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from benchmarks.table import geometric_mean
+from benchmarks.training_models import NAMES
+
+RESULTS = Path(__file__).parent / "results" / "training"
+HEADER = (
+    "model",
+    "first step s",
+    "peer's s",
+    "ratio",
+    "eager ms",
+    "stator ms",
+    "peer ms",
+    "over eager",
+    "over peer",
+    "gradients, 1 step",
+    "10 steps",
+    "by rounding",
+)
+
+
+def measure_in_fresh_process(model: str, extra: Sequence[str], cores: Sequence[int] | None) -> dict[str, Any]:
+    """Run benchmarks.measure_training with caches in a new temporary folder, so that first steps are cold."""
+    with tempfile.TemporaryDirectory(prefix="stator-bench-") as folder:
+        out = Path(folder) / "result.json"
+        environment = {
+            **os.environ,
+            "STATOR_CACHE_DIR": f"{folder}/stator",
+            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+            "TRITON_CACHE_DIR": f"{folder}/triton",
+        }
+        command = [sys.executable, "-m", "benchmarks.measure_training", model, "--out", str(out), *extra]
+        if cores is not None:
+            command = ["taskset", "-c", ",".join(map(str, cores)), *command]
+            environment["OMP_NUM_THREADS"] = str(len(cores))
+        subprocess.run(command, env=environment, check=True, cwd=Path(__file__).parent.parent)
+        return json.loads(out.read_text())
+
+
+def row(result: dict[str, Any]) -> tuple[str, ...]:
+    first, ms, difference = result["first_step_s"], result["median_ms"], result["difference"]
+    peer = "peer" in ms
+    last = max(int(key.rpartition("_")[2]) for key in difference)
+    return (
+        result["model"],
+        f"{first['stator']:.1f}",
+        f"{first['peer']:.0f}" if peer else "",
+        f"1/{first['peer'] / first['stator']:.0f}" if peer else "",
+        f"{ms['eager']:.0f}",
+        f"{ms['stator']:.0f}",
+        f"{ms['peer']:.0f}" if peer else "",
+        f"{ms['eager'] / ms['stator']:.2f}",
+        f"{ms['peer'] / ms['stator']:.2f}" if peer else "",
+        f"{difference['gradients_1']:.0e}",
+        f"{difference[f'gradients_{last}']:.0e}",
+        f"{difference[f'rounding_gradients_{last}']:.0e}",
+    )
+
+
+def markdown(results: Sequence[dict[str, Any]]) -> str:
+    """One row a model; speed-ups above 1 mean that stator is faster; the last row holds geometric means."""
+    ms = [result["median_ms"] for result in results]
+    first = [result["first_step_s"] for result in results]
+    peer = all("peer" in entry for entry in ms)
+    means = (
+        "**geometric mean**",
+        f"{geometric_mean(f['stator'] for f in first):.1f}",
+        f"{geometric_mean(f['peer'] for f in first):.0f}" if peer else "",
+        f"1/{geometric_mean(f['peer'] / f['stator'] for f in first):.0f}" if peer else "",
+        *("", "", ""),
+        f"{geometric_mean(m['eager'] / m['stator'] for m in ms):.2f}",
+        f"{geometric_mean(m['peer'] / m['stator'] for m in ms):.2f}" if peer else "",
+        *("", "", ""),
+    )
+    rule = tuple("---" if i < 1 else "---:" for i in range(len(HEADER)))
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (HEADER, rule, *map(row, results), means))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=list(NAMES))
+    parser.add_argument("--no-peer", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--seconds", type=float, default=15.0, help="seconds of steady-state steps for each model")
+    parser.add_argument("--size", choices=("full", "small"), default="full")
+    parser.add_argument("--jobs", type=int, default=1, help="models measured at a time, on separate cores")
+    parser.add_argument("--cores", type=int, default=2, help="cores for each of several jobs")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the raw figures")
+    options = parser.parse_args()
+    extra = ["--seconds", str(options.seconds), "--size", options.size] + (["--no-peer"] if options.no_peer else [])
+    options.out.mkdir(parents=True, exist_ok=True)
+    free: SimpleQueue[list[int] | None] = SimpleQueue()
+    for job in range(options.jobs):
+        free.put(list(range(job * options.cores, (job + 1) * options.cores)) if options.jobs > 1 else None)
+
+    def one(model: str) -> dict[str, Any] | None:
+        cores = free.get()
+        try:
+            result = measure_in_fresh_process(model, extra, cores)
+        except subprocess.CalledProcessError as error:
+            print(f"{model}: {error}", file=sys.stderr, flush=True)
+            return None
+        finally:
+            free.put(cores)
+        (options.out / f"{model}.json").write_text(json.dumps(result, indent=1) + "\n")
+        print("  ".join(row(result)), file=sys.stderr, flush=True)
+        return result
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(one, options.models))
+    print(markdown([result for result in results if result is not None]))
+    if None in results:
+        sys.exit(f"{results.count(None)} models could not be measured")
+
+
+if __name__ == "__main__":
+    main()
