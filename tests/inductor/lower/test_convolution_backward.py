@@ -1,4 +1,4 @@
-"""Gradients of depthwise convolutions equal eager's, values and layouts, in both memory formats."""
+"""Gradients of convolutions that are not the library's alone equal eager's, in values and layouts and either format."""
 
 from __future__ import annotations
 
@@ -39,9 +39,14 @@ def test_depthwise(case: Sequence, formats: Sequence[int], wanted: Sequence[bool
     y = torch.conv2d(x, weight, None, stride, padding, dilation, channels)
     grad = torch.randn(y.shape).contiguous(memory_format=formatted[formats[1]])
 
+    compare(grad, x, weight, stride, padding, dilation, channels, wanted)
+
+
+def compare(grad, x, weight, stride, padding, dilation, groups, wanted) -> None:
     def function(grad, x, weight):
         pairs = [[stride] * 2, [padding] * 2, [dilation] * 2]
-        found = aten.convolution_backward(grad, x, weight, [channels], *pairs, False, [0, 0], channels, list(wanted))
+        sizes = [weight.shape[0]]
+        found = aten.convolution_backward(grad, x, weight, sizes, *pairs, False, [0, 0], groups, list(wanted))
         return tuple(part for part in found if part is not None)
 
     traced = trace(function, [grad, x, weight], keep=can_lower)
@@ -50,6 +55,19 @@ def test_depthwise(case: Sequence, formats: Sequence[int], wanted: Sequence[bool
     actual = compiled(grad, x, weight)
     torch.testing.assert_close(tuple(actual), expected, rtol=1e-4, atol=1e-3)
     assert [part.stride() for part in actual] == [part.stride() for part in expected]
+
+
+@pytest.mark.parametrize("formats", [(0, 0), (1, 1), (1, 0)])
+@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False), (True, False, False)])
+@pytest.mark.parametrize("stride", [2, 3])
+def test_one_tap_that_skips_positions(formats: Sequence[int], wanted: Sequence[bool], stride: int) -> None:
+    torch.manual_seed(0)
+    formatted = [torch.contiguous_format, torch.channels_last]
+    x = torch.randn(2, 12, 9, 10).contiguous(memory_format=formatted[formats[0]])
+    weight = torch.randn(20, 12, 1, 1)
+    y = torch.conv2d(x, weight, None, stride)
+    grad = torch.randn(y.shape).contiguous(memory_format=formatted[formats[1]])
+    compare(grad, x, weight, stride, 0, 1, 1, wanted)
 
 
 def test_large_depthwise_kernels_do_not_call_the_library_for_weights() -> None:

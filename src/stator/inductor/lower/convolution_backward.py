@@ -11,19 +11,23 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
-from stator.prims.layout import channels_last_strides
+from stator.prims.layout import channels_last_strides, contiguous_strides
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
 
 from .builder import Builder, linear, same_strides
-from .creation import pad_with
+from .creation import filled, pad_with
 from .fallback import library_results
 from .heuristics import MAX_ACCUMULATORS, SMALL_DEPTHWISE
 from .reductions import reduce
 from .registry import lowers
 from .tensor import Computed, Stored, Tensor
+from .views import slice_dim
 
 aten = torch.ops.aten
+
+# padding, dilation, transposed, output_padding, groups
+_ONE_BY_ONE = ([0, 0], [1, 1], False, [0, 0], 1)
 
 _OUTER = tuple(Symbol(f"i{at}") for at in range(2))
 _REDUCED = tuple(Symbol(f"r{at}") for at in range(3))
@@ -45,7 +49,11 @@ def _convolution_backward(
     wanted: Sequence[bool],
 ) -> Any:
     """Gradients of x [N, C, H, W], of the weight, and of the bias; None where not `wanted`."""
-    if transposed or not wanted[1] or not _is_depthwise(grad, x, weight, groups):
+    if transposed or not _is_plain(grad, x, weight):
+        return NotImplemented
+    if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
+        return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
+    if not wanted[1] or not _is_depthwise(x, weight, groups):
         return NotImplemented
     if math.prod(weight.shape[2:]) <= SMALL_DEPTHWISE and not (_is_channels_last(grad) and _is_channels_last(x)):
         return NotImplemented
@@ -57,14 +65,45 @@ def _convolution_backward(
     return [of_x, of_weight, _of_bias(builder, grad) if wanted[2] else None]
 
 
-def _is_depthwise(grad: Tensor, x: Tensor, weight: Tensor, groups: int) -> bool:
-    """One kernel of a few taps for each channel, in the formats that loops are made for."""
+def _is_plain(grad: Tensor, x: Tensor, weight: Tensor) -> bool:
+    """Images of some size in the dtype that kernels are quick for."""
     plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (grad, x, weight))
-    if x.rank != 4 or not plain or 0 in grad.shape or 0 in x.shape:
-        return False
+    return x.rank == 4 and plain and 0 not in grad.shape and 0 not in x.shape
+
+
+def _is_depthwise(x: Tensor, weight: Tensor, groups: int) -> bool:
+    """One kernel of a few taps for each channel."""
     channels = x.shape[1]
     taps = weight.shape[2:]
     return groups == channels == weight.shape[0] > 1 and weight.shape[1] == 1 and taps[1] <= MAX_ACCUMULATORS
+
+
+def _of_thinned(
+    builder: Builder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
+) -> list[Any]:
+    """Kernels of one tap that skip positions: the same without the positions that are skipped, zeros in between."""
+    bias_sizes, stride, *tail = rest
+    metas: Sequence[TensorMeta | None] = builder.meta
+    height, width = grad.shape[2:]
+    strides = channels_last_strides if _is_channels_last(grad) and _is_channels_last(x) else contiguous_strides
+    seen = slice_dim(slice_dim(x, 2, 0, height, stride[0]), 3, 0, width, stride[1])
+    args = [
+        builder.argument(grad, strides(grad.shape)),
+        builder.argument(seen, strides(seen.shape)),
+        builder.argument(weight, builder.node.args[2].meta["val"].stride),
+    ]
+    of_seen = TensorMeta(seen.shape, strides(seen.shape), x.dtype, x.device)
+    of_weight = TensorMeta(weight.shape, contiguous_strides(weight.shape), weight.dtype, weight.device)
+    promised = (of_seen if wanted[0] else None, of_weight if wanted[1] else None, metas[2])
+    rest = [bias_sizes, [1, 1], *tail, list(wanted)]
+    found = library_results(builder, aten.convolution_backward.default, [*args, *rest], {}, promised)
+    if metas[0] is not None:
+        target = builder.new_buffer(x.shape, strides(x.shape), x.dtype, x.device)
+        builder.store(target, filled(builder, 0.0, metas[0]))
+        builder.store(slice_dim(slice_dim(target, 2, 0, height, stride[0]), 3, 0, width, stride[1]), found[0])
+        target.deviates = not same_strides(x.shape, strides(x.shape), metas[0].stride)
+        found[0] = target
+    return found
 
 
 def _is_channels_last(x: Tensor) -> bool:
