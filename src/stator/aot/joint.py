@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import Unsupported
 from stator.graph.fake import FakeTensor
 from stator.graph.outputs import describe_outputs
-from stator.graph.recording import Keep, Tracer
+from stator.graph.recording import Keep, Tracer, without_onednn
 from stator.graph.traced import Traced
 from stator.graph.tracer import close_graph, placeholder_names, run_function
 from stator.prims.layout import contiguous_strides, is_dense
@@ -66,9 +66,11 @@ def trace_joint(
     tracer = _JointTracer(keep)
     leaves, spec = pytree.tree_flatten(list(example_inputs))
     names = placeholder_names(function, leaves)
+    grad_mode = torch.is_grad_enabled()  # which leaving inference mode would switch on
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled()))
+        stack.enter_context(without_onednn())  # its recurrent layers keep for the backward what only it can read
+        stack.enter_context(torch.set_grad_enabled(grad_mode))
         primals: list[FakeTensor] = []
         with torch.enable_grad():
             fakes = [

@@ -6,6 +6,7 @@ What the graphs contain is decided in joint.py and partition.py; replay of effec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,9 +78,9 @@ def compile_training(
         logs.log("graph", "backward graph:\n%s", print_graph(parts.backward))
     step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_training)
 
-    def inner(*primals: torch.Tensor) -> Any:
-        return StepFunction.apply(step, *primals)
-
+    inner: Callable[..., Any] = partial(StepFunction.apply, step)
+    if not torch.is_grad_enabled():  # the program switches it on for what is differentiable
+        inner = torch.enable_grad()(inner)
     run = with_effects(joint.traced, inner, differentiable)
     return wrap(function, joint.traced, run, equalities_of(tensors) if program.merge_equal else None, captured)
 

@@ -282,7 +282,7 @@ class Tracer(FakeMode):
             return NotImplemented
         with ExitStack() as stack:
             if info.target in RECURRENT:  # oneDNN's fused layer hides what it computes
-                stack.enter_context(_without_onednn())
+                stack.enter_context(without_onednn())
             stack.enter_context(self)
             return info.target._op_dk(COMPOSITE, *args, **kwargs)
 
@@ -490,7 +490,7 @@ class Tracer(FakeMode):
 
 
 @contextmanager
-def _without_onednn() -> Iterator[None]:
+def without_onednn() -> Iterator[None]:
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
