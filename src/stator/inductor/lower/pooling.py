@@ -52,8 +52,11 @@ def _max_pool(
 ) -> Any:
     window, steps, pads, gaps = _pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation)
     indices_used = any(user.args[1] == 1 for user in builder.node.users)
-    if indices_used or math.prod(window) > MAX_UNROLLED_WINDOW or is_integral(x.dtype):
+    if math.prod(window) > MAX_UNROLLED_WINDOW or is_integral(x.dtype):
         return NotImplemented
+    if indices_used:
+        spread = any(pad and gap > 1 for pad, gap in zip(pads, gaps, strict=True))
+        return NotImplemented if spread else _max_pool_with_positions(builder, x, window, steps, pads, gaps)
     working = computation_dtype(x.dtype)
 
     def combine(ops: Any, index: Index) -> Ref:
@@ -66,6 +69,47 @@ def _max_pool(
 
     meta = builder.meta[0]
     return [_windowed(builder, x, meta.shape[-2:], combine, x.dtype), None]
+
+
+def _max_pool_with_positions(
+    builder: Builder,
+    x: Tensor,
+    window: Sequence[int],
+    steps: Sequence[int],
+    pads: Sequence[int],
+    gaps: Sequence[int],
+) -> list[Tensor]:
+    """The largest element of each window and its position in its image, by one pass.
+
+    As in eager, a later element wins if it is larger or a NaN, and windows of nothing but -inf give the first position.
+    """
+    working, width = computation_dtype(x.dtype), x.shape[-1]
+
+    def winner(ops: Any, index: Index) -> tuple[Ref, Ref]:
+        key = ("winner", id(x), index)
+        if key in ops.memo:
+            return ops.memo[key]  # type: ignore[no-any-return]
+        zero = ops.constant(0, torch.int32)
+        start = _window_position(index, (0, 0), steps, pads)
+        row, column = (ops.maximum(ops.index_value(at, torch.int32), zero) for at in start[-2:])
+        position = ops.add(ops.mul(row, ops.constant(width, torch.int32)), column)
+        largest = ops.constant(-math.inf, working)
+        for dy, dx in itertools.product(range(window[0]), range(window[1])):
+            at = _window_position(index, (dy * gaps[0], dx * gaps[1]), steps, pads)
+            value = ops.to_dtype(_load_or(ops, x, at, -math.inf), working)
+            wins = ops.bitwise_or(ops.gt(value, largest), ops.isnan(value))
+            largest = ops.where(wins, value, largest)
+            position = ops.where(wins, ops.index_value(at[-2] * width + at[-1], torch.int32), position)
+        ops.memo[key] = largest, position
+        return largest, position
+
+    size = builder.meta[0].shape[-2:]
+    values = _windowed(builder, x, size, lambda ops, index: ops.to_dtype(winner(ops, index)[0], x.dtype), x.dtype)
+    positions = _windowed(
+        builder, x, size, lambda ops, index: ops.to_dtype(winner(ops, index)[1], torch.int64), torch.int64
+    )
+    builder.store_together([values, positions])
+    return [values, positions]
 
 
 def _window_position(index: Index, shift: tuple[int, int], steps: Sequence[int], pads: Sequence[int]) -> Index:
