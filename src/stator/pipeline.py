@@ -61,7 +61,8 @@ def _ahead_of_time(
     rewrite: aot.Rewrite | None = None,
 ) -> Compiled:
     compile_whole = aot.compile_training if aot.needs_grad(gm, example_inputs) else aot.compile_inference
-    return compile_whole(gm, example_inputs, compile_functional, keep=keep, rewrite=rewrite)
+    compile_whole = partial(compile_whole, compile_graph=compile_functional, keep=keep, rewrite=rewrite)
+    return aot.with_numbers(gm, example_inputs, compile_whole)
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options) -> Compiled:

@@ -5,6 +5,7 @@ from stator.graph.recording import Keep
 from .eager import keep_all, run_eagerly
 from .grad import needs_grad
 from .inference import CompileGraph, Rewrite, compile_inference
+from .numbers import with_numbers
 from .randomness import functionalize_random
 from .training import compile_training
 
@@ -18,4 +19,5 @@ __all__ = [
     "keep_all",
     "needs_grad",
     "run_eagerly",
+    "with_numbers",
 ]

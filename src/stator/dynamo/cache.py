@@ -19,9 +19,11 @@ from typing import Any, Protocol
 from stator.base import counters, logs
 from stator.base.errors import StatorError, UserPlace, VerificationError
 
+from .changing import changed_numbers, changing
 from .guard import Guard
 from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
 from .native_status import native as _native
+from .source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class Miss:
         self.lock = threading.Lock()
         self.failures = 0
         self.made_for: dict[int, int] = {}  # id of a version in the cache -> id of the instance whose method it was
+        self.changing: set[Source] = set()  # places of numbers that were seen to change
         self.given_up: dict[int, Any] = {}  # id of an instance -> weak reference to it
 
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
@@ -110,6 +113,7 @@ class Miss:
         """Take up again what was given up."""
         self.made_for.clear()
         self.given_up.clear()
+        self.changing.clear()
         self.failures = 0
 
     def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
@@ -120,7 +124,7 @@ class Miss:
         instance = _instance(bound)
         if instance is not None and id(instance) in self.given_up and self.given_up[id(instance)]() is instance:
             return None
-        reasons = _why_none_fits(cache, function, values)
+        reasons = self._why_none_fits(cache, function, values)
         of_instance = sum(self.made_for.get(id(version)) == id(instance) for version in cache.versions)
         limit = self.options.recompile_limit
         if of_instance >= limit or len(cache.versions) >= limit * _INSTANCES:
@@ -130,10 +134,20 @@ class Miss:
             logs.log("recompiles", "%s", "\n  ".join([f"recompiling {_frame_name(function)}", *reasons]))
         return self._compile(cache, function, bound, values)
 
+    def _why_none_fits(self, cache: Any, function: FunctionType, values: tuple[object, ...]) -> list[str]:
+        reasons = []
+        for number, version in enumerate(cache.versions):
+            failure = version.guards.explain(values, function)
+            if failure is not None:
+                reasons.append(f"version {number}: {describe_failure(version.detail, failure)}")
+                self.changing |= changed_numbers(version.detail, failure, function, values)
+        return reasons
+
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
         try:
             with _collector_paused():
-                frame = self.compile_frame(function, bound)
+                with changing(frozenset(self.changing)):
+                    frame = self.compile_frame(function, bound)
                 version = self._make_version(cache, function, frame)
             failure = version.guards.explain(values, function)
             if failure is not None:
@@ -255,15 +269,6 @@ def _function_like(function: FunctionType, code: CodeType) -> FunctionType:
     target.__qualname__ = function.__qualname__
     target.__module__ = function.__module__
     return target
-
-
-def _why_none_fits(cache: Any, function: FunctionType, values: tuple[object, ...]) -> list[str]:
-    reasons = []
-    for number, version in enumerate(cache.versions):
-        failure = version.guards.explain(values, function)
-        if failure is not None:
-            reasons.append(f"version {number}: {describe_failure(version.detail, failure)}")
-    return reasons
 
 
 def _frame_name(function: FunctionType) -> str:

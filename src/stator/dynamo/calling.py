@@ -18,6 +18,7 @@ from .values.classes import ClassValue
 from .values.constants import ConstantValue
 from .values.exceptions import ExceptionValue
 from .values.functions import FunctionValue
+from .values.numbers import derived
 from .values.objects import ObjectValue
 from .values.tensors import TensorValue
 
@@ -93,6 +94,10 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
 
 def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A function that is not Python code."""
+    if tracer.numbers and not kwargs:
+        number = derived(tracer, fn, args)
+        if number is not None:
+            return number
     handler = _hashable_get(handlers, fn)
     if handler is not None:
         return tracer.call_handler(handler, args, kwargs)
@@ -155,6 +160,10 @@ def folded_argument(tracer: Tracer, value: Value, name: str) -> Any:
 
 def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Calling a class: its handler, else a new instance."""
+    if tracer.numbers and not kwargs:
+        number = derived(tracer, cls.cls, args)
+        if number is not None:
+            return number
     handler = handlers.get(cls.cls)
     if handler is not None:
         return tracer.call_handler(handler, args, kwargs)

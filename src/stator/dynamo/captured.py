@@ -18,11 +18,11 @@ from .recipe import Effect, Recipe
 @dataclass(frozen=True, slots=True)
 class GraphInput:
     """One placeholder of the graph, in order: how to load it, the example that was seen, and whether it is a module's
-    parameter or buffer (then it is guarded by identity and may be bound once)."""
+    parameter or buffer (then it is guarded by identity and may be bound once). An example is a tensor or a float."""
 
     name: str
     recipe: Recipe
-    example: torch.Tensor
+    example: torch.Tensor | float
     is_static: bool = False
 
 

@@ -27,6 +27,7 @@ from .values.cells import CellValue
 from .values.constants import ConstantValue
 from .values.containers import ListValue, SetValue
 from .values.mappings import DictValue
+from .values.numbers import is_changing
 from .values.objects import MISSING, ObjectValue
 from .values.tensors import TensorValue
 
@@ -135,6 +136,8 @@ class ExitBuilder:
     def _is_as_before(self, value: ObjectValue, name: str, now: Any) -> bool:
         """Set and put back: nothing to replay, if the attribute can be relied on to hold this constant at entry."""
         before = (value.instance_dict() or {}).get(name, MISSING)
+        if is_changing(now):
+            return now.source == ItemSource(value.dict_source, name)  # type: ignore[arg-type]
         if before is MISSING or not isinstance(now, ConstantValue) or not self.tracer.is_constant_object(before):
             return False
         if type(before) is not type(now.value) or before != now.value:

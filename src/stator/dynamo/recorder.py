@@ -14,6 +14,7 @@ from torch import fx
 
 from stator.base.errors import Unsupported
 from stator.graph.fake import FakeMode, FakeTensor
+from stator.graph.numbers import Number
 
 from .captured import GraphInput
 from .recipe import Load
@@ -22,6 +23,7 @@ from .values.base import NotConstant, Value, cannot_rebuild, unsupported
 from .values.constants import ConstantValue
 from .values.containers import ListValue, TupleValue
 from .values.mappings import DictValue
+from .values.numbers import NumberValue
 from .values.slices import SliceValue
 from .values.tensors import TensorValue
 
@@ -71,7 +73,20 @@ class Recorder:
 
     # -- inputs --
     def placeholder(self, value: TensorValue) -> fx.Node:
-        name = self._input_name(str(value.source))
+        node = self._new_placeholder(str(value.source), value.fake)
+        self.inputs.append(GraphInput(node.name, Load(value.source), value.obj, value.is_static))  # type: ignore[arg-type]
+        self.input_values.append(value)
+        return node
+
+    def number_placeholder(self, value: NumberValue) -> fx.Node:
+        """A Python float as an input."""
+        node = self._new_placeholder(str(value.source), value.example)
+        self.inputs.append(GraphInput(node.name, Load(value.source), value.example))  # type: ignore[arg-type]
+        return node
+
+    def _new_placeholder(self, text: str, example: Any) -> fx.Node:
+        """Behind the placeholders there are, and before everything else."""
+        name = self._input_name(text)
         root = self._last_placeholder
         with (
             self.root.inserting_after(root)
@@ -79,16 +94,14 @@ class Recorder:
             else self.root.inserting_before(next(iter(self.root.nodes), None))
         ):
             node = self.root.placeholder(name)
-        node.meta["example_value"] = value.fake
+        node.meta["example_value"] = example
         self._last_placeholder = node
-        self.inputs.append(GraphInput(node.name, Load(value.source), value.obj, value.is_static))  # type: ignore[arg-type]
-        self.input_values.append(value)
         return node
 
     def unfix_input(self, value: TensorValue) -> None:
-        for at, one in enumerate(self.input_values):
-            if one is value:
-                self.inputs[at] = replace(self.inputs[at], is_static=False)
+        for at, entry in enumerate(self.inputs):
+            if entry.example is value.obj:
+                self.inputs[at] = replace(entry, is_static=False)
 
     def _input_name(self, text: str) -> str:
         text = re.sub(r"\.__dict__\['_(?:modules|parameters|buffers)'\]|__dict__", "", text)
@@ -285,6 +298,16 @@ _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 )
 
 
+def _lower_number(recorder: Recorder, value: NumberValue) -> tuple[Any, Any]:
+    """A float that changes is an input of the graph, unless the operator has to know it."""
+    if value.fixed or type(value.example) is not float or recorder.graph is not recorder.root:
+        constant = value.constant()
+        return constant, constant
+    if value.node is None:
+        value.node = recorder.number_placeholder(value)
+    return value.node, torch.SymFloat(Number(ask=lambda: value.value))
+
+
 def _lower_tuple(recorder: Recorder, value: TupleValue) -> tuple[Any, Any]:
     pairs = [recorder.lower(recorder.tracer.realized(item)) for item in value.items]
     nodes, fakes = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
@@ -314,6 +337,7 @@ def _lower_slice(recorder: Recorder, value: SliceValue) -> tuple[Any, Any]:
 _LOWER: dict[type, Callable[[Recorder, Any], tuple[Any, Any]]] = {
     TensorValue: _lower_tensor,
     ConstantValue: _lower_constant,
+    NumberValue: _lower_number,
     TupleValue: _lower_tuple,
     ListValue: _lower_list,
     DictValue: _lower_dict,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from .captured import Captured, Return
 from .guard import GlobalState, GuardKind, TensorGuard
 from .recipe import (
@@ -40,6 +42,12 @@ Show = Callable[[Recipe], str]
 _MOST_SHOWN = 80  # characters of one constant
 
 
+def _example_text(example: torch.Tensor | float) -> str:
+    if isinstance(example, float):
+        return "float"
+    return f"{example.dtype}{list(example.shape)}".removeprefix("torch.")
+
+
 def captured_text(captured: Captured) -> str:
     """The whole capture, ready for a dump."""
     code = captured.code
@@ -51,7 +59,7 @@ def captured_text(captured: Captured) -> str:
     lines += [f"    {guard_text(guard.source, guard.kind, guard.expected)}" for guard in captured.guards]
     lines += ["", "graph inputs:"]
     for entry in captured.inputs:
-        example = f"{entry.example.dtype}{list(entry.example.shape)}".removeprefix("torch.")
+        example = _example_text(entry.example)
         static = "  # parameter or buffer" if entry.is_static else ""
         lines.append(f"    {entry.name}: {example} = {recipe_text(entry.recipe)}{static}")
     if captured.effects:

@@ -21,6 +21,7 @@ from stator.base.errors import Unsupported, UserPlace
 
 from . import binding, wrapping
 from .calling import builtin_call, class_call, function_call, tensor_methods
+from .changing import changing_sources
 from .frame import Frame
 from .guard import Guard, GuardKind, Lookup, TensorGuard
 from .inlining import inline
@@ -39,6 +40,7 @@ from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, stop_aware
 from .values.mappings import AttributesValue, DictValue
+from .values.numbers import is_changing
 from .values.objects import MISSING, ObjectValue, lookup_in_class, owner_in_class
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import REFUSED, TensorValue
@@ -60,6 +62,8 @@ class Tracer:
         self.real_cells: dict[int, CellValue] = {}
         self.generators: list[GeneratorValue] = []
         self.recorder = Recorder(self)
+        self.changing = changing_sources()
+        self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from
         self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
         self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
@@ -374,7 +378,7 @@ class Tracer:
         return self.run_real(operator.index, (self.constant_of(value, "an index"),))
 
     def is_none(self, value: Value) -> bool:
-        return isinstance(value, ConstantValue) and value.value is None
+        return isinstance(value, ConstantValue) and not is_changing(value) and value.value is None
 
     def is_exception(self, value: Value) -> bool:
         return isinstance(value, ExceptionValue)
@@ -395,6 +399,8 @@ class Tracer:
         if left is right:
             return True
         if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+            if (is_changing(left) or is_changing(right)) and left.python_type(self) is not right.python_type(self):
+                return False
             return left.value is right.value
         if isinstance(left, BuiltinValue | ClassValue) and isinstance(right, BuiltinValue | ClassValue):
             return left.real() is right.real()

@@ -30,6 +30,7 @@ from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from .values.mappings import DictValue
 from .values.modules import ModuleValue, PythonModuleValue
+from .values.numbers import changing_number
 from .values.objects import ObjectValue
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import TensorValue
@@ -93,6 +94,8 @@ def is_constant_object(obj: Any) -> bool:
 def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
     if source is None:
         return ConstantValue(obj)
+    if source in tracer.changing and type(obj) in (int, float):
+        return changing_number(tracer, obj, source)
     plain = _PLAIN.get(next((base for base in type(obj).__mro__[1:] if base in _PLAIN), object))
     if plain is None or isinstance(obj, (bool, enum.Enum)):
         made = SourcedConstant(obj, source, tracer)

@@ -7,6 +7,7 @@ from ..frame import RETURNED, YIELDED, Frame
 from ..program import opcode
 from ..values.base import Raised, unsupported
 from ..values.constants import ConstantValue
+from ..values.numbers import is_changing
 from ..values.generators import GeneratorValue
 
 
@@ -28,7 +29,7 @@ def pop_jump_if_true(frame: Frame, instruction: Instruction) -> None:
 
 
 def _is_none(value: object) -> bool:
-    return isinstance(value, ConstantValue) and value.value is None
+    return isinstance(value, ConstantValue) and not is_changing(value) and value.value is None
 
 
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")

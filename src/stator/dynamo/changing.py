@@ -1,0 +1,58 @@
+"""Which Python numbers are known to change between the calls of a frame. Found out when guards fail; no torch here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+from .guard import Guard, GuardKind
+from .guard_tree import build_guard_tree
+from .source import CallSource, Source
+
+_state = threading.local()
+
+
+def changing_sources() -> frozenset[Source]:
+    """Places whose numbers the capture under way in this thread keeps apart from their values."""
+    return getattr(_state, "sources", frozenset())
+
+
+@contextmanager
+def changing(sources: frozenset[Source]) -> Iterator[None]:
+    """What is captured in the block knows that the numbers at these places change."""
+    before = changing_sources()
+    _state.sources = sources
+    try:
+        yield
+    finally:
+        _state.sources = before
+
+
+def changed_numbers(
+    guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
+) -> set[Source]:
+    """The places at which a version whose guards failed relied on another number of the same type; empty when what
+    failed first was something else. `failure` is what GuardTree.explain gave."""
+    if failure[0] < 0 or len(failure) == 1 or not _is_on_number(guards[failure[0]]):
+        return set()
+    first = guards[failure[0]]
+    if type(failure[1]) is not type(first.expected):
+        return set()
+    others = (guard for guard in guards if _is_on_number(guard) and _fails(guard, function, values))
+    return {first.source, *(guard.source for guard in others)}
+
+
+def _is_on_number(guard: Guard) -> bool:
+    return (
+        guard.kind is GuardKind.EQUALS
+        and type(guard.expected) in (int, float)
+        and not isinstance(guard.source, CallSource)
+    )
+
+
+def _fails(guard: Guard, function: FunctionType, values: tuple[object, ...]) -> bool:
+    failure = build_guard_tree([guard], function).explain(values, function)
+    return failure is not None and len(failure) > 1 and type(failure[1]) is type(guard.expected)

@@ -1,0 +1,145 @@
+"""Python ints and floats that are known to change from call to call: kept apart from their value as long as can be.
+
+What is computed from them is computed again in each call, before the graph. Where the program decides by one, or a
+torch function needs to know it, the value (or the decision) is relied on by a guard. Which numbers change is found out
+when a guard on one fails: see changing.py.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..guard import GuardKind
+from ..recipe import Constant, Load, Recipe
+from ..source import CallSource, ConstantSource, Source
+from .base import Value
+from .constants import ConstantValue
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+_DEEPEST = 16  # operations between a number and what it was computed from
+
+# Pure functions of numbers. Those marked True give, for numbers of the same types, a number of the same type, always.
+_FUNCTIONS: dict[Callable[..., Any], bool] = {
+    operator.add: True,
+    operator.sub: True,
+    operator.mul: True,
+    operator.neg: True,
+    operator.pos: True,
+    abs: True,
+    float: True,
+    **dict.fromkeys(
+        (operator.truediv, operator.floordiv, operator.mod, operator.pow, int, round, min, max, bool, operator.not_),
+        False,
+    ),
+    **dict.fromkeys((operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge), False),
+    **dict.fromkeys(
+        (math.sqrt, math.exp, math.log, math.log2, math.log10, math.pow, math.sin, math.cos, math.tanh), False
+    ),
+    **dict.fromkeys((math.floor, math.ceil, math.isnan, math.isinf, math.isfinite, math.fabs), False),
+}
+_NUMBERS = (int, float, bool)
+
+
+class NumberValue(ConstantValue):
+    """A number that is read, or computed from what is read, in each call anew. Looking at `value` fixes it."""
+
+    __slots__ = ("depth", "fixed", "node", "tracer")
+
+    def __init__(self, value: float, source: Source, tracer: Tracer, depth: int = 0) -> None:
+        super().__init__(value, source)
+        self.tracer = tracer
+        self.depth = depth
+        self.fixed = False
+        self.node: Any = None
+
+    @property
+    def value(self) -> Any:
+        if not self.fixed:
+            self.fixed = True
+            self.tracer.guard(self.source, GuardKind.EQUALS, self._value)  # type: ignore[arg-type]
+        return self._value
+
+    @property
+    def example(self) -> Any:
+        """What it is now, without relying on it."""
+        return self._value
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type(self._value)
+
+    def truth(self, tracer: Tracer) -> bool:
+        made = derived(tracer, bool, [self])
+        return bool(self.value) if made is None else bool(made.value)  # type: ignore[attr-defined]
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return Constant(self._value) if self.fixed else Load(self.source)  # type: ignore[arg-type]
+
+
+def changing_number(tracer: Tracer, value: float, source: Source) -> NumberValue:
+    """The value of a number that was read at a place where it changes; its type is relied on."""
+    found = tracer.numbers.get(source)
+    if found is None:
+        tracer.guard(source, GuardKind.TYPE, type(value))
+        found = tracer.numbers[source] = NumberValue(value, source, tracer)
+    return found
+
+
+def derived(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
+    """`function(*args)` as a number that is computed anew in each call, or, for a truth value, as a constant that is
+    relied on. None when no argument changes, or when this is not known to be pure arithmetic that succeeds."""
+    if not any(type(arg) is NumberValue and not arg.fixed for arg in args):
+        return None
+    closed = _FUNCTIONS.get(function)
+    if closed is None or not all(isinstance(arg, ConstantValue) for arg in args):
+        return None
+    if max(arg.depth for arg in args if type(arg) is NumberValue) >= _DEEPEST:
+        return None
+    numbers: list[ConstantValue] = list(args)  # type: ignore[arg-type]
+    examples = [one.example if type(one) is NumberValue else one.value for one in numbers]
+    if not all(type(example) in _NUMBERS for example in examples):
+        return None
+    key = (function, *(id(one) if _is_open(one) else (type(it), it) for one, it in zip(numbers, examples, strict=True)))
+    found = tracer.numbers.get(key)
+    if found is None:
+        found = _derive(tracer, function, numbers, examples, closed)
+        if found is None:
+            return None
+        tracer.numbers[key] = found
+    return found
+
+
+def _derive(
+    tracer: Tracer, function: Any, numbers: list[ConstantValue], examples: list[Any], closed: bool
+) -> Value | None:
+    try:
+        result = function(*examples)
+    except (ArithmeticError, ValueError):
+        return None  # the program's exception, raised when it is computed for real
+    if type(result) not in _NUMBERS:
+        return None
+    sources = tuple(
+        one.source if _is_open(one) else ConstantSource(repr(it), it) for one, it in zip(numbers, examples, strict=True)
+    )
+    source = CallSource(function, sources)  # type: ignore[arg-type]
+    if type(result) is bool:
+        tracer.guard(source, GuardKind.EQUALS, result)
+        return ConstantValue(result)
+    if not closed:
+        tracer.guard(source, GuardKind.TYPE, type(result))
+    depth = 1 + max(one.depth for one in numbers if type(one) is NumberValue)
+    return NumberValue(result, source, tracer, depth)
+
+
+def _is_open(value: Value) -> bool:
+    return type(value) is NumberValue and not value.fixed
+
+
+def is_changing(value: Value) -> bool:
+    """Whether it is a number whose value is not relied on so far."""
+    return _is_open(value)
