@@ -32,7 +32,7 @@ from stator.runtime.build import build_kernels
 Compiled = Callable[..., Sequence[Any]]
 
 # While a part of a training step runs, what the other part needs is alive: its arena must be small beside that
-ARENA_SHARE = 0.02
+ARENA_SHARE = 0.005
 
 
 def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:

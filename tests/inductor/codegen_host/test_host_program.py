@@ -464,6 +464,8 @@ def test_large_intermediates_outside_of_the_arena() -> None:
     x, small = torch.randn(1 << 19), torch.randn(64)
     expected = compiled(graph, "b5", "s5")(x, small)
     limited = compiled(graph, "b5", "s5", **options)
-    for _ in range(3):
-        for actual, wanted in zip(limited(x, small), expected, strict=True):
+    results = [limited(x, small) for _ in range(3)]
+    for result in results:
+        for actual, wanted in zip(result, expected, strict=True):
             torch.testing.assert_close(actual, wanted, rtol=0, atol=0)
+    assert len({tensor.data_ptr() for result in results for tensor in result}) == 6

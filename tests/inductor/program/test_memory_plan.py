@@ -255,4 +255,5 @@ def test_large_intermediates_are_still_overwritten_in_place() -> None:
     for number in range(6):
         previous = graph.add(f"b{number}", "x", previous)
     program = planned(graph, "b5", arena_share=0.01)
-    assert [step.old for step in steps(program, Reuse)] == ["b0", "b1", "b2", "b3"]
+    assert [step.old for step in steps(program, Reuse)] == ["b0", "b1", "b2", "b3", "b4"]  # the result as well
+    assert [step.name for step in steps(program, Allocate)] == ["b0"]

@@ -33,7 +33,9 @@ def plan(
     """Order allocations, launches, calls and frees. `kernels`: by the name of the group.
 
     Memory is taken just before its first writer and given back just after its last reader. What the caller receives is
-    always fresh memory; inputs and constants are never taken over. Identical kernels appear once, under their symbol.
+    always memory of its own: fresh, or that of an intermediate outside of the arena. Inputs and constants are never
+    taken over. Identical kernels appear once, under their symbol.
+
     boxed: inputs come in one list and are freed after their last use, unless they are returned. arena_share: how large
     the arena may be in relation to inputs and results (None: no limit); larger intermediates are then allocated and
     freed one by one. For programs during which much else is alive: an arena has its full size all the time.
@@ -148,13 +150,19 @@ class _Planner:
         chosen: dict[str, str] = {}
         dying = [name for name in self.dying[position] if name in self.allocated and name in group.reads]
         for new in group.writes:
-            if not self._needs_memory(new) or new in self.returned:
+            if not self._needs_memory(new):
                 continue
             for old in dying:
-                if old not in chosen.values() and may_overwrite(group, self.buffers[old], self.buffers[new]):
+                if old in chosen.values() or (new in self.returned and not self._may_be_returned(old, new)):
+                    continue
+                if may_overwrite(group, self.buffers[old], self.buffers[new]):
                     chosen[new] = old
                     break
         return chosen
+
+    def _may_be_returned(self, old: str, new: str) -> bool:
+        """Whether the memory of an intermediate can become a result's: it was allocated for this call, and fits."""
+        return self._on_heap(self.block_bytes[old]) and self.buffers[old].layout == self.buffers[new].layout
 
     def _needs_memory(self, name: str) -> bool:
         return name not in self.allocated and name not in self.given and self.memory.is_own(name)

@@ -80,7 +80,7 @@ class _State:
     def _take_over(self, step: Reuse) -> None:
         if step.old not in self.allocated:
             raise VerificationError(f"{step.old} is not this program's to give away")
-        if step.old in self.program.escaping or step.name in self.program.escaping:
+        if step.old in self.program.escaping or (step.name in self.program.escaping and not self._is_whole(step)):
             raise VerificationError(f"{step.name} takes over {step.old}, but the caller gets to see one of them")
         self._use_alive(step.old)
         self.alive.discard(step.old)
@@ -89,6 +89,11 @@ class _State:
         if layout_bytes(step.layout) > layout_bytes(self.program.buffers[step.old].layout) and not self._chain(step):
             raise VerificationError(f"{step.name} needs more bytes than {step.old} has")
         self._begin(step.name)
+
+    def _is_whole(self, step: Reuse) -> bool:
+        """Whether `old` has memory of its own, outside of the arena, that is exactly what `name` needs."""
+        from_size, before = self.program.heap_from, self.program.buffers[step.old].layout
+        return from_size is not None and layout_bytes(before) >= from_size and before == step.layout
 
     def _chain(self, step: Reuse) -> bool:
         """The block behind `old` may be larger than `old` itself, when `old` had taken it over."""
