@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from stator.base.errors import Unsupported
 from stator.prims.layout import contiguous_strides
 from stator.prims.record import TensorMeta
 
@@ -61,6 +62,22 @@ def _fill_with(tracer: Tracer, target: FakeTensor, number: Any) -> FakeTensor:
 @mutations.register(aten.detach_.default)
 def _detach(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
     return args[0]
+
+
+@mutations.register(aten.bernoulli_.float)
+def _bernoulli(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """In place, numbers are drawn in the order of memory; the functional twin draws them in that of the elements."""
+    x, p = args[0], args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    order = sorted(range(len(x.meta.shape)), key=lambda dim: (-x.meta.stride[dim], -x.meta.shape[dim]))
+    if order == sorted(order):
+        return NotImplemented
+    check_overlap(info, args, kwargs)
+    if kwargs.get("generator") is not None:
+        raise Unsupported("random-generator", "an explicit torch.Generator cannot be traced")
+    drawn = tracer.apply(aten.bernoulli.p, tracer.apply(aten.permute.default, x, order), p)
+    inverse = [order.index(dim) for dim in range(len(order))]
+    tracer.store(x, tracer.apply(aten.permute.default, drawn, inverse))
+    return x
 
 
 @mutations.register(aten.rrelu_with_noise.default, aten.rrelu_with_noise_.default)

@@ -146,10 +146,12 @@ def test_a_seed_is_drawn_by_one_library_call() -> None:
 
 def test_library_calls_that_draw_keep_their_order() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        late = torch.poisson((x @ y).exp())  # ready only after the next one
-        return torch.poisson(y.abs()) + 1, late, torch.rand(3, dtype=torch.complex64).real
+        shared = torch.exp(x)
+        first = torch.poisson(shared)
+        second = torch.poisson(y.abs())
+        return first, shared + second  # worth fusing with `shared`, but then the second would come first
 
-    x, y = torch.randn(6, 6), torch.randn(6, 6)
+    x, y = torch.randn(60, 60), torch.randn(60, 60)
     compiled = compile_graph(traced(function, x, y), [x, y], options=Options(verify=True))
     torch.manual_seed(3)
     want = function(x, y)
