@@ -57,6 +57,7 @@ class Recorder:
         self.root = self.graph = fx.Graph()
         self.open: list[Subgraph] = []
         self.last_node: fx.Node | None = None
+        self.made_leaves: dict[int, int] = {}  # by id of the fake of one that requires grad, the outermost step
         self.freed: dict[int, Any] = {}  # autograd nodes whose backward was run in the captured code, by id
         self.region: int | None = None  # the checkpoint region that nodes belong to now
         self._regions = 0

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,7 +15,7 @@ from ..source import AttrSource
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import TupleValue
-from ..values.tensors import TensorValue
+from ..values.tensors import TensorValue, history
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -112,7 +112,7 @@ class _Run:
         self.creates = create_graph is not None and tracer.truth(create_graph)
         keeps = retain_graph is not None and not tracer.is_none(retain_graph)
         self.retains = tracer.truth(retain_graph) if keeps and retain_graph is not None else self.creates
-        self.nodes = list(_history([root.fake.grad_fn for root in roots]))
+        self.nodes = list(history([root.fake.grad_fn for root in roots]))
         for value in tracer.recorder.input_values:
             if value.fake.requires_grad:
                 self._rely_on_no_hooks(value)
@@ -135,7 +135,7 @@ class _Run:
                 continue
             value = self.tracer.recorder.by_fake.get(id(fake))
             if value is None or value.obj is None:
-                raise unsupported("autograd", "a backward that leads out of the captured code, or to a leaf made in it")
+                raise unsupported("autograd", "a backward that leads out of the captured code or to a leaf made in it")
             yield value
 
     def refuse_outer_history(self, wanted: list[TensorValue]) -> None:
@@ -158,19 +158,6 @@ class _Run:
         if not self.retains:
             self.tracer.recorder.freed.update((id(node), node) for node in self.nodes)
         return made
-
-
-def _history(roots: list[Any]) -> Iterator[Any]:
-    """All nodes of the autograd graph behind these."""
-    seen: dict[int, Any] = {}
-    todo = [root for root in roots if root is not None]
-    while todo:
-        node = todo.pop()
-        if id(node) in seen:
-            continue
-        seen[id(node)] = node
-        yield node
-        todo += [following for following, _ in node.next_functions if following is not None]
 
 
 def _accumulate(tracer: Tracer, leaf: TensorValue, gradient: TensorValue, creates: bool, shared: set[int]) -> None:
@@ -200,3 +187,22 @@ def _own_copy(tracer: Tracer, gradient: TensorValue, leaf: TensorValue, creates:
     copied = tracer.record_method("copy_", [empty, gradient], {})
     assert isinstance(copied, TensorValue)
     return copied
+
+
+@tensor_methods.register("requires_grad_")
+def _requires_grad(tracer: Tracer, tensor: TensorValue, requires_grad: Value | None = None) -> Value:
+    """Nothing where the tensor is so already; else only for tensors that the captured code made."""
+    wanted = requires_grad is None or tracer.truth(requires_grad)
+    if tracer.later is not None:
+        raise unsupported("deferred-fact", f"requires_grad_() in {tracer.later.what}")
+    if tensor.fake.requires_grad is wanted:
+        return tensor
+    if tensor.obj is not None or not tensor.fake.is_leaf:
+        raise unsupported(
+            "tensor-method",
+            f"requires_grad_() on {tensor.describe(tracer)}",
+            "set requires_grad outside of the compiled function",
+        )
+    made = tracer.record_method("requires_grad_", [tensor, ConstantValue(wanted)], {})
+    tracer.recorder.made_leaves[id(tensor.fake)] = tracer.outer_step()
+    return made

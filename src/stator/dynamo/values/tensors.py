@@ -14,7 +14,7 @@ from stator.runtime.freed_history import with_freed_history
 from ..guard import GuardKind
 from ..recipe import CallRecipe, Constant, GetAttr, Load, Recipe
 from ..source import AttrSource, Source
-from .base import Value, unsupported
+from .base import Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
 from .objects import lookup_in_class
 
@@ -65,7 +65,6 @@ REFUSED = frozenset(
         "pin_memory",
         "set_",
         "resize_",
-        "requires_grad_",
         "is_set_to",
         "is_inference",
         "_is_view",
@@ -182,7 +181,10 @@ class TensorValue(Value):
         if name == "grad" and self.obj is not None and self._may_be_grad(tracer, value):
             self.set_grad(tracer, value)
             return
-        if name in ("data", "grad", "requires_grad") or hasattr(torch.Tensor, name):
+        if name == "requires_grad":
+            tracer.call_tensor_method(self, "requires_grad_", [value], {})
+            return
+        if name in ("data", "grad") or hasattr(torch.Tensor, name):
             raise unsupported("attribute-write", f"writing `.{name}` of a tensor")
         if self.attributes is None:
             self.attributes = {}
@@ -237,19 +239,33 @@ class TensorValue(Value):
         return made
 
     def _is_freed(self, exits: ExitBuilder) -> bool:
-        """Whether a backward in the captured code has used up this tensor's history."""
-        freed = exits.tracer.recorder.freed
-        seen: set[int] = set()
-        todo = [self.fake.grad_fn] if freed else []
-        while todo:
-            node = todo.pop()
-            if node is None or id(node) in seen:
-                continue
-            if id(node) in freed:
+        """Whether a backward in the captured code has used up this tensor's history. Raises CannotRebuild when that
+        leads to a leaf made there: outside, gradients of it could be asked for."""
+        recorder = exits.tracer.recorder
+        if not recorder.freed and not recorder.made_leaves:
+            return False
+        if self.fake.is_leaf and self.fake.requires_grad:
+            raise cannot_rebuild("a leaf that requires grad", recorder.made_leaves.get(id(self.fake)))
+        for node in history([self.fake.grad_fn]):
+            leaf = recorder.made_leaves.get(id(getattr(node, "variable", None)))
+            if leaf is not None:
+                raise cannot_rebuild("a tensor computed from a leaf that requires grad", leaf)
+            if id(node) in recorder.freed:
                 return True
-            seen.add(id(node))
-            todo += [following for following, _ in node.next_functions]
         return False
+
+
+def history(roots: list[Any]) -> Iterator[Any]:
+    """All nodes of the autograd graph behind these."""
+    seen: dict[int, Any] = {}
+    todo = [root for root in roots if root is not None]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen[id(node)] = node
+        yield node
+        todo += [following for following, _ in node.next_functions if following is not None]
 
 
 class TensorMethodValue(Value):
