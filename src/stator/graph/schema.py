@@ -87,7 +87,7 @@ def _inspect(target: OpOverload) -> OpInfo:
         is_view=any(source is not None and source not in mutates for source in returns),
         inplace_view=torch.Tag.inplace_view in tags,
         composite=_has_kernel(target, "CompositeImplicitAutograd"),
-        dynamic_shape=torch.Tag.dynamic_output_shape in tags and target is not aten.index.Tensor,
+        dynamic_shape=torch.Tag.dynamic_output_shape in tags and record(target).shape is None,
         data_dependent=torch.Tag.data_dependent_output in tags,
         random=torch.Tag.nondeterministic_seeded in tags,
         makes_device=any(argument.name == "device" for argument in schema.arguments),

@@ -14,7 +14,16 @@ from stator.prims.layout import broadcast_shapes, elementwise_strides, preserved
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 from stator.prims.type_promotion import REAL_OF_COMPLEX, Kind, apply_kind, common_dtype, is_integral, number_dtype
 
-from .operands import elementwise, fresh, in_place_rule, itself, not_implemented_for, overloads, with_in_place
+from .operands import (
+    common_device,
+    elementwise,
+    fresh,
+    in_place_rule,
+    itself,
+    not_implemented_for,
+    overloads,
+    with_in_place,
+)
 
 aten = torch.ops.aten
 
@@ -70,7 +79,7 @@ BINARY = {
 # Gradients of elementwise operators: floating-point tensors of one dtype first, then numbers that do not matter here.
 GRADIENTS = """
     threshold_backward gelu_backward silu_backward mish_backward tanh_backward sigmoid_backward hardswish_backward
-    hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward softplus_backward softshrink_backward
+    hardsigmoid_backward hardtanh_backward elu_backward softplus_backward softshrink_backward
     hardshrink_backward logit_backward
 """
 
@@ -310,9 +319,18 @@ def conj_physical(self: Any) -> TensorMeta:
 @with_in_place(*overloads("ldexp.Tensor"), tags=("pointwise",))
 def ldexp(self: Any, other: Any) -> TensorMeta:
     """self * 2.0**other."""
-    power = number_dtype(1.0) if is_integral(other.dtype) else other.dtype
-    scale = fresh(other.shape, other, power)
-    return elementwise((self, other), common_dtype((self, scale)))
+    power = pow_of_number(2.0, other)
+    operands = ((tuple(self.shape), self.stride()), (power.shape, power.stride))
+    scale = fresh(power.shape, other, power.dtype)
+    shape = broadcast_shapes(tuple(self.shape), power.shape)
+    dtype = common_dtype((self, scale))
+    return TensorMeta(shape, elementwise_strides(shape, operands), dtype, common_device((self, other)))
+
+
+@shape_rule(*overloads("leaky_relu_backward"), tags=("pointwise",))
+def leaky_relu_backward(grad_output: Any, self: Any, *_options: Any) -> TensorMeta:
+    """Unlike the other gradients, laid out like the input first."""
+    return gradient(self, grad_output)
 
 
 @shape_rule(*overloads("rrelu_with_noise_backward"), tags=("pointwise",))

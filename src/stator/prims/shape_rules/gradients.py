@@ -105,18 +105,18 @@ def upsample_bicubic2d_backward(
     return fresh(input_size, grad_output)
 
 
+@shape_rule(*overloads("reflection_pad1d_backward replication_pad1d_backward"), tags=("scatter",))
+def pad1d_backward(grad_output: Any, self: Any, padding: Sequence[Any]) -> TensorMeta:
+    return fresh(self.shape, self)
+
+
 @shape_rule(
     *overloads(
-        "reflection_pad1d_backward reflection_pad3d_backward replication_pad1d_backward replication_pad3d_backward"
+        "reflection_pad2d_backward replication_pad2d_backward reflection_pad3d_backward replication_pad3d_backward"
     ),
     tags=("scatter",),
 )
 def pad_backward(grad_output: Any, self: Any, padding: Sequence[Any]) -> TensorMeta:
-    return fresh(self.shape, self)
-
-
-@shape_rule(*overloads("reflection_pad2d_backward replication_pad2d_backward"), tags=("scatter",))
-def pad2d_backward(grad_output: Any, self: Any, padding: Sequence[Any]) -> TensorMeta:
     return in_format(self)
 
 
