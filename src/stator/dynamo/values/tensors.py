@@ -239,20 +239,19 @@ class TensorValue(Value):
         return made
 
     def _is_freed(self, exits: ExitBuilder) -> bool:
-        """Whether a backward in the captured code has used up this tensor's history. Raises CannotRebuild when that
-        leads to a leaf made there: outside, gradients of it could be asked for."""
+        """Whether a backward in the captured code has used up this tensor's history. Raises CannotRebuild for a leaf
+        that was made there, whose gradient could be asked for outside, and for what only such leaves lead to."""
         recorder = exits.tracer.recorder
         if not recorder.freed and not recorder.made_leaves:
             return False
         if self.fake.is_leaf and self.fake.requires_grad:
             raise cannot_rebuild("a leaf that requires grad", recorder.made_leaves.get(id(self.fake)))
-        for node in history([self.fake.grad_fn]):
-            leaf = recorder.made_leaves.get(id(getattr(node, "variable", None)))
-            if leaf is not None:
-                raise cannot_rebuild("a tensor computed from a leaf that requires grad", leaf)
-            if id(node) in recorder.freed:
-                return True
-        return False
+        nodes = list(history([self.fake.grad_fn]))
+        leaves = [id(node.variable) for node in nodes if hasattr(node, "variable")]
+        if leaves and all(leaf in recorder.made_leaves for leaf in leaves):
+            made_at = min(recorder.made_leaves[leaf] for leaf in leaves)
+            raise cannot_rebuild("a tensor computed from a leaf that requires grad", made_at)
+        return any(id(node) in recorder.freed for node in nodes)
 
 
 def history(roots: list[Any]) -> Iterator[Any]:
