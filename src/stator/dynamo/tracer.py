@@ -65,7 +65,6 @@ class Tracer:
         self.changing = changing_sources()
         self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from
         self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
-        self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self._keep: list[Any] = []
         self._scopes: dict[int, GlobalScope] = {}

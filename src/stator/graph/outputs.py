@@ -19,7 +19,6 @@ from stator.prims.record import TensorMeta
 from .fake import DataDependent, FakeStorage, FakeTensor
 from .memory import memory_root
 from .numbers import holds_numbers
-from .numbers import holds_numbers
 from .recording import Tracer
 from .traced import (
     Fresh,
@@ -130,8 +129,6 @@ def _fresh_sharing(tracer: Tracer, leaves: Sequence[Any]) -> dict[int, list[Fake
 
 
 def _describe(tracer: Tracer, collected: _Outputs, leaf: Any, sharing: dict[int, list[FakeTensor]]) -> Output:
-    if holds_numbers(leaf):
-        raise DataDependent("data-dependent", "a Python number that depends on data leaves the traced code")
     if holds_numbers(leaf):
         raise DataDependent("data-dependent", "a Python number that depends on data leaves the traced code")
     if not isinstance(leaf, FakeTensor):

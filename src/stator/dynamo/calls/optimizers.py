@@ -1,12 +1,13 @@
-"""What torch.optim calls around its arithmetic: profiler labels and break requests, which change nothing computed.
+"""What torch.optim calls around its arithmetic: profiler labels, requests for breaks, fused updates.
 
 How the arithmetic is captured is nobody's special business: optimizers are inlined like any other Python.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
 
@@ -14,6 +15,7 @@ from ..calling import calls, named_handlers
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.mappings import DictValue
+from ..values.numbers import is_changing
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -21,13 +23,21 @@ if TYPE_CHECKING:
 
 @calls(record_function.__enter__)
 def _enter_label(tracer: Tracer, label: Value) -> Value:
-    """A label for the profiler: what is compiled has none."""
+    """A label for the profiler: what is compiled has none. It is told not to end what was never begun, for a graph may
+    break inside of it."""
+    label.set_attr(tracer, "run_callbacks_on_exit", ConstantValue(False))
     return label
 
 
 @calls(record_function.__exit__)
 def _exit_label(tracer: Tracer, label: Value, kind: Value, error: Value, traceback: Value) -> Value:
     return ConstantValue(None)
+
+
+@calls(Optimizer.zero_grad)
+def _zero_grad(tracer: Tracer, optimizer: Value, *args: Value, **kwargs: Value) -> Value:
+    """torch keeps it from its own compiler; there is nothing in it that could not be followed."""
+    return tracer.call(tracer.known(Optimizer.zero_grad.__wrapped__), [optimizer, *args], kwargs)  # type: ignore[attr-defined]
 
 
 @named_handlers.register(("torch._dynamo.decorators", "graph_break"))
@@ -62,3 +72,22 @@ def _step_is_over(tracer: Tracer, optimizer: Value) -> Value:
         mapping, key, value = tracer.overlaid.pop()
         mapping.entries[key] = value
     return ConstantValue(None)
+
+
+# ---- fused updates ----
+
+
+def _with_learning_rate_in_tensor(function: Any) -> None:
+    """They take the learning rate as a Python number that must be known, or as a tensor."""
+
+    def handler(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+        rate = kwargs.get("lr")
+        if rate is not None and is_changing(rate):
+            kwargs["lr"] = tracer.record_function(torch.scalar_tensor, [rate], {"dtype": ConstantValue(torch.float64)})
+        return tracer.record_function(function, list(args), kwargs)
+
+    calls(function)(handler)
+
+
+for _name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"):
+    _with_learning_rate_in_tensor(getattr(torch, _name))

@@ -7,8 +7,8 @@ from ..frame import RETURNED, YIELDED, Frame
 from ..program import opcode
 from ..values.base import Raised, unsupported
 from ..values.constants import ConstantValue
-from ..values.numbers import is_changing
 from ..values.generators import GeneratorValue
+from ..values.numbers import is_changing
 
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_NO_INTERRUPT")

@@ -3,6 +3,6 @@
 Every function here means exactly what the one it replaces means; tests compare the two.
 """
 
-from . import functools_module, itertools_module, operator_module
+from . import functools_module, itertools_module, operator_module, torch_optim
 
-__all__ = ["functools_module", "itertools_module", "operator_module"]
+__all__ = ["functools_module", "itertools_module", "operator_module", "torch_optim"]
