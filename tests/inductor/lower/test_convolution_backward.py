@@ -43,6 +43,8 @@ def test_depthwise(case: Sequence, formats: Sequence[int], wanted: Sequence[bool
 
 
 def compare(grad, x, weight, stride, padding, dilation, groups, wanted) -> None:
+    counters.clear()
+
     def function(grad, x, weight):
         pairs = [[stride] * 2, [padding] * 2, [dilation] * 2]
         sizes = [weight.shape[0]]
@@ -70,7 +72,37 @@ def test_one_tap_that_skips_positions(formats: Sequence[int], wanted: Sequence[b
     compare(grad, x, weight, stride, 0, 1, 1, wanted)
 
 
+@pytest.mark.parametrize("formats", [(0, 0), (1, 1), (1, 0)])
+@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, True), (True, False, False)])
+@pytest.mark.parametrize(("channels", "out", "size", "kernel"), [(24, 40, 26, 2), (3, 32, 64, 8), (40, 40, 26, 5)])
+def test_patches(formats, wanted, channels: int, out: int, size: int, kernel: int) -> None:
+    torch.manual_seed(0)
+    formatted = [torch.contiguous_format, torch.channels_last]
+    x = torch.randn(3, channels, size, size).contiguous(memory_format=formatted[formats[0]])
+    weight = torch.randn(out, channels, kernel, kernel)
+    y = torch.conv2d(x, weight, None, kernel)
+    grad = torch.randn(y.shape).contiguous(memory_format=formatted[formats[1]])
+    compare(grad, x, weight, kernel, 0, 1, 1, wanted)
+    assert not any("convolution_backward" in name for name in counters.counts)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("bias", [True, False])
+def test_large_patches_forward(memory_format: torch.memory_format, bias: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 66, 64).contiguous(memory_format=memory_format)
+    inputs = [x, torch.randn(64, 3, 8, 8), torch.randn(64)]
+
+    def function(x, weight, b):
+        return torch.conv2d(x, weight, b if bias else None, 8)
+
+    traced = trace(function, inputs, keep=can_lower)
+    (actual,) = compile_graph(traced.graph, inputs, options=Options(verify=True))(*inputs)
+    expected = function(*inputs)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-3)
+    assert actual.stride() == expected.stride()
+
+
 def test_large_depthwise_kernels_do_not_call_the_library_for_weights() -> None:
-    counters.clear()
     test_depthwise(CASES[0], (1, 1), (False, True, False))
     assert not any("convolution_backward" in name for name in counters.counts)

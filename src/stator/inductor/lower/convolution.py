@@ -14,8 +14,9 @@ from stator.prims.record import TensorMeta
 
 from .builder import Builder, same_strides
 from .fallback import library_results
-from .heuristics import convolution_prefers_channels_last
+from .heuristics import LARGE_PATCH, convolution_prefers_channels_last
 from .onednn import linear_product
+from .patches import cuts_patches, patch_products
 from .pointwise import elementwise
 from .registry import lowers
 from .tensor import Tensor
@@ -41,6 +42,9 @@ def _convolution(
     meta: TensorMeta = builder.meta
     nodes = builder.node.args
     rest = [stride, padding, dilation, transposed, output_padding, groups]
+    large = numel(weight.shape[2:]) >= LARGE_PATCH
+    if large and cuts_patches(x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups):
+        return patch_products(builder, x, weight, bias, meta.shape[2:])
     shapes = (x.shape, weight.shape, meta.shape)
     if _may_choose(x, meta, transposed):
         wish = _wish(shapes, groups)

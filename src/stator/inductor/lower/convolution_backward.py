@@ -19,9 +19,10 @@ from .builder import Builder, linear, same_strides
 from .creation import filled, pad_with
 from .fallback import library_results
 from .heuristics import MAX_ACCUMULATORS, SMALL_DEPTHWISE
+from .patches import cuts_patches, in_format, patch_gradients
 from .reductions import reduce
 from .registry import lowers
-from .tensor import Computed, Stored, Tensor
+from .tensor import Stored, Tensor
 from .views import slice_dim
 
 aten = torch.ops.aten
@@ -51,6 +52,8 @@ def _convolution_backward(
     """Gradients of x [N, C, H, W], of the weight, and of the bias; None where not `wanted`."""
     if transposed or not _is_plain(grad, x, weight):
         return NotImplemented
+    if cuts_patches(x, weight, grad.shape[2:], stride, padding, dilation, transposed, groups):
+        return patch_gradients(builder, grad, x, weight, wanted)
     if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
         return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
     if not wanted[1] or not _is_depthwise(x, weight, groups):
@@ -163,16 +166,3 @@ def _of_depthwise_weight(
     frozen = builder.freeze(body, loops, ranges, _REDUCED, (batch, *out))
     builder.emit((memory.buffer,), frozen, grad.work | x.work)
     return target
-
-
-def in_format(builder: Builder, x: Tensor, strides: tuple[int, ...]) -> Tensor:
-    """The tensor in memory with these strides: itself where it is or can be stored so, else a copy."""
-    planned = x.planned()
-    if planned is not None and same_strides(x.shape, planned[0], strides):
-        builder.realize(x.root)
-        if x.resolved() is not None:
-            return x
-    if isinstance(x.source, Computed):
-        builder.argument(x, strides)
-        return x
-    return builder.copy(x, strides)

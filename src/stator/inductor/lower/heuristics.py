@@ -33,6 +33,9 @@ MAX_ACCUMULATORS = 16
 # Depthwise kernels of up to this many taps are not worth bringing images into another format for.
 SMALL_DEPTHWISE = 9
 
+# Convolutions that cut patches of this many positions are faster as products; of fewer, their gradients alone are.
+LARGE_PATCH = 16
+
 # The convolution library reorders weights on every call. For channels-last data that costs about as much per weight
 # as eight elements of data save (measured on AVX-512; 1x1 kernels need no reordering).
 DATA_ELEMENTS_PER_WEIGHT = 8

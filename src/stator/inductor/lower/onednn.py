@@ -1,7 +1,7 @@
 """Matrix products by oneDNN: the linear-layer kernel with its bias, which also takes weights that nobody prepacked.
 
 On two cores of an AVX-512 machine it takes 0.45 to 0.75 of the time of BLAS for products of 100 rows and more
-(benchmarks/products.py); below `_WORTHWHILE` multiplications its fixed cost of about 15 microseconds shows.
+(benchmarks/products.py); below `WORTHWHILE` multiplications its fixed cost of about 15 microseconds shows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .builder import Builder
 from .fallback import library_results
 from .tensor import Tensor
 
-_WORTHWHILE = 1 << 20
+WORTHWHILE = 1 << 20
 
 
 def linear_product(
@@ -30,7 +30,7 @@ def linear_product(
     """
     rows, inner = a.shape
     plain = bias is None or (bias.shape == (columns,) and bias.dtype == torch.float32)
-    if a.dtype != torch.float32 or a.device.type != "cpu" or not plain or rows * inner * columns < _WORTHWHILE:
+    if a.dtype != torch.float32 or a.device.type != "cpu" or not plain or rows * inner * columns < WORTHWHILE:
         return None
     if not _available() or not _is_dense(builder, b):
         return None
