@@ -53,6 +53,7 @@ def functionalize_random(gm: fx.GraphModule) -> fx.GraphModule:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        stack.enter_context(draw.tracer)
         for node in found:
             draw.replace(node)
     if draw.stream:
@@ -80,7 +81,7 @@ class Draw:
         metas = (value,) if isinstance(value, TensorMeta) else tuple(value)
         self.meta, before, stream = metas[0], node.prev, self.stream
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self._fake)
-        with self.graph.inserting_before(node), self.tracer:
+        with self.graph.inserting_before(node):
             result = replacements[node.target](self, *args, **kwargs)  # type: ignore[index]
             if result is NotImplemented:
                 assert self.stream == stream, f"the replacement of {node.target} gave up too late"

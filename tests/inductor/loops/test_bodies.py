@@ -229,3 +229,31 @@ def test_every_elementwise_operation_can_be_recorded_and_interpreted(name):
     memory = {**data, out: torch.zeros(8, dtype=dtype_of(out))}
     interpret(body, memory)
     assert memory[out].shape == (8,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_arithmetic_on_a_mask_and_constants_is_one_choice(dtype):
+    def function(ops):
+        value = ops.to_dtype(ops.load("b", i), dtype)
+        value = ops.sub(ops.constant(0.3, dtype), ops.div(value, ops.constant(0.7, dtype)))
+        ops.store("out", i, ops.to_dtype(ops.mul(ops.add(value, ops.constant(2, dtype)), ops.constant(3, dtype)), F32))
+
+    body = record(function)
+    assert names(body) == [
+        "load",
+        "constant",
+        "constant",
+        "where",
+        *(["to_dtype"] if dtype is torch.float64 else []),
+        "store",
+    ]
+    mask, out = torch.arange(8) % 3 == 0, torch.zeros(8)
+    interpret(body, {"b": mask, "out": out})
+    assert torch.equal(out, ((0.3 - mask.to(dtype) / 0.7 + 2) * 3).float())
+
+
+def test_a_mask_divided_by_zero_is_computed_when_it_runs():
+    body = record(lambda ops: ops.store("out", i, ops.div(ops.to_dtype(ops.load("b", i), F32), ops.constant(0, F32))))
+    out = torch.zeros(8)
+    interpret(body, {"b": torch.arange(8) == 0, "out": out})
+    assert out[0] == math.inf and out[1:].isnan().all()

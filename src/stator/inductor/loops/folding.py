@@ -61,6 +61,17 @@ def fold(name: str, operations: list[Op], dtype: torch.dtype | None) -> Folded |
         return None
 
 
+def arithmetic(name: str, first: Number, second: Number, dtype: torch.dtype) -> Number | None:
+    """The result of + - * / on two constants of a floating dtype, exactly as it would be computed; else None."""
+    compute = _EXACT_FUNCTIONS.get(name) if name in _ARITHMETIC else None
+    if compute is None or dtype not in (torch.float32, torch.float64):
+        return None
+    try:
+        return as_dtype(compute(first, second), dtype)
+    except (ZeroDivisionError, OverflowError):
+        return None
+
+
 def _float32(value: float) -> float:
     try:
         return struct.unpack("f", struct.pack("f", value))[0]
@@ -158,6 +169,8 @@ _EXACT_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "div": operator.truediv,
     "sqrt": math.sqrt,
 }
+
+_ARITHMETIC = frozenset(("add", "sub", "mul", "div"))
 
 _ORDER = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _EXACT = {

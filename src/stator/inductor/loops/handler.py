@@ -15,7 +15,7 @@ import torch
 from stator.shapes.expr import Bound, Expr, ExprLike, Ranges, Symbol, constant, loop_ranges, simplify
 
 from .body import IndexRef, LoopBody, Op, Ref
-from .folding import Number, as_dtype, fold, is_exact_conversion
+from .folding import Number, arithmetic, as_dtype, fold, is_exact_conversion
 from .vocabulary import ELEMENTWISE, NORMAL_DTYPES, REDUCTIONS, STORE_MODES, VOCABULARY, reduction_dtype
 
 INDIRECT = "indirect"
@@ -47,7 +47,36 @@ class Recorder:
         folded = fold(name, operations, dtype)
         if folded is not None:
             return args[folded[1]] if folded[0] == "argument" else self.constant(folded[1], folded[2])
-        return self._append(name, args, torch.bool if name in _GIVES_BOOL else dtype)
+        chosen = self._of_choice(name, args, operations) if len(args) == 2 else None
+        return chosen or self._append(name, args, torch.bool if name in _GIVES_BOOL else dtype)
+
+    def _of_choice(self, name: str, args: tuple[Ref, ...], operations: list[Op]) -> Ref | None:
+        """Arithmetic on a constant and one of two constants, as a choice between two others: what becomes of a mask
+        that is scaled."""
+        for which in (0, 1):
+            other, choice = operations[1 - which], self._choice(operations[which])
+            if other.name != "constant" or choice is None:
+                continue
+            dtype: Any = operations[which].dtype
+            values = []
+            for value in choice[1:]:
+                pair = (value, other.args[0]) if which == 0 else (other.args[0], value)
+                values.append(arithmetic(name, pair[0], pair[1], dtype))  # type: ignore[arg-type]
+            if None not in values:
+                return self.elementwise("where", choice[0], *[self.constant(value, dtype) for value in values])  # type: ignore[arg-type]
+        return None
+
+    def _choice(self, operation: Op) -> tuple[Ref, Number, Number] | None:
+        """(condition, one constant, other constant) when that is what the operation gives."""
+        condition: Any = operation.args[0]
+        if operation.name == "to_dtype":
+            return (condition, 1, 0) if self.dtype(condition) is torch.bool else None
+        if operation.name != "where":
+            return None
+        one, other = (self.ops[arg.position] for arg in operation.args[1:])  # type: ignore[union-attr]
+        if one.name != "constant" or other.name != "constant":
+            return None
+        return condition, one.args[0], other.args[0]  # type: ignore[return-value]
 
     def constant(self, value: Number, dtype: torch.dtype) -> Ref:
         value = as_dtype(value, dtype)
