@@ -82,9 +82,8 @@ def _arena_bytes() -> int:
 def _predicted() -> dict[str, float]:
     from stator.base import counters
 
-    return {
-        name.partition(":")[2]: value / 1e6 for name, value in counters.counts.items() if name.startswith("memory:")
-    }
+    peaks = [counters.counts[f"memory:{part}_peak"] for part in ("forward", "backward")]
+    return {"predicted": max(peaks) / 1e6}
 
 
 def _resident_growth(step: Callable[[], None]) -> int:
@@ -132,7 +131,7 @@ def table(results: dict[str, dict[str, dict[str, float]]]) -> str:
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
     for name, found in results.items():
         cells = [f"{found[system][kind]:.1f}" if system in found else "" for kind in kinds for system in systems]
-        predicted = found.get("stator", {}).get("predicted_peak")
+        predicted = found.get("stator", {}).get("predicted")
         lines.append(f"| {name} | {' | '.join(cells)} | {'' if predicted is None else f'{predicted:.1f}'} |")
     for other in [system for system in systems if system != "stator"]:
         for kind in kinds:

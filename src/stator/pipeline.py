@@ -20,7 +20,7 @@ from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
 from stator.inductor.passes import run_passes
-from stator.inductor.program import plan, print_program, write_inputs
+from stator.inductor.program import plan, predict_peak, print_program, write_inputs
 from stator.inductor.program import verify as verify_program
 from stator.inductor.program.steps import KernelSource, Program
 from stator.inductor.schedule import schedule
@@ -32,7 +32,7 @@ from stator.runtime.build import build_kernels
 Compiled = Callable[..., Sequence[Any]]
 
 # While a part of a training step runs, what the other part needs is alive: its arena must be small beside that
-ARENA_SHARE = 0.005
+ARENA_SHARE = 0.002
 
 
 def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
@@ -90,6 +90,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *,
             boxed=bool(gm.meta.get("boxed")),
             arena_share=ARENA_SHARE if "part" in gm.meta else None,
         )
+    _predict_memory(gm, program)
     dumps.write("50_program.txt", lambda: print_program(program))
     if options.verify:
         verify_program(program)
@@ -105,6 +106,14 @@ def _show_schedule(scheduled: Schedule) -> None:
 def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> dict[str, KernelSource]:
     groups = [step for step in scheduled.steps if isinstance(step, Group)]
     return {group.name: cpp.print_kernel(group, lowered.buffers, options) for group in groups}
+
+
+def _predict_memory(gm: fx.GraphModule, program: Program) -> None:
+    """Count what a part of a training step will need at most, beside what its caller holds, in bytes."""
+    part = gm.meta.get("part")
+    if part is not None:
+        held = [program.inputs[position] for position in gm.meta.get("held", ())]
+        counters.count(f"memory:{part}_peak", predict_peak(program, held))
 
 
 def _parameters(lowered: Lowered, example_inputs: Sequence[torch.Tensor]) -> list[str]:

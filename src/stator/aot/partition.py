@@ -47,8 +47,9 @@ class Partition:
     """forward: the joint graph's primals to its values, then saved values that are no values.
 
     backward: placeholders are the saved values in the order of `saved`, then the tangents; outputs are the gradients.
-    Both have their name as meta["part"]. The placeholder of a saved value is called `saved_` and what the joint graph
-    calls the value.
+    Both have their name as meta["part"]; meta["held"] of the backward tells the placeholders that others keep alive
+    anyway: inputs of the forward, and tangents. The placeholder of a saved value is called `saved_` and what the joint
+    graph calls the value.
     """
 
     forward: fx.GraphModule
@@ -198,7 +199,11 @@ class _Backward:
         return copied
 
     def module(self) -> fx.GraphModule:
-        return _module(self.joint, self.graph, "backward")
+        module = _module(self.joint, self.graph, "backward")
+        inputs = [position for position, saved in enumerate(self.handed.saved) if isinstance(saved, SavedInput)]
+        count = len(self.handed.saved)
+        module.meta["held"] = (*inputs, *range(count, count + len(self.sides.tangents)))
+        return module
 
 
 def _forward(joint: JointGraph, sides: Sides, handed: _Handover) -> fx.GraphModule:

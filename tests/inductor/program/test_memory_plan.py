@@ -10,7 +10,7 @@ import torch
 from handmade import Graph, View, layout
 
 from stator.base.errors import CompileError, VerificationError
-from stator.inductor.program import plan, print_program, verify
+from stator.inductor.program import plan, predict_peak, print_program, verify
 from stator.inductor.program.arena import ArenaLayout, lay_out
 from stator.inductor.program.in_place import may_overwrite
 from stator.inductor.program.printer import peak_bytes
@@ -257,3 +257,25 @@ def test_large_intermediates_are_still_overwritten_in_place() -> None:
     program = planned(graph, "b5", arena_share=0.01)
     assert [step.old for step in steps(program, Reuse)] == ["b0", "b1", "b2", "b3", "b4"]  # the result as well
     assert [step.name for step in steps(program, Allocate)] == ["b0"]
+
+
+def test_the_predicted_peak_counts_results_the_arena_and_inputs_until_they_are_freed() -> None:
+    graph = Graph()
+    graph.input("x", 1024), graph.input("y", 1024), graph.input("z", 256)
+    graph.add("b0", "x", "x")
+    graph.add("b1", "b0", "y", shifted=True)
+    graph.add("b2", "z", "z")
+    kilobytes = 4096
+    plain = planned(graph, "b1", "b2")
+    assert predict_peak(plain) == lay_out(plain).bytes + kilobytes + kilobytes // 4
+    boxed = planned(graph, "b1", "b2", boxed=True)
+    assert predict_peak(boxed) == lay_out(boxed).bytes + 2 * kilobytes + kilobytes // 4  # b1 beside y and z
+    assert predict_peak(boxed, held=["y"]) == lay_out(boxed).bytes + kilobytes + kilobytes // 2  # b1, z and b2
+
+
+def test_the_predicted_peak_counts_what_library_calls_return() -> None:
+    graph = Graph()
+    graph.input("x", 1024)
+    graph.call(("b0",), ((1024,),), aten.sort.default, "x")
+    graph.add("b1", "b0", "x")
+    assert predict_peak(planned(graph, "b1")) == 2 * 4096

@@ -1,8 +1,9 @@
 """Groups to an ordered list of launches, calls and a memory plan."""
 
 from .input_writes import write_inputs
+from .peak import predict_peak
 from .plan import plan
 from .printer import print_program
 from .verifier import verify
 
-__all__ = ["plan", "print_program", "verify", "write_inputs"]
+__all__ = ["plan", "predict_peak", "print_program", "verify", "write_inputs"]
