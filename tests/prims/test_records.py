@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import stator.prims
+from stator.prims.levels import PARTLY_MADE_OF_PRIMS
 from stator.prims.record import OpRecord, TensorMeta, decomposition, records, shape_rule
+from stator.prims.shape_rules.operands import overloads
 
 FOLDER = Path(stator.prims.__file__).parent
 MOST_PRIMS = 250
@@ -29,11 +31,13 @@ def test_primitives_are_canonical() -> None:
 
 
 def test_canonical_operators_are_complete() -> None:
-    """A shape rule each; no argument written; and either a primitive or made of others."""
+    """A shape rule each; no argument written; and either a primitive or made of others (three are both, in part)."""
+    partly = overloads(PARTLY_MADE_OF_PRIMS)
+    assert len(partly) == 3
     for entry in tagged("canonical"):
         assert entry.shape is not None, entry.target
         assert not entry.target._schema.is_mutable, entry.target
-        assert ("prim" in entry.tags) == (entry.decompose is None), entry.target
+        assert ("prim" in entry.tags) == (entry.decompose is None or entry.target in partly), entry.target
 
 
 def test_core_aten_is_canonical() -> None:
@@ -62,7 +66,7 @@ def test_core_aten_is_canonical() -> None:
 
 def test_data_dependent_operators_have_no_shape_rule() -> None:
     for entry in tagged("data_dependent"):
-        assert entry.shape is None, entry.target
+        assert entry.shape is None or not entry.target._schema.returns, entry.target
 
 
 def test_in_place_operators_return_their_argument() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from stator.prims.type_promotion import common_dtype, is_integral
 
-from .conform import cast, decomposes, widened
+from .conform import cast, decomposes
 
 aten = torch.ops.aten
 
@@ -78,45 +78,14 @@ def lerp(self: Any, end: Any, weight: Any) -> Any:
     return aten.sub.Tensor(end, aten.mul.Tensor(span, 1 - weight))
 
 
-@decomposes("div.Tensor_mode div.Scalar_mode", wide=False)
-def div_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
-    if rounding_mode is None:
-        return aten.div.Tensor(self, other)
-    if rounding_mode == "floor":
-        return floor_divide_exactly(self, other)
-    dtype = common_dtype((self, other))
-    if is_integral(dtype):
-        return NotImplemented
-    if not isinstance(other, torch.Tensor) or not len(other.shape):  # eager rounds half floats before, but not here
-        self, other = widened(self), widened(other)
-    return aten.trunc.default(aten.div.Tensor(self, other))
+@decomposes("div.Scalar_mode", wide=False)
+def div_scalar_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    return aten.div.Tensor_mode(self, other, rounding_mode=rounding_mode)
 
 
 @decomposes("floor_divide floor_divide.Scalar", wide=False)
-def floor_divide_exactly(self: Any, other: Any) -> Any:
-    """Floored division as Python defines it, through the exact remainder: floor(a / b) alone is wrong when a / b rounds
-    up to the next integer."""
-    dtype = common_dtype((self, other))
-    if is_integral(dtype) or dtype.is_complex or dtype not in (torch.float32, torch.float64):
-        return NotImplemented
-    fraction = aten.fmod.Tensor(self, other) if isinstance(other, torch.Tensor) else aten.fmod.Scalar(self, other)
-    quotient = aten.div.Tensor(aten.sub.Tensor(self, fraction), other)
-    sign = aten.lt.Scalar(other, 0) if isinstance(other, torch.Tensor) else other < 0
-    negative = aten.lt.Scalar(fraction, 0)
-    differs = aten.ne.Tensor(negative, sign) if isinstance(sign, torch.Tensor) else aten.ne.Scalar(negative, sign)
-    adjust = aten.logical_and.default(aten.ne.Scalar(fraction, 0), differs)
-    quotient = aten.where.self(adjust, aten.sub.Tensor(quotient, 1.0), quotient)
-    floored = aten.floor.default(quotient)
-    nearest = aten.where.self(
-        aten.gt.Scalar(aten.sub.Tensor(quotient, floored), 0.5), aten.add.Tensor(floored, 1.0), floored
-    )
-    ratio = aten.div.Tensor(self, other)
-    signed_zero = aten.copysign.Tensor(aten.mul.Tensor(ratio, 0.0), ratio)
-    result = aten.where.self(aten.ne.Scalar(quotient, 0), nearest, signed_zero)
-    by_zero = aten.eq.Scalar(other, 0) if isinstance(other, torch.Tensor) else None
-    if by_zero is not None:
-        return aten.where.self(by_zero, ratio, result)
-    return ratio if other == 0 else result
+def floor_divide(self: Any, other: Any) -> Any:
+    return aten.div.Tensor_mode(self, other, rounding_mode="floor")
 
 
 @decomposes("clamp", wide=False)
@@ -211,11 +180,10 @@ def logaddexp2(self: Any, other: Any) -> Any:
     return aten.where.self(infinite, self, aten.add.Tensor(largest, soft))
 
 
-@decomposes("xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other", wide=False)
+@decomposes("xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other")
 def xlogy(self: Any, other: Any) -> Any:
     """x log y, which is 0 for x = 0 unless y is NaN."""
-    dtype = common_dtype((self, other))
-    if dtype.is_complex or dtype in (torch.float16, torch.bfloat16):
+    if common_dtype((self, other)).is_complex:
         return NotImplemented
     if not isinstance(other, torch.Tensor):
         other = aten.scalar_tensor.default(other, dtype=torch.float64, device=self.device)
@@ -262,8 +230,6 @@ def isfinite(self: Any) -> Any:
 
 @decomposes("heaviside", wide=False)
 def heaviside(self: Any, values: Any) -> Any:
-    if is_integral(self.dtype):
-        return NotImplemented
     step = aten.where.self(aten.gt.Scalar(self, 0), aten.ones_like.default(self), aten.zeros_like.default(self))
     return aten.where.self(aten.eq.Scalar(self, 0), values, step)
 
@@ -280,6 +246,15 @@ def round_decimals(self: Any, *, decimals: int) -> Any:
     return aten.div.Tensor(aten.round.default(aten.mul.Tensor(self, factor)), factor)
 
 
+@decomposes("polar", wide=False)
+def polar(abs: Any, angle: Any) -> Any:
+    return aten.complex.default(
+        aten.mul.Tensor(abs, aten.cos.default(angle)), aten.mul.Tensor(abs, aten.sin.default(angle))
+    )
+
+
 @decomposes("ldexp.Tensor", wide=False)
 def ldexp(self: Any, other: Any) -> Any:
+    if tuple(self.shape) != tuple(other.shape):
+        return NotImplemented  # eager's layout then depends on a result that is resized on the way
     return aten.mul.Tensor(self, aten.pow.Scalar(2.0, other))

@@ -60,6 +60,20 @@ def new_full(
     return filled(self, size, value, dtype, device)
 
 
+@decomposes("new_empty", wide=False)
+def new_empty(self: Any, size: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
+    device = self.device if device is None else device
+    return aten.empty.memory_format(size, dtype=dtype or self.dtype, device=device)
+
+
+@decomposes("new_empty_strided", wide=False)
+def new_empty_strided(
+    self: Any, size: Any, stride: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
+) -> Any:
+    device = self.device if device is None else device
+    return aten.empty_strided.default(size, stride, dtype=dtype or self.dtype, device=device)
+
+
 @decomposes("scalar_tensor", wide=False)
 def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
     return aten.full.default([], s, dtype=dtype or torch.get_default_dtype(), device=device)

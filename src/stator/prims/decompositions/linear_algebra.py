@@ -63,8 +63,10 @@ def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None) -> Any:
 def pdist(self: Any, p: float = 2.0) -> Any:
     """The distances of each row from the rows after it, one after the other."""
     rows = self.shape[0]
-    if not isinstance(rows, int) or rows < 2 or 0 in tuple(self.shape):
+    if 0 in tuple(self.shape[1:]):
         return NotImplemented
+    if rows < 2:
+        return aten.full.default([0], 0, dtype=self.dtype, device=self.device)
     earlier, later = pairs(rows, self)
     difference = aten.sub.Tensor(aten.index_select.default(self, 0, earlier), aten.index_select.default(self, 0, later))
     return aten.linalg_vector_norm.default(difference, p, [-1])
@@ -253,6 +255,11 @@ def native_dropout_backward(grad_output: Any, mask: Any, scale: float) -> Any:
     return aten.mul.Tensor(aten.mul.Tensor(grad_output, cast(mask, grad_output.dtype)), scale)
 
 
+@decomposes("_unsafe_index_put", wide=False)
+def unsafe_index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    return aten.index_put.default(self, indices, values, accumulate)
+
+
 @decomposes("_unsafe_masked_index", wide=False)
 def unsafe_masked_index(self: Any, mask: Any, indices: Sequence[Any], fill: Any) -> Any:
     """Where the mask holds, the element the indices name; they may be out of range elsewhere."""
@@ -267,8 +274,8 @@ def unsafe_masked_index(self: Any, mask: Any, indices: Sequence[Any], fill: Any)
 
 @decomposes("_unsafe_masked_index_put_accumulate", wide=False)
 def unsafe_masked_index_put(self: Any, mask: Any, indices: Sequence[Any], values: Any) -> Any:
-    if 0 in tuple(self.shape) or self.dtype is torch.bool:
-        return NotImplemented
+    if 0 in tuple(self.shape):
+        return aten.clone.default(self)
     inside = [
         None if index is None else aten.clamp.default(index, -size, size - 1)
         for index, size in zip(indices, self.shape, strict=False)

@@ -93,7 +93,7 @@ def nll_loss_forward(self: Any, target: Any, weight: Any, reduction: int, ignore
     return (aten.div.Tensor(summed, total) if reduction == 1 else summed), total
 
 
-@decomposes("binary_cross_entropy_with_logits")
+@decomposes("binary_cross_entropy_with_logits", wide=False)
 def binary_cross_entropy_with_logits(
     self: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1
 ) -> Any:
@@ -112,10 +112,10 @@ def multi_margin_loss(
     self: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1
 ) -> Any:
     """Per sample the mean over the other classes c of w[y] max(0, margin - x[y] + x[c]) ** p."""
-    if 0 in tuple(self.shape) or self.dtype not in (torch.float32, torch.float64) or not len(self.shape):
+    if 0 in tuple(self.shape) or self.dtype not in (torch.float32, torch.float64):
         return NotImplemented
-    single = len(self.shape) == 1
-    rows = aten.unsqueeze.default(self, 0) if single else self
+    single = len(self.shape) < 2
+    rows = aten.reshape.default(self, [1, -1]) if single else self
     wanted = aten.reshape.default(target, [-1, 1])
     classes = rows.shape[1]
     gap = aten.add.Tensor(aten.sub.Tensor(rows, aten.gather.default(rows, 1, wanted)), margin)
@@ -132,10 +132,10 @@ def multi_margin_loss(
 def multilabel_margin_loss_forward(self: Any, target: Any, reduction: int) -> Any:
     """Of every class named before the first negative one and every class not named: max(0, 1 - x[named] + x[other]),
     over how many classes there are."""
-    if 0 in tuple(self.shape) or self.dtype not in (torch.float32, torch.float64) or not len(self.shape):
+    if 0 in tuple(self.shape) or self.dtype not in (torch.float32, torch.float64):
         return NotImplemented
-    single = len(self.shape) == 1
-    rows = aten.unsqueeze.default(self, 0) if single else self
+    single = len(self.shape) < 2
+    rows = aten.reshape.default(self, [1, -1]) if single else self
     labels = aten.reshape.default(target, list(rows.shape))
     classes = rows.shape[1]
     order = iota(classes, self)

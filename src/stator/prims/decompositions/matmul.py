@@ -58,7 +58,9 @@ def dot(self: Any, tensor: Any) -> Any:
 
 @decomposes("addr")
 def addr(self: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    if torch.bool in (self.dtype, vec1.dtype, vec2.dtype):
-        return NotImplemented
+    if self.dtype is torch.bool and vec1.dtype is torch.bool and vec2.dtype is torch.bool:
+        both = aten.logical_and.default(aten.unsqueeze.default(vec1, 1), aten.unsqueeze.default(vec2, 0))
+        both = aten.logical_and.default(both, aten.full.default([], bool(alpha), dtype=torch.bool, device=self.device))
+        return aten.logical_or.default(both, self) if beta else both
     outer = aten.mul.Tensor(aten.unsqueeze.default(vec1, 1), aten.unsqueeze.default(vec2, 0))
     return combined(self, outer, beta, alpha)

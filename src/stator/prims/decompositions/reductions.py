@@ -48,7 +48,7 @@ def mean(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtyp
 
 @decomposes("var_mean.correction")
 def var_mean(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    if self.dtype.is_complex or 0 in tuple(self.shape):
+    if self.dtype.is_complex:
         return NotImplemented
     dims = all_dims(self, dim)
     number = count(self, dims)
@@ -137,10 +137,14 @@ def count_nonzero(self: Any, dim: Any = None) -> Any:
 
 @decomposes("logsumexp")
 def logsumexp(self: Any, dim: Any, keepdim: bool = False) -> Any:
-    if self.dtype.is_complex or 0 in tuple(self.shape) or not len(self.shape):
+    if self.dtype.is_complex:
         return NotImplemented
     x = cast(self, torch.get_default_dtype()) if is_integral(self.dtype) else self
     dims = all_dims(x, dim)
+    if not dims:
+        return aten.clone.default(x)
+    if 0 in tuple(x.shape):
+        return aten.log.default(aten.sum.dim_IntList(aten.exp.default(x), dims, keepdim))
     largest = aten.amax.default(x, dims, True)
     shift = aten.where.ScalarSelf(aten.eq.Scalar(aten.abs.default(largest), math.inf), 0.0, largest)
     total = aten.log.default(aten.sum.dim_IntList(aten.exp.default(aten.sub.Tensor(x, shift)), dims, keepdim))

@@ -11,6 +11,7 @@ from stator.prims.shape_rules.convolution import each
 from stator.prims.shape_rules.pooling import pooled_size
 
 from .conform import cast, decomposes, iota
+from .windows import avg_pool
 
 aten = torch.ops.aten
 
@@ -101,8 +102,10 @@ def avg_pool2d(
     divisor_override: int | None = None,
 ) -> Any:
     """The sum of one strided slice per place in the window, over how many elements of each window count."""
-    if not self.dtype.is_floating_point or 0 in tuple(self.shape):
+    if self.dtype.is_complex or 0 in tuple(self.shape[-2:]):
         return NotImplemented
+    if not self.dtype.is_floating_point:
+        return avg_pool(self, 2, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     kernel = each(kernel_size, 2)
     step = each(stride, 2) if len(stride) else kernel
     pad = each(padding, 2)

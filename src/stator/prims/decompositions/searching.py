@@ -49,8 +49,6 @@ def searchsorted(
 ) -> Any:
     if sorter is not None:
         sorted_sequence = aten.gather.default(sorted_sequence, -1, sorter)
-    if len(sorted_sequence.shape) > 1 and not len(self.shape):
-        return NotImplemented
     found = search(sorted_sequence, self, right or side == "right")
     return cast(found, torch.int32 if out_int32 else torch.int64)
 
@@ -65,7 +63,9 @@ def counted(mask: Any) -> Any:
 def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
     """Where the mask holds, the elements of `source` in order. One too few is an IndexError."""
     base, mask = aten.broadcast_tensors.default([self, mask])
-    if 0 in tuple(base.shape) or 0 in tuple(source.shape):
+    if 0 in tuple(base.shape):
+        return aten.clone.default(base)
+    if 0 in tuple(source.shape):
         return NotImplemented
     flat = aten.reshape.default(mask, [-1])
     place = aten.where.ScalarOther(flat, counted(flat), 0)
@@ -78,7 +78,7 @@ def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
     """The first `size` places of elements that are not zero; what is missing is `fill_value`."""
     rank, shape = len(self.shape), list(self.shape)
     if not rank or 0 in shape:
-        return NotImplemented
+        return aten.full.default([size, rank], fill_value, dtype=torch.int64, device=self.device)
     flat = aten.reshape.default(aten.ne.Scalar(self, 0), [-1])
     order = counted(flat)
     kept = aten.logical_and.default(flat, aten.lt.Scalar(order, size))

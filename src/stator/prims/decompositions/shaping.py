@@ -112,7 +112,8 @@ def masked_fill(self: Any, mask: Any, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return aten.where.self(mask, cast(value, self.dtype), self)
     if self.dtype is torch.bool or (isinstance(value, float) and not self.dtype.is_floating_point):
-        return NotImplemented  # eager converts the number, or refuses it
+        value = aten.full.default([], value, dtype=self.dtype, device=self.device)
+        return aten.where.self(mask, value, self)
     return aten.where.ScalarSelf(mask, value, self)
 
 
@@ -126,10 +127,10 @@ def embedding(
 @decomposes("index_select", wide=False)
 def index_select(self: Any, dim: int, index: Any) -> Any:
     rank = len(self.shape)
-    if not rank:
-        return NotImplemented
     if not len(index.shape):
         index = aten.unsqueeze.default(index, 0)
+    if not rank:
+        return aten.squeeze.dim(aten.index.Tensor(aten.unsqueeze.default(self, 0), [index]), 0)
     return aten.index.Tensor(self, [None] * wrap_dim(dim, rank) + [index])
 
 

@@ -14,8 +14,6 @@ from stator.prims.shape_rules.pooling import pooled_size
 from .conform import decomposes, iota
 
 aten = torch.ops.aten
-# Windows whose positions are compared one by one; larger ones are left to the library.
-MOST_PLACES = 1024
 
 
 def adaptive_places(size: Any, target: Any, like: Any) -> tuple[Any, Any]:
@@ -68,28 +66,45 @@ def avg_pool3d(
     divisor_override: int | None = None,
 ) -> Any:
     """Sums over windows along one dimension after the other, over how many elements of each window count."""
-    if not self.dtype.is_floating_point or 0 in tuple(self.shape[-3:]):
+    if self.dtype.is_complex or 0 in tuple(self.shape[-3:]):
         return NotImplemented
-    kernel, pad = each(kernel_size, 3), each(padding, 3)
-    step = each(stride, 3) if stride not in (None, (), []) else kernel
+    return avg_pool(self, 3, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def avg_pool(
+    self: Any,
+    rank: int,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Any:
+    """One dimension after the other, the innermost first. Integers are divided as in C."""
+    kernel, pad = each(kernel_size, rank), each(padding, rank)
+    step = each(stride, rank) if stride not in (None, (), []) else kernel
     total: Any = self
     divisor: Any = None
-    for axis in (2, 1, 0):
-        dim = len(self.shape) - 3 + axis
+    for axis in reversed(range(rank)):
+        dim = len(self.shape) - rank + axis
         size = self.shape[dim]
         target = pooled_size(size, kernel[axis], step[axis], pad[axis], 1, ceil_mode)
         start = aten.sub.Tensor(aten.mul.Tensor(iota(target, self), step[axis]), pad[axis])
         places = aten.add.Tensor(aten.unsqueeze.default(start, 1), iota(kernel[axis], self))
         inside = aten.logical_and.default(aten.ge.Scalar(places, 0), aten.lt.Scalar(places, size))
-        behind = [1] * (2 - axis)
+        behind = [1] * (rank - 1 - axis)
         read = aten.index.Tensor(total, [*[None] * dim, aten.clamp.default(places, 0, size - 1)])
         kept = aten.view.default(inside, [target, kernel[axis], *behind])
-        total = aten.sum.dim_IntList(aten.where.ScalarOther(kept, read, 0.0), [dim + 1])
+        total = aten.sum.dim_IntList(aten.where.ScalarOther(kept, read, 0), [dim + 1], dtype=self.dtype)
         margin = pad[axis] if count_include_pad else 0
         end = aten.clamp_max.default(aten.add.Tensor(start, kernel[axis]), size + margin)
         counted = aten.view.default(aten.sub.Tensor(end, aten.clamp_min.default(start, -margin)), [target, *behind])
         divisor = counted if divisor is None else aten.mul.Tensor(divisor, counted)
-    return aten.div.Tensor(total, divisor if divisor_override is None else divisor_override)
+    divisor = divisor if divisor_override is None else divisor_override
+    if self.dtype.is_floating_point:
+        return aten.div.Tensor(total, divisor)
+    return aten.div.Tensor_mode(total, divisor, rounding_mode="trunc")
 
 
 # -- maxima -----------------------------------------------------------------------------------------------------------
@@ -102,8 +117,6 @@ def window_maxima(self: Any, places: Sequence[Any], counts: Sequence[Any]) -> An
     before = len(self.shape) - rank
     targets = [one.shape[0] for one in places]
     widths = [one.shape[1] for one in places]
-    if math.prod(widths) > MOST_PLACES:
-        return NotImplemented
     shaped = [
         [
             aten.view.default(

@@ -25,7 +25,7 @@ MASKS = (torch.bool, torch.uint8)
 
 DATA_DEPENDENT = """
     nonzero masked_select _unique2 unique_consecutive unique_dim _local_scalar_dense item equal allclose bincount
-    is_nonzero repeat_interleave.Tensor nonzero_numpy histc
+    is_nonzero repeat_interleave.Tensor nonzero_numpy
 """
 for _target in overloads(DATA_DEPENDENT):
     record(_target).tags |= {"data_dependent"}
