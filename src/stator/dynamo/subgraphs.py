@@ -57,17 +57,21 @@ class Subgraph:
 
 
 @contextmanager
-def state_put_back(tracer: Tracer, what: str) -> Iterator[None]:
-    """Torch's modes are as before after the block; raises Unsupported when the captured code itself left them changed,
-    other than the grad mode, which who runs the part puts back."""
-    before = TorchState.now()
+def own_state(what: str, *, grad_mode: bool, autocast: bool = True) -> Iterator[None]:
+    """Torch's modes for following a part: this grad mode, and no autocast if `autocast` is False. Raises Unsupported if
+    the captured code itself leaves modes changed, other than the grad mode, which who runs the part puts back."""
+    entry = TorchState.now()
     try:
+        torch._C._set_grad_enabled(grad_mode)
+        for device in () if autocast else ("cpu", "cuda"):
+            torch.set_autocast_enabled(device, False)
+        before = TorchState.now()
         yield
-        torch._C._set_grad_enabled(before.grad_enabled)
+        torch._C._set_grad_enabled(grad_mode)
         if TorchState.now() != before:
             raise unsupported("mutation", f"{what} leaves torch's modes changed")
     finally:
-        before.restore()
+        entry.restore()
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from stator.graph.differentiated import Backward, CustomFunction, From, Place, g
 from stator.prims.record import TensorMeta
 
 from ..calling import calls
-from ..subgraphs import Subgraph, deferred, reachable, state_put_back
+from ..subgraphs import Subgraph, deferred, own_state, reachable
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import ListValue, TupleValue
@@ -160,8 +160,7 @@ class _Capture:
     def _forward_part(self) -> _Forward:
         tracer = self.tracer
         what = f"the forward of {self.kind.__name__}"
-        with tracer.recorder.subgraph() as level, state_put_back(tracer, what):
-            torch._C._set_grad_enabled(False)
+        with tracer.recorder.subgraph() as level, own_state(what, grad_mode=False):
             result = self._follow_forward()
             items = result.items if isinstance(result, TupleValue) else [result]
             items = [tracer.realized(item) for item in items]
@@ -218,11 +217,10 @@ class _Capture:
         try:
             with (
                 tracer.recorder.subgraph(forward.level.graph) as level,
-                state_put_back(tracer, what),
+                # a backward is expected to run outside of the autocast region that its forward ran in
+                own_state(what, grad_mode=grad_mode, autocast=False),
                 deferred(tracer, what, *rest, *self.args) as later,
             ):
-                torch._C._set_grad_enabled(grad_mode)
-                _autocast_off()
                 gradients = self._gradients(forward, level, pattern)
                 versions = {id(value): value.fake.fake_storage.version for value in self._known_tensors()}  # type: ignore[attr-defined]
                 result = self._follow_backward(gradients)
@@ -347,12 +345,6 @@ def level_node(level: Subgraph, value: TensorValue, tracer: Tracer) -> fx.Node:
         tracer.recorder.node_of(value)
     assert value.node is not None
     return value.node if value.node.graph is level.graph else level.lift(value)
-
-
-def _autocast_off() -> None:
-    """A backward is expected to run outside of the autocast region that its forward ran in."""
-    for device in ("cpu", "cuda"):
-        torch.set_autocast_enabled(device, False)
 
 
 def _a_backward(ctx: Any) -> None: ...

@@ -18,7 +18,7 @@ from stator.graph.transformed import Apply, Leaf, Transformed
 from stator.prims.record import TensorMeta
 
 from ..calling import calls
-from ..subgraphs import state_put_back
+from ..subgraphs import own_state
 from ..values.base import Value, unsupported
 from ..values.containers import TupleValue
 from ..values.tensors import TensorValue
@@ -60,8 +60,7 @@ def _follow(
     look = inner_fake(tree)
     recorder, what = tracer.recorder, f"a function under torch.func.{name}"
     inside: list[Value] = []
-    with recorder.subgraph() as level, state_put_back(tracer, what):
-        torch._C._set_grad_enabled(grad_mode or torch.is_grad_enabled())
+    with recorder.subgraph() as level, own_state(what, grad_mode=grad_mode or torch.is_grad_enabled()):
         for index, leaf in enumerate(leaves):
             fake = look(index, leaf.fake)
             inside.append(recorder.wrap_tensor(fake, level.placeholder(fake)))

@@ -13,7 +13,7 @@ from stator.prims.record import TensorMeta
 
 from ..calling import tensor_methods
 from ..recipe import Recipe
-from ..subgraphs import deferred, outside_unchanged, state_put_back
+from ..subgraphs import deferred, outside_unchanged, own_state
 from ..values.base import Value, cannot_rebuild, unsupported
 from ..values.tensors import TensorValue
 
@@ -54,11 +54,10 @@ def _register_hook(tracer: Tracer, tensor: TensorValue, hook: Value) -> Value:
     meta = tensor.fake.meta  # type: ignore[attr-defined]
     with (
         recorder.subgraph() as level,
-        state_put_back(tracer, _WHAT),
+        own_state(_WHAT, grad_mode=False, autocast=False),
         outside_unchanged(tracer, _WHAT, hook),
         deferred(tracer, _WHAT, hook) as later,
     ):
-        torch._C._set_grad_enabled(False)
         fake = recorder.mode.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device))
         result = tracer.call(hook, [recorder.wrap_tensor(fake, level.placeholder(fake))], {})
         if later.asks_grad_mode:
