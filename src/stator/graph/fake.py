@@ -17,6 +17,7 @@ from stator import prims as prims  # registers the shape rules
 from stator.base import counters
 from stator.base.errors import Unsupported
 from stator.base.registry import Registry
+from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
 
 from .numbers import DataDependent as DataDependent
@@ -595,3 +596,10 @@ def _index(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 def _zeros_without_memory(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Forward-mode AD makes zeros that have no memory, which no compiled code can read."""
     return mode.dispatch(aten.zeros.default, args, kwargs)
+
+
+# C++ that is not written for symbolic sizes asks for plain numbers: they are constants from then on.
+specials.add(aten.size.default, lambda mode, args, kwargs: tuple(map(int, args[0].meta.shape)))
+specials.add(aten.stride.default, lambda mode, args, kwargs: tuple(map(int, args[0].meta.stride)))
+specials.add(aten.numel.default, lambda mode, args, kwargs: int(numel(args[0].meta.shape)))
+specials.add(aten.storage_offset.default, lambda mode, args, kwargs: int(args[0].meta.offset))
