@@ -49,7 +49,9 @@ def inductor_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], *, optio
     options = options or Options()
     compile_with = partial(compile_graph, options=options)
     rewrite = None if options.exact_random else aot.functionalize_random
-    return _ahead_of_time(gm, example_inputs, compile_with, keep=can_lower, rewrite=rewrite)
+    return _ahead_of_time(
+        gm, example_inputs, compile_with, keep=can_lower, rewrite=rewrite, memory_budget=options.memory_budget
+    )
 
 
 def _ahead_of_time(
@@ -59,9 +61,17 @@ def _ahead_of_time(
     *,
     keep: aot.Keep,
     rewrite: aot.Rewrite | None = None,
+    memory_budget: float = 1.0,
 ) -> Compiled:
-    compile_whole = aot.compile_training if aot.needs_grad(gm, example_inputs) else aot.compile_inference
-    compile_whole = partial(compile_whole, compile_graph=compile_functional, keep=keep, rewrite=rewrite)
+    compile_whole = partial(aot.compile_inference, compile_graph=compile_functional, keep=keep, rewrite=rewrite)
+    if aot.needs_grad(gm, example_inputs):
+        compile_whole = partial(
+            aot.compile_training,
+            compile_graph=compile_functional,
+            keep=keep,
+            rewrite=rewrite,
+            memory_budget=memory_budget,
+        )
     return aot.with_numbers(gm, example_inputs, compile_whole)
 
 

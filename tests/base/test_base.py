@@ -35,6 +35,15 @@ def test_option_of_wrong_type_is_refused() -> None:
         make_options(None, {"fusion": 1})
 
 
+def test_a_whole_number_is_taken_for_a_fraction() -> None:
+    assert make_options(None, {"memory_budget": 0}).memory_budget == 0
+
+
+def test_a_memory_budget_outside_of_its_range_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"between 0 and 1, not 1\.5"):
+        make_options(None, {"memory_budget": 1.5})
+
+
 def test_registry_refuses_a_second_handler() -> None:
     registry: Registry[str, object] = Registry("opcode")
     registry.register("A", "B")(len)

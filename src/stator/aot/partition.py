@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from stator.base import counters
 from stator.base.errors import CompileError
 from stator.graph.memory import memory_root
 from stator.prims.layout import is_dense
@@ -64,7 +65,9 @@ def partition(joint: JointGraph, memory_budget: float = 1.0) -> Partition:
     compute the rest again), linear in the bytes kept. Raises ValueError when it is outside of that.
     """
     sides = divide(joint)
-    return split(joint, sides, choose(joint, sides, memory_budget).saved)
+    choice = choose(joint, sides, memory_budget)
+    counters.count("memory:saved", choice.saved_bytes)
+    return split(joint, sides, choice.saved)
 
 
 def split(joint: JointGraph, sides: Sides, saved: Iterable[fx.Node]) -> Partition:
@@ -218,7 +221,10 @@ def _forward(joint: JointGraph, sides: Sides, handed: _Handover) -> fx.GraphModu
     for node, copy in handed.extra:
         outputs.append(_copied(graph, made[node]) if copy else made[node])
     _finish(graph, outputs)
-    return _module(joint, graph, "forward")
+    module = _module(joint, graph, "forward")
+    first = len(sides.values)
+    module.meta["free_layouts"] = frozenset(first + at for at, (_, copy) in enumerate(handed.extra) if not copy)
+    return module
 
 
 def _finish(graph: fx.Graph, outputs: list[Any]) -> None:

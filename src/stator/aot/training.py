@@ -43,11 +43,12 @@ def compile_training(
     *,
     keep: Keep,
     rewrite: Rewrite | None = None,
+    memory_budget: float = 1.0,
 ) -> Callable[..., Any]:
     """Compile a graph of torch calls (or any callable) that may need gradients, in the grad mode of now.
 
     Returns a callable with the same arguments, results, effects and gradients. The forward is compiled at once, a
-    backward when it is first asked for. compile_graph: see `compile_inference`.
+    backward when it is first asked for. compile_graph: see `compile_inference`; memory_budget: see `partition`.
 
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `function` itself then.
     """
@@ -66,7 +67,7 @@ def compile_training(
         )
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     with counters.timed("partition"):
-        parts = partition(joint)
+        parts = partition(joint, memory_budget)
     differentiable = frozenset(joint.differentiable)
     parts.forward.meta["mutated"] = [
         (index, position) for index, position in joint.traced.mutated if position not in differentiable

@@ -23,6 +23,8 @@ class Options:
     threads: most compiler processes at once; 0 means one per core.
     exact_random: draw random numbers as eager does, the same ones in the same order, by library calls; off, they are
         computed inside kernels from one number of torch's generator per call.
+    memory_budget: how much of a forward may be kept for its backward, from 1 (what makes a step fastest) to 0 (as
+        little as possible; the rest is computed again), linear in bytes.
     """
 
     mode: str = "default"
@@ -32,6 +34,7 @@ class Options:
     vectorize: bool = True
     threads: int = 0
     exact_random: bool = False
+    memory_budget: float = 1.0
 
 
 def make_options(mode: str | None, options: Mapping[str, object] | None) -> Options:
@@ -45,6 +48,9 @@ def make_options(mode: str | None, options: Mapping[str, object] | None) -> Opti
             guess = f" (did you mean {close[0]!r}?)" if close else ""
             raise UsageError(f"unknown option {name!r}{guess}; known options: {', '.join(sorted(fields))}")
         expected = type(fields[name].default)
-        if type(value) is not expected:
+        if type(value) is not expected and not (expected is float and type(value) is int):
             raise UsageError(f"option {name!r} must be {expected.__name__}, not {type(value).__name__}: {value!r}")
-    return Options(mode=mode or "default", **(options or {}))  # type: ignore[arg-type]
+    made = Options(mode=mode or "default", **(options or {}))  # type: ignore[arg-type]
+    if not 0.0 <= made.memory_budget <= 1.0:
+        raise UsageError(f"option 'memory_budget' must lie between 0 and 1, not {made.memory_budget}")
+    return made
