@@ -1,6 +1,7 @@
 """ATen graph -> buffers: the entry point `lower`, and which operators it knows. Importing registers every lowering."""
 
 from . import (
+    activation_backward,
     convolution,
     convolution_backward,
     creation,
@@ -8,8 +9,10 @@ from . import (
     joining,
     library,
     normalization,
+    normalization_backward,
     pointwise,
     pooling,
+    pooling_backward,
     random,
     reductions,
     special,
@@ -27,6 +30,7 @@ from .verifier import verify_lowered
 __all__ = [
     "Builder",
     "Tensor",
+    "activation_backward",
     "can_lower",
     "cast",
     "convolution",
@@ -39,8 +43,10 @@ __all__ = [
     "lower",
     "lowerings",
     "normalization",
+    "normalization_backward",
     "pointwise",
     "pooling",
+    "pooling_backward",
     "print_lowered",
     "random",
     "reduce",

@@ -111,7 +111,7 @@ def _native_batch_norm(
     return _batch_norm_inference(builder, x, weight, bias, mean, variance, momentum, eps)
 
 
-def _runs_within_channels(x: Tensor) -> bool:
+def runs_within_channels(x: Tensor) -> bool:
     return x.rank > 2 and x.strides[1] > 1 and math.prod(x.shape[2:]) >= MIN_CHANNEL_RUN
 
 
@@ -146,7 +146,7 @@ def _batch_norm_inference(
     factors = [variance] if weight is None else [variance, weight]
     scale = elementwise(builder, inverse_deviation, factors)  # type: ignore[arg-type]
     shift = elementwise(builder, negative_shift, [mean, scale, *([bias] if bias is not None else [])])  # type: ignore
-    if not _runs_within_channels(x):
+    if not runs_within_channels(x):
         builder.store_together([scale, shift])
     out = elementwise(
         builder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from .tensor import Index, Tensor
 aten = torch.ops.aten
 
 
-def _pair(value: Sequence[int] | int) -> tuple[int, int]:
+def pair(value: Sequence[int] | int) -> tuple[int, int]:
     if isinstance(value, int):
         return value, value
     return (value[0], value[0]) if len(value) == 1 else (value[0], value[1])
@@ -50,7 +50,7 @@ def _max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> Any:
-    window, steps, pads, gaps = _pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation)
+    window, steps, pads, gaps = pair(kernel), pair(stride or kernel), pair(padding), pair(dilation)
     indices_used = any(user.args[1] == 1 for user in builder.node.users)
     if math.prod(window) > MAX_UNROLLED_WINDOW or is_integral(x.dtype):
         return NotImplemented
@@ -136,28 +136,12 @@ def _avg_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    window, steps, pads = _pair(kernel), _pair(stride or kernel), _pair(padding)
+    window, steps, pads = pair(kernel), pair(stride or kernel), pair(padding)
     if math.prod(window) > MAX_UNROLLED_WINDOW or is_integral(x.dtype):
         return NotImplemented
     size = builder.meta.shape[-2:]
     working = computation_dtype(x.dtype)
-    # how far windows reach beyond the input (and beyond its padding, with ceil_mode)
-    overhang = [
-        (out - 1) * step - pad + width > length
-        for out, step, pad, width, length in zip(size, steps, pads, window, x.shape[-2:], strict=True)
-    ]
-    whole = not any(overhang) and not any(pads)
-
-    def divisor(ops: Any, index: Index) -> Ref:
-        if divisor_override is not None or whole:
-            return ops.constant(divisor_override or math.prod(window), working)
-        count: Ref | None = None
-        for axis in (0, 1):
-            length = x.shape[-2 + axis]
-            margin = pads[axis] if count_include_pad else 0
-            covered = _covered(ops, index[-2 + axis] * steps[axis] - pads[axis], window[axis], -margin, length + margin)
-            count = covered if count is None else ops.mul(count, covered)
-        return ops.to_dtype(count, working)
+    divisor = window_divisor(x.shape[-2:], size, window, steps, pads, count_include_pad, divisor_override, working)
 
     def combine(ops: Any, index: Index) -> Ref:
         total: Ref | None = None
@@ -167,6 +151,38 @@ def _avg_pool(
         return ops.to_dtype(ops.div(total, divisor(ops, index)), x.dtype)
 
     return _windowed(builder, x, size, combine, x.dtype)
+
+
+def window_divisor(
+    plane: Sequence[int],
+    size: Sequence[int],
+    window: Sequence[int],
+    steps: Sequence[int],
+    pads: Sequence[int],
+    count_include_pad: bool,
+    divisor_override: int | None,
+    working: torch.dtype,
+) -> Callable[[Any, Index], Ref]:
+    """How many elements the average at an index of the result (of spatial `size`) counts, as `divisor(ops, index)`."""
+    # how far windows reach beyond the input (and beyond its padding, with ceil_mode)
+    overhang = [
+        (out - 1) * step - pad + width > length
+        for out, step, pad, width, length in zip(size, steps, pads, window, plane, strict=True)
+    ]
+    whole = not any(overhang) and not any(pads)
+
+    def divisor(ops: Any, index: Index) -> Ref:
+        if divisor_override is not None or whole:
+            return ops.constant(divisor_override or math.prod(window), working)
+        count: Ref | None = None
+        for axis in (0, 1):
+            length = plane[axis]
+            margin = pads[axis] if count_include_pad else 0
+            covered = _covered(ops, index[-2 + axis] * steps[axis] - pads[axis], window[axis], -margin, length + margin)
+            count = covered if count is None else ops.mul(count, covered)
+        return ops.to_dtype(count, working)
+
+    return divisor
 
 
 def _covered(ops: Any, start: Any, width: int, low: int, high: int) -> Ref:
