@@ -40,6 +40,12 @@ def leave_frame_alone(code: CodeType) -> None:
         _native.mark_code(code, False)
 
 
+def compile_wherever_it_is(code: CodeType) -> None:
+    """Frames of this code are compiled although its file is left alone."""
+    if _native is not None:
+        _native.ask_about(code)
+
+
 def is_left_alone(code: CodeType) -> bool:
     """Is this code of the standard library, of torch or of the like, which the hook runs as it is?"""
     return code.co_filename.startswith(_left_alone)

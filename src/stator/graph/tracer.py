@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import CompileError, StatorError, Unsupported
 
 from . import fused_optimizers as fused_optimizers  # registers its handlers
+from . import gradient_scaling as gradient_scaling  # registers its handlers
 from . import mutation as mutation  # registers its handlers
 from .cleanup import clean_up
 from .outputs import describe_outputs

@@ -12,6 +12,7 @@ from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
 
 from ..calling import calls, named_handlers
+from ..hook import compile_wherever_it_is
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.mappings import DictValue
@@ -19,6 +20,9 @@ from ..values.numbers import is_changing
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
+
+# What every optimizer's `step` is wrapped in: so that steps are compiled that code of torch makes, such as GradScaler's.
+compile_wherever_it_is(Optimizer.profile_hook_step(lambda: None).__code__)
 
 
 @calls(record_function.__enter__)

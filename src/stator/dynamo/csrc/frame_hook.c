@@ -489,20 +489,34 @@ static PyObject *switch_entries(PyObject *Py_UNUSED(self), PyObject *off)
     return PyBool_FromLong(before > 0);
 }
 
+static PyObject *set_mode(PyObject *code, int mode)
+{
+    Record *record = ensure_index() < 0 ? NULL : record_for((PyCodeObject *)code);
+    if (!record) {
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
+    record->mode = mode;
+    record->marked = 1;
+    Py_RETURN_NONE;
+}
+
 static PyObject *mark_code(PyObject *Py_UNUSED(self), PyObject *args)
 {
     PyObject *code;
     int unhooked;
-    if (!PyArg_ParseTuple(args, "O!p", &PyCode_Type, &code, &unhooked) || ensure_index() < 0) {
+    if (!PyArg_ParseTuple(args, "O!p", &PyCode_Type, &code, &unhooked)) {
         return NULL;
     }
-    Record *record = record_for((PyCodeObject *)code);
-    if (!record) {
-        return PyErr_NoMemory();
+    return set_mode(code, unhooked ? MODE_UNHOOKED : MODE_LEAVE);
+}
+
+static PyObject *ask_about(PyObject *Py_UNUSED(self), PyObject *code)
+{
+    if (!PyCode_Check(code)) {
+        PyErr_SetString(PyExc_TypeError, "a code object is expected");
+        return NULL;
     }
-    record->mode = unhooked ? MODE_UNHOOKED : MODE_LEAVE;
-    record->marked = 1;
-    Py_RETURN_NONE;
+    return set_mode(code, MODE_ASK);
 }
 
 static PyObject *code_mode(PyObject *Py_UNUSED(self), PyObject *code)
@@ -560,6 +574,7 @@ static PyMethodDef methods[] = {
     {"hook_users", hook_users, METH_NOARGS, "How many call_with_hook are in flight, over all threads."},
     {"hook_statistics", hook_statistics, METH_NOARGS, "Frames seen, swapped, and called for want of room."},
     {"mark_code", mark_code, METH_VARARGS, "mark_code(code, unhooked): always run it as it is; unhooked: and what it calls."},
+    {"ask_about", ask_about, METH_O, "ask_about(code): ask the callback about it, wherever its file is."},
     {"code_mode", code_mode, METH_O, "\"ask\", \"leave\" or \"unhooked\"."},
     {"set_left_alone", set_left_alone, METH_VARARGS,
      "set_left_alone(prefixes, unhooked): file name prefixes of code that runs as it is; unhooked: with all it calls."},
