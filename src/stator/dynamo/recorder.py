@@ -180,6 +180,8 @@ class Recorder:
         node = self.last_node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
         self.op_count += 1
         node.meta["place"] = self.tracer.place()
+        if self.region is not None:
+            node.meta["checkpoint"] = self.region
         self.written.update(id(value) for value in changed if value.obj is not None)
         return self.wrap_output(result, node)
 

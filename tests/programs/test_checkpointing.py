@@ -1,0 +1,259 @@
+"""Activation checkpointing in compiled code and around it, beside eager."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
+
+import stator
+from stator.aot.joint import trace_joint
+from stator.dynamo.captured import Captured
+from stator.dynamo.interpreter import capture
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
+
+scenarios, scenario = collector()
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4), nn.ReLU())
+
+
+@scenario
+def not_reentrant(compiled):
+    model, x = mlp(), leaf(3, 4)
+    f = compiled(lambda x: checkpoint(model, x.exp(), use_reentrant=False).pow(2).sum())
+    return [gradients(f(x), x, *model.parameters()) for _ in range(2)]
+
+
+@scenario
+def reentrant(compiled):
+    model, x = mlp(), leaf(3, 4)
+    f = compiled(lambda x: checkpoint(model, x.exp(), use_reentrant=True).pow(2).sum())
+    return [gradients(f(x), x, *model.parameters()) for _ in range(2)]
+
+
+@scenario
+def reentrant_without_inputs_that_require_grad(compiled):
+    model, x = mlp(), leaf(3, 4)
+    f = compiled(lambda x: checkpoint(model, x.detach(), use_reentrant=True).sum() * x.sum())
+    return gradients(f(x), x, *model.parameters())
+
+
+@scenario
+def keyword_and_tensor_arguments(compiled):
+    x, y = leaf(3), leaf(3, seed=1)
+
+    def block(a, b, *, scale, shift=None):
+        return a.sin() * b, (a + b) * scale, shift
+
+    def program(x, y):
+        a, b, nothing = checkpoint(block, x * 2, y, use_reentrant=False, scale=3.0, preserve_rng_state=False)
+        return (a * b).sum(), nothing
+
+    loss, nothing = compiled(program)(x, y)
+    return gradients(loss, x, y), nothing
+
+
+@scenario
+def in_sequence(compiled):
+    model, x = mlp(), leaf(3, 4)
+    f = compiled(lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False).sum())
+    return gradients(f(x), x, *model.parameters())
+
+
+@scenario
+def inside_each_other(compiled):
+    x = leaf(3)
+
+    def inner(b):
+        return b.sin() * 2
+
+    def outer(a):
+        return checkpoint(inner, a.exp(), use_reentrant=False).cos()
+
+    return gradients(compiled(lambda x: checkpoint(outer, x, use_reentrant=False).sum())(x), x)
+
+
+@scenario
+def with_dropout(compiled):
+    model, x = nn.Sequential(mlp(), nn.Dropout(0.5)), leaf(3, 4)
+    f = compiled(lambda x: checkpoint(model, x, use_reentrant=False).sum())
+    y = f(x)
+    found = gradients(y, x)[0]
+    alive = model[0](x).detach() != 0
+    return found.shape, bool(torch.isfinite(y)), bool((found.abs().sum(1) > 0).any()), alive.shape
+
+
+@scenario
+def selective(compiled):
+    x, w = leaf(3, 4), leaf(4, 4, seed=1)
+    contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+
+    def program(x, w):
+        return checkpoint(lambda a, b: (a @ b).sin().exp(), x, w, use_reentrant=False, context_fn=contexts).sum()
+
+    return gradients(compiled(program)(x, w), x, w)
+
+
+@scenario(whole=False)
+def custom_contexts(compiled):
+    entered = []
+
+    def contexts():
+        entered.append(1)
+        return nullcontext(), nullcontext()
+
+    x = leaf(3)
+    f = compiled(lambda x: checkpoint(torch.sin, x * 2, use_reentrant=False, context_fn=contexts).sum())
+    return gradients(f(x), x), entered
+
+
+@scenario(whole=False)
+def effects_are_repeated(compiled):
+    """Eager runs the function again in the backward, with all that it does."""
+    model, x, calls = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), leaf(3, 4), []
+
+    def block(a):
+        calls.append(len(calls))
+        return model(a)
+
+    f = compiled(lambda x: checkpoint(block, x.exp(), use_reentrant=False).pow(2).sum())
+    found = [gradients(f(x), x) for _ in range(2)]
+    return found, calls, model[1].running_mean, model[1].num_batches_tracked
+
+
+@scenario(whole=False)
+def batch_norm_counts_twice(compiled):
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), leaf(3, 4)
+    f = compiled(lambda x: checkpoint(model, x.exp(), use_reentrant=False).pow(2).sum())
+    return [gradients(f(x), x) for _ in range(2)], model[1].num_batches_tracked, model[1].running_var
+
+
+@scenario(whole=False)
+def reentrant_results_inside_others(compiled):
+    x = leaf(3)
+    f = compiled(lambda x: checkpoint(lambda a: {"it": a.sin()}, x * 2, use_reentrant=True))
+    return f(x)["it"].requires_grad
+
+
+@scenario(whole=False)
+def reentrant_result_without_gradient(compiled):
+    x = leaf(3)
+
+    def program(x):
+        a, b = checkpoint(lambda a: (a.sin(), torch.ones(3)), x * 2, use_reentrant=True)
+        return a.sum(), b
+
+    loss, b = compiled(program)(x)
+    return gradients(loss, x), b.requires_grad
+
+
+@scenario
+def around_compiled_code(compiled):
+    model, x, found = mlp(), leaf(3, 4), []
+    f = compiled(model)
+    for variant in (False, True):
+        for _ in range(2):
+            y = checkpoint(f, x, use_reentrant=variant)
+            found.append(gradients(y.pow(2).sum(), x, *model.parameters()))
+    return found
+
+
+@scenario
+def dropout_around_compiled_code(compiled):
+    model, x = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5)), torch.ones(3, 4)
+    f = compiled(model)
+    y = checkpoint(f, x.requires_grad_(), use_reentrant=False)
+    kept = (y != 0).detach().float()
+    found = gradients(y.sum(), model[0].bias)[0]
+    return torch.equal(found, kept.sum(0) * 2)
+
+
+@scenario
+def differentiated_twice(compiled):
+    x = leaf(3, 4)
+    f = compiled(lambda x: checkpoint(lambda a: a.exp() * a.sin(), x, use_reentrant=False).sum())
+    (g,) = torch.autograd.grad(f(x), x, create_graph=True)
+    (h,) = torch.autograd.grad(g.sum(), x)
+    return g.detach(), h
+
+
+@scenario
+def under_no_grad(compiled):
+    model, x = mlp(), leaf(3, 4)
+    f = compiled(lambda x: checkpoint(model, x, use_reentrant=False))
+    with torch.no_grad():
+        return f(x)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scenario", scenarios)
+def test_scenario(scenario: Scenario, backend: str) -> None:
+    check(scenario, backend)
+
+
+def _regions(captured: Captured) -> list[tuple[str, int | None]]:
+    assert captured.graph is not None
+    nodes = [node for node in captured.graph.graph.nodes if node.op.startswith("call_")]
+    return [(node.name, node.meta.get("checkpoint")) for node in nodes]
+
+
+def test_each_outermost_checkpoint_is_one_region() -> None:
+    def program(x):
+        a = x * 2
+        b = checkpoint(lambda t: checkpoint(torch.sin, t + 1, use_reentrant=False) * 3, a, use_reentrant=False)
+        return checkpoint(torch.exp, b, use_reentrant=False) - 1
+
+    assert _regions(capture(program, {"x": leaf(3)})) == [
+        ("mul", None),
+        ("add", 0),
+        ("sin", 0),
+        ("mul_1", 0),
+        ("exp", 1),
+        ("sub", None),
+    ]
+
+
+def test_regions_reach_the_joint_graph() -> None:
+    def program(x):
+        return checkpoint(lambda t: t.sin().exp(), x * 2, use_reentrant=False).sum()
+
+    x = leaf(3)
+    captured = capture(program, {"x": x})
+    joint = trace_joint(captured.graph, [x], keep=lambda operator: True)
+    regions = {
+        node.name: node.meta.get("checkpoint")
+        for node in joint.graph.graph.nodes
+        if node.op == "call_function" and not node.meta.get("backward")
+    }
+    assert regions == {"mul": None, "sin": 0, "exp": 0, "sum_1": None}
+
+
+def test_a_checkpointed_region_is_not_saved() -> None:
+    saved: list[int] = []
+
+    def program(x, w):
+        y = x * 1
+        for _ in range(6):
+            y = checkpoint(lambda t: ((t @ w).sin() @ w).cos(), y, use_reentrant=False)
+        return y.sum()
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor.numel())
+        return tensor
+
+    compiled = stator.compile(program, backend="aot_eager", fullgraph=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        compiled(leaf(100, 10), leaf(10, 10, seed=1))
+    assert sum(saved) <= 7 * 1000 + 100, "more than the inputs of the regions is kept"
