@@ -1,0 +1,266 @@
+"""Hooks on gradients, in compiled code and around it, beside eager: order, values, what they log."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
+
+scenarios, scenario = collector()
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+@scenario
+def that_only_computes(compiled):
+    x, w = leaf(3), leaf(3, seed=1)
+
+    def program(x, w):
+        y = x.sin()
+        y.register_hook(lambda g: g * 2 + w.detach())
+        return (y * y * w).sum()
+
+    f = compiled(program)
+    return [gradients(f(x, w), x, w) for _ in range(2)]
+
+
+@scenario
+def that_keeps_the_gradient(compiled):
+    def program(x):
+        y = x.sin()
+        y.register_hook(lambda g: None)
+        y.register_hook(lambda g: g.clamp(max=0.1))
+        return (y * y).sum()
+
+    x = leaf(3)
+    return gradients(compiled(program)(x), x)
+
+
+@scenario
+def on_a_result(compiled):
+    def program(x):
+        y = x * 2
+        y.register_hook(lambda g: g.clamp(max=0.5))
+        return y, y.exp().sum()
+
+    x = leaf(3)
+    y, loss = compiled(program)(x)
+    both = gradients(loss + y.sum(), x)
+    y, loss = compiled(program)(x)
+    return both, gradients(y.sum(), x)
+
+
+@scenario
+def before_and_after_a_write_in_place(compiled):
+    def program(x):
+        y = x * 2
+        y.register_hook(lambda g: g * 3)
+        y.mul_(5)
+        y.register_hook(lambda g: g + 1)
+        return y.sum()
+
+    x = leaf(3)
+    return gradients(compiled(program)(x), x)
+
+
+@scenario
+def differentiated_twice(compiled):
+    def program(x):
+        y = x.exp()
+        y.register_hook(lambda g: g * g)
+        return (y * y).sum()
+
+    x = leaf(3)
+    (g,) = torch.autograd.grad(compiled(program)(x), x, create_graph=True)
+    (h,) = torch.autograd.grad(g.sum(), x)
+    return g.detach(), h
+
+
+@scenario(whole=False)
+def that_logs(compiled):
+    log = []
+
+    def program(x):
+        y = x.sin()
+        y.register_hook(lambda g: log.append(g.clone()))
+        return (y * y).sum()
+
+    f, x = compiled(program), leaf(3)
+    return [gradients(f(x), x) for _ in range(2)], log
+
+
+@scenario(whole=False)
+def that_counts_in_a_closure(compiled):
+    def program(x):
+        count = 0
+
+        def hook(g):
+            nonlocal count
+            count += 1
+            return g * count
+
+        y = x.sin()
+        y.register_hook(hook)
+        return (y * y).sum()
+
+    x = leaf(3)
+    loss = compiled(program)(x)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    return x.grad
+
+
+@scenario(whole=False)
+def that_is_removed(compiled):
+    def program(x):
+        y = x.sin()
+        handle = y.register_hook(lambda g: g * 2)
+        handle.remove()
+        return (y * y).sum()
+
+    x = leaf(3)
+    return gradients(compiled(program)(x), x)
+
+
+@scenario(whole=False)
+def whose_handle_is_returned(compiled):
+    def program(x):
+        y = x.sin()
+        return (y * y).sum(), y.register_hook(lambda g: g * 2)
+
+    x = leaf(3)
+    loss, handle = compiled(program)(x)
+    handle.remove()
+    return gradients(loss, x)
+
+
+@scenario(whole=False)
+def that_raises(compiled):
+    def program(x):
+        y = x.sin()
+
+        def hook(g):
+            raise ValueError("a hook")
+
+        y.register_hook(hook)
+        return (y * y).sum()
+
+    x = leaf(3)
+    return gradients(compiled(program)(x), x)
+
+
+@scenario(whole=False)
+def on_an_input(compiled):
+    def program(x):
+        x.register_hook(lambda g: g * 3)
+        return (x * x).sum()
+
+    f, found = compiled(program), []
+    for _ in range(2):
+        x = leaf(3)
+        found.append(gradients(f(x), x))
+    return found
+
+
+@scenario(whole=False)
+def retained_gradient(compiled):
+    def program(x):
+        y = x.exp()
+        y.retain_grad()
+        return (y * y).sum(), y
+
+    x = leaf(3)
+    loss, y = compiled(program)(x)
+    (loss + y.sum()).backward()
+    return x.grad, y.grad
+
+
+@scenario(whole=False)
+def on_several_at_once(compiled):
+    log = []
+
+    def program(x):
+        a, b = x.sin(), x.cos()
+        torch.autograd.graph.register_multi_grad_hook((a, b), lambda found: log.append(list(found)))
+        return (a * b).sum()
+
+    x = leaf(3)
+    return gradients(compiled(program)(x), x), log
+
+
+@scenario(whole=False)
+def saved_tensors_inside(compiled):
+    def program(x):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t * 2):
+            return x.exp().sum()
+
+    x = leaf(3)
+    return gradients(compiled(program)(x), x)
+
+
+@scenario
+def saved_tensors_outside(compiled):
+    f, x = compiled(lambda x: (x.exp() * x.sin()).sum()), leaf(3)
+    with torch.autograd.graph.save_on_cpu():
+        loss = f(x)
+    return gradients(loss, x)
+
+
+@scenario(whole=False)
+def of_modules(compiled):
+    net, x, log = model(), leaf(3, 4), []
+    net[0].register_full_backward_hook(lambda module, into, out: log.append(out[0].clone()))
+    net[1].register_full_backward_hook(lambda module, into, out: (into[0] * 2,))
+    net[2].register_full_backward_pre_hook(lambda module, out: (out[0] * 3,))
+    f = compiled(net)
+    return [gradients(f(x).sum(), x, *net.parameters()) for _ in range(2)], log
+
+
+@scenario
+def of_forward(compiled):
+    net, x = model(), leaf(3, 4)
+    net[0].register_forward_hook(lambda module, args, result: result * 2)
+    net[2].register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    return gradients(compiled(net)(x).sum(), x, *net.parameters())
+
+
+@scenario
+def on_parameters_outside(compiled):
+    net, x, log = model(), leaf(3, 4), []
+    net[2].weight.register_hook(lambda g: g * 5)
+    net[0].weight.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.clone()))
+    f = compiled(net)
+    return [gradients(f(x).sum(), x, *net.parameters()) for _ in range(2)], log
+
+
+@scenario
+def on_inputs_outside(compiled):
+    f, x, log = compiled(lambda x: (x * x.sin()).sum()), leaf(3), []
+    x.register_hook(lambda g: (log.append(g.clone()), g * 2)[1])
+    y = x * 1
+    y.register_hook(lambda g: (log.append(g.clone()), g * 3)[1])
+    return gradients(f(x), x), gradients(f(y), x), log
+
+
+@scenario
+def on_results_outside(compiled):
+    f, x, log = compiled(lambda x: (x * x.sin(), x.exp())), leaf(3), []
+    a, b = f(x)
+    a.register_hook(lambda g: (log.append(g.clone()), g * 2)[1])
+    b.retain_grad()
+    return gradients((a * b).sum(), x), log, b.grad
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scenario", scenarios)
+def test_scenario(scenario: Scenario, backend: str) -> None:
+    check(scenario, backend)
