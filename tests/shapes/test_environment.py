@@ -165,3 +165,14 @@ def test_answers_hold_wherever_the_facts_do(asked: list, hints: tuple, others: l
             assert truth is answer
             for side in (left, right):
                 assert environment.simplified(side).evaluate(at) == number(side, at)  # type: ignore[arg-type]
+
+
+@given(questions, values, values)
+def test_facts_print_as_python_that_checks_them(asked: list, hints: tuple, point: tuple) -> None:
+    environment = Environment()
+    names = [environment.size(name, hint) for name, hint in zip("abc", hints, strict=True)]
+    for question in asked:
+        environment.decide(compare(*question))
+    at = dict(zip(names, point, strict=True))
+    for fact in environment.facts:
+        assert eval(str(fact), {str(name): value for name, value in at.items()}) is fact.condition.holds(at)  # type: ignore[arg-type]
