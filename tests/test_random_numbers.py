@@ -117,6 +117,22 @@ def test_checkpointed_dropout_is_recomputed_alike(reentrant: bool) -> None:
     torch.testing.assert_close(gradient, torch.cos(inside) * inside, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_dropout_has_the_numbers_of_eager(reentrant: bool) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda x: torch.sin(dropped(x)), x, use_reentrant=reentrant) + torch.rand_like(x)
+
+    compiled = stator.compile(program, options={"exact_random": True})
+    results = []
+    for run in (compiled, program):
+        torch.manual_seed(3)
+        x = torch.linspace(-2, 2, 3500).view(50, 70).requires_grad_()
+        value = run(x)
+        value.sum().backward()
+        results.append((value.detach(), x.grad, torch.rand(())))
+    torch.testing.assert_close(*results)
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_second_derivatives_see_the_numbers_of_the_forward(exact: bool) -> None:
     compiled = stator.compile(lambda x: dropped(x).square().sum(), options={"exact_random": exact})
