@@ -26,6 +26,7 @@ DIRECT = {
     **{f"aten.{name}.{kind}": name for name in ("mm", "bmm", "addmm", "baddbmm") for kind in ("default", "out")},
     **{f"aten.{name}.{kind}": name for name in ("mv", "addmv", "dot") for kind in ("default", "out")},
     "aten.convolution.default": "convolution",
+    "aten.randint.low": "randint",
     "aten.mkldnn_convolution.default": "mkldnn_convolution",
 }
 
