@@ -41,8 +41,9 @@ $(VENV)/.dev: $(VENV)/.install
 	$(PIP) pytest pytest-timeout hypothesis expecttest scipy ruff mypy triton
 	touch $@
 
-docs: $(VENV)/.install  ## the tour of docs/, made from a real dump
+docs: $(VENV)/.dev  ## the tour of docs/, made from a real dump, and the tables of operators
 	$(BIN)/python docs/make_tour.py
+	$(BIN)/python docs/make_operators.py
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info

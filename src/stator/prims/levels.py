@@ -97,7 +97,7 @@ MADE_OF_PRIMS = """
     special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_airy_ai
     special_xlog1py special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
     special_chebyshev_polynomial_w special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u
-    special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w round.decimals ldexp.Tensor
+    special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w round.decimals
     floor_divide.Scalar linalg_cross trace vdot dist renorm rot90 _cdist_forward _pdist_forward tril_indices
     triu_indices block_diag _chunk_cat diagonal_scatter masked_scatter nonzero_static isin.Tensor_Scalar
     bucketize.Tensor searchsorted.Tensor unsafe_split.Tensor unsafe_split_with_sizes empty_permuted

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stator.prims.layout import broadcast_shapes
 from stator.prims.type_promotion import common_dtype, is_integral
 
 from .conform import cast, decomposes
@@ -255,6 +256,6 @@ def polar(abs: Any, angle: Any) -> Any:
 
 @decomposes("ldexp.Tensor", wide=False)
 def ldexp(self: Any, other: Any) -> Any:
-    if tuple(self.shape) != tuple(other.shape):
+    if broadcast_shapes(tuple(self.shape), tuple(other.shape)) != tuple(self.shape):
         return NotImplemented  # eager's layout then depends on a result that is resized on the way
     return aten.mul.Tensor(self, aten.pow.Scalar(2.0, other))
