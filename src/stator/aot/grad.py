@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import fx
@@ -20,7 +20,7 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[object]) -> bool:
     """
     if any(_asks_for_grad(node) or _is_transform(node.target) for node in gm.graph.nodes):
         return True
-    if not torch.is_grad_enabled() and not any(_switches_grad_on(node) for node in gm.graph.nodes):
+    if not any(_nodes_with_grad_mode(gm)):
         return False
     tensors = [*example_inputs, *captured_tensors(gm, example_inputs)]
     return any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors)
@@ -32,10 +32,14 @@ def _asks_for_grad(node: fx.Node) -> bool:
     return node.op in ("call_function", "call_method") and bool(node.kwargs.get("requires_grad"))
 
 
-def _switches_grad_on(node: fx.Node) -> bool:
-    if node.op != "call_function" or node.target not in _GRAD_SWITCHES:
-        return False
-    return node.target is torch.enable_grad or bool(node.args[:1] != (False,))
+def _nodes_with_grad_mode(gm: fx.GraphModule) -> Iterator[bool]:
+    """For each node that computes something, whether grad mode is on when it runs."""
+    grad_mode = torch.is_grad_enabled()
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and node.target in _GRAD_SWITCHES:
+            grad_mode = node.target is torch.enable_grad or bool(node.args[:1] != (False,))
+        elif node.op.startswith("call_"):
+            yield grad_mode
 
 
 def runs_engine(gm: fx.GraphModule) -> bool:

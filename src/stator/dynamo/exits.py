@@ -21,7 +21,7 @@ from .recipe import (
     SetGlobal,
 )
 from .scopes import GlobalScope
-from .source import ItemSource, Source
+from .source import ItemSource
 from .values.base import Lazy, Value, unsupported
 from .values.cells import CellValue
 from .values.constants import ConstantValue
@@ -48,7 +48,7 @@ class ExitBuilder:
         self._recipes: dict[int, tuple[Value, Recipe]] = {}
         self.fills: list[Effect] = []  # contents of new objects, before the replayed mutations
         self.effects: list[Effect] = []
-        self._distinct: dict[int, Source] = {}
+        self._changed: dict[int, Value] = {}  # objects with effects, which are not to be other ones that were read
 
     def recipe(self, value: Value) -> Recipe:
         known = self._recipes.get(id(value))
@@ -105,7 +105,7 @@ class ExitBuilder:
             self.effects.append(ReplaceSet(target, [self.recipe(item) for item in value.members.values()]))
         else:
             raise unsupported("mutation", f"changing {value.describe(self.tracer)}")
-        self._rely_on_distinct(value)
+        self._changed[id(value)] = value
 
     def _holds_the_same(self, value: DictValue) -> bool:
         """Whether a dictionary that was written to holds what it held at entry, in the same order."""
@@ -131,7 +131,7 @@ class ExitBuilder:
             self.effects.append(SetAttr(target, name, self.recipe(now), raw))
         elif value.instance_dict() is not None and name in value.instance_dict():  # type: ignore[operator]
             self.effects.append(DelAttr(target, name, raw))
-        self._rely_on_distinct(value)
+        self._changed[id(value)] = value
 
     def _is_as_before(self, value: ObjectValue, name: str, now: Any) -> bool:
         """Set and put back: nothing to replay, if the attribute can be relied on to hold this constant at entry."""
@@ -158,46 +158,37 @@ class ExitBuilder:
             module = None if scope.own else scope.module
             self.effects.append(SetGlobal(module, key, self.recipe(value) if value is not None else None))
 
-    def _rely_on_distinct(self, changed: Value) -> None:
+    def rely_on_distinct_objects(self) -> None:
         """A changed object must not turn out to be another one that was read under a different name."""
-        kind = changed.python_type(self.tracer)
-        others = [
-            other
-            for other in self.tracer.wrapped.values()
-            if other is not changed
-            and other.source is not None
-            and isinstance(other, (ObjectValue, TensorValue))
-            and other.python_type(self.tracer) is kind
-            and not getattr(other, "is_static", False)
-        ]
-        self._guard_distinct(changed, others)
-
-    def _guard_distinct(self, changed: Value, others: list[Any]) -> None:
-        """Pairwise, or all at once when there are so many that pairs would add up."""
-        if len(others) <= _PAIRS_AT_MOST:
-            for other in others:
-                self.tracer.guard(changed.source, GuardKind.DISTINCT, other.source)  # type: ignore[arg-type]
-        else:
-            self._distinct.update((id(value), value.source) for value in (changed, *others))
-
-    def rely_on_all_distinct(self) -> None:
-        """One guard for all the objects of which pairs would be too many."""
-        if self._distinct:
-            sources = tuple(self._distinct.values())
-            self.tracer.guard(sources[0], GuardKind.ALL_DISTINCT, sources)
+        by_kind: dict[type, list[Any]] = {}
+        for value in list(self.tracer.wrapped.values()) if self._changed else ():
+            if value.source is not None and isinstance(value, (ObjectValue, TensorValue)):
+                by_kind.setdefault(value.python_type(self.tracer), []).append(value)
+        changed: dict[type, list[Any]] = {}
+        for value in self._changed.values():
+            changed.setdefault(value.python_type(self.tracer), []).append(value)
+        for kind, values in changed.items():
+            others = [other for other in by_kind.get(kind, ()) if not getattr(other, "is_static", False)]
+            self._guard_distinct(values, others)
 
     def rely_on_distinct_inputs(self) -> None:
         """Inputs that the graph writes to must not be the same tensor as another input."""
         recorder = self.tracer.recorder
-        for value in recorder.input_values:
-            if id(value) not in recorder.written:
-                continue
-            others = [
-                other
-                for other in recorder.input_values
-                if other is not value and not (other.is_static and value.is_static)
-            ]
-            self._guard_distinct(value, others)
+        written = [value for value in recorder.input_values if id(value) in recorder.written]
+        for static in (True, False):  # two that are fixed by identity are distinct anyway
+            others = [other for other in recorder.input_values if not (static and other.is_static)]
+            self._guard_distinct([value for value in written if value.is_static is static], others)
+
+    def _guard_distinct(self, values: list[Any], others: list[Any]) -> None:
+        """Each of `values` is none of `others`: pair by pair, or all at once when there would be very many pairs."""
+        if len(values) * len(others) > _PAIRS_AT_MOST:
+            sources = {id(value): value.source for value in (*values, *others)}
+            self.tracer.guard(values[0].source, GuardKind.ALL_DISTINCT, tuple(sources.values()))
+            return
+        for value in values:
+            for other in others:
+                if other is not value:
+                    self.tracer.guard(value.source, GuardKind.DISTINCT, other.source)
 
 
 _REPLAY: dict[str, Callable[[ExitBuilder, Any, str], None]] = {

@@ -158,7 +158,7 @@ class _Attempt:
             generator.rely_on_no_cleanup()
         exits.replay()
         exits.rely_on_distinct_inputs()
-        exits.rely_on_all_distinct()
+        exits.rely_on_distinct_objects()
         return [*exits.fills, *exits.effects, *self.entry_state.effects_since()]
 
     def _captured(self, tracer: Tracer, exits: ExitBuilder, effects: list[Effect], exit_: Return | Break) -> Captured:
