@@ -1,6 +1,6 @@
 """One joint graph to a forward and a backward graph, given which values are kept between them.
 
-Which values are worth keeping is decided in recompute.py; nothing here weighs costs, runs or compiles a graph.
+Which values are worth keeping is decided in budget.py; nothing here weighs costs, runs or compiles a graph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from stator.graph.memory import memory_root
 from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta
 
-from .recompute import choose
+from .budget import choose
+from .liveness import demand_order
 from .sides import JointGraph, Sides, ancestors, divide, draws_numbers
 
 aten = torch.ops.aten
@@ -61,8 +62,8 @@ class Partition:
 def partition(joint: JointGraph, memory_budget: float = 1.0) -> Partition:
     """Split a joint graph into what runs forward and what runs backward.
 
-    memory_budget: from 1 (the default: keep what makes both together fastest) to 0 (keep as little as possible and
-    compute the rest again), linear in the bytes kept. Raises ValueError when it is outside of that.
+    memory_budget: from 1 (the default: keep what makes both together fastest) to 0 (the lowest peak that computing
+    values again can give), linear in bytes of the estimated peak. Raises ValueError when it is outside of that.
     """
     sides = divide(joint)
     choice = choose(joint, sides, memory_budget)
@@ -172,28 +173,12 @@ class _Backward:
 
     def _needed(self) -> list[fx.Node]:
         """What the gradients need and is not handed over, in an order that computes it late."""
-        given = {*self.made, *(node for node, _ in self.recovered), *self.sides.tangents}
-        order: dict[fx.Node, None] = {}
-        roots = [*self.sides.backward, *self.sides.gradients]
-        for root in roots:
-            stack = [root]
-            while stack:
-                node = stack[-1]
-                if node in order or node in given:
-                    stack.pop()
-                    continue
-                missing = [used for used in node.all_input_nodes if used not in order and used not in given]
-                if missing:
-                    stack.extend(reversed(missing))
-                    continue
-                self._check(node)
-                order[node] = None
-                stack.pop()
-        return list(order)
-
-    def _check(self, node: fx.Node) -> None:
-        if node in self.sides.forward and draws_numbers(node):
-            raise CompileError("aot", f"{node.name} draws random numbers; it cannot be computed again for the backward")
+        order = demand_order(self.sides, {*self.made, *(node for node, _ in self.recovered), *self.sides.tangents})
+        for node in order:
+            if node in self.sides.forward and draws_numbers(node):
+                text = f"{node.name} draws random numbers; it cannot be computed again for the backward"
+                raise CompileError("aot", text)
+        return order
 
     def _copy(self, node: fx.Node) -> fx.Node:
         copied = self.graph.node_copy(node, self.made.__getitem__)

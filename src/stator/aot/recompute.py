@@ -1,13 +1,13 @@
 """Which values of the forward to keep for the backward, and which to compute again there.
 
 A minimum cut decides: a value is kept (cost: memory and its traffic), or computed again (cost: arithmetic), or not
-needed. Costs are in costs.py, cuts in cut.py; the graphs are built in partition.py.
+needed. Costs are in costs.py, cuts in cut.py, choices for a memory budget in budget.py.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from torch import fx
@@ -18,12 +18,10 @@ from .costs import TENSOR, bytes_of, computing_cost, is_library_call, library_co
 from .cut import INFINITE, FlowNetwork
 from .sides import JointGraph, Sides, can_be_saved, draws_numbers, is_backward
 
-# What a byte that is kept costs beside its traffic: its page is fetched and zeroed anew in every step. At most: as
-# much as makes any arithmetic cheaper than keeping.
+# What a byte that is kept costs beside its traffic: its page is fetched and zeroed anew in every step
 HOLDING = 1.0
+# So much that any arithmetic is cheaper than keeping
 DEAREST = float(1 << 30)
-_BISECTIONS = 12
-_KNAPSACK_UNITS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +36,8 @@ class Choice:
     recompute_cost: int
 
 
-def choose(joint: JointGraph, sides: Sides, memory_budget: float = 1.0) -> Choice:
-    """What to keep. memory_budget: 1 for what is fastest, 0 for what keeps least, linear in bytes between them.
-
-    Library calls (products, convolutions, attention, sorting) are computed again only for budgets below 1 and in
-    checkpoint regions; random numbers never. Raises ValueError for a budget outside of [0, 1].
-    """
-    if not 0.0 <= memory_budget <= 1.0:
-        raise ValueError(f"memory_budget must lie between 0 and 1, not {memory_budget}")
-    fastest = _Problem(joint, sides, library_again=False).solve(HOLDING)
-    if memory_budget == 1.0:
-        return fastest
-    problem = _Problem(joint, sides, library_again=True)
-    smallest = problem.solve(DEAREST)
-    slack = fastest.saved_bytes - smallest.saved_bytes
-    if memory_budget == 0.0 or slack <= 0:
-        return smallest
-    return problem.within(smallest.saved_bytes + int(memory_budget * slack), smallest)
-
-
 @dataclass(slots=True)
-class _Candidate:
+class Candidate:
     """One piece of memory, or an operator with several results.
 
     reads: what computing it reads. again: cost of computing it in the backward (None: impossible). keep: cost of the
@@ -71,7 +50,7 @@ class _Candidate:
     held: int
 
 
-class _Problem:
+class Problem:
     """What may be kept and what may be computed again. Views belong to the memory that they show."""
 
     def __init__(self, joint: JointGraph, sides: Sides, library_again: bool) -> None:
@@ -116,9 +95,9 @@ class _Problem:
                 wanted[root] = wanted.get(root, False) or user is None or is_library_call(user)
         return wanted
 
-    def _candidates(self) -> dict[fx.Node, _Candidate]:
+    def _candidates(self) -> dict[fx.Node, Candidate]:
         """Everything that keeping or computing again could concern, from what is wanted upwards."""
-        found: dict[fx.Node, _Candidate] = {}
+        found: dict[fx.Node, Candidate] = {}
         waiting = list(self.wanted)
         while waiting:
             node = waiting.pop()
@@ -127,12 +106,12 @@ class _Problem:
                 waiting.extend(candidate.reads)
         return found
 
-    def _candidate(self, node: fx.Node) -> _Candidate:
+    def _candidate(self, node: fx.Node) -> Candidate:
         size = bytes_of(node)
         index = self.primals.get(node)
         if index is not None:
             copied = index in self.mutated
-            return _Candidate((), None, TENSOR + (3 * size if copied else size), size if copied else 0)
+            return Candidate((), None, TENSOR + (3 * size if copied else size), size if copied else 0)
         again = self._cost_again(node)
         keep: int | None = TENSOR + size * (1 if self._is_stored(node) else 2)
         held = 0 if node in self.shown else size
@@ -146,7 +125,7 @@ class _Problem:
                 again = None
             elif again is not None:
                 keep = None
-        return _Candidate(self._reads(node) if again is not None else (), again, keep, held)
+        return Candidate(self._reads(node) if again is not None else (), again, keep, held)
 
     def _cost_again(self, node: fx.Node) -> int | None:
         if draws_numbers(node):
@@ -175,23 +154,23 @@ class _Problem:
 
     # -- solving --------------------------------------------------------------------------------------------------
 
-    def solve(self, holding: float) -> Choice:
-        """The cheapest choice when a byte that is held costs `holding`."""
+    def solve(self, holding: float, free: Collection[fx.Node] = ()) -> Choice:
+        """The cheapest choice when a byte that is held costs `holding`. free: values that are kept at no cost."""
         network = FlowNetwork()
         entries = {node: network.vertex() for node in self.candidates}
         exits = {node: network.vertex() for node in self.candidates}
         for node, candidate in self.candidates.items():
             network.edge(network.SOURCE, entries[node], INFINITE if candidate.again is None else candidate.again)
             cost = INFINITE if candidate.keep is None else candidate.keep + int(holding * candidate.held)
-            network.edge(entries[node], exits[node], cost)
+            network.edge(entries[node], exits[node], 0 if node in free else cost)
             for read in candidate.reads:
                 network.edge(exits[read], entries[node], INFINITE)
         for node in self.wanted:
             network.edge(exits[node], network.SINK, INFINITE)
         again = network.sink_side()
-        return self._settle(node for node in self.candidates if not again[entries[node]] and again[exits[node]])
+        return self.settle(node for node in self.candidates if not again[entries[node]] and again[exits[node]])
 
-    def _settle(self, kept: Iterable[fx.Node]) -> Choice:
+    def settle(self, kept: Iterable[fx.Node]) -> Choice:
         """Leave away what nobody reads, and count."""
         possible, saved, cost = set(kept), set(), 0
         seen: set[fx.Node] = set()
@@ -210,32 +189,11 @@ class _Problem:
         ordered = tuple(node for node in self.sides.nodes if node in saved)
         return Choice(ordered, sum(self.candidates[node].held for node in saved), cost)
 
-    def within(self, most: int, smallest: Choice) -> Choice:
-        """The cheapest choice found that holds at most `most` bytes; `smallest` is one that does.
+    def held(self, node: fx.Node) -> int:
+        """Bytes that are in memory only because a value is kept."""
+        return self.candidates[node].held
 
-        Bytes are made dearer until the choice fits. As equal layers all flip at one price, there is room left then: a
-        knapsack fills it with values of the choice at the price just below.
-        """
-        low, high = HOLDING, DEAREST
-        above, below = self.solve(low), smallest
-        if above.saved_bytes <= most:
-            return above
-        for _ in range(_BISECTIONS):
-            price = (low * high) ** 0.5
-            choice = self.solve(price)
-            if choice.saved_bytes <= most:
-                high, below = price, choice
-            else:
-                low, above = price, choice
-        chosen = set(below.saved)
-        items = [node for node in above.saved if node not in chosen]
-        gains = [self._cost_of(node, {*above.saved, *below.saved}) for node in items]
-        sizes = [self.candidates[node].held for node in items]
-        picked = fill_knapsack(gains, sizes, most - below.saved_bytes)
-        filled = self._settle((*below.saved, *(items[position] for position in picked)))
-        return filled if filled.saved_bytes <= most else below
-
-    def _cost_of(self, node: fx.Node, kept: set[fx.Node]) -> int:
+    def cost_of(self, node: fx.Node, kept: set[fx.Node]) -> int:
         """What computing one kept value again would cost, if all others are kept."""
         cost, waiting, seen = 0, [node], set()
         while waiting:
@@ -246,28 +204,3 @@ class _Problem:
             cost += self.candidates[at].again or 0
             waiting.extend(self.candidates[at].reads)
         return cost
-
-
-def fill_knapsack(gains: list[int], sizes: list[int], room: int) -> list[int]:
-    """Positions of the items to take: about the greatest sum of gains with sizes that fit into `room`.
-
-    Sizes are rounded up to a 512th of the room.
-    """
-    unit = max(1, -(-room // _KNAPSACK_UNITS))
-    units = room // unit
-    best = [0] * (units + 1)
-    taken: list[list[bool]] = []
-    for gain, size in zip(gains, sizes, strict=True):
-        need = -(-size // unit)
-        row = [False] * (units + 1)
-        for free in range(units, need - 1, -1):
-            if best[free - need] + gain > best[free]:
-                best[free] = best[free - need] + gain
-                row[free] = True
-        taken.append(row)
-    picked, free = [], units
-    for position in range(len(gains) - 1, -1, -1):
-        if taken[position][free]:
-            picked.append(position)
-            free -= -(-sizes[position] // unit)
-    return picked[::-1]

@@ -1,6 +1,6 @@
 """Which nodes of a joint graph must run in the forward, which must run in the backward, and which may do either.
 
-Facts of the graph only: what is worth keeping is decided in recompute.py, the graphs are built in partition.py.
+Facts of the graph only: what is worth keeping is decided in budget.py, the graphs are built in partition.py.
 """
 
 from __future__ import annotations

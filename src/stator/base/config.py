@@ -23,8 +23,8 @@ class Options:
     threads: most compiler processes at once; 0 means one per core.
     exact_random: draw random numbers as eager does, the same ones in the same order, by library calls; off, they are
         computed inside kernels from one number of torch's generator per call.
-    memory_budget: how much of a forward may be kept for its backward, from 1 (what makes a step fastest) to 0 (as
-        little as possible; the rest is computed again), linear in bytes.
+    memory_budget: how much memory a training step may need at its peak, from 1 (what makes it fastest) to 0 (the
+        least that computing parts of the forward again can give), linear in bytes of the predicted peak.
     """
 
     mode: str = "default"
