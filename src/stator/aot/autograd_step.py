@@ -45,7 +45,9 @@ class Backward:
         self.gradients = tuple(gradients)
         self.compile_graph = compile_graph
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self.saved_metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[: len(reads)])
         self.metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[len(reads) :])
+        self.strides: tuple[tuple[int, ...], ...] = ()  # of the saved values, as compiled for
         self.compiled: Callable[..., Sequence[Any]] | None = None
 
     def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor]) -> list[Any]:
@@ -58,22 +60,32 @@ class Backward:
             if not ordinary and not _is_plain(tangent):
                 plain = False
             elif not ordinary or tangent.stride() != meta.stride:
-                fitting = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
-                tangent = fitting.copy_(tangent)
+                tangent = _laid_out(tangent, meta.stride)
             arguments.append(tangent)
         if plain:
             run = self.compiled or self._compile(arguments)
+            self._lay_out(arguments, self.strides)
         else:  # batched by vmap, or a subclass: the operators know what to do, kernels do not
+            self._lay_out(arguments, [meta.stride for meta in self.saved_metas])
             run = run_eagerly(self.graph, arguments)
         if getattr(run, "boxed", False):
-            saved = tangents = tangent = fitting = None  # type: ignore[assignment]  # only the list holds them now
+            saved = tangents = tangent = None  # type: ignore[assignment]  # only the list holds them now
             results = run(arguments)
         else:
             results = run(*arguments)
         return [None if position is None else results[position] for position in self.gradients]
 
+    def _lay_out(self, arguments: list[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
+        """Bring saved values, which come first, into a layout; hooks may have given them another."""
+        for at, wanted in enumerate(strides):
+            if arguments[at].stride() != wanted:
+                arguments[at] = _laid_out(arguments[at], wanted)
+
     def _compile(self, arguments: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
+        """Compile for the layouts that the saved values have: those of the forward's choice."""
         self.graph.meta["boxed"] = True  # a compiler that can takes one list, which it empties as it goes
+        self.strides = tuple([tensor.stride() for tensor in arguments[: len(self.reads)]])
+        self.graph.meta["given_strides"] = self.strides
         try:
             self.compiled = self.compile_graph(self.graph, arguments)
         except StatorError as error:
@@ -81,6 +93,7 @@ class Backward:
                 f"aot:backward:{error}",
                 f"stator: a backward graph could not be compiled; it runs operator by operator. {error}",
             )
+            self.strides = tuple([meta.stride for meta in self.saved_metas])
             self.compiled = run_eagerly(self.graph, arguments)
         return self.compiled
 
@@ -194,6 +207,12 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def _ordinary_keys(device: torch.device) -> int:
     """The dispatch keys of a tensor that is neither lazily conjugated nor negated nor zero, nor batched."""
     return torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
+
+
+def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A copy with these strides."""
+    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
 
 
 def _saved_names(parts: Partition) -> list[str]:

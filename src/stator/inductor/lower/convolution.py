@@ -47,12 +47,12 @@ def _convolution(
         return patch_products(builder, x, weight, bias, meta.shape[2:])
     shapes = (x.shape, weight.shape, meta.shape)
     if _may_choose(x, meta, transposed):
-        wish = _wish(shapes, groups)
+        wish = wishes_channels_last(shapes, groups)
         if wish is None:
             wish = x.deviates or _feeds_channels_last(builder)
         strides = channels_last_strides if wish else contiguous_strides
         given, promised = strides(x.shape), strides(meta.shape)
-        if _is_product(weight, stride, padding, groups):
+        if is_product(weight, stride, padding, groups):
             product = (_product_nhwc if wish else _product_nchw)(builder, x, weight, bias)
             if product is not None:
                 return product
@@ -69,7 +69,7 @@ def _convolution(
     return result
 
 
-def _is_product(weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int) -> bool:
+def is_product(weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int) -> bool:
     """Is it a matrix product at every position: one tap, every position once?"""
     return groups == 1 and weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0}
 
@@ -121,7 +121,7 @@ def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
     )
 
 
-def _wish(shapes: Sequence[tuple[int, ...]], groups: int) -> bool | None:
+def wishes_channels_last(shapes: Sequence[tuple[int, ...]], groups: int) -> bool | None:
     x, weight, result = shapes
     depthwise = groups > 1 and groups == x[1]
     pointwise = groups == 1 and weight[2:] == (1, 1)
@@ -142,7 +142,7 @@ def _passes_on(user: fx.Node, wants: dict[fx.Node, bool]) -> bool:
     """Does this user want its argument in NHWC, for itself or for what comes after it?"""
     if user.target is aten.convolution.default:
         x, weight, groups = user.args[0].meta["val"], user.args[1].meta["val"], user.args[8]  # type: ignore[union-attr]
-        wish = _wish((x.shape, weight.shape, user.meta["val"].shape), groups)  # type: ignore[arg-type]
+        wish = wishes_channels_last((x.shape, weight.shape, user.meta["val"].shape), groups)  # type: ignore[arg-type]
         return wants[user] if wish is None else wish
     if user.target is aten.permute.default and tuple(user.args[1]) == (0, 2, 3, 1):  # type: ignore[arg-type]
         return True

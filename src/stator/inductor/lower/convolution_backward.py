@@ -16,14 +16,16 @@ from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
 
 from .builder import Builder, linear, same_strides
+from .convolution import is_product, wishes_channels_last
 from .creation import filled, pad_with
 from .fallback import library_results
 from .heuristics import MAX_ACCUMULATORS, SMALL_DEPTHWISE
+from .library import multiply
 from .patches import cuts_patches, in_format, patch_gradients
 from .reductions import reduce
 from .registry import lowers
 from .tensor import Stored, Tensor
-from .views import slice_dim
+from .views import permute, reshape, slice_dim
 
 aten = torch.ops.aten
 
@@ -56,13 +58,13 @@ def _convolution_backward(
         return patch_gradients(builder, grad, x, weight, wanted)
     if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
         return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
+    rest = [bias_sizes, stride, padding, dilation, transposed, output_padding, groups]
     if not wanted[1] or not _is_depthwise(x, weight, groups):
-        return NotImplemented
-    if math.prod(weight.shape[2:]) <= SMALL_DEPTHWISE and not (_is_channels_last(grad) and _is_channels_last(x)):
+        return _in_best_format(builder, grad, x, weight, rest, wanted)
+    if math.prod(weight.shape[2:]) <= SMALL_DEPTHWISE and not (_is_channels_last(grad) or _is_channels_last(x)):
         return NotImplemented
     grad = in_format(builder, grad, channels_last_strides(grad.shape))
     x = in_format(builder, x, channels_last_strides(x.shape))
-    rest = [bias_sizes, stride, padding, dilation, transposed, output_padding, groups]
     of_x = _by_library(builder, grad, x, weight, rest) if wanted[0] else None
     of_weight = _of_depthwise_weight(builder, grad, x, stride, padding, dilation)
     return [of_x, of_weight, _of_bias(builder, grad) if wanted[2] else None]
@@ -106,6 +108,58 @@ def _of_thinned(
         builder.store(slice_dim(slice_dim(target, 2, 0, height, stride[0]), 3, 0, width, stride[1]), found[0])
         target.deviates = not same_strides(x.shape, strides(x.shape), metas[0].stride)
         found[0] = target
+    return found
+
+
+def _in_best_format(
+    builder: Builder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
+) -> Any:
+    """NHWC where that is faster, or is there already and no slower; NotImplemented: in eager's format."""
+    if (
+        not (x.deviates or grad.deviates)
+        or wishes_channels_last((x.shape, weight.shape, grad.shape), rest[-1]) is False
+    ):
+        return NotImplemented
+    grad = in_format(builder, grad, channels_last_strides(grad.shape))
+    x = in_format(builder, x, channels_last_strides(x.shape))
+    _, stride, padding, _, _, _, groups = rest
+    if is_product(weight, stride, padding, groups):
+        return _of_product(builder, grad, x, weight, wanted)
+    args = [
+        builder.argument(grad),
+        builder.argument(x),
+        builder.argument(weight, builder.node.args[2].meta["val"].stride),
+    ]
+    promised = [
+        meta if meta is None or not index_wanted or len(meta.shape) == 1 else _channels_last_meta(meta)
+        for meta, index_wanted in zip(builder.meta, wanted, strict=True)
+    ]
+    found = library_results(builder, aten.convolution_backward.default, [*args, *rest, list(wanted)], {}, promised)
+    for result, meta in zip(found, builder.meta, strict=True):
+        if result is not None:
+            result.deviates = not same_strides(meta.shape, result.strides, meta.stride)
+    return found
+
+
+def _channels_last_meta(meta: TensorMeta) -> TensorMeta:
+    return TensorMeta(meta.shape, channels_last_strides(meta.shape), meta.dtype, meta.device)
+
+
+def _of_product(builder: Builder, grad: Tensor, x: Tensor, weight: Tensor, wanted: Sequence[bool]) -> list[Any]:
+    """Kernels of one tap at every position: products of matrices [positions, channels]."""
+    out, channels = weight.shape[:2]
+    grad_rows = reshape(permute(grad, (0, 2, 3, 1)), (-1, out))
+    found: list[Any] = [None, None, None]
+    if wanted[0]:
+        rows = multiply(builder, grad_rows, reshape(weight, (out, channels)))
+        batch, _, height, width = x.shape
+        found[0] = permute(reshape(rows, (batch, height, width, channels)), (0, 3, 1, 2))
+        found[0].deviates = not same_strides(x.shape, found[0].strides, builder.meta[0].stride)
+    if wanted[1]:
+        x_rows = reshape(permute(x, (0, 2, 3, 1)), (-1, channels))
+        found[1] = reshape(multiply(builder, permute(grad_rows, (1, 0)), x_rows), weight.shape)
+    if wanted[2]:
+        found[2] = _of_bias(builder, grad)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from stator.base.errors import CompileError, StatorError
 from stator.graph.functional import trace_operator
 from stator.inductor.buffers import Layout, Lowered, View
+from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta, record
 
 from .builder import Builder, same_strides
@@ -40,7 +42,9 @@ _PLAIN_DTYPES = frozenset(
 def lower(gm: fx.GraphModule) -> Lowered:
     """Lower a functional ATen graph whose nodes carry `meta["val"]`. Raises CompileError naming the node.
 
-    `gm.meta["mutated"]`, where present: (input index, output position) for each output that is an input's new content.
+    Of `gm.meta`, where present: "mutated" has (input index, output position) for each output that is an input's new
+    content; "free_layouts" the positions of outputs that may come in other strides than eager's; "given_strides" those
+    of the first inputs, where they may differ from what their nodes say.
     """
     return _Walk(gm).run()
 
@@ -74,7 +78,13 @@ class _Walk:
         meta = node.meta["val"]
         if not isinstance(meta, TensorMeta):
             raise CompileError("inductor", f"the graph's input {node.name} is {meta!r}, not a tensor")
-        self.values[node] = self.builder.add_input(f"in_{node.name}", meta)
+        given = self.gm.meta.get("given_strides", ())
+        at = len(self.builder.inputs)
+        deviates = at < len(given) and not same_strides(meta.shape, given[at], meta.stride)
+        if deviates:
+            meta = replace(meta, stride=given[at])
+        self.values[node] = value = self.builder.add_input(f"in_{node.name}", meta)
+        value.deviates = deviates
 
     def get_attr(self, node: fx.Node) -> None:
         value: Any = self.gm
@@ -147,14 +157,19 @@ class _Walk:
         flat = node.args[0]
         if not isinstance(flat, tuple | list):
             flat = (flat,)
-        for value in flat:
-            self.outputs.append(self.result(value) if isinstance(value, fx.Node) else value)
+        free = self.gm.meta.get("free_layouts", ())
+        for position, value in enumerate(flat):
+            self.outputs.append(self.result(value, position in free) if isinstance(value, fx.Node) else value)
 
-    def result(self, node: fx.Node) -> Any:
-        """A graph output: memory with exactly the strides eager promises."""
+    def result(self, node: fx.Node, free: bool) -> Any:
+        """A graph output: memory with exactly the strides eager promises, or (free) that were decided here."""
         value, meta = self.values[node], node.meta["val"]
         if not isinstance(value, Tensor):
             return value
+        if free and value.deviates:
+            planned = value.planned()
+            if planned is not None and is_dense(meta.shape, planned[0]):
+                meta = replace(meta, stride=planned[0])
         self.builder.origin = node.name
         if value.copies:
             value = self.builder.copy(value, meta.stride)

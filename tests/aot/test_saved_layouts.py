@@ -1,0 +1,85 @@
+"""Values kept for the backward stay in the memory format that the forward chose; whatever comes back is laid out so."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import stator
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(8, 32, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.Hardswish(),
+        nn.Conv2d(32, 32, 5, padding=2, groups=32, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, stride=2, padding=1, groups=32),
+        nn.Conv2d(32, 16, 1),
+    )
+
+
+def gradients(call, model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    model.zero_grad()
+    x.grad = None
+    call(x).square().sum().backward()
+    return [x.grad, *(parameter.grad for parameter in model.parameters())]
+
+
+def close(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * other.abs().max().item())
+        assert one.stride() == other.stride()
+
+
+@pytest.fixture
+def pair():
+    model = network()
+    x = torch.randn(2, 8, 20, 20, requires_grad=True)
+    return stator.compile(model, fullgraph=True), model, x
+
+
+def test_kept_images_lie_as_the_forward_made_them(pair) -> None:
+    compiled, _, x = pair
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("without oneDNN no format is preferred")
+    saved = [t for t in compiled(x).grad_fn.saved_tensors if t is not None and t.dim() == 4 and t.shape[1] == 32]
+    assert any(t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in saved)
+
+
+def test_gradients_and_their_layouts(pair) -> None:
+    compiled, model, x = pair
+    eager = copy.deepcopy(model)
+    expected = gradients(eager, eager, x)
+    close(gradients(compiled, model, x), expected)
+    close(gradients(compiled, model, x), gradients(eager, eager, x))
+
+
+@pytest.mark.parametrize("first_with_hooks", [True, False])
+def test_hooks_that_give_values_back_in_another_layout(pair, first_with_hooks: bool) -> None:
+    compiled, model, x = pair
+    eager = copy.deepcopy(model)
+    expected = gradients(eager, eager, x)
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t.contiguous().clone(), lambda t: t)
+    for with_hooks in (first_with_hooks, not first_with_hooks):
+        if with_hooks:
+            with hooks:
+                close(gradients(compiled, model, x), expected)
+        else:
+            close(gradients(compiled, model, x), expected)
+
+
+def test_a_batch_of_tangents(pair) -> None:
+    """Tangents batched by vmap run operator by operator, on values laid out as they were traced."""
+    compiled, model, x = pair
+    eager = copy.deepcopy(model)
+    tangents = torch.randn(3, 2, 16, 10, 10)
+    actual = torch.autograd.grad(compiled(x), [x], tangents, is_grads_batched=True)
+    expected = torch.autograd.grad(eager(x), [x], tangents, is_grads_batched=True)
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3)
