@@ -100,3 +100,9 @@ def _standard_folders() -> list[str]:
 
 
 leave_alone(*_standard_folders())
+# what runs compiled graphs, and compiles backward graphs when they are first needed, maybe under a call at a break
+leave_alone(
+    "<stator ",
+    *(os.path.join(STATOR_FOLDER, name) + os.sep for name in ("prims", "graph", "runtime", "aot", "inductor")),
+    with_callees=True,
+)

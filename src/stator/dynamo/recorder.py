@@ -182,6 +182,8 @@ class Recorder:
         node.meta["place"] = self.tracer.place()
         if self.region is not None:
             node.meta["checkpoint"] = self.region
+        if "requires_grad" in kwargs and isinstance(result, torch.Tensor) and result.requires_grad:
+            self.made_leaves[id(result)] = self.tracer.outer_step()
         self.written.update(id(value) for value in changed if value.obj is not None)
         return self.wrap_output(result, node)
 

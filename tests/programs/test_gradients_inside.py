@@ -1,0 +1,343 @@
+"""torch.autograd.grad, backward and `.grad` in compiled code, beside eager."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
+
+scenarios, scenario = collector()
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def grads(net: nn.Module) -> list[torch.Tensor | None]:
+    return [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+
+
+@scenario
+def gradients_as_results(compiled):
+    net, x = model(), leaf(3, 4)
+
+    def program(x):
+        loss = net(x).pow(2).sum()
+        found = torch.autograd.grad(loss, [*net.parameters(), x])
+        return [g * 2 for g in found], loss.detach()
+
+    f = compiled(program)
+    return f(x), f(x.detach().requires_grad_()), grads(net)
+
+
+@scenario
+def unused_and_weighted(compiled):
+    x, y, z = leaf(3), leaf(3, seed=1), leaf(3, seed=2)
+
+    def program(x, y, z):
+        out = x.sin() * y, y.exp()
+        weights = torch.ones(3), torch.arange(3.0)
+        unused = torch.autograd.grad(out, (x, y, z), weights, retain_graph=True, allow_unused=True)
+        zeros = torch.autograd.grad(out, (x, z), weights, allow_unused=True, materialize_grads=True)
+        return unused, zeros
+
+    return compiled(program)(x, y, z)
+
+
+@scenario
+def gradient_penalty(compiled):
+    net, x = model(), leaf(3, 4)
+
+    def program(x):
+        (g,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        return ((g.norm(dim=1) - 1) ** 2).mean() + net(x).sum()
+
+    return gradients(compiled(program)(x), x, *net.parameters())
+
+
+@scenario
+def penalty_at_a_point_made_inside(compiled):
+    net, x, y = model(), torch.randn(3, 4), torch.randn(3, 4)
+
+    def program(x, y):
+        point = (x * 0.3 + y * 0.7).requires_grad_(True)
+        (g,) = torch.autograd.grad(net(point).sum(), point, create_graph=True)
+        return g.pow(2).sum()
+
+    return gradients(compiled(program)(x, y), *net.parameters())
+
+
+@scenario
+def intermediate(compiled):
+    x = leaf(3)
+
+    def program(x):
+        y = x.sin()
+        (g,) = torch.autograd.grad((y * y).sum(), y)
+        return g
+
+    return compiled(program)(x)
+
+
+@scenario
+def backward_accumulates(compiled):
+    net = model()
+
+    def program(x):
+        loss = net(x).pow(2).sum()
+        loss.backward()
+        return loss.detach()
+
+    f, found = compiled(program), []
+    for step in range(3):
+        found.append((f(leaf(3, 4, seed=step)), grads(net)))
+    identity = net[0].weight.grad
+    f(leaf(3, 4))
+    return found, net[0].weight.grad is identity, identity.stride()
+
+
+@scenario
+def loss_that_was_used(compiled):
+    net, x = model(), leaf(3, 4)
+
+    def program(x):
+        y = net(x)
+        loss = y.pow(2).sum()
+        loss.backward()
+        return loss, y
+
+    loss, y = compiled(program)(x)
+    found = [loss.requires_grad, loss.is_leaf, y.requires_grad, y.is_leaf]
+    for tensor in (loss, y.sum()):
+        try:
+            tensor.backward()
+        except RuntimeError as error:
+            found.append(str(error)[:40])
+    return loss.detach(), found, x.grad, grads(net)
+
+
+@scenario
+def retained(compiled):
+    net, x = model(), leaf(3, 4)
+
+    def program(x):
+        loss = net(x).pow(2).sum()
+        loss.backward(retain_graph=True)
+        return loss
+
+    loss = compiled(program)(x)
+    first = grads(net)
+    loss.backward()
+    return first, grads(net), x.grad
+
+
+@scenario
+def weighted_backward(compiled):
+    net, x = model(), leaf(3, 4)
+
+    def program(x):
+        net(x).backward(torch.ones(3, 1) * 2)
+
+    compiled(program)(x)
+    return grads(net), x.grad
+
+
+@scenario
+def backward_of_several(compiled):
+    x, y = leaf(3), leaf(3, seed=1)
+
+    def program(x, y):
+        torch.autograd.backward([(x * y).sum(), y.sin()], [None, torch.ones(3)])
+
+    compiled(program)(x, y)
+    return x.grad, y.grad
+
+
+@scenario
+def backward_to_chosen_inputs(compiled):
+    x, y = leaf(3), leaf(3, seed=1)
+    compiled(lambda x, y: (x * y).sum().backward(inputs=[x]))(x, y)
+    return x.grad, y.grad
+
+
+@scenario
+def gradients_share_no_memory(compiled):
+    x, y = leaf(3), leaf(3, seed=1)
+
+    def program(x, y):
+        (x + y).sum().backward()
+
+    compiled(program)(x, y)
+    x.grad.add_(1)
+    return x.grad, y.grad, x.grad.stride()
+
+
+@scenario
+def whole_step(compiled):
+    net = model()
+
+    def program(x, target):
+        net.zero_grad()
+        loss = nn.functional.mse_loss(net(x), target)
+        loss.backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                p.sub_(p.grad, alpha=0.1)
+        return loss
+
+    f, losses = compiled(program), []
+    for step in range(4):
+        losses.append(f(leaf(3, 4, seed=step).detach(), torch.ones(3, 1)).detach())
+    return losses, [p.detach() for p in net.parameters()], grads(net)
+
+
+@scenario
+def gradients_are_cleared_inside(compiled):
+    net, x = model(), leaf(3, 4)
+
+    def program(x):
+        net(x).sum().backward()
+        norm = torch.stack([p.grad.norm() for p in net.parameters()]).sum()
+        net.zero_grad(set_to_none=True)
+        x.grad = None
+        return norm
+
+    f = compiled(program)
+    return f(x), f(x), grads(net), x.grad
+
+
+@scenario
+def gradients_are_zeroed_inside(compiled):
+    net, x = model(), leaf(3, 4)
+    net(x).sum().backward()
+
+    def program(x):
+        net.zero_grad(set_to_none=False)
+        before = [p.grad.clone() for p in net.parameters()]
+        net(x).sum().backward()
+        return before
+
+    return compiled(program)(x), grads(net)
+
+
+@scenario
+def gradient_is_assigned(compiled):
+    x = leaf(3)
+
+    def program(x, g):
+        x.grad = g * 2
+        return x.grad + 1
+
+    return compiled(program)(x, torch.ones(3)), x.grad
+
+
+@scenario(whole=False)
+def history_from_before(compiled):
+    w = leaf(3)
+
+    def program(y):
+        loss = (y * y).sum()
+        loss.backward()
+        return loss.detach()
+
+    return compiled(program)(w * 2), w.grad
+
+
+@scenario(whole=False)
+def gradient_through_what_was_before(compiled):
+    w = leaf(3)
+
+    def program(y, w):
+        return torch.autograd.grad((y * w).sum(), w)
+
+    return compiled(program)(w * 2, w)
+
+
+@scenario
+def gradient_of_an_input_with_history(compiled):
+    w = leaf(3)
+    return compiled(lambda y: torch.autograd.grad((y * y).sum(), y))(w * 2)
+
+
+@scenario(whole=False)
+def hooks_are_called(compiled):
+    net, x, log = model(), leaf(3, 4), []
+    f = compiled(lambda x: net(x).pow(2).sum().backward())
+    f(x)
+    net[0].weight.register_hook(lambda g: g * 2)
+    net[2].weight.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.clone()))
+    f(x)
+    return grads(net), log
+
+
+@scenario(whole=False)
+def second_backward_is_an_error(compiled):
+    def program(x):
+        loss = x.exp().sum()
+        loss.backward()
+        loss.backward()
+
+    compiled(program)(leaf(3))
+
+
+@scenario(whole=False)
+def create_graph_in_grad(compiled):
+    x = leaf(3)
+
+    def program(x):
+        (x**3).sum().backward(create_graph=True)
+        return x.grad.requires_grad
+
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = compiled(program)(x)
+    g, x.grad = x.grad, None
+    g.sum().backward()
+    return found, g.detach(), x.grad.detach()
+
+
+@scenario(whole=False)
+def leaf_made_inside_is_returned(compiled):
+    def program(x):
+        w = torch.ones(3).requires_grad_()
+        return (x * w).sum(), w
+
+    loss, w = compiled(program)(torch.arange(3.0))
+    loss.backward()
+    return w.grad, w.is_leaf
+
+
+@scenario(whole=False)
+def only_a_leaf_made_inside_requires_grad(compiled):
+    loss = compiled(lambda x: (x * torch.ones(3, requires_grad=True)).sum())(torch.arange(3.0))
+    loss.backward()
+    return loss.requires_grad
+
+
+@scenario(whole=False)
+def number_between(compiled):
+    net, x, seen = model(), leaf(3, 4), []
+
+    def program(x):
+        loss = net(x).pow(2).sum()
+        loss.backward()
+        seen.append(round(loss.item(), 4))
+        return [p.grad * 2 for p in net.parameters()]
+
+    f = compiled(program)
+    return f(x), f(x), seen
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scenario", scenarios)
+def test_scenario(scenario: Scenario, backend: str) -> None:
+    check(scenario, backend)
