@@ -102,7 +102,8 @@ def test_checkpointed_layers_keep_only_their_inputs() -> None:
         assert (actual - wanted).abs().max() <= 1e-4 * wanted.abs().max()
     # the inputs of three regions and of the loss; the first region's is the caller's
     assert counters.counts["memory:saved"] == 4 * 4 * ROWS * WIDTH
-    assert peak(compiled, model, x) <= peak(model, model, x)
+    plain = tower(8)
+    assert peak(compiled, model, x) < 0.75 * peak(stator.compile(plain, fullgraph=True), plain, x)
 
 
 def test_what_is_kept_for_the_backward_is_gone_after_it() -> None:
