@@ -11,6 +11,7 @@ from scipy import stats
 from torch import fx
 
 from stator.aot import functionalize_random
+from stator.graph.printer import load_graph, print_graph
 from stator.graph.recording import Tracer
 from stator.graph.schema import draws
 from stator.graph.tracer import trace
@@ -219,6 +220,17 @@ def test_names_of_new_nodes_do_not_depend_on_what_comes_later() -> None:
 
     names = [[node.name for node in calls(rewritten(function, torch.randn(5)))][:4] for function in (short, long)]
     assert names[0] == names[1]
+
+
+def test_the_printed_graph_runs_on_its_own() -> None:
+    x = torch.randn(5)
+    graph = rewritten(lambda x: F.dropout(x, 0.5), x)
+    text = print_graph(graph)
+    assert "import stator.prims\n" in text
+    torch.manual_seed(0)
+    want = graph(x)[0]
+    torch.manual_seed(0)
+    assert torch.equal(load_graph(text)(x)[0], want)
 
 
 def test_graphs_without_random_operators_are_left_alone() -> None:

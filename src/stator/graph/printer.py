@@ -110,6 +110,8 @@ class _Printer:
 
     def function(self, target: Any) -> str:
         if isinstance(target, OpOverload):
+            if target.namespace == "stator":  # our own operators are there once this is imported
+                self.functions["torch.ops.stator"] = "stator.prims.random"
             return f"torch.ops.{target}"
         module = getattr(target, "__module__", None) or ""
         text = fx.node._get_qualified_name(target)
