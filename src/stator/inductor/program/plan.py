@@ -15,7 +15,7 @@ from .in_place import may_overwrite
 from .steps import Allocate, Call, Free, KernelSource, Launch, Program, ReturnValues, Reuse, Step
 
 # What a program may hold in its arena while much else is alive, if that is limited
-_LEAST_ARENA = 1 << 19
+_LEAST_ARENA = 1 << 18
 # A dead buffer is taken over by one of at least half its size: more waste than that is better left to the allocator
 _LARGEST_WASTE = 2
 
