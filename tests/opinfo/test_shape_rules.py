@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from gradients import cases
 from recorder import ShapeRuleCheck
 from samples import IDENTIFIERS, LAYOUTS, OPERATORS, laid_out, samples
 
@@ -37,6 +38,10 @@ def check(op: Any, count: int, layouts: tuple[str, ...], composite: bool) -> Non
                 run(laid_out(sample, layout))
             except (RuntimeError, ValueError, TypeError, IndexError):
                 continue
+    fail_on_mismatches(checker)
+
+
+def fail_on_mismatches(checker: ShapeRuleCheck) -> None:
     assert not checker.mismatches, "\n".join(
         f"{target}:\n    " + "\n    ".join(problems) for target, problems in checker.mismatches.items()
     )
@@ -57,3 +62,27 @@ def test_rule_of_composite_operator_predicts_what_eager_returns(op: Any) -> None
 def test_rule_predicts_what_eager_returns_in_every_layout(op: Any) -> None:
     check(op, 40, tuple(LAYOUTS), composite=False)
     check(op, 40, tuple(LAYOUTS), composite=True)
+
+
+def check_gradients(op: Any, count: int, layouts: tuple[str | None, ...]) -> None:
+    """The operators of the backward, with tangents that are laid out otherwise than the results."""
+    torch.manual_seed(0)
+    checker = ShapeRuleCheck()
+    for case in cases([(op.name, op)], count, layouts, (torch.float32, torch.complex64, torch.bfloat16)):
+        given = case.inputs()
+        values, tangents = given[: len(case.tensors)], given[len(case.tensors) :]
+        for change in (None, *LAYOUTS.values()):
+            with checker:
+                case.run([*values, *(tangents if change is None else map(change, tangents))])
+    fail_on_mismatches(checker)
+
+
+@pytest.mark.parametrize("op", OPERATORS, ids=IDENTIFIERS)
+def test_rule_predicts_what_eager_returns_in_the_backward(op: Any) -> None:
+    check_gradients(op, 1, (None, "transposed"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", OPERATORS, ids=IDENTIFIERS)
+def test_rule_predicts_what_eager_returns_in_the_backward_in_every_layout(op: Any) -> None:
+    check_gradients(op, 20, (None, *LAYOUTS))

@@ -172,9 +172,9 @@ def like_strides(shape: Sizes, strides: Sizes, memory_format: torch.memory_forma
 
 def broadcast_shapes(first: Sizes, second: Sizes) -> Sizes:
     """The common shape of two operands. Raises RuntimeError, worded as eager does, when there is none."""
-    if first == second:
-        return first
     rank_first, rank_second = len(first), len(second)
+    if rank_first == rank_second and first == second:
+        return first
     if rank_first < rank_second:
         padded_first, padded_second = (1,) * (rank_second - rank_first) + first, second
     else:
@@ -202,7 +202,7 @@ def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -
     same_shape = True
     row_major = True
     for operand_shape, strides in operands:
-        if operand_shape != shape:
+        if len(operand_shape) != len(shape) or operand_shape != shape:
             same_shape = False
             if row_major and strides != contiguous_strides(operand_shape):
                 row_major = False

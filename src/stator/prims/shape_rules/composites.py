@@ -150,7 +150,8 @@ for _kind, _names in ALIASES.items():
 @shape_rule(*overloads("divide.Tensor_mode divide.Scalar_mode"), tags=("pointwise",))
 def divide_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> TensorMeta:
     kind = Kind.INT_TO_FLOAT if rounding_mode is None else Kind.DEFAULT
-    return elementwise((self, other), apply_kind(common_dtype((self, other)), kind))
+    dtype = apply_kind(common_dtype((self, other)), kind)
+    return elementwise((self, other), dtype, dtype)
 
 
 @shape_rule(*overloads("log_sigmoid"), tags=("pointwise",))

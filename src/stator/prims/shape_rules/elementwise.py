@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import broadcast_shapes, elementwise_strides, preserved_strides
+from stator.prims.layout import Sizes, broadcast_shapes, elementwise_strides, preserved_strides
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 from stator.prims.type_promotion import REAL_OF_COMPLEX, Kind, apply_kind, common_dtype, is_integral, number_dtype
 
@@ -108,7 +108,9 @@ def unary_float(name: str) -> ShapeRule:
 def binary(kind: Kind) -> ShapeRule:
     def rule(self: Any, other: Any, *_args: Any, **_options: Any) -> TensorMeta:
         operands = (self, other)
-        return elementwise(operands, apply_kind(common_dtype(operands), kind))
+        dtype = common_dtype(operands)
+        result = apply_kind(dtype, kind)
+        return elementwise(operands, result, dtype if kind is Kind.ALWAYS_BOOL else result)
 
     return rule
 
@@ -164,7 +166,8 @@ def sub(self: Any, other: Any, alpha: Any = 1) -> TensorMeta:
             "operator instead."
         )
     operands = (self, other)
-    return elementwise(operands, common_dtype(operands))
+    dtype = common_dtype(operands)
+    return elementwise(operands, dtype, dtype)
 
 
 @with_in_place(aten.angle.default, tags=("pointwise",))
@@ -177,7 +180,8 @@ def angle(self: Any) -> TensorMeta:
 @with_in_place(aten.div.Tensor_mode, aten.div.Scalar_mode, tags=("pointwise",))
 def div_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> TensorMeta:
     kind = Kind.INT_TO_FLOAT if rounding_mode is None else Kind.DEFAULT
-    return elementwise((self, other), apply_kind(common_dtype((self, other)), kind))
+    dtype = apply_kind(common_dtype((self, other)), kind)
+    return elementwise((self, other), dtype, dtype)
 
 
 @with_in_place(aten.clamp.default, aten.clamp.Tensor, tags=("pointwise",))
@@ -186,7 +190,7 @@ def clamp(self: Any, min: Any = None, max: Any = None) -> TensorMeta:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     dtype = common_dtype((self, min, max))
     tensors = [bound for bound in (min, max) if hasattr(bound, "stride")]
-    return elementwise((self, *tensors), dtype) if tensors else unary_meta(self, dtype)
+    return elementwise((self, *tensors), dtype, dtype) if tensors else unary_meta(self, dtype)
 
 
 @with_in_place(aten.pow.Tensor_Scalar, aten.clamp_min.default, aten.clamp_max.default, tags=("pointwise",))
@@ -213,7 +217,8 @@ def square(self: Any) -> TensorMeta:
 @with_in_place(aten.addcmul.default, aten.addcdiv.default, tags=("pointwise",))
 def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> TensorMeta:
     operands = (self, tensor1, tensor2)
-    return elementwise(operands, common_dtype(operands))
+    dtype = common_dtype(operands)
+    return elementwise(operands, dtype, dtype)
 
 
 @with_in_place(aten.lerp.Scalar, aten.lerp.Tensor, tags=("pointwise",))
@@ -229,7 +234,20 @@ def where(condition: Any, self: Any, other: Any) -> TensorMeta:
         raise RuntimeError(
             f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype}"
         )
-    return elementwise((condition, self, other), common_dtype((self, other)))
+    dtype = common_dtype((self, other))
+    layouts = []
+    shape: Sizes = ()
+    for operand in (condition, self, other):
+        if hasattr(operand, "stride"):
+            own, stride = tuple(operand.shape), operand.stride()
+            if operand is not condition and operand.dtype is not dtype:  # converted first, which makes it dense
+                stride = preserved_strides(own, stride)
+            shape = broadcast_shapes(shape, own)
+            layouts.append((own, stride))
+        else:
+            layouts.append(((), ()))
+    tensors = [operand for operand in (condition, self, other) if hasattr(operand, "stride")]
+    return TensorMeta(shape, elementwise_strides(shape, layouts), dtype, common_device(tensors))
 
 
 @with_in_place(aten.masked_fill.Scalar, aten.masked_fill.Tensor, tags=("pointwise",))

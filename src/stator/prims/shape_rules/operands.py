@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import Sizes, broadcast_shapes, contiguous_strides, elementwise_strides
+from stator.prims.layout import Sizes, broadcast_shapes, contiguous_strides, elementwise_strides, preserved_strides
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 
 aten = torch.ops.aten
@@ -82,10 +82,11 @@ def itself(tensor: Any, position: int = 0) -> TensorMeta:
     )
 
 
-def elementwise(operands: Sequence[Any], dtype: torch.dtype) -> TensorMeta:
+def elementwise(operands: Sequence[Any], dtype: torch.dtype, computed_in: torch.dtype | None = None) -> TensorMeta:
     """The result of an elementwise computation: broadcast shape, and strides in the order of the operands'.
 
-    Numbers count as zero-dim operands; None is skipped.
+    Numbers count as zero-dim operands; None is skipped. Operands of another dtype than `computed_in` are converted
+    first on a CPU, by a copy that is dense.
     """
     tensors = []
     layouts: list[tuple[Sizes, Sizes]] = []
@@ -96,10 +97,13 @@ def elementwise(operands: Sequence[Any], dtype: torch.dtype) -> TensorMeta:
         if hasattr(operand, "stride"):
             own = tuple(operand.shape)
             tensors.append(operand)
-            layouts.append((own, operand.stride()))
+            stride = operand.stride()
+            if computed_in is not None and operand.dtype is not computed_in and operand.device.type == "cpu":
+                stride = preserved_strides(own, stride)
+            layouts.append((own, stride))
             if shape is None:
                 shape = own
-            elif own != shape:
+            elif len(own) != len(shape) or own != shape:
                 shape = broadcast_shapes(shape, own)
         else:
             layouts.append(((), ()))
