@@ -329,9 +329,12 @@ def log_sigmoid_forward(self: Any) -> tuple[TensorMeta, TensorMeta]:
     return result, result
 
 
-@with_in_place(*overloads("_conj_physical conj_physical"), tags=("pointwise",))
+@shape_rule(*overloads("_conj_physical"), tags=("pointwise",))
 def conj_physical(self: Any) -> TensorMeta:
     return unary_meta(self, self.dtype)
+
+
+shape_rule(*overloads("conj_physical_"), tags=("pointwise", "inplace"))(in_place_rule(conj_physical))
 
 
 @with_in_place(*overloads("ldexp.Tensor"), tags=("pointwise",))
