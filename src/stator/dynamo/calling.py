@@ -30,6 +30,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 handlers: Registry[Any, Handler] = Registry("callable")
 # Methods of tensors that are more than one node: `handler(tracer, tensor, *args, **kwargs)`.
 tensor_methods: Registry[str, Handler] = Registry("tensor method")
+# Functions that functions of torch make, by the id of their code: `handler(tracer, function, args, kwargs)`.
+made_functions: dict[int, Callable[[Any, FunctionValue, list[Value], dict[str, Value]], Value]] = {}
 # Functions of modules that are never imported here, by (module, qualified name).
 named_handlers: Registry[tuple[str, str], Handler] = Registry("function by name")
 # Pure functions that may be run for real when every argument is a constant.
@@ -80,6 +82,9 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
     handler = handlers.get(real) or named_handlers.get((real.__module__, real.__qualname__))
     if handler is not None:
         return tracer.call_handler(handler, args, kwargs)
+    made = made_functions.get(id(real.__code__))
+    if made is not None:
+        return made(tracer, function, args, kwargs)
     if real in leaves:
         return tracer.record_function(real, args, kwargs)
     if real in foldable:

@@ -5,8 +5,10 @@ Outside of captured code transforms see a function that runs as it is: see conve
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,10 +19,11 @@ from stator.graph.differentiated import graph_target
 from stator.graph.transformed import Apply, Leaf, Transformed
 from stator.prims.record import TensorMeta
 
-from ..calling import calls
+from ..calling import calls, made_functions
 from ..subgraphs import own_state
 from ..values.base import Value, unsupported
 from ..values.containers import TupleValue
+from ..values.functions import FunctionValue
 from ..values.tensors import TensorValue
 from ..values.transforms import LinearMapValue, TransformedValue
 from .trees import constant_tree, tree_of, value_of
@@ -181,7 +184,20 @@ def _makes_function(transform: Any, names: tuple[str, ...], on_call: Any) -> Non
         options = dict(zip(names, rest, strict=False)) | named
         return TransformedValue(transform, func, options, on_call)
 
+    def outside(tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A call of what the transform gave before, outside of the captured code."""
+        cells = dict(zip(function.code.co_freevars, function.cells(tracer), strict=True))
+        options = {
+            name: tracer.realized(cells[name].content)  # type: ignore[arg-type]
+            for name in inspect.signature(transform).parameters
+            if name in cells
+        }
+        return on_call(tracer, TransformedValue(transform, options.pop("func"), options, on_call), args, kwargs)
+
     calls(transform)(handler)
+    for code in transform.__code__.co_consts:
+        if isinstance(code, CodeType) and code.co_name.startswith("wrap") and "func" in code.co_freevars:
+            made_functions[id(code)] = outside
 
 
 _makes_function(torch.func.grad, ("argnums", "has_aux"), _call_differentiated)

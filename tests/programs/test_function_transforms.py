@@ -1,0 +1,370 @@
+"""torch.func, forward-mode AD and torch.autograd.functional, inside compiled code and around it, beside eager."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import nn
+from torch.autograd import functional
+from torch.func import (
+    functional_call,
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linearize,
+    stack_module_state,
+    vjp,
+    vmap,
+)
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
+
+scenarios, scenario = collector()
+W = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
+SCALE = 2.0
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def to_number(x):
+    return (x @ W).sin().sum()
+
+
+def to_vector(x):
+    return (x @ W).tanh()
+
+
+def plain(*shape: int) -> torch.Tensor:
+    return leaf(*shape).detach()
+
+
+def of(compiled, program):
+    """A program on a tensor that does not require grad, on one that does, with its gradient, and under no_grad."""
+    f, x = compiled(program), leaf(3, 4)
+    result = f(x)
+    tensors = [t for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
+    found = gradients(sum((t * t).sum() for t in tensors), x) if tensors else None
+    with torch.no_grad():
+        inside = f(x)
+    return f(x.detach()), result, found, inside
+
+
+# ---- inside ----
+
+
+@scenario
+def gradient(compiled):
+    return of(compiled, lambda x: grad(to_number)(x))
+
+
+@scenario
+def gradient_value_and_more(compiled):
+    def f(x, y, *, scale):
+        return (x * y).exp().sum() * scale, {"a": x.cos(), "b": [y]}
+
+    return of(compiled, lambda x: grad_and_value(f, argnums=(0, 1), has_aux=True)(x, x * 2, scale=3.0))
+
+
+@scenario
+def gradient_of_a_tree(compiled):
+    def f(parts, n):
+        return (parts["a"] * parts["b"][0]).sum() * n
+
+    return of(compiled, lambda x: grad(f)({"a": x, "b": [x.sin()]}, 3))
+
+
+@scenario
+def mapped(compiled):
+    return of(compiled, lambda x: vmap(to_number)(x))
+
+
+@scenario
+def mapped_over_other_dimensions(compiled):
+    def program(x):
+        return vmap(lambda a, b, n: {"r": a * b.sum() * n, "q": [a]}, in_dims=(1, None, None), out_dims=1)(x, x, 2)
+
+    return of(compiled, program)
+
+
+@scenario
+def mapped_sees_one_example(compiled):
+    def one(a):
+        return a * 2 if a.shape == (4,) and a.dim() == 1 else a
+
+    return of(compiled, lambda x: vmap(one)(x))
+
+
+@scenario
+def mapped_in_chunks(compiled):
+    return of(compiled, lambda x: vmap(to_vector, chunk_size=2)(x))
+
+
+@scenario
+def per_sample_gradients(compiled):
+    return of(compiled, lambda x: vmap(grad(to_number))(x))
+
+
+@scenario
+def gradient_of_mapped(compiled):
+    return of(compiled, lambda x: grad(lambda a: vmap(to_number)(a).sum())(x))
+
+
+@scenario
+def mapped_twice(compiled):
+    inner = vmap(lambda a, b: a * b, in_dims=(0, None))
+    return of(compiled, lambda x: vmap(inner, in_dims=(None, 0))(x[0], x[:, 0]))
+
+
+@scenario
+def forward_mode(compiled):
+    return of(compiled, lambda x: jvp(to_vector, (x,), (x * 2,)))
+
+
+@scenario
+def pulled_back(compiled):
+    def program(x):
+        result, pull = vjp(lambda a: (a.sin(), a.cos()), x)
+        return result, pull((x * 3, x)), pull((x, x))
+
+    return of(compiled, program)
+
+
+@scenario
+def pulled_back_with_more(compiled):
+    def program(x):
+        result, pull, more = vjp(lambda a: (a.sin(), {"it": a.exp()}), x, has_aux=True)
+        return result, pull(x), more
+
+    return of(compiled, program)
+
+
+@scenario
+def jacobians(compiled):
+    return of(compiled, lambda x: (jacrev(to_vector)(x[0]), jacfwd(to_vector)(x[0]), hessian(to_number)(x[0])))
+
+
+@scenario
+def linear_map(compiled):
+    def program(x):
+        result, push = linearize(torch.sin, x)
+        return result, push(x * 2)
+
+    f = compiled(program)
+    return f(plain(3, 4))
+
+
+@scenario
+def functional_modules(compiled):
+    net, x = model(), plain(3, 4)
+
+    def loss(parameters, example):
+        return functional_call(net, parameters, (example,)).pow(2).sum()
+
+    def program(x):
+        parameters = {name: p.detach() for name, p in net.named_parameters()}
+        return vmap(grad(loss), in_dims=(None, 0))(parameters, x)
+
+    return compiled(program)(x), [p.grad for p in net.parameters()]
+
+
+@scenario
+def functional_call_with_gradients(compiled):
+    net, x, w = model(), plain(3, 4), leaf(8, 4, seed=2)
+    f = compiled(lambda x, w: functional_call(net, {"0.weight": w * 2}, (x,)).sum())
+    return gradients(f(x, w), w, *net.parameters())
+
+
+@scenario
+def ensemble(compiled):
+    nets = [model() for _ in range(3)]
+    for scale, net in enumerate(nets):
+        with torch.no_grad():
+            net[0].weight.mul_(scale + 1)
+    parameters, buffers = stack_module_state(nets)
+    base = model()
+
+    def one(p, b, x):
+        return functional_call(base, (p, b), (x,))
+
+    f = compiled(lambda p, b, x: vmap(one, in_dims=(0, 0, None))(p, b, x).sum())
+    return gradients(f(parameters, buffers, plain(2, 4)), *parameters.values())
+
+
+@scenario
+def transforms_made_before(compiled):
+    made = grad(to_number), vmap(grad(to_number)), jacrev(to_vector), hessian(to_number), grad_and_value(to_number)
+    return of(compiled, lambda x: [f(x) for f in made[:2]] + [f(x[0]) for f in made[2:]])
+
+
+@scenario
+def transform_is_returned(compiled):
+    return compiled(lambda x: grad(to_number))(plain(3, 4))(plain(3, 4))
+
+
+@scenario
+def effects_happen_once(compiled):
+    calls = []
+
+    def f(a):
+        calls.append(1)
+        return a.sum()
+
+    run = compiled(lambda x: grad(f)(x) + len(calls))
+    return run(plain(3)), run(plain(3)), calls
+
+
+@scenario
+def globals_that_change(compiled):
+    global SCALE
+
+    run, found = compiled(lambda x: grad(lambda a: (a * a).sum() * SCALE)(x)), []
+    for scale in (2.0, 5.0):
+        SCALE = scale
+        found.append(run(plain(3)))
+    return found
+
+
+@scenario(whole=False)
+def numbers_at_random(compiled):
+    def program(x):
+        result, pull = vjp(lambda a: torch.nn.functional.dropout(a, 0.5), x)
+        return torch.equal((result != 0), (pull(torch.ones(50))[0] != 0))
+
+    return compiled(program)(torch.ones(50))
+
+
+@scenario(whole=False)
+def mapped_random_numbers_are_refused(compiled):
+    return compiled(lambda x: vmap(lambda a: a + torch.rand(4))(x))(plain(3, 4))
+
+
+@scenario(whole=False)
+def mapped_branch_on_data(compiled):
+    return compiled(lambda x: vmap(lambda a: a if a.sum() > 0 else -a)(x))(plain(3, 4))
+
+
+@scenario(whole=False)
+def wrong_dimensions(compiled):
+    return compiled(lambda x: vmap(to_vector, in_dims=5)(x))(plain(3, 4))
+
+
+@scenario(whole=False)
+def gradient_of_no_number(compiled):
+    return compiled(lambda x: grad(to_vector)(x))(plain(3, 4))
+
+
+@scenario(whole=False)
+def tensor_that_leaks(compiled):
+    kept = []
+
+    def f(a):
+        kept.append(a.shape)
+        return (a * a).sum()
+
+    def leaking(a):
+        kept.append((a * 2).sum())
+        return (a * a).sum()
+
+    first = compiled(lambda x: grad(f)(x))(plain(3))
+    second = compiled(lambda x: torch.func.vmap(leaking)(x))(plain(3, 4))
+    return first, second, len(kept)
+
+
+# ---- outside ----
+
+
+@scenario
+def compiled_inside_transforms(compiled):
+    f, g, x = compiled(to_vector), compiled(to_number), plain(3, 4)
+    for _ in range(2):  # before and after it was compiled for plain tensors
+        found = (
+            grad(g)(x),
+            vmap(f)(x),
+            jvp(f, (x,), (x,)),
+            vjp(f, x)[1](x),
+            jacrev(f)(x[0]),
+            jacfwd(f)(x[0]),
+            hessian(g)(x[0]),
+            vmap(grad(g))(x),
+        )
+        plainly = f(x), g(x), gradients(g(y := leaf(3, 4)), y)
+    return found, plainly
+
+
+@scenario
+def compiled_model_inside_transforms(compiled):
+    net, x = model(), plain(3, 4)
+    f = compiled(net)
+    before = f(x)
+    parameters = {name: p.detach() for name, p in net.named_parameters()}
+
+    def loss(parameters, example):
+        return functional_call(net, parameters, (example,)).pow(2).sum()
+
+    return before.detach(), vmap(f)(x).detach(), vmap(grad(compiled(loss)), in_dims=(None, 0))(parameters, x)
+
+
+@scenario
+def dual_tensors(compiled):
+    f, x = compiled(to_vector), plain(3, 4)
+    found = []
+    for _ in range(2):
+        with forward_ad.dual_level():
+            result = forward_ad.unpack_dual(f(forward_ad.make_dual(x, x * 2)))
+            found.append((result.primal, result.tangent))
+        found.append(f(x))
+    return found
+
+
+@scenario
+def functional_api(compiled):
+    f, g, x = compiled(to_vector), compiled(to_number), plain(4)
+    return (
+        functional.jacobian(f, x),
+        functional.jacobian(f, x, vectorize=True),
+        functional.jacobian(f, x, vectorize=True, strategy="forward-mode"),
+        functional.hessian(g, x),
+        functional.hessian(g, x, vectorize=True),
+        functional.jvp(f, x, x),
+        functional.vjp(f, x, x),
+        functional.hvp(g, x, x),
+        functional.vhp(g, x, x),
+    )
+
+
+@scenario
+def batched_gradients(compiled):
+    x = leaf(4)
+    y = compiled(to_vector)(x)
+    return torch.autograd.grad(y, x, torch.eye(4), is_grads_batched=True)
+
+
+@scenario
+def gradient_checks(compiled):
+    def f(x, y):
+        return (x * y).sin() * x, (x / (y * y + 1)).sum()
+
+    x, y = leaf(3, dtype=torch.float64), leaf(3, seed=1, dtype=torch.float64)
+    run = compiled(f)
+    return (
+        torch.autograd.gradcheck(run, (x, y), check_batched_grad=True),
+        torch.autograd.gradcheck(run, (x, y), check_forward_ad=True),
+        torch.autograd.gradgradcheck(run, (x, y)),
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scenario", scenarios)
+def test_scenario(scenario: Scenario, backend: str) -> None:
+    check(scenario, backend)
