@@ -73,3 +73,19 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
             found.append(function(x))
     torch.set_num_threads(before)
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 100, 100), (30000, 40), (3, 20000), (8, 16, 40, 40)])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_long_sums_are_as_exact_as_eager(shape: tuple[int, ...], memory_format: torch.memory_format) -> None:
+    """A million terms one after the other would be wrong in the fifth digit."""
+    torch.manual_seed(6)
+    x = torch.rand(shape)
+    if len(shape) == 4:
+        x = x.contiguous(memory_format=memory_format)
+    dims = (0, 2, 3) if len(shape) == 4 else (0,) if shape[0] > shape[1] else (1,)
+    with torch.no_grad():
+        total, squares, whole = stator.compile(lambda t: (t.sum(dims), t.square().sum(dims), t.sum()))(x)
+    exact = x.double()
+    for actual, expected in ((total, exact.sum(dims)), (squares, exact.square().sum(dims)), (whole, exact.sum())):
+        torch.testing.assert_close(actual.double(), expected, rtol=4e-7, atol=0)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .kernel import Kernel
+from .partial_sums import in_parts
 from .phases import Plan
 from .types import KIND, SCALAR, VECTOR, identity
 from .vectorize import LoopOrder
@@ -162,6 +163,7 @@ def _needed_by_rows(emitter: Emitter) -> list[int]:
 def _down_the_rows(emitter: Emitter, width: int) -> None:
     """Declare the accumulators of a block and run over all rows (or those of a part)."""
     kernel, phase, inner = emitter.kernel, emitter.plan.phases[0], emitter.order.inner
+    emitter.width = width
     held = _needed_by_rows(emitter)
     for position in held:
         emitter.line(f"{VECTOR[KIND[emitter.dtype(position)]]} held{position}[{width}];")
@@ -182,7 +184,7 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
             if not emitter._is_vector(position) and emitter._inner_place(position, phase) == depth:
                 emitter._define(position)
         if depth < len(inner):
-            emitter._loop(inner[depth], lambda: rows(depth + 1))
+            in_parts(emitter, depth, phase, lambda: emitter._loop(inner[depth], lambda: rows(depth + 1)))
             return
         with _vectors(emitter, width):
             for position in held:

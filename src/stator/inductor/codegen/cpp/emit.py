@@ -16,6 +16,7 @@ from stator.shapes.expr import Expr, Symbol
 from .columns import emit_columns, plan_columns
 from .indices import Lanes, fits_32_bits, print_index, print_vector_index
 from .kernel import Kernel, Store, Value
+from .partial_sums import in_parts, part_depth
 from .phases import Phase, Plan, plan_phases
 from .types import KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
@@ -49,6 +50,9 @@ class Emitter:
         self.vector_indirect: dict[Symbol, str] = {}
         self.uses_error = any(value.name == "indirect" and value.args[2] for value in kernel.values)
         self.slot = ""  # which of several accumulators is meant
+        self.width = 1  # how many there are
+        self.part_depth = part_depth(kernel, order)
+        self.in_part: frozenset[int] = frozenset()  # sums that go to a partial accumulator where text is being printed
         self.columns = plan_columns(kernel, order, self.plan, self._work() > _SERIAL_WORK)
         self.parallel_at = self._parallel_loop()
         self.split = self._split_reduction()
@@ -301,7 +305,7 @@ class Emitter:
                 if position in phase.keeps:
                     self._keep(position)
         if depth < len(inner):
-            self._loop(inner[depth], lambda: self._inner(depth + 1, phase))
+            in_parts(self, depth, phase, lambda: self._loop(inner[depth], lambda: self._inner(depth + 1, phase)))
             return
         for position in phase.reduces:
             self._accumulate(position)
@@ -495,13 +499,13 @@ class Emitter:
         """Do the lanes run along a loop that is reduced over?"""
         return self.order.vector is not None and self.order.vector >= self.kernel.outer
 
-    def _wide(self, position: int) -> bool:
+    def wide(self, position: int) -> bool:
         return self._lanes_reduced() or self._is_vector(position)
 
     def _accumulator(self, position: int) -> None:
         value = self.kernel.values[position]
         kind, source = value.args[0], self.dtype(value.args[1].position)
-        wide = self._wide(position)
+        wide = self.wide(position)
         types = VECTOR if wide else SCALAR
         neutral = f"splat({identity(kind, source)})" if wide else identity(kind, source)
         self.line(f"{types[KIND[source]]} a{position} = {neutral};")
@@ -515,7 +519,7 @@ class Emitter:
     def _accumulate(self, position: int) -> None:
         value = self.kernel.values[position]
         kind, source = value.args[0], value.args[1].position
-        wide = self._wide(position)
+        wide = self.wide(position)
         operand = self.operand(source, wide)
         if kind.startswith("arg"):
             self._accumulate_position(position, kind, operand, wide)
@@ -523,7 +527,7 @@ class Emitter:
         if wide and self._lanes_reduced() and self.lanes != "LANES":
             operand = f"select(first_lanes({self.lanes}), {operand}, splat({identity(kind, self.dtype(source))}))"
         function = _COMBINE[kind]
-        accumulator = f"a{position}{self.slot}"
+        accumulator = f"{'part_' if position in self.in_part else ''}a{position}{self.slot}"
         self.line(f"{accumulator} = {function}({accumulator}, {operand});")
 
     def _accumulate_position(self, position: int, kind: str, operand: str, wide: bool) -> None:
@@ -541,7 +545,7 @@ class Emitter:
     def _complete(self, position: int) -> None:
         value = self.kernel.values[position]
         kind, source = value.args[0], self.dtype(value.args[1].position)
-        wide = self._wide(position)
+        wide = self.wide(position)
         result_wide = self._is_vector(position)
         register = (VECTOR if result_wide else SCALAR)[KIND[value.dtype]]
         across = wide and not result_wide
