@@ -1,6 +1,6 @@
 """The two published levels of the operator set, as lists: canonical ATen, and the primitives below it.
 
-A primitive has a shape rule and, with three exceptions, no decomposition: a backend that implements the primitives
+A primitive has a shape rule and, with six exceptions, no decomposition: a backend that implements the primitives
 runs every graph. Canonical operators are what traced graphs are made of before decomposition; no operator of either
 level writes to an argument.
 Importing this file tags the records.
@@ -48,13 +48,15 @@ PRIMS = """
     _fft_r2c _fft_c2c _fft_c2r _conj_physical linalg_qr _linalg_svd _linalg_eigh linalg_eig linalg_lu_factor_ex
     linalg_lu_solve linalg_cholesky_ex cholesky_solve cholesky_inverse linalg_solve_triangular linalg_ldl_factor_ex
     linalg_ldl_solve linalg_householder_product ormqr linalg_inv_ex _linalg_solve_ex _linalg_det _linalg_slogdet
-    linalg_matrix_exp linalg_pinv.atol_rtol_tensor _linalg_check_errors cholesky triangular_solve geqrf lu_unpack
-    linalg_lu linalg_lstsq
+    linalg_matrix_exp _linalg_check_errors cholesky triangular_solve geqrf
+    linalg_lstsq
 """
 
 # Primitives too. Their decompositions, which backends take where they have no lowering, leave cases out: half floats
-# (eager rounds the places it reads to them), sets too large to compare one by one.
-PARTLY_MADE_OF_PRIMS = "grid_sampler_2d grid_sampler_3d isin.Tensor_Tensor"
+# (eager rounds the places it reads to them), sets too large to compare one by one, complex matrices.
+PARTLY_MADE_OF_PRIMS = """
+    grid_sampler_2d grid_sampler_3d isin.Tensor_Tensor linalg_pinv.atol_rtol_tensor lu_unpack linalg_lu
+"""
 
 # Canonical operators that are made of primitives.
 MADE_OF_PRIMS = """

@@ -85,6 +85,12 @@ maximum      2 same any     larger; NaN if either is NaN
 minimum      2 same any     smaller; NaN if either is NaN
 fmax         2 same float   larger; a NaN operand is ignored
 fmin         2 same float   smaller; a NaN operand is ignored
+gcd          2 same int     greatest common divisor, not negative; gcd(0, y) is |y|
+zeta         2 same float   Hurwitz's zeta: the sum of (y + k) ** -x over k >= 0
+hermite_h    2 same float   Hermite polynomial of degree trunc(y) at x, in the physicists' convention
+hermite_he   2 same float   the same, in the probabilists' convention
+laguerre_l   2 same float   Laguerre polynomial of degree trunc(y) at x
+legendre_p   2 same float   Legendre polynomial of degree trunc(y) at x
 bitwise_and  2 same int     x & y; on bool: and
 bitwise_or   2 same int     x | y; on bool: or
 bitwise_xor  2 same int     x ^ y; on bool: xor
@@ -157,6 +163,12 @@ HEAVY = frozenset(
         "mod",
         "floor_div",
         "trunc_div",
+        "gcd",
+        "zeta",
+        "hermite_h",
+        "hermite_he",
+        "laguerre_l",
+        "legendre_p",
         "random",
         "normal",
     ]
@@ -176,6 +188,9 @@ REDUCTIONS = {
 
 # the dtype of `normal(bits)` by that of the bits
 NORMAL_DTYPES = {torch.int32: torch.float32, torch.int64: torch.float64}
+
+# Loops of their own, as long as their operands say: only kernels for CPUs have them.
+ITERATIVE = frozenset(("gcd", "zeta", "hermite_h", "hermite_he", "laguerre_l", "legendre_p"))
 
 # What becomes of a place that is written more than once: with None it must not be; the written value is combined with
 # what is there ("last": replaces it, and the loops run in order, so that the last of them wins).

@@ -77,8 +77,12 @@ def _rows(builder: Builder, x: Tensor, dim: int, indices: Tensor, wraps: bool) -
 
 @lowers(aten.gather.default)
 def _gather(builder: Builder, x: Tensor, dim: int, indices: Tensor, *, sparse_grad: bool = False) -> Any:
-    if x.rank == 0 or indices.rank == 0 or indices.dtype not in _INDEX_DTYPES:
+    shape = indices.shape
+    if not indices.numel:  # of nothing, eager looks neither at the dtype nor at the rank
+        return builder.pointwise(lambda ops, _: _number(ops, 0, x.dtype), [indices], x.dtype)
+    if indices.dtype not in _INDEX_DTYPES:
         return NotImplemented
+    x, indices = _ranked(x), _ranked(indices)
     dim = wrap_dim(dim, x.rank)
     x = _source(builder, x)
 
@@ -87,6 +91,8 @@ def _gather(builder: Builder, x: Tensor, dim: int, indices: Tensor, *, sparse_gr
         return x.load(ops, (*index[:dim], at, *index[dim + 1 :]))
 
     result = builder.computed(inner, [x, indices], indices.shape, x.dtype, x.device, heavy=True)
+    if result.shape != shape:
+        return reshape(result, shape)
     result.strides, result.deviates = builder.meta.stride, False
     return result
 
@@ -175,8 +181,8 @@ def scattered(
 def _index_put(
     builder: Builder, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Any:
-    if not accumulate and len(indices) == 1 and values.numel == 1 and _is_mask_of(indices[0], x):
-        return _masked_assignment(builder, x, indices[0], values)
+    if len(indices) == 1 and _is_mask_of(indices[0], x):
+        return _masked_assignment(builder, x, indices[0], values, accumulate)
     plan = _advanced(x, indices)
     if plan is None:
         return NotImplemented
@@ -203,11 +209,23 @@ def _is_mask_of(index: Tensor | None, x: Tensor) -> bool:
     return index is not None and index.dtype is torch.bool and index.shape == x.shape[: index.rank]
 
 
-def _masked_assignment(builder: Builder, x: Tensor, mask: Any, value: Tensor) -> Tensor:
-    """`x[mask] = number`, where the mask covers the leading dimensions."""
-    spread = reshape(mask, (*mask.shape, *([1] * (x.rank - mask.rank))))
-    number = reshape(cast(builder, value, x.dtype), ())
-    return builder.pointwise(lambda ops, old, test, new: ops.where(test, new, old), [x, spread, number], x.dtype)
+def _masked_assignment(builder: Builder, x: Tensor, mask: Any, values: Tensor, accumulate: bool) -> Any:
+    """`x[mask] = values` (or `+=`), where the mask covers the leading dimensions and every place gets the same values.
+    NotImplemented where they depend on how many places there are."""
+    rest = x.shape[mask.rank :]
+    if values.rank > len(rest):
+        if any(size != 1 for size in values.shape[: values.rank - len(rest)]):
+            return NotImplemented
+        values = reshape(values, values.shape[values.rank - len(rest) :])
+    spread = reshape(mask, (*mask.shape, *([1] * len(rest))))
+    working = computation_dtype(x.dtype)
+
+    def assigned(ops: Any, old: Ref, test: Ref, new: Ref) -> Ref:
+        if accumulate:
+            new = ops.to_dtype(ops.add(ops.to_dtype(old, working), ops.to_dtype(new, working)), x.dtype)
+        return ops.where(test, new, old)
+
+    return builder.pointwise(assigned, [x, spread, cast(builder, values, x.dtype)], x.dtype)
 
 
 # eager's names of reductions, by the mode of stores

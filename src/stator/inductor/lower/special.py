@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -103,3 +104,56 @@ for _name in binary_formulas:
 def _polygamma(builder: Builder, n: int, x: Tensor) -> Tensor:
     function = formula_of_loops(lambda m, value: polygamma(m, n, value))
     return elementwise(builder, function, [x], Kind.INT_TO_FLOAT, heavy=True)
+
+
+# ---- operations with loops of their own, which only CPU kernels have
+
+
+def _on_cpu(operands: Sequence[Operand]) -> bool:
+    return all(operand.device.type == "cpu" for operand in operands if isinstance(operand, Tensor))
+
+
+def _register_iterative(name: str, operation: str, variants: str) -> None:
+    def lowering(builder: Builder, *operands: Operand) -> Any:
+        if not _on_cpu(operands):
+            return NotImplemented
+        function = partial(_operation_of, operation)
+        return elementwise(builder, function, operands, Kind.INT_TO_FLOAT, heavy=True)
+
+    for target in overloads(" ".join(name + variant for variant in variants.split(","))):
+        lowerings.add(target, lowering)
+
+
+def _operation_of(operation: str, ops: Any, x: Ref, y: Ref) -> Ref:
+    return ops.elementwise(operation, x, y)
+
+
+_register_iterative("special_zeta", "zeta", ",.self_scalar,.other_scalar")
+for _name, _operation in (
+    ("hermite_polynomial_h", "hermite_h"),
+    ("hermite_polynomial_he", "hermite_he"),
+    ("laguerre_polynomial_l", "laguerre_l"),
+    ("legendre_polynomial_p", "legendre_p"),
+):
+    _register_iterative(f"special_{_name}", _operation, ",.x_scalar,.n_scalar")
+
+
+@lowers(aten.gcd.default)
+def _gcd(builder: Builder, x: Tensor, y: Tensor) -> Any:
+    if not _on_cpu((x, y)) or torch.bool in (x.dtype, y.dtype):
+        return NotImplemented
+    return elementwise(builder, lambda ops, a, b: ops.gcd(a, b), [x, y], heavy=True)
+
+
+@lowers(aten.lcm.default)
+def _lcm(builder: Builder, x: Tensor, y: Tensor) -> Any:
+    if not _on_cpu((x, y)) or torch.bool in (x.dtype, y.dtype):
+        return NotImplemented
+
+    def least_common_multiple(ops: Any, a: Ref, b: Ref) -> Ref:
+        divisor = ops.gcd(a, b)
+        zero, one = ops.constant(0, ops.dtype(a)), ops.constant(1, ops.dtype(a))
+        safe = ops.where(ops.eq(divisor, zero), one, divisor)  # both are 0 then, and so is the result
+        return ops.abs(ops.mul(ops.trunc_div(a, safe), b))
+
+    return elementwise(builder, least_common_multiple, [x, y], heavy=True)

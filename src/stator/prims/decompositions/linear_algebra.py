@@ -299,3 +299,53 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 @decomposes("isin.Tensor_Scalar", wide=False)
 def isin_number(elements: Any, test_element: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
     return aten.ne.Scalar(elements, test_element) if invert else aten.eq.Scalar(elements, test_element)
+
+
+@decomposes("linalg_pinv.atol_rtol_tensor", wide=False)
+def pinv(self: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    """By the singular (or, of a Hermitian matrix, eigen-) values above max(atol, rtol largest), inverted."""
+    if self.dtype not in (torch.float32, torch.float64) or 0 in tuple(self.shape):
+        return NotImplemented
+    rows, columns = self.shape[-2], self.shape[-1]
+    if hermitian:
+        values, right = aten._linalg_eigh.default(self, "L", True)
+        left, sizes = right, aten.abs.default(values)
+    else:
+        left, values, transposed = aten._linalg_svd.default(self, False, True)
+        right, sizes = aten.transpose.int(transposed, -2, -1), values
+    largest = aten.amax.default(sizes, [-1], True)
+    atol = aten.zeros_like.default(largest) if atol is None else aten.unsqueeze.default(cast(atol, self.dtype), -1)
+    if rtol is None:
+        default = torch.finfo(self.dtype).eps * max(rows, columns)
+        rtol = aten.where.ScalarSelf(aten.gt.Scalar(atol, 0.0), 0.0, aten.full_like.default(atol, default))
+    else:
+        rtol = aten.unsqueeze.default(cast(rtol, self.dtype), -1)
+    limit = aten.maximum.default(atol, aten.mul.Tensor(rtol, largest))
+    inverse = aten.where.ScalarOther(aten.gt.Tensor(sizes, limit), aten.reciprocal.default(values), 0.0)
+    scaled = aten.mul.Tensor(right, aten.unsqueeze.default(inverse, -2))
+    return aten.matmul.default(scaled, aten.transpose.int(left, -2, -1))
+
+
+@decomposes("lu_unpack", wide=False)
+def lu_unpack(LU_data: Any, LU_pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
+    """The triangles of a packed factorisation; the permutation is the library's."""
+    if not unpack_data or not LU_data.dtype.is_floating_point or 0 in tuple(LU_data.shape):
+        return NotImplemented
+    rows, columns = LU_data.shape[-2], LU_data.shape[-1]
+    order = min(rows, columns)
+    lower = aten.tril.default(aten.slice.Tensor(LU_data, -1, 0, order), -1)
+    unit = aten.eye.m(rows, order, dtype=LU_data.dtype, device=LU_data.device)
+    upper = aten.triu.default(aten.slice.Tensor(LU_data, -2, 0, order))
+    if unpack_pivots:
+        permutation = aten.lu_unpack.default(LU_data, LU_pivots, False, True)[0]
+    else:
+        permutation = aten.empty.memory_format([0], dtype=LU_data.dtype, device=LU_data.device)
+    return permutation, aten.add.Tensor(lower, unit), upper
+
+
+@decomposes("linalg_lu", wide=False)
+def linalg_lu(A: Any, *, pivot: bool = True) -> Any:
+    if not pivot or not A.dtype.is_floating_point or 0 in tuple(A.shape):
+        return NotImplemented
+    packed, pivots, _ = aten.linalg_lu_factor_ex.default(A, pivot=pivot)
+    return aten.lu_unpack.default(packed, pivots)
