@@ -69,6 +69,7 @@ class Recorder:
         self.by_fake: dict[int, TensorValue] = {}
         self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
         self.used: list[tuple[TensorValue, int]] = []  # tensors of the call being recorded, with their versions
+        self.numbers: list[NumberValue] = []  # that the call being recorded takes without their values
         self._last_placeholder: fx.Node | None = None
         self._names: dict[str, int] = {}
 
@@ -164,16 +165,12 @@ class Recorder:
         kwargs: dict[str, Value],
     ) -> Value:
         """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
-        self.used = []
-        node_args, fake_args = [], []
-        for arg in args:
-            node_arg, fake_arg = self.lower(arg)
-            node_args.append(node_arg)
-            fake_args.append(fake_arg)
-        node_kwargs, fake_kwargs = {}, {}
-        for name, arg in kwargs.items():
-            node_kwargs[name], fake_kwargs[name] = self.lower(arg)
+        self.used, self.numbers = [], []
+        node_args, fake_args = self._lower_all(args)
+        node_kwargs, fake_kwargs = self._lower_named(kwargs)
         result = self._run_fake(run, target, fake_args, fake_kwargs)
+        if any(number.fixed for number in self.numbers):  # the operator had to know it
+            node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
         changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
         if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
@@ -186,6 +183,14 @@ class Recorder:
             self.made_leaves[id(result)] = self.tracer.outer_step()
         self.written.update(id(value) for value in changed if value.obj is not None)
         return self.wrap_output(result, node)
+
+    def _lower_all(self, values: list[Value]) -> tuple[list[Any], list[Any]]:
+        pairs = [self.lower(value) for value in values]
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+    def _lower_named(self, values: dict[str, Value]) -> tuple[dict[str, Any], dict[str, Any]]:
+        pairs = {name: self.lower(value) for name, value in values.items()}
+        return {name: pair[0] for name, pair in pairs.items()}, {name: pair[1] for name, pair in pairs.items()}
 
     def state_call(self, function: Any, args: tuple[Any, ...]) -> None:
         """A change of torch's state, recorded between the operators it governs."""
@@ -308,6 +313,7 @@ def _lower_number(recorder: Recorder, value: NumberValue) -> tuple[Any, Any]:
     if value.fixed or type(value.example) is not float or recorder.graph is not recorder.root:
         constant = value.constant()
         return constant, constant
+    recorder.numbers.append(value)
     if value.node is None:
         value.node = recorder.number_placeholder(value)
     return value.node, torch.SymFloat(Number(ask=lambda: value.value))

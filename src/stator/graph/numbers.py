@@ -19,7 +19,7 @@ from stator.base.registry import Registry
 from stator.prims.decompositions.conform import cast, conform
 from stator.prims.foreach import FOREACH
 from stator.prims.record import record
-from stator.prims.type_promotion import common_dtype, computation_dtype, number_dtype
+from stator.prims.type_promotion import common_dtype, computation_dtype, is_integral, number_dtype
 
 aten = torch.ops.aten
 
@@ -233,7 +233,15 @@ def accepts(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Whether a traced graph can hold this call with its numbers unknown."""
     if target not in rules and (target not in EACH or EACH[target].single not in rules):
         return False
-    return not any(dtype.is_complex for dtype in _dtypes((args, tuple(kwargs.values()))))
+    dtypes = _dtypes((args, tuple(kwargs.values())))
+    single = EACH[target].single if target in EACH else target
+    if single in _IN_TENSORS_DTYPE and any(map(is_integral, dtypes)):
+        return False
+    return not any(dtype.is_complex for dtype in dtypes)
+
+
+# Eager converts their number to the dtype of the tensors, also where that loses its fraction.
+_IN_TENSORS_DTYPE = frozenset((aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))
 
 
 def _dtypes(value: Any) -> list[torch.dtype]:

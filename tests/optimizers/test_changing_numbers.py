@@ -1,0 +1,235 @@
+"""Python numbers that change from call to call: one version more when they first do, and none afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from optimizer_cases import as_it_is, stepped, text, whole
+
+import stator
+from stator.base import counters
+
+BACKENDS = ["eager", "aot_eager", "inductor"]
+
+
+def versions(run: Callable[[], Any]) -> int:
+    counters.clear()
+    run()
+    return counters.counts["dynamo.compiled_frames"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_float_argument(backend: str) -> None:
+    def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return torch.add(x * factor, x, alpha=1 - factor) - factor
+
+    compiled = stator.compile(scaled, backend=backend, fullgraph=True)
+    x = torch.randn(5, generator=torch.Generator().manual_seed(0))
+
+    def run() -> None:
+        for factor in (0.1, 0.2, -3.5, 0.0, 1e10, 7.25):
+            torch.testing.assert_close(compiled(x, factor), scaled(x, factor))
+
+    assert versions(run) == 2
+
+
+OPERATIONS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "add": lambda x, a: x + a,
+    "radd": lambda x, a: a + x,
+    "sub": lambda x, a: x - a,
+    "rsub": lambda x, a: a - x,
+    "mul": lambda x, a: x * a,
+    "div": lambda x, a: x / a,
+    "rdiv": lambda x, a: a / x,
+    "pow": lambda x, a: x.abs() ** a,
+    "rpow": lambda x, a: a**x,
+    "add alpha": lambda x, a: torch.add(x, x, alpha=a),
+    "sub alpha": lambda x, a: torch.sub(x, x, alpha=a),
+    "addcmul": lambda x, a: torch.addcmul(x, x, x, value=a),
+    "addcdiv": lambda x, a: torch.addcdiv(x, x, x, value=a),
+    "lerp": lambda x, a: torch.lerp(x, x + 1, a),
+    "clamp": lambda x, a: x.clamp(-a, a),
+    "clamp_min": lambda x, a: x.clamp_min(a),
+    "greater": lambda x, a: x > a,
+    "where": lambda x, a: torch.where(x > 0, x, a),
+    "masked_fill": lambda x, a: x.masked_fill(x > 0, a),
+    "full": lambda x, a: torch.full((3,), a) + x[0],
+    "full_like": lambda x, a: torch.full_like(x, a),
+    "new_full": lambda x, a: x.new_full((2, 2), a),
+    "fill_": lambda x, a: x.clone().fill_(a),
+    "in place": lambda x, a: x.clone().mul_(a).add_(x, alpha=a),
+    "list": lambda x, a: torch.stack(torch._foreach_mul([x, x + 1], a)),
+    "list in place": lambda x, a: _added([x.clone(), x + 1], x, a),
+    "computed": lambda x, a: x * (1 - a * 0.5) ** 2 / max(a, 0.25),
+    "an unlisted operator": lambda x, a: torch.nn.functional.leaky_relu(x, a),
+}
+
+
+def _added(tensors: list[torch.Tensor], x: torch.Tensor, a: float) -> torch.Tensor:
+    torch._foreach_add_(tensors, [x, x], alpha=a)
+    return torch.stack(tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operators_take_it_as_the_number_that_it_is(name: str, dtype: torch.dtype) -> None:
+    function = OPERATIONS[name]
+    compiled = stator.compile(function, backend="aot_eager", fullgraph=True)
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {}
+    for shape in ((4,), ()):
+        if shape == () and name == "full":
+            continue
+        x = (torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 3 + 1).to(dtype)
+        for a in (0.5, 0.75, 1.5):
+            try:
+                expected = function(x, a)
+            except RuntimeError:  # eager refuses this dtype
+                continue
+            torch.testing.assert_close(compiled(x, a), expected, **tolerance)
+
+
+def test_decisions_are_relied_on_instead_of_values() -> None:
+    def turned(x: torch.Tensor, a: float) -> torch.Tensor:
+        return x * a if a > 1 else x - a
+
+    compiled = stator.compile(turned, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+
+    def run() -> None:
+        for a in (0.1, 0.2, 0.3, 1.5, 1.6, 0.4, 2.0):
+            assert torch.equal(compiled(x, a), turned(x, a))
+
+    assert versions(run) == 3
+
+
+class Counting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.scale = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.scale *= 0.9
+        if self.calls % 4 == 0:
+            x = x + 1
+        return x * self.scale / (1 - 0.9**self.calls)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_counters_of_a_module(backend: str) -> None:
+    own, theirs = Counting(), Counting()
+    compiled = stator.compile(own, backend=backend, fullgraph=True)
+    x = torch.randn(3, generator=torch.Generator().manual_seed(2))
+
+    def run() -> None:
+        for _ in range(13):
+            torch.testing.assert_close(compiled(x), theirs(x))
+            assert (own.calls, own.scale) == (theirs.calls, theirs.scale)
+
+    assert versions(run) == 3  # as constants; as numbers; with the other decision
+
+
+def test_exceptions_are_those_of_the_program() -> None:
+    def over(x: torch.Tensor, a: float) -> torch.Tensor:
+        return x * (1 / a)
+
+    compiled = stator.compile(over, backend="eager")
+    x = torch.ones(2)
+    for a in (1.0, 2.0, 4.0):
+        assert torch.equal(compiled(x, a), x / a)
+    with pytest.raises(ZeroDivisionError):
+        compiled(x, 0.0)
+    assert torch.equal(compiled(x, 8.0), x / 8)
+
+
+def test_another_type_is_another_version() -> None:
+    def scaled(x: torch.Tensor, a: Any) -> torch.Tensor:
+        return x * a
+
+    compiled = stator.compile(scaled, backend="eager", fullgraph=True)
+    x = torch.arange(4)
+    for a in (0.5, 1.5, 2, 2.5, True, None):
+        if a is None:
+            continue
+        found, expected = compiled(x, a), scaled(x, a)
+        assert found.dtype is expected.dtype
+        torch.testing.assert_close(found, expected)
+
+
+def test_infinities_and_nan() -> None:
+    compiled = stator.compile(lambda x, a: x * a, backend="aot_eager", fullgraph=True)
+    x = torch.ones(2)
+    for a in (1.0, 2.0, math.inf, -math.inf, math.nan, 3.0):
+        torch.testing.assert_close(compiled(x, a), x * a, equal_nan=True)
+
+
+def test_values_that_are_needed_are_fixed() -> None:
+    def sized(n: int, a: float) -> torch.Tensor:
+        return torch.ones(n) * a
+
+    compiled = stator.compile(sized, backend="eager", fullgraph=True)
+    for n, a in ((2, 0.5), (3, 0.5), (3, 0.75), (4, 0.25)):
+        assert torch.equal(compiled(n, a), sized(n, a))
+
+
+def test_numbers_survive_a_graph_break() -> None:
+    seen: list[float] = []
+
+    def broken(x: torch.Tensor, a: float) -> torch.Tensor:
+        b = a * 2
+        y = x * b
+        stator.disable(seen.append)(b)
+        return y + b
+
+    compiled = stator.compile(broken, backend="eager")
+    x = torch.ones(2)
+    for a in (0.5, 0.75, 1.0, 1.25):
+        assert torch.equal(compiled(x, a), x * a * 2 + a * 2)
+    assert seen == [1.0, 1.5, 2.0, 2.5]
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_gradients_through_a_changing_factor(requires_grad: bool) -> None:
+    def powered(x: torch.Tensor, a: float) -> torch.Tensor:
+        return (x * a + a).sin().sum()
+
+    compiled = stator.compile(powered, backend="aot_eager", fullgraph=True)
+    for a in (0.5, 0.75, 1.5):
+        x = torch.randn(4, generator=torch.Generator().manual_seed(3)).requires_grad_(requires_grad)
+        y = x.detach().clone().requires_grad_(requires_grad)
+        found, expected = compiled(x, a), powered(y, a)
+        torch.testing.assert_close(found, expected)
+        if requires_grad:
+            found.backward()
+            expected.backward()
+            torch.testing.assert_close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+        ("AdamW", {"lr": 0.01}),
+        ("AdamW", {"lr": 0.01, "foreach": False}),
+        ("AdamW", {"lr": 0.01, "fused": True}),
+        ("Adagrad", {"lr": 0.01}),
+        ("RMSprop", {"lr": 0.01}),
+    ],
+    ids=text,
+)
+def test_learning_rates_of_several_groups(case: Any) -> None:
+    def slower(optimizer: torch.optim.Optimizer, turn: int) -> None:
+        for at, group in enumerate(optimizer.param_groups):
+            group["lr"] *= 0.9 - 0.1 * at
+
+    own, _ = stepped(case, as_it_is, between=slower)
+    counters.clear()
+    ours, _ = stepped(case, whole("aot_eager"), between=slower)
+    for one, other in zip(own, ours, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+    assert counters.counts["dynamo.compiled_frames"] <= 3

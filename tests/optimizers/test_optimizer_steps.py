@@ -1,0 +1,157 @@
+"""Steps of torch's optimizers, compiled as one graph: parameters and state are eager's, and few versions are enough.
+
+Compiled steps compute the factors that depend on the step count in tensors, as eager does with `capturable=True`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from optimizer_cases import CASES, Case, as_it_is, give_gradients, parameters, stepped, text, whole
+
+import stator
+from stator.base import counters
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of torch, about its own deprecations
+TOLERANCE = {"rtol": 5e-5, "atol": 5e-6}
+# RAdam and NAdam subtract nearly equal numbers in float32 where eager uses Python's float64
+LOOSER = {"rtol": 1e-3, "atol": 2e-5}
+
+
+def assert_same(case: Case, expected: Any, found: Any) -> None:
+    tolerance = LOOSER if case[0] in ("RAdam", "NAdam") else TOLERANCE
+    (own, optimizer), (ours, compiled) = expected, found
+    for one, other in zip(own, ours, strict=True):
+        torch.testing.assert_close(other, one, **tolerance)
+        assert list(optimizer.state[one]) == list(compiled.state[other])
+        for name, value in optimizer.state[one].items():
+            torch.testing.assert_close(compiled.state[other][name], value, **tolerance)
+
+
+@pytest.mark.parametrize("case", CASES, ids=text)
+def test_ten_steps_are_those_of_eager(case: Case) -> None:
+    expected = stepped(case, as_it_is)
+    counters.clear()
+    found = stepped(case, whole("aot_eager"))
+    assert_same(case, expected, found)
+    # one version makes the state, one finds it
+    assert counters.counts["dynamo.compiled_frames"] <= 2
+    assert counters.counts["graphs"] <= 2
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case[1].get("foreach", None) is None], ids=text)
+@pytest.mark.slow
+def test_ten_steps_in_kernels(case: Case) -> None:
+    assert_same(case, stepped(case, as_it_is), stepped(case, whole("inductor")))
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD"])
+def test_ten_steps_in_kernels_of_the_usual_optimizers(name: str) -> None:
+    case = (name, {"lr": 0.01} | ({"momentum": 0.9} if name == "SGD" else {}))
+    assert_same(case, stepped(case, as_it_is), stepped(case, whole("inductor")))
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD"])
+def test_half_width_parameters(name: str) -> None:
+    case = (name, {"lr": 0.01, "foreach": True})
+    own, _ = stepped(case, as_it_is, dtype=torch.bfloat16)
+    ours, _ = stepped(case, whole("aot_eager"), dtype=torch.bfloat16)
+    for one, other in zip(own, ours, strict=True):
+        torch.testing.assert_close(other, one, rtol=2e-2, atol=2e-2)
+
+
+def test_the_method_itself_can_be_compiled() -> None:
+    own, ours = parameters(), parameters()
+    one, other = torch.optim.AdamW(own, lr=0.01), torch.optim.AdamW(ours, lr=0.01)
+    step = stator.compile(other.step, backend="aot_eager", fullgraph=True)
+    for turn in range(5):
+        give_gradients(own, turn)
+        give_gradients(ours, turn)
+        one.step()
+        step()
+    for mine, theirs in zip(ours, own, strict=True):
+        torch.testing.assert_close(mine, theirs, **TOLERANCE)
+
+
+def test_parameters_without_gradient_are_left_alone() -> None:
+    owned = parameters()
+    optimizer = torch.optim.SGD(owned, lr=0.1)
+    before = [parameter.detach().clone() for parameter in owned]
+    give_gradients(owned, 0)
+    owned[1].grad = None
+    stator.compile(optimizer.step, backend="eager", fullgraph=True)()
+    assert torch.equal(owned[1], before[1])
+    assert not torch.equal(owned[0], before[0])
+
+
+def test_a_gradient_that_appears_is_seen() -> None:
+    owned = parameters()
+    optimizer = torch.optim.SGD(owned, lr=0.1)
+    step = stator.compile(optimizer.step, backend="eager", fullgraph=True)
+    for missing in (0, 1, None):
+        give_gradients(owned, 0)
+        if missing is not None:
+            owned[missing].grad = None
+        before = [parameter.detach().clone() for parameter in owned]
+        step()
+        changed = [not torch.equal(one, other) for one, other in zip(owned, before, strict=True)]
+        assert changed == [at != missing for at in range(3)]
+
+
+def test_capturable_reads_as_it_is_outside_of_steps() -> None:
+    owned = parameters()
+    optimizer = torch.optim.Adam(owned, lr=0.1)
+
+    @stator.compile(backend="eager", fullgraph=True)
+    def step() -> bool:
+        optimizer.step()
+        return optimizer.param_groups[0]["capturable"]
+
+    for turn in range(3):
+        give_gradients(owned, turn)
+        assert step() is False
+    assert optimizer.param_groups[0]["capturable"] is False
+
+
+def test_step_hooks_run() -> None:
+    seen: list[str] = []
+    owned = parameters()
+    optimizer = torch.optim.SGD(owned, lr=0.1)
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    step = stator.compile(optimizer.step, backend="eager")
+    for turn in range(2):
+        give_gradients(owned, turn)
+        step()
+    assert seen == ["before", "after"] * 2
+
+
+def test_two_hundred_parameters_need_few_checks() -> None:
+    owned = [torch.nn.Parameter(torch.ones(2)) for _ in range(200)]
+    optimizer = torch.optim.AdamW(owned, lr=0.1)
+    step = stator.compile(optimizer.step, backend="eager", fullgraph=True)
+    counters.clear()
+    for _ in range(3):
+        for parameter in owned:
+            parameter.grad = torch.ones(2)  # other gradients in each step: they are not relied on to be the same
+        step()
+    assert counters.counts["dynamo.compiled_frames"] == 2
+
+
+def test_parameters_that_become_one_are_noticed() -> None:
+    """The graph writes to many tensors; that they are distinct is one guard."""
+    tensors = [torch.ones(2) for _ in range(30)]
+
+    @stator.compile(backend="eager", fullgraph=True)
+    def add_to_all() -> None:
+        for tensor in tensors:
+            tensor.add_(1)
+
+    add_to_all()
+    assert all(tensor[0] == 2 for tensor in tensors)
+    tensors[7] = tensors[20]
+    add_to_all()
+    assert tensors[7][0] == 4
+    assert all(tensor[0] == 3 for at, tensor in enumerate(tensors) if at not in (7, 20))

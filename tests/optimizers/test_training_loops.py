@@ -1,0 +1,83 @@
+"""Forward, loss, backward, optimizer and what goes with them under one stator.compile, beside eager.
+
+Losses and parameters agree with eager within 1e-4 of the largest value after all steps, in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from optimizer_cases import as_it_is
+from training_loops import BROKEN, LOOPS, Loop
+
+import stator
+from stator.base import counters
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of torch, about its own deprecations
+
+
+def assert_trains_alike(loop: Loop, backend: str, tolerance: float, fullgraph: bool) -> None:
+    expected, net = loop(as_it_is)
+    counters.clear()
+    found, ours = loop(lambda function: stator.compile(function, backend=backend, fullgraph=fullgraph))
+    assert not counters.counts["dynamo.recompile_limit"]
+    assert not counters.counts["dynamo.failed_frames"]
+    for one, other in zip([*expected, *net.parameters()], [*found, *ours.parameters()], strict=True):
+        assert_near(one, other, tolerance)
+
+
+def assert_near(expected: Any, found: Any, tolerance: float) -> None:
+    one, other = torch.as_tensor(expected).detach(), torch.as_tensor(found).detach()
+    scale = one.abs().max().item() if one.isfinite().all() else 1.0
+    torch.testing.assert_close(other, one, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_one_graph_trains_as_eager_does(name: str) -> None:
+    assert_trains_alike(LOOPS[name], "aot_eager", 1e-4, fullgraph=True)
+    limit = 6 if name == "StepLR inside" else 4
+    assert counters.counts["dynamo.compiled_frames"] <= limit
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_with_breaks_it_trains_as_eager_does(name: str) -> None:
+    assert_trains_alike(BROKEN[name], "aot_eager", 1e-4, fullgraph=False)
+
+
+@pytest.mark.parametrize("name", ["plain", "clipped_by_norm", "CosineAnnealingLR outside"])
+def test_kernels_train_as_eager_does(name: str) -> None:
+    assert_trains_alike(LOOPS[name], "inductor", 1e-4, fullgraph=True)
+
+
+@pytest.mark.parametrize("name", [name for name in LOOPS if name not in ("plain", "clipped_by_norm")])
+@pytest.mark.slow
+def test_all_kernels_train_as_eager_does(name: str) -> None:
+    assert_trains_alike(LOOPS[name], "inductor", 1e-4, fullgraph=True)
+
+
+@pytest.mark.parametrize("name", [name for name in BROKEN if "autocast" not in name])
+@pytest.mark.slow
+def test_kernels_with_breaks_train_as_eager_does(name: str) -> None:
+    assert_trains_alike(BROKEN[name], "inductor", 1e-4, fullgraph=False)
+
+
+def test_the_step_is_compiled_where_a_scaler_calls_it() -> None:
+    names: list[str] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        names.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([parameter], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step() -> None:
+        scaler.scale((parameter * 2).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    stator.compile(step, backend=backend)()
+    assert any("addcdiv" in name for name in names)

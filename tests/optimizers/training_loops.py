@@ -1,0 +1,309 @@
+"""Training loops as functions of `compiled`, which stands for stator.compile or for doing nothing; both give the same.
+
+Each returns what its steps returned, and the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler, swa_utils
+
+Compiled = Callable[[Callable[..., Any]], Callable[..., Any]]
+Loop = Callable[[Compiled], tuple[list[Any], nn.Module]]
+LOOPS: dict[str, Loop] = {}
+TURNS = 8
+
+
+def loop(function: Loop) -> Loop:
+    LOOPS[function.__name__] = function
+    return function
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def batch(turn: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(turn)
+    return torch.randn(5, 6, generator=generator), torch.randint(0, 3, (5,), generator=generator)
+
+
+def trained(step: Callable[..., Any], turns: int = TURNS) -> list[Any]:
+    return [step(*batch(turn)) for turn in range(turns)]
+
+
+@loop
+def plain(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return trained(compiled(step)), net
+
+
+@loop
+def gradients_kept_as_zeros(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return trained(compiled(step)), net
+
+
+@loop
+def clipped_by_norm(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        nn.functional.cross_entropy(net(x), y).backward()
+        norm = nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+        return norm
+
+    return trained(compiled(step)), net
+
+
+@loop
+def clipped_by_value(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        nn.utils.clip_grad_value_(net.parameters(), 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return trained(compiled(step)), net
+
+
+@loop
+def accumulated(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    turns = [0]
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y) / 2
+        loss.backward()
+        turns[0] += 1
+        if turns[0] % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.detach()
+
+    return trained(compiled(step)), net
+
+
+def _with_scheduler(make: Callable[[Any], Any], inside: bool) -> Loop:
+    def run(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        scheduler = make(optimizer)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = nn.functional.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if inside:
+                scheduler.step()
+            return loss.detach()
+
+        run_step, losses = compiled(step), []
+        for turn in range(14):
+            losses.append(run_step(*batch(turn)))
+            if not inside:
+                known = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
+                scheduler.step(*(losses[-1:] if known else ()))
+        return [*losses, optimizer.param_groups[0]["lr"]], net
+
+    return run
+
+
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "StepLR": lambda optimizer: lr_scheduler.StepLR(optimizer, 3),
+    "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 10),
+    "OneCycleLR": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=30),
+    "LambdaLR": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch),
+    "SequentialLR": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer, [lr_scheduler.ConstantLR(optimizer, 0.1, 2), lr_scheduler.ExponentialLR(optimizer, 0.9)], [3]
+    ),
+    "ReduceLROnPlateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1),
+}
+for _name, _make in SCHEDULERS.items():
+    LOOPS[f"{_name} outside"] = _with_scheduler(_make, False)
+for _name in ("StepLR", "CosineAnnealingLR", "OneCycleLR", "LambdaLR"):
+    LOOPS[f"{_name} inside"] = _with_scheduler(SCHEDULERS[_name], True)
+
+
+@loop
+def rate_in_a_tensor(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=torch.tensor(0.01))
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    run_step, losses = compiled(step), []
+    for turn in range(TURNS):
+        losses.append(run_step(*batch(turn)))
+        scheduler.step()
+    return losses, net
+
+
+@loop
+def updated_by_hand(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    parameters = list(net.parameters())
+    velocities = [torch.zeros_like(parameter) for parameter in parameters]
+
+    def step(x: torch.Tensor, y: torch.Tensor, rate: float) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y)
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, gradient, velocity in zip(parameters, gradients, velocities, strict=True):
+                velocity.mul_(0.9).add_(gradient)
+                parameter -= rate * velocity
+        return loss.detach()
+
+    run_step = compiled(step)
+    return [run_step(*batch(turn), 0.1 * 0.9**turn) for turn in range(TURNS)], net
+
+
+@loop
+def gradients_dropped_by_hand(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    parameters = list(net.parameters())
+
+    def step(x: torch.Tensor, y: torch.Tensor, rate: float) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.sub_(parameter.grad, alpha=rate)
+                parameter.grad = None
+        return loss.detach()
+
+    run_step = compiled(step)
+    return [run_step(*batch(turn), 0.1 * 0.9**turn) for turn in range(TURNS)], net
+
+
+@loop
+def step_with_closure(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    run_step = compiled(optimizer.step)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(net(x), y)
+            loss.backward()
+            return loss
+
+        return run_step(closure).detach()
+
+    return trained(step), net
+
+
+# ---- with graph breaks ----
+
+BROKEN: dict[str, Loop] = {}
+
+
+def _broken(function: Loop) -> Loop:
+    BROKEN[function.__name__] = function
+    return function
+
+
+def _scaled(unscale: bool, dtype: torch.dtype | None) -> Loop:
+    def run(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype is not None):
+                loss = nn.functional.cross_entropy(net(x), y)
+            scaler.scale(loss).backward()
+            if unscale:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run_step, losses = compiled(step), []
+        for turn in range(TURNS):
+            x, y = batch(turn)
+            losses.append(run_step(x * (float("inf") if turn == 4 else 1), y))
+        return [*losses, scaler.get_scale()], net
+
+    return run
+
+
+BROKEN["scaled"] = _scaled(False, None)
+BROKEN["scaled and unscaled"] = _scaled(True, None)
+BROKEN["scaled under autocast"] = _scaled(False, torch.bfloat16)
+
+
+@_broken
+def averaged(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    average = swa_utils.AveragedModel(net, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        average.update_parameters(net)
+        return loss.detach()
+
+    return [*trained(compiled(step)), *average.parameters()], net
+
+
+@_broken
+def searched_along_a_line(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=3)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(net(x), y)
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure).detach()
+
+    return trained(compiled(step), 4), net
