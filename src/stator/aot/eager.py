@@ -29,5 +29,8 @@ def run_eagerly(graph: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -
 
 
 def keep_all(operator: OpOverload) -> bool:
-    """A `keep` for it: nothing is decomposed that need not be."""
-    return True
+    """A `keep` for it: nothing is decomposed that need not be.
+
+    as_strided_scatter must be: it fails on tensors that require grad and are not contiguous.
+    """
+    return operator is not torch.ops.aten.as_strided_scatter.default

@@ -42,11 +42,6 @@ def _nodes_with_grad_mode(gm: fx.GraphModule) -> Iterator[bool]:
             yield grad_mode
 
 
-def runs_engine(gm: fx.GraphModule) -> bool:
-    """Whether the graph itself takes gradients, by the autograd engine or by function transforms."""
-    return any(node.target is torch.autograd.grad or _is_transform(node.target) for node in gm.graph.nodes)
-
-
 def _is_transform(target: object) -> bool:
     """See graph.transformed."""
     return getattr(getattr(target, "part_of_graph", None), "uses_autograd", False)

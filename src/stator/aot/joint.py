@@ -197,7 +197,10 @@ def _differentiate(
     tracer.origin = tracer.place = None
     tracer.in_backward = True
     with _autocast_off():
-        found = torch.autograd.grad(roots, differentiated, tangents, allow_unused=True)  # type: ignore[arg-type]
+        try:
+            found = torch.autograd.grad(roots, differentiated, tangents, allow_unused=True)  # type: ignore[arg-type]
+        except RuntimeError as error:  # what a formula needs was written to, say, or there is no formula
+            raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
     remaining = iter(found)
     gradients: list[fx.Node | None] = []
     for primal in primals:
@@ -210,8 +213,8 @@ def _differentiate(
 
 def _add_tangent(tracer: Tracer, meta: TensorMeta, index: int) -> FakeTensor:
     """A placeholder after the primals, laid out as the value it belongs to where that is dense."""
-    first = next(node for node in tracer.graph.nodes if node.op != "placeholder")
-    with tracer.graph.inserting_before(first):
+    last = next(node for node in reversed(tracer.graph.nodes) if node.op == "placeholder")
+    with tracer.graph.inserting_after(last):
         node = tracer.graph.placeholder(f"tangent_{index}")
     stride = meta.stride if is_dense(meta.shape, meta.stride) else contiguous_strides(meta.shape)
     node.meta["val"] = TensorMeta(meta.shape, stride, meta.dtype, meta.device)

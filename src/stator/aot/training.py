@@ -19,11 +19,9 @@ from stator.graph.recording import Keep
 
 from .autograd_step import Step, StepFunction
 from .captured import captured_tensors
-from .grad import runs_engine
 from .inference import (
     CompileGraph,
     Rewrite,
-    compile_inference,
     compile_traced,
     equalities_of,
     refuse_dynamic,
@@ -59,9 +57,7 @@ def compile_training(
         program = Program(function, example_inputs, captured, keep, rewrite)
         joint = _trace(program, tensors)
     if not joint.differentiable:
-        if isinstance(function, fx.GraphModule) and not runs_engine(function):
-            return compile_inference(function, example_inputs, compile_graph, keep=keep, rewrite=rewrite)
-        # gradients are taken inside: what was traced with autograd is the program
+        # gradients may have been taken inside, and views may have a history: what was traced is the program
         return compile_traced(
             function, joint.traced, len(example_inputs), tensors, captured, program.merge_equal, compile_graph
         )
