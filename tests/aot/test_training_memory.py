@@ -121,6 +121,21 @@ def test_what_is_kept_for_the_backward_is_gone_after_it() -> None:
     assert not any(reference() is not None for reference in kept)
 
 
+def test_inputs_are_not_kept_alive_by_a_loss_that_went_backward() -> None:
+    model = tower(2)
+    compiled = stator.compile(model, fullgraph=True)
+    x = torch.randn(ROWS, WIDTH)
+    loss = compiled(x)
+    reference = weakref.ref(x)
+    del x
+    loss.backward()
+    assert reference() is None
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+
+
 def test_a_graph_that_is_retained_can_run_backward_again() -> None:
     model, x = tower(2), torch.randn(ROWS, WIDTH)
     loss = stator.compile(model, fullgraph=True)(x)

@@ -250,11 +250,12 @@ class StepFunction(torch.autograd.Function):
         of_values = [tangents[position] for position in step.joint.differentiable]
         pattern = tuple(tangent is not None for tangent in of_values)
         present = [tangent for tangent in of_values if tangent is not None]
+        saved = list(ctx.saved_tensors)  # raises when the graph was freed
         if torch.is_grad_enabled():
             return None, *step.twice_differentiable(pattern, _unchanged(ctx.primals), present, ctx.states)
-        saved = list(ctx.saved_tensors)
-        if not torch._C._autograd._get_current_graph_task_keep_graph():
+        if saved and not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.maybe_clear_saved_tensors()
+            ctx.primals = ()
         del tangents, of_values
         return None, *step.backward_for(pattern)(saved, present)
 
