@@ -1,0 +1,239 @@
+"""Kinds of tensors, models and surroundings that training meets, compiled and beside eager."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
+
+scenarios, scenario = collector()
+
+
+def seeded(make):
+    torch.manual_seed(0)
+    return make()
+
+
+def mlp() -> nn.Sequential:
+    return seeded(lambda: nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4)))
+
+
+def in_half(found):
+    """Gradients that were computed in bfloat16 or float16, to be compared as such."""
+    return [None if one is None else one.bfloat16() for one in found]
+
+
+@scenario
+def autocast_around(compiled):
+    model, x = mlp(), leaf(5, 8)
+    f, found = compiled(model), []
+    for _ in range(2):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = f(x)
+        found.append((y.detach(), in_half(gradients(y.float().pow(2).mean(), x, *model.parameters()))))
+    return found, f(x).dtype
+
+
+@scenario
+def autocast_inside(compiled):
+    model, x = mlp(), leaf(5, 8)
+
+    def program(x):
+        with torch.autocast("cpu", dtype=torch.float16):
+            y = model(x)
+        return y, (y.float() ** 2).mean()
+
+    y, loss = compiled(program)(x)
+    return y.detach(), in_half(gradients(loss, x, *model.parameters()))
+
+
+@scenario
+def autocast_switched_off_inside(compiled):
+    x, w = leaf(3, 4), leaf(4, 4, seed=1)
+
+    def program(x, w):
+        y = x @ w
+        with torch.autocast("cpu", enabled=False):
+            z = x @ w
+        return y, z
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, z = compiled(program)(x, w)
+    return y.detach(), z.detach(), in_half(gradients(y.float().sum() + z.sum(), x, w))
+
+
+@scenario
+def narrow_parameters(compiled):
+    model, x = mlp().bfloat16(), leaf(5, 8).detach().bfloat16()
+    return gradients(compiled(model)(x).float().pow(2).sum(), *model.parameters())
+
+
+@scenario
+def channels_last(compiled):
+    model = seeded(
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    ).to(memory_format=torch.channels_last)
+    x = leaf(2, 3, 6, 6).detach().to(memory_format=torch.channels_last).requires_grad_()
+    y = compiled(model)(x)
+    strides = y.stride()
+    found = gradients((y * y).sum(), x, *model.parameters())
+    return y.detach(), strides, found, [g.stride() for g in found], model[1].running_var, model[1].num_batches_tracked
+
+
+@scenario(whole=False)  # calls of a library on conjugated matrices may copy their results, which is said once
+def complex_numbers(compiled):
+    x, w = leaf(3, 4, dtype=torch.complex64), leaf(4, 4, seed=1, dtype=torch.complex64)
+
+    def program(x, w):
+        y = (x @ w).conj()
+        return y * x.abs(), torch.view_as_real(y.resolve_conj()).sum(-1)
+
+    a, b = compiled(program)(x, w)
+    return a.detach().resolve_conj(), b.detach(), gradients(a.abs().sum() + b.pow(2).sum(), x, w)
+
+
+@scenario(whole=False)
+def lazily_conjugated_input(compiled):
+    x = leaf(3, 4, dtype=torch.complex64)
+    return gradients(compiled(lambda x: (x * 2).abs().sum())(x.conj()), x)
+
+
+@scenario(whole=False)
+def sparse_gradients(compiled):
+    model = seeded(lambda: nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 2)))
+    f = compiled(model)
+    for _ in range(2):
+        f(torch.tensor([1, 3, 3, 7])).sum().backward()
+    gradient = model[0].weight.grad
+    return gradient.is_sparse, gradient.to_dense(), model[1].weight.grad
+
+
+class Marked(torch.Tensor):
+    """A subclass that does nothing."""
+
+
+@scenario(whole=False)
+def subclass(compiled):
+    x = leaf(3).detach().as_subclass(Marked).requires_grad_()
+    y = compiled(lambda t: (t * 2).sin())(x)
+    y.sum().backward()
+    return type(y).__name__, type(x.grad).__name__, x.grad.as_subclass(torch.Tensor)
+
+
+@scenario(whole=False)
+def wrapped_subclass(compiled):
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    a, b = leaf(3).detach(), leaf(3, seed=1).detach()
+    x = TwoTensor(a, b).requires_grad_()
+    y = compiled(lambda t: (t * 2).sin())(x)
+    y.sum().backward()
+    return type(y).__name__, x.grad.a, x.grad.b
+
+
+@scenario
+def recurrent(compiled):
+    model, x = seeded(lambda: nn.LSTM(4, 5, batch_first=True)), leaf(2, 3, 4)
+    out, (_, cell) = compiled(model)(x)
+    return out.detach(), gradients(out.sum() + cell.pow(2).sum(), x, *model.parameters())
+
+
+@scenario
+def gradients_keep_their_tensor(compiled):
+    model, x = seeded(lambda: nn.Linear(4, 3)), leaf(2, 4)
+    f, found, identities = compiled(model), [], []
+    for _ in range(3):
+        f(x).pow(2).sum().backward()
+        found.append(model.weight.grad.clone())
+        identities.append(id(model.weight.grad))
+    model.zero_grad(set_to_none=False)
+    f(x).sum().backward()
+    identities.append(id(model.weight.grad))
+    found.append(model.weight.grad.clone())
+    model.zero_grad(set_to_none=True)
+    cleared = model.weight.grad is None
+    f(x).sum().backward()
+    return found, len(set(identities)), cleared, model.weight.grad
+
+
+@scenario
+def frozen_parameters(compiled):
+    model, x = seeded(lambda: nn.Linear(4, 3)), leaf(2, 4).detach()
+    model.weight.requires_grad_(False)
+    f = compiled(model)
+    first = gradients(f(x).sum(), *model.parameters())
+    model.weight.requires_grad_(True)
+    return first, gradients(f(x).sum(), *model.parameters())
+
+
+@scenario
+def some_of_many_results(compiled):
+    x, y, z = leaf(3), leaf(3, seed=1), leaf(3, seed=2)
+
+    def program(x, y, z):
+        return x.sin() * y, y.cos(), x.detach() + 1, x > 0, 5, None, z.exp()
+
+    found = compiled(program)(x, y, z)
+    kept = dict(allow_unused=True, retain_graph=True)
+    one = torch.autograd.grad(found[1].sum(), (x, y, z), **kept)
+    two = torch.autograd.grad((found[0].sum(), found[1].sum()), (x, y), retain_graph=True)
+    return one, two, gradients(found[1].sum(), x, y, z), [getattr(t, "requires_grad", t) for t in found]
+
+
+@scenario
+def grad_modes_mixed(compiled):
+    x = leaf(2, 4)
+
+    def program(x):
+        with torch.no_grad():
+            a = x * 2
+        with torch.enable_grad():
+            b = x.sin()
+        return a, b, (a * b).sum()
+
+    f = compiled(program)
+    a, b, loss = f(x)
+    with torch.no_grad():
+        inside = f(x)
+    return a.requires_grad, b.detach(), gradients(loss, x), inside, gradients(inside[1].sum(), x)
+
+
+@scenario
+def inference_mode_between(compiled):
+    x, f = leaf(2, 4), None
+    f = compiled(lambda x: x * 2)
+    with torch.inference_mode():
+        inside = f(x).is_inference()
+    return inside, gradients(f(x).sum(), x)
+
+
+@scenario
+def anomaly_detection(compiled):
+    x, f = leaf(2, 4), compiled(lambda x: (x.exp() * x.sin()).sum())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.autograd.detect_anomaly(check_nan=False):
+            return gradients(f(x), x)
+
+
+@scenario
+def dropout_masks_agree(compiled):
+    x = torch.ones(1000, requires_grad=True)
+    y = compiled(lambda x: torch.nn.functional.dropout(x * 3, 0.5))(x)
+    kept = (y != 0).float()
+    (g,) = gradients(y.sum(), x)
+    return torch.equal(g, kept * 6), 300 < int(kept.sum()) < 700
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scenario", scenarios)
+def test_scenario(scenario: Scenario, backend: str) -> None:
+    check(scenario, backend)
