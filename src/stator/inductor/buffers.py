@@ -68,7 +68,8 @@ class Buffer:
     name: str
     layout: Layout
     kind: str = "computed"
-    # for a constant: the tensor; for a computed buffer that mutates an input in place: that input's name
+    # for a constant: the tensor, or the integer that one without dimensions holds; for a computed buffer that mutates
+    # an input in place: that input's name
     value: Any = None
 
 

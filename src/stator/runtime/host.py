@@ -70,6 +70,10 @@ class Binder:
     def constant(self, name: str) -> torch.Tensor:
         return self._constants[name]
 
+    def number(self, value: int, device: str) -> torch.Tensor:
+        """An int64 in memory that nobody writes to."""
+        return torch.tensor(value, dtype=torch.int64, device=device)
+
     def object(self, name: str) -> Any:
         return self._objects[name]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ import torch
 from torch import fx
 
 from stator.aot import functionalize_random
+from stator.base import dumps
 from stator.base.config import Options
 from stator.graph.tracer import trace
 from stator.inductor.buffers import Extern
 from stator.inductor.codegen.cpp import print_kernel
+from stator.inductor.codegen.host import load_dumped
 from stator.inductor.lower import can_lower, lower, verify_lowered
 from stator.inductor.lower.interpret import run
 from stator.inductor.passes import run_passes
@@ -136,6 +139,20 @@ def test_layers_that_differ_in_their_stream_share_a_kernel() -> None:
     groups = [step for step in schedule(lowered).steps if isinstance(step, Group)]
     assert len(groups) == 4
     assert len({print_kernel(group, lowered.buffers).symbol for group in groups}) == 1
+
+
+def test_a_dumped_compilation_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    x = torch.randn(50)
+    with dumps.compilation("dropout"):
+        graph = traced(lambda x: torch.nn.functional.dropout(x, 0.5) + torch.rand_like(x), x)
+        compiled = compile_graph(graph, [x], options=Options())
+    (folder,) = tmp_path.iterdir()
+    results = []
+    for run_it in (compiled, load_dumped(folder)):
+        torch.manual_seed(0)
+        results.append(run_it(x)[0])
+    assert torch.equal(*results)
 
 
 def test_a_seed_is_drawn_by_one_library_call() -> None:

@@ -63,6 +63,12 @@ class Builder:
             name, tuple(value.shape), tuple(value.stride()), value.dtype, value.device, "constant", value=value
         )
 
+    def number(self, value: int, name: str, device: torch.device) -> Tensor:
+        """An int64 in memory, so that kernels that differ in it alone are one. Equal names mean equal numbers."""
+        if name in self.buffers:
+            return Tensor((), torch.int64, device, Stored(name, ()))
+        return self._add(name, (), (), torch.int64, device, "constant", value=value)
+
     def new_buffer(self, shape: Sequence[int], strides: Strides, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Uninitialised memory; whoever asks must emit a node that fills it."""
         name = f"buf{self._count}"

@@ -25,7 +25,8 @@ class _Machine:
             self.memory[name] = flat(value)
         for buffer in lowered.buffers.values():
             if buffer.kind == "constant":
-                self.memory[buffer.name] = flat(buffer.value)
+                value = buffer.value
+                self.memory[buffer.name] = torch.tensor([value]) if isinstance(value, int) else flat(value)
 
     def run(self) -> list[Any]:
         for node in self.lowered.nodes:

@@ -19,7 +19,7 @@ from stator.prims.type_promotion import computation_dtype
 from .builder import Builder
 from .fallback import library_results
 from .registry import lowers
-from .tensor import Index, Stored, Tensor
+from .tensor import Index, Tensor
 
 _WORD = (1 << 32) - 1
 # Given the handler and `bits(draw)`, the 32 random bits of this element: its value
@@ -35,18 +35,10 @@ def _seed(builder: Builder, device: torch.device) -> Tensor:
     return library_results(builder, target, [-(2**63), 2**63 - 1, []], named, meta)  # type: ignore[no-any-return]
 
 
-def _stream(builder: Builder, stream: int, device: torch.device) -> Tensor:
-    """A stream's number as memory, so that kernels that differ in nothing else are one."""
-    name = f"random_stream_{stream}_{device.type}_{device.index or 0}"
-    if name in builder.buffers:
-        return Tensor((), torch.int64, device, Stored(name, ()))
-    return builder.add_constant(torch.tensor(stream, dtype=torch.int64, device=device), name)
-
-
 def _generated(
     builder: Builder, seed: Tensor, stream: int, size: Sequence[int], dtype: torch.dtype, make: Maker
 ) -> Tensor:
-    number = _stream(builder, stream, seed.device)
+    number = builder.number(stream, f"stream_{stream}_{seed.device.type}_{seed.device.index or 0}", seed.device)
     strides = contiguous_strides(tuple(size))
 
     def inner(ops: Any, index: Index) -> Ref:

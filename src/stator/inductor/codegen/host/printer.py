@@ -174,6 +174,9 @@ class _Printer:
     def variable(self, name: str) -> str:
         """The variable that holds a buffer's tensor."""
         buffer = self.buffer(name)
+        if buffer.kind == "constant" and isinstance(buffer.value, int):
+            number = f"rt.number({buffer.value}, {str(buffer.layout.device)!r})"
+            return self.bind(("constant", buffer.name), "number", number)
         if buffer.kind == "constant":
             return self.bind(("constant", buffer.name), "constant", f"rt.constant({buffer.name!r})")
         return self.variables[buffer.name]
