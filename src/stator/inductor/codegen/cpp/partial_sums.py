@@ -23,7 +23,7 @@ _LANES = 16
 
 
 def part_depth(kernel: Kernel, order: LoopOrder) -> int | None:
-    """The inner loop, by its place, each run of which (or piece of a run) makes partial sums; None when sums are short."""
+    """The inner loop, by its place, each run (or piece of a run) of which makes partial sums; None for short sums."""
     trips = [math.ceil(kernel.sizes[at] / (_LANES if at == order.vector else 1)) for at in order.inner]
     if math.prod(trips) <= _LONG:
         return None
