@@ -140,6 +140,9 @@ def _advanced(
 
 # ---- scatters: a copy, then stores into it
 
+# a sum of truths is whether any holds, a product whether all do
+_MODES_OF_BOOL: dict[str | None, str] = {"add": "max", "mul": "min"}
+
 Where = Callable[[Any, Index], Index]
 Values = Callable[[Any, Index], Ref]
 
@@ -159,8 +162,8 @@ def scattered(
     """
     if mode in ("mul", "last") and x.device.type != "cpu":
         return NotImplemented  # no atomic form
-    if x.dtype is torch.bool and mode not in (None, "last"):
-        return NotImplemented
+    if x.dtype is torch.bool:
+        mode = _MODES_OF_BOOL.get(mode, mode)
     working = computation_dtype(x.dtype) if mode in ("add", "mul") else x.dtype
     strides = builder.meta.stride if builder.meta.shape == x.shape else contiguous_strides(x.shape)
     target = builder.copy(cast(builder, x, working), strides)
@@ -241,6 +244,8 @@ _MODES = {
 
 
 def _identity(reduce: str, dtype: torch.dtype) -> float | int:
+    if dtype is torch.bool:
+        return reduce in ("amin", "prod")
     if reduce in ("amax", "amin"):
         if dtype.is_floating_point:
             return -math.inf if reduce == "amax" else math.inf
@@ -260,9 +265,9 @@ def _reduced(
     include_self: bool = True,
 ) -> Any:
     """Scatter with a reduction; without `include_self` the places that are written start from its identity."""
-    if x.dtype is torch.bool:
-        return NotImplemented
     dtype = x.dtype
+    if dtype is torch.bool and reduce == "mean":
+        return NotImplemented
     if not include_self:
         start = _identity(reduce, dtype)
         x = scattered(builder, x, shape, where, lambda ops, index: _number(ops, start, dtype), "last", work)

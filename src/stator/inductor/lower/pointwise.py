@@ -325,8 +325,11 @@ def _float_floor_divide(ops: Any, a: Ref, b: Ref) -> Ref:
 @lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def _pow(builder: Builder, base: Operand, exponent: Operand) -> Any:
     if isinstance(exponent, Tensor):
-        if is_integral(common_dtype([base, exponent])):
-            return NotImplemented  # negative integer exponents are an error that depends on the data
+        common = common_dtype([base, exponent])
+        if common is torch.bool:
+            return NotImplemented
+        if is_integral(common):
+            return elementwise(builder, _integer_power, [base, exponent], heavy=True)
         return elementwise(builder, _named("pow"), [base, exponent], heavy=True)
     simple = _POWERS.get(float(exponent))
     if is_integral(common_dtype([base, exponent])):
@@ -338,6 +341,16 @@ def _pow(builder: Builder, base: Operand, exponent: Operand) -> Any:
     if simple is not None:
         return elementwise(builder, lambda ops, x, _: simple(ops, x), [base, exponent])
     return elementwise(builder, _named("pow"), [base, exponent], heavy=True)
+
+
+def _integer_power(ops: Any, base: Ref, exponent: Ref) -> Ref:
+    """Of a negative exponent: 1 or -1 where the base is one of these, 0 otherwise."""
+    dtype = ops.dtype(base)
+    zero, one, minus = ops.constant(0, dtype), ops.constant(1, dtype), ops.constant(-1, dtype)
+    power = ops.pow(base, ops.maximum(exponent, zero))
+    odd = ops.ne(ops.bitwise_and(exponent, one), zero)
+    unit = ops.where(ops.eq(base, one), one, ops.where(ops.eq(base, minus), ops.where(odd, minus, one), zero))
+    return ops.where(ops.lt(exponent, zero), unit, power)
 
 
 # the same special cases as eager's kernel, rounding step by rounding step
