@@ -103,6 +103,18 @@ def test_gradients_pass_where_values_did(dtype: torch.dtype) -> None:
     torch.testing.assert_close(gradient, value.detach(), rtol=1e-2 if dtype is torch.bfloat16 else 1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_memory_budget_does_not_change_a_step(exact: bool) -> None:
+    module = nn.Sequential(MODULES["dropout"](), Noise(), MODULES["rrelu"](), MODULES["encoder layer"]())
+    steps = []
+    for budget in (1.0, 0.4, 0.0):
+        compiled = stator.compile(module, options={"memory_budget": budget, "exact_random": exact})
+        steps.append(step(compiled, module, 3))
+        stator.reset()
+    torch.testing.assert_close(steps[1], steps[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(steps[2], steps[0], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointed_dropout_is_recomputed_alike(reentrant: bool) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
