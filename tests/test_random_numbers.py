@@ -103,6 +103,7 @@ def test_gradients_pass_where_values_did(dtype: torch.dtype) -> None:
     torch.testing.assert_close(gradient, value.detach(), rtol=1e-2 if dtype is torch.bfloat16 else 1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_memory_budget_does_not_change_a_step(exact: bool) -> None:
     module = nn.Sequential(MODULES["dropout"](), Noise(), MODULES["rrelu"](), MODULES["encoder layer"]())
