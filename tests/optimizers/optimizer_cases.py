@@ -37,6 +37,8 @@ OTHERS: list[Case] = [
     ("SGD", {"lr": 0.1, "fused": True, "momentum": 0.9, "nesterov": True}),
     ("Adagrad", {"fused": True, "lr_decay": 0.1}),
     ("Muon", {}),
+    ("Adafactor", {"weight_decay": 0.1}),
+    ("Adafactor", {"foreach": True}),
     ("Adam", {"lr": torch.tensor(0.01)}),
     ("SGD", {"lr": torch.tensor(0.01), "momentum": 0.9}),
 ]

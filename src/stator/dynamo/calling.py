@@ -20,6 +20,7 @@ from .values.exceptions import ExceptionValue
 from .values.functions import FunctionValue
 from .values.numbers import derived
 from .values.objects import ObjectValue
+from .values.read_numbers import computed
 from .values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
 def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A function that is not Python code."""
     if tracer.numbers and not kwargs:
-        number = derived(tracer, fn, args)
+        number = derived(tracer, fn, args) or computed(tracer, fn, args)
         if number is not None:
             return number
     handler = _hashable_get(handlers, fn)

@@ -24,6 +24,7 @@ from .values.constants import ConstantValue
 from .values.containers import ListValue, TupleValue
 from .values.mappings import DictValue
 from .values.numbers import NumberValue
+from .values.read_numbers import ReadNumberValue
 from .values.slices import SliceValue
 from .values.tensors import TensorValue
 
@@ -192,6 +193,19 @@ class Recorder:
         pairs = {name: self.lower(value) for name, value in values.items()}
         return {name: pair[0] for name, pair in pairs.items()}, {name: pair[1] for name, pair in pairs.items()}
 
+    def item_call(self, tensor: TensorValue) -> fx.Node:
+        """The number in a tensor as it is now."""
+        self.op_count += 1
+        node = self.graph.call_method("item", (self.node_of(tensor),))
+        node.meta["place"] = self.tracer.place()
+        return node
+
+    def number_call(self, function: Any, args: list[Value]) -> fx.Node:
+        """A function of numbers, some of which only the running graph knows."""
+        node = self.graph.call_function(function, tuple(self._lower_all(args)[0]))
+        node.meta["place"] = self.tracer.place()
+        return node
+
     def state_call(self, function: Any, args: tuple[Any, ...]) -> None:
         """A change of torch's state, recorded between the operators it governs."""
         node = self.graph.call_function(function, args)
@@ -319,6 +333,12 @@ def _lower_number(recorder: Recorder, value: NumberValue) -> tuple[Any, Any]:
     return value.node, torch.SymFloat(Number(ask=lambda: value.value))
 
 
+def _lower_read_number(recorder: Recorder, value: ReadNumberValue) -> tuple[Any, Any]:
+    if value.node.graph is not recorder.graph:
+        raise unsupported("torch-argument", "a number that was read in another part of the graph")
+    return value.node, torch.SymFloat(Number())
+
+
 def _lower_tuple(recorder: Recorder, value: TupleValue) -> tuple[Any, Any]:
     pairs = [recorder.lower(recorder.tracer.realized(item)) for item in value.items]
     nodes, fakes = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
@@ -349,6 +369,7 @@ _LOWER: dict[type, Callable[[Recorder, Any], tuple[Any, Any]]] = {
     TensorValue: _lower_tensor,
     ConstantValue: _lower_constant,
     NumberValue: _lower_number,
+    ReadNumberValue: _lower_read_number,
     TupleValue: _lower_tuple,
     ListValue: _lower_list,
     DictValue: _lower_dict,

@@ -229,6 +229,41 @@ def number_of(tensor: torch.Tensor) -> Any:
     return symbolic(tensor) if hasattr(tensor, "fake_mode") else tensor.item()
 
 
+def larger(first: Any, second: Any) -> Any:
+    """Python's max of two numbers, each a float or a number in a traced graph."""
+    return _chosen(first, second, max, aten.gt)
+
+
+def smaller(first: Any, second: Any) -> Any:
+    """Python's min of two numbers, likewise."""
+    return _chosen(first, second, min, aten.lt)
+
+
+def power(first: Any, second: Any) -> Any:
+    """Python's first ** second, likewise; torch's own would ask whether the first is negative."""
+    if not is_number(first) and not is_number(second):
+        return first**second
+    base, exponent = (value.node.tensor if is_number(value) else value for value in (first, second))
+    if not isinstance(exponent, torch.Tensor):
+        return torch.SymFloat(Number(aten.pow.Tensor_Scalar(base, exponent)))
+    return torch.SymFloat(Number((aten.pow.Tensor_Tensor if is_number(first) else aten.pow.Scalar)(base, exponent)))
+
+
+def _chosen(first: Any, second: Any, plain: Callable[[Any, Any], Any], better: Any) -> Any:
+    """The second where it is better, which it is not when either is NaN."""
+    operands = [value.node.tensor if is_number(value) else value for value in (first, second)]
+    tensor = next((operand for operand in operands if isinstance(operand, torch.Tensor)), None)
+    if tensor is None:
+        return plain(first, second)
+    one, other = (
+        operand
+        if isinstance(operand, torch.Tensor)
+        else aten.full.default([], float(operand), dtype=torch.float64, device=tensor.device)
+        for operand in operands
+    )
+    return torch.SymFloat(Number(aten.where.self(better.Tensor(other, one), other, one)))
+
+
 def accepts(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a traced graph can hold this call with its numbers unknown."""
     if target not in rules and (target not in EACH or EACH[target].single not in rules):

@@ -12,12 +12,14 @@ from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
-from ..calling import calls, named_handlers
+from ..calling import calls, named_handlers, tensor_methods
 from ..hook import compile_wherever_it_is
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.mappings import DictValue
 from ..values.numbers import is_changing
+from ..values.read_numbers import ReadNumberValue
+from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -48,7 +50,7 @@ def _zero_grad(tracer: Tracer, optimizer: Value, *args: Value, **kwargs: Value) 
 @named_handlers.register(("torch._dynamo.decorators", "graph_break"))
 def _graph_break(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     """Optimizers ask for one so that torch's own compiler sees their grad mode; here modes are part of the graph."""
-    if tracer.frames[-1].globals.names.get("__name__") == "torch.optim.optimizer":
+    if _of_optimizers(tracer):
         return ConstantValue(None)
     raise unsupported("requested", "the program asks for a graph break")
 
@@ -88,6 +90,29 @@ def _default_form(tracer: Tracer, params: Value, differentiable: Value, *args: V
     if not tracer.truth(fused) and not tracer.truth(differentiable):
         foreach = ConstantValue(True)
     return tracer.pair(fused, foreach)
+
+
+@tensor_methods.register("item")
+def _item(tracer: Tracer, tensor: TensorValue) -> Value:
+    """Adafactor computes factors from numbers that it reads from tensors: that stays in the graph. Other programs may
+    do anything with such a number."""
+    known = tracer.recorder.known_number(tensor.fake)
+    if known is not None:
+        return ConstantValue(known)
+    if not _of_optimizers(tracer) or not tensor.fake.dtype.is_floating_point:
+        raise unsupported(
+            "data-dependent-value",
+            f"Tensor.item() on {tensor.describe(tracer)}",
+            "keep the value in a tensor, or call it outside of the compiled function",
+        )
+    number = ReadNumberValue(tracer.recorder.item_call(tensor))
+    tracer.numbers[number] = number
+    return number
+
+
+def _of_optimizers(tracer: Tracer) -> bool:
+    module = tracer.frames[-1].globals.names.get("__name__")
+    return isinstance(module, str) and module.startswith("torch.optim.")
 
 
 # ---- fused updates ----

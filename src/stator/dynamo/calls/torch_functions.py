@@ -251,8 +251,8 @@ for _setter in (
 
 @calls(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
 def _autocast_nesting(tracer: Tracer) -> Value:
-    """The nesting only decides when the cache of casts is dropped: here at the end of each region, so that no weights of
-    an earlier step are found in it, also where a graph runs under autocast as it stands."""
+    """The nesting only decides when the cache of casts is dropped: here at the end of each region, so that no weights
+    of an earlier step are found in it, also where a graph runs under autocast as it stands."""
     return ConstantValue(0)
 
 
