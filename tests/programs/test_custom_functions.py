@@ -9,6 +9,10 @@ import pytest
 import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.func import grad, vmap
+
+from stator.dynamo.interpreter import capture
+from stator.graph.printer import load_graph, print_graph
 
 sys.path.insert(0, str(Path(__file__).parent))
 from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
@@ -651,3 +655,20 @@ def under_autocast(compiled):
 @pytest.mark.parametrize("scenario", scenarios)
 def test_scenario(scenario: Scenario, backend: str) -> None:
     check(scenario, backend)
+
+
+def test_a_graph_with_functions_inside_prints_and_runs_again() -> None:
+    def program(x):
+        y = x.sin()
+        y.register_hook(lambda g: g * 2)
+        return Scaled.apply(y, 3).sum() + vmap(grad(torch.sum))(x).sum()
+
+    x = leaf(3, 4)
+    captured = capture(program, {"x": x})
+    assert captured.graph is not None
+    text = print_graph(captured.graph)
+    assert "def forward_apply_scaled_backward_1(" in text and "def forward_vmap_function_grad_function(" in text
+    functions = {node.name: node.target for node in captured.graph.graph.nodes}
+    (result,) = load_graph(text, functions)(x)
+    assert torch.equal(result, program(x))
+    assert torch.equal(*(torch.autograd.grad(loss, x)[0] for loss in (result, program(x))))

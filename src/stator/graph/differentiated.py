@@ -70,6 +70,14 @@ class CustomFunction:
         applied = _AppliedOnce if self.once else _Applied
         return applied.apply(self, free, *arguments)
 
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        """By role, for printing."""
+        found = {"forward": self.forward}
+        for part in self.backwards.values():
+            if not any(part.graph is one for one in found.values()):
+                found[f"backward_{len(found)}"] = part.graph
+        return found
+
 
 def graph_target(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """`function` as graphs can call and print it: they know plain functions only. It is found at `.part_of_graph`."""
@@ -152,3 +160,7 @@ class GradientHook:
 
         tensor.register_hook(hook)
         return tensor
+
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        """By role, for printing."""
+        return {"hook": self.graph}

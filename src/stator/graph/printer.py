@@ -25,11 +25,12 @@ def print_graph(gm: fx.GraphModule, *, name: str = "forward", title: str = "") -
     """Python source of a module with one function `name`, taking the placeholders and returning the outputs.
 
     Tensors that the graph reads by get_attr are looked up in a module-level dict `constants`, to be filled before the
-    call; each is described in a comment. Execute the text with `load_graph`.
+    call; each is described in a comment. So are, by the name of their node, functions made of graphs (custom backwards,
+    hooks, transforms), whose graphs are printed first. Execute the text with `load_graph`.
     """
     printer = _Printer()
-    body = [line for node in gm.graph.nodes for line in printer.node(node)]
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    functions = [_function(printer, part, f"{name}_{of}") for of, part in _parts(gm).items()]
+    functions.append(_function(printer, gm, name))
     lines = [
         f'"""{title or gm._get_name()}: {_summary(gm)}"""',
         "",
@@ -42,10 +43,37 @@ def print_graph(gm: fx.GraphModule, *, name: str = "forward", title: str = "") -
     for node in gm.graph.nodes:
         if node.op == "get_attr":
             lines.append(f"# constants[{str(node.target)!r}]: {_type_of(node)}")
-    lines += ["", "", f"def {name}("]
-    lines += [f"    {node.name},  # {_type_of(node)}" for node in placeholders]
-    lines += ["):", *(f"    {line}" for line in body), ""]
-    return "\n".join(lines)
+        elif hasattr(node.target, "part_of_graph"):
+            kind = type(node.target.part_of_graph).__name__
+            lines.append(f"# constants[{node.name!r}]: {kind} of the graphs {name}_{node.name}_...")
+    for function in functions:
+        lines += ["", "", *function]
+    return "\n".join([*lines, ""])
+
+
+def _function(printer: _Printer, gm: fx.GraphModule, name: str) -> list[str]:
+    body = [line for node in gm.graph.nodes for line in printer.node(node)]
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    arguments = [f"    {node.name},  # {_type_of(node)}" for node in placeholders]
+    return [f"def {name}(", *arguments, "):", *(f"    {line}" for line in body)]
+
+
+def _parts(gm: fx.GraphModule) -> dict[str, fx.GraphModule]:
+    """The graphs inside of nodes that stand for functions with a backward of their own, for hooks and transforms."""
+    found: dict[str, fx.GraphModule] = {}
+    for node in gm.graph.nodes:
+        for role, graph in getattr(node.target, "part_of_graph", _NO_PART).graphs().items():
+            found[f"{node.name}_{role}"] = graph
+            found |= {f"{node.name}_{role}_{inner}": part for inner, part in _parts(graph).items()}
+    return found
+
+
+class _NoPart:
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        return {}
+
+
+_NO_PART = _NoPart()
 
 
 def load_graph(text: str, constants: Mapping[str, Any] | None = None, *, name: str = "forward") -> Any:
@@ -159,6 +187,8 @@ def _get_attr(printer: _Printer, node: fx.Node) -> str:
 def _call_function(printer: _Printer, node: fx.Node) -> str:
     if node.target is operator.getitem and isinstance(node.args[1], int):
         return f"{node.name} = {printer.value(node.args[0])}[{node.args[1]}]"
+    if hasattr(node.target, "part_of_graph"):
+        return printer.call(f"constants[{node.name!r}]", node, node.args)
     return printer.call(printer.function(node.target), node, node.args)
 
 

@@ -67,6 +67,10 @@ class Transformed:
         self.structure = pytree.tree_unflatten(marked, spec)
         return tuple(found)
 
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        """By role, for printing."""
+        return {"function": self.graph}
+
 
 def filled(tree: Any, tensors: Sequence[Any]) -> Any:
     """The tree with tensors in place of its `Leaf`s."""
