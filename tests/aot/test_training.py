@@ -526,3 +526,65 @@ def test_gradcheck(backend: str) -> None:
     x, w = leaf(3, 2, dtype=torch.double), leaf(2, 4, dtype=torch.double)
     assert torch.autograd.gradcheck(compiled, (x, w))
     assert torch.autograd.gradgradcheck(compiled, (x, w))
+
+
+# -- outputs whose memory says one thing and autograd another (these may run eagerly) -------------------------------
+
+
+class Reversed(torch.autograd.Function):
+    """The identity, with the gradient negated."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return -grad
+
+
+def reversed_view(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x * 2
+    return y, Reversed.apply(y)
+
+
+def reversed_input(x: torch.Tensor, w: torch.Tensor) -> Any:
+    return Reversed.apply(x), x + 1
+
+
+def hooked_view(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x * 2
+    z = y.view(-1)
+    z.register_hook(lambda grad: grad * 5)
+    return y, z
+
+
+def reversed_contents(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x * 2
+    w.copy_(Reversed.apply(y))
+    return y, w * 3
+
+
+def contents_that_are_an_output(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x * 2
+    with torch.no_grad():
+        w.copy_(y)
+    return y
+
+
+@pytest.mark.parametrize(
+    "program", [reversed_view, reversed_input, hooked_view, reversed_contents, contents_that_are_an_output]
+)
+def test_gradients_of_outputs_that_share_memory(backend: str, program: Callable[..., Any]) -> None:
+    found = []
+    for run in (stator.compile(program, backend=backend), program):
+        torch.manual_seed(0)
+        x, w = leaf(3, 2), torch.zeros(3, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loss = loss_of(as_tuple(run(x, w)))
+        assert loss is not None
+        loss.backward()
+        found.append((x.grad, w.detach()))
+    for actual, expected in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected, **TOLERANCE)

@@ -17,6 +17,7 @@ from torch import fx
 from stator.base import counters, logs
 from stator.base.errors import CompileError, StatorError
 from stator.prims.record import TensorMeta
+from stator.runtime.host import below_autograd
 
 from .eager import run_eagerly
 from .generators import States, drawn_devices, replayed, states_of
@@ -215,6 +216,21 @@ def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return made.copy_(tensor)
 
 
+def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
+    """The values as objects of their own: one that is also the new content of an input is there twice."""
+    if len(set(map(id, values))) == len(values):
+        return tuple(values)
+    seen: set[int] = set()
+    made = []
+    for value in values:
+        if isinstance(value, torch.Tensor) and id(value) in seen:
+            with below_autograd():  # nobody's view
+                value = torch.ops.aten.alias.default(value)
+        seen.add(id(value))
+        made.append(value)
+    return tuple(made)
+
+
 def _saved_names(parts: Partition) -> list[str]:
     nodes = parts.backward.graph.nodes
     return [str(node.target) for node, _ in zip(nodes, parts.saved, strict=False)]
@@ -227,7 +243,7 @@ class StepFunction(torch.autograd.Function):
     def forward(ctx: Any, step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
         ctx.states = states_of(step.devices)
         results = step.forward(*primals)
-        values = tuple(results[: step.joint.value_count])
+        values = _distinct(results[: step.joint.value_count])
         ctx.step = step
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(

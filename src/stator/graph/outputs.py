@@ -191,13 +191,26 @@ def _spanning(candidates: Sequence[FakeTensor], storage: FakeStorage) -> FakeTen
     return next((fake for fake in fits if fake.requires_grad), fits[0] if fits else None)
 
 
+# views of views of views ...: how far back a base is looked for
+_DEEPEST_VIEW = 100
+
+
 def _check_view_of(base: FakeTensor, view: FakeTensor) -> None:
-    """Refuse what only shares memory with its base: made anew as a view of it, its gradients would be other ones."""
-    base_of_base = base._base if base._is_view() else base
-    if not (base.requires_grad and view._is_view() and (view._base is base or view._base is base_of_base)):
-        raise Unsupported(
-            "aliased-gradient", "an output shares memory with another tensor without being its view for autograd"
-        )
+    """Refuse what only shares memory with its base: made anew as a view of it, its gradients would be other ones.
+
+    So does what a custom function, or a hook, stands behind.
+    """
+    step, depth = view.grad_fn, 0
+    while step is not None and depth < _DEEPEST_VIEW and not view._backward_hooks:
+        if step is base.grad_fn or getattr(step, "variable", None) is base:
+            return
+        if isinstance(step, torch.autograd.function.BackwardCFunction):
+            break
+        inputs = [source for source, _ in step.next_functions if source is not None]
+        step, depth = inputs[0] if len(inputs) == 1 else None, depth + 1
+    raise Unsupported(
+        "aliased-gradient", "an output shares memory with another tensor without being its view for autograd"
+    )
 
 
 def geometry(base: TensorMeta, view: FakeTensor) -> Geometry:
