@@ -27,6 +27,11 @@ def cdist_forward(x1: Any, x2: Any, p: float, compute_mode: int | None) -> Tenso
     return fresh((*broadcast_shapes(first[:-2], second[:-2]), first[-2], second[-2]), x1)
 
 
+@shape_rule(*overloads("_euclidean_dist"), tags=REDUCTION)
+def euclidean_dist(x1: Any, x2: Any) -> TensorMeta:
+    return cdist_forward(x1, x2, 2.0, None)
+
+
 @shape_rule(*overloads("_pdist_forward"), tags=REDUCTION)
 def pdist_forward(self: Any, p: float = 2.0) -> TensorMeta:
     """The upper triangle of a matrix of distances, n(n - 1)/2 numbers."""

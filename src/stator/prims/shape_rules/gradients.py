@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stator.prims.layout import preserved_strides, suggested_strides
+from stator.prims.layout import broadcast_shapes, preserved_strides, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
 
 from .operands import elementwise, fresh, overloads
@@ -83,10 +83,14 @@ def fused_rms_norm_backward(
 
 
 UPSAMPLING = """
-    upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
-    _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
-    upsample_linear1d_backward upsample_bilinear2d_backward upsample_trilinear3d_backward
-    _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward
+    upsample_nearest1d_backward upsample_nearest2d_backward _upsample_nearest_exact1d_backward
+    _upsample_nearest_exact2d_backward upsample_linear1d_backward upsample_bilinear2d_backward
+    upsample_trilinear3d_backward _upsample_bilinear2d_aa_backward
+"""
+# Those whose result is contiguous whatever the gradient's format.
+CONTIGUOUS_UPSAMPLING = """
+    upsample_nearest3d_backward _upsample_nearest_exact3d_backward upsample_bicubic2d_backward
+    _upsample_bicubic2d_aa_backward
 """
 
 
@@ -98,8 +102,8 @@ def upsample_backward(
     return fresh(shape, grad_output, stride=suggested_strides(tuple(grad_output.shape), grad_output.stride(), shape))
 
 
-@shape_rule(*overloads("upsample_bicubic2d_backward"), tags=("scatter",))
-def upsample_bicubic2d_backward(
+@shape_rule(*overloads(CONTIGUOUS_UPSAMPLING), tags=("scatter",))
+def contiguous_upsample_backward(
     grad_output: Any, output_size: Sequence[Any], input_size: Sequence[Any], *_scales: Any, **_options: Any
 ) -> TensorMeta:
     return fresh(input_size, grad_output)
@@ -188,8 +192,10 @@ def masked_scatter_backward(grad_output: Any, mask: Any, sizes: Sequence[Any]) -
 
 @shape_rule(*overloads("_cdist_backward"), tags=("reduction",))
 def cdist_backward(grad: Any, x1: Any, x2: Any, p: float, cdist: Any) -> TensorMeta:
-    empty = 0 in (*x1.shape, *x2.shape)
-    return like(x1) if empty else fresh(x1.shape, x1)
+    """The first operand's gradient, with the batch dimensions of both."""
+    first, second = tuple(x1.shape), tuple(x2.shape)
+    shape = (*broadcast_shapes(first[:-2], second[:-2]), *first[-2:])
+    return like(x1) if 0 in shape or second[-2] == 0 else fresh(shape, x1)
 
 
 @shape_rule(*overloads("_pdist_backward"), tags=("reduction",))
