@@ -7,14 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
 
+from stator.inductor.buffers import Extern
 from stator.inductor.loops.body import Ref
 from stator.prims.layout import broadcast_shapes, contiguous_strides, is_contiguous, wrap_dim
 from stator.prims.type_promotion import computation_dtype
 
 from .builder import Builder, linear, loop_order, loop_variables
+from .library import LIBRARY
 from .pointwise import cast, elementwise
-from .registry import lowers
+from .registry import lowers, view_targets
 from .tensor import Index, Stored, Tensor
 from .views import expand, reshape
 
@@ -155,18 +159,22 @@ def scattered(
     value: Values,
     mode: str | None,
     work: frozenset[str],
+    in_place: bool = False,
 ) -> Any:
-    """A copy of `x` into which `value(ops, index)` is stored at `where(ops, index)` for every index of `shape`.
+    """A copy of `x` (or itself) into which `value(ops, index)` is stored at `where(ops, index)` for all of `shape`.
 
     Half floats are added and multiplied in float32. NotImplemented for a mode this device or dtype does not have.
     """
     if mode in ("mul", "last") and x.device.type != "cpu":
         return NotImplemented  # no atomic form
-    if x.dtype is torch.bool:
+    dtype = x.dtype
+    if dtype is torch.bool:
         mode = _MODES_OF_BOOL.get(mode, mode)
     working = computation_dtype(x.dtype) if mode in ("add", "mul") else x.dtype
     strides = builder.meta.stride if builder.meta.shape == x.shape else contiguous_strides(x.shape)
-    target = builder.copy(cast(builder, x, working), strides)
+    if not (in_place and working is x.dtype and x.strides == tuple(strides)):
+        x = builder.copy(cast(builder, x, working), strides)
+    target = x
     memory: Stored = target.source  # type: ignore[assignment]
     order = loop_order(shape, contiguous_strides(tuple(shape)))
     variables, index = loop_variables(order, shape)
@@ -177,7 +185,23 @@ def scattered(
 
     frozen = builder.freeze(body, variables, tuple(shape[dim] for dim in order))
     builder.emit((memory.buffer,), frozen, work)
-    return cast(builder, target, x.dtype)
+    return cast(builder, target, dtype)
+
+
+def is_overwritable(builder: Builder, x: Tensor) -> bool:
+    """Is `x`, the operator's first argument, the fresh result of a matrix product that nothing else reads?"""
+    node = builder.node.args[0]
+    if sum(arg is node for arg in tree_leaves((builder.node.args, builder.node.kwargs))) != 1:
+        return False
+    while isinstance(node, fx.Node) and node.target in view_targets and len(node.users) == 1:
+        node = node.args[0]
+    if not isinstance(node, fx.Node) or node.target not in LIBRARY or len(node.users) != 1:
+        return False
+    if not isinstance(x.source, Stored) or builder.reference(x, x.source) != x.source.buffer:
+        return False
+    buffer = x.source.buffer
+    made_by = next(made for made in reversed(builder.nodes) if buffer in made.outputs)
+    return isinstance(made_by, Extern) and made_by.style == "out"  # what a call allocates itself is not written to
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)
@@ -205,7 +229,7 @@ def _index_put(
         return tuple(result)
 
     mode = "add" if accumulate else "last" if _product(shape) > 1 else None
-    return scattered(builder, x, full, where, spread.load, mode, spread.work)
+    return scattered(builder, x, full, where, spread.load, mode, spread.work, is_overwritable(builder, x))
 
 
 def _is_mask_of(index: Tensor | None, x: Tensor) -> bool:

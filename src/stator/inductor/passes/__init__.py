@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import fx
 
+from .accumulation import accumulate_into_sums
 from .common_subexpressions import merge_common_subexpressions
 from .constants import fold_constants
 from .no_ops import drop_no_ops
@@ -13,7 +14,7 @@ from .no_ops import drop_no_ops
 Pass = Callable[[fx.GraphModule], fx.GraphModule]
 
 # In order: dropping first exposes equal nodes, merging equal ones leaves fewer constants to compute.
-PASSES: tuple[Pass, ...] = (drop_no_ops, merge_common_subexpressions, fold_constants)
+PASSES: tuple[Pass, ...] = (drop_no_ops, merge_common_subexpressions, accumulate_into_sums, fold_constants)
 
 
 def run_passes(gm: fx.GraphModule) -> fx.GraphModule:
@@ -24,4 +25,12 @@ def run_passes(gm: fx.GraphModule) -> fx.GraphModule:
     return gm
 
 
-__all__ = ["PASSES", "Pass", "drop_no_ops", "fold_constants", "merge_common_subexpressions", "run_passes"]
+__all__ = [
+    "PASSES",
+    "Pass",
+    "accumulate_into_sums",
+    "drop_no_ops",
+    "fold_constants",
+    "merge_common_subexpressions",
+    "run_passes",
+]
