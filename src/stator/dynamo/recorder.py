@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,6 +58,7 @@ class Recorder:
         self.tracer = tracer
         self.root = self.graph = fx.Graph()
         self.open: list[Subgraph] = []
+        self.transforms = 0  # function transforms that what is recorded now runs under
         self.last_node: fx.Node | None = None
         self.made_leaves: dict[int, int] = {}  # by id of the fake of one that requires grad, the outermost step
         self.freed: dict[int, Any] = {}  # autograd nodes whose backward was run in the captured code, by id
@@ -71,6 +73,7 @@ class Recorder:
         self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
         self.used: list[tuple[TensorValue, int]] = []  # tensors of the call being recorded, with their versions
         self.numbers: list[NumberValue] = []  # that the call being recorded takes without their values
+        self.takes_floats = self.takes_ints = True
         self._last_placeholder: fx.Node | None = None
         self._names: dict[str, int] = {}
 
@@ -82,8 +85,9 @@ class Recorder:
         return node
 
     def number_placeholder(self, value: NumberValue) -> fx.Node:
-        """A Python float as an input."""
+        """A Python number as an input."""
         node = self._new_placeholder(str(value.source), value.example)
+        node.meta["number"] = True
         self.inputs.append(GraphInput(node.name, Load(value.source), value.example))  # type: ignore[arg-type]
         return node
 
@@ -167,6 +171,8 @@ class Recorder:
     ) -> Value:
         """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
         self.used, self.numbers = [], []
+        self.takes_floats = not isinstance(_callee(target), FunctionType)
+        self.takes_ints = self.takes_floats and _name(target).strip("_") in _ARITHMETIC
         node_args, fake_args = self._lower_all(args)
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
         result = self._run_fake(run, target, fake_args, fake_kwargs)
@@ -202,6 +208,7 @@ class Recorder:
 
     def number_call(self, function: Any, args: list[Value]) -> fx.Node:
         """A function of numbers, some of which only the running graph knows."""
+        self.takes_floats = self.takes_ints = True
         node = self.graph.call_function(function, tuple(self._lower_all(args)[0]))
         node.meta["place"] = self.tracer.place()
         return node
@@ -323,14 +330,36 @@ _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 
 
 def _lower_number(recorder: Recorder, value: NumberValue) -> tuple[Any, Any]:
-    """A float that changes is an input of the graph, unless the operator has to know it."""
-    if value.fixed or type(value.example) is not float or recorder.graph is not recorder.root:
+    """A number that changes is an input of the graph, unless what takes it has to know it."""
+    whole = type(value.example) is int
+    taken = recorder.takes_ints if whole else recorder.takes_floats
+    if value.fixed or recorder.graph is not recorder.root or not taken:
         constant = value.constant()
         return constant, constant
     recorder.numbers.append(value)
     if value.node is None:
         value.node = recorder.number_placeholder(value)
-    return value.node, torch.SymFloat(Number(ask=lambda: value.value))
+    number = Number(ask=lambda: value.value, whole=whole)
+    return value.node, torch.SymInt(number) if whole else torch.SymFloat(number)
+
+
+def _name(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
+
+
+def _callee(target: Any) -> Any:
+    """What runs: torch's functions that are written in Python may look at numbers as they like."""
+    return getattr(torch.Tensor, target, None) if isinstance(target, str) else target
+
+
+# Functions and methods, without underscores around the name, whose ints are operands and neither sizes nor dimensions.
+_ARITHMETIC_NAMES = """
+    add iadd radd sub isub rsub subtract mul imul rmul multiply truediv itruediv rtruediv div divide true_divide
+    pow ipow rpow lt le gt ge eq ne less less_equal greater greater_equal lerp addcmul addcdiv clamp clamp_min clamp_max
+    fill full_like masked_fill foreach_add foreach_sub foreach_mul foreach_div foreach_pow foreach_lerp foreach_addcmul
+    foreach_addcdiv
+"""
+_ARITHMETIC = frozenset(_ARITHMETIC_NAMES.split())
 
 
 def _lower_read_number(recorder: Recorder, value: ReadNumberValue) -> tuple[Any, Any]:

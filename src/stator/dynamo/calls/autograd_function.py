@@ -35,6 +35,8 @@ def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     kind = tracer.real_of(cls, "a subclass of torch.autograd.Function")
     if kwargs:
         raise unsupported("custom-function", f"{kind.__name__}.apply with keyword arguments")
+    if tracer.recorder.transforms:
+        raise unsupported("custom-function", f"{kind.__name__}.apply under a function transform")
     for name in _OTHER_PROTOCOLS:
         if getattr(kind, name, False):
             raise unsupported("custom-function", f"{kind.__name__} sets {name}")

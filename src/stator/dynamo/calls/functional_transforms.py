@@ -69,7 +69,11 @@ def _follow(
             inside.append(recorder.wrap_tensor(fake, level.placeholder(fake)))
         given = [value_of(tracer, arg, inside) for arg in tree[0]]
         named = {key: value_of(tracer, arg, inside) for key, arg in tree[1].items()}
-        result = tracer.call(function, given, named)
+        recorder.transforms += 1
+        try:
+            result = tracer.call(function, given, named)
+        finally:
+            recorder.transforms -= 1
         outputs: list[TensorValue] = []
         results = tree_of(tracer, result, outputs)
         nodes = [recorder.node_of(output) for output in outputs]

@@ -1,0 +1,182 @@
+"""Training as people write it: accumulation, adversaries, averages, clipping, penalties, compiled and beside eager."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import Function, functional
+from torch.func import grad, vmap
+from torch.nn.utils import clip_grad_norm_, parametrizations
+from torch.utils.checkpoint import checkpoint
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
+
+scenarios, scenario = collector()
+W = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
+
+
+class Square(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 5 * ctx.saved_tensors[0]
+
+
+@scenario
+def jacobian_inside(compiled):
+    return compiled(lambda x: functional.jacobian(lambda a: (a @ W).sin(), x))(torch.arange(4.0))
+
+
+@scenario
+def hessian_inside(compiled):
+    return compiled(lambda x: functional.hessian(lambda a: (a @ W).sin().sum(), x))(torch.arange(4.0))
+
+
+@scenario(whole=False)
+def custom_functions_under_transforms(compiled):
+    x = leaf(3, 4).detach()
+    per_sample = compiled(lambda x: vmap(grad(lambda a: Square.apply(a).sum()))(x))(x)
+    return per_sample, compiled(lambda x: vmap(Square.apply)(x))(x)
+
+
+@scenario
+def batch_norm(compiled):
+    model, x, found = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), leaf(5, 4), []
+    f = compiled(model)
+    for _ in range(3):
+        found.append(gradients(f(x).pow(2).sum(), x, *model.parameters()))
+    model.eval()
+    found.append(gradients(f(x).pow(2).sum(), x, *model.parameters()))
+    return found, model[1].running_mean, model[1].num_batches_tracked
+
+
+@scenario
+def checkpointed_layers_in_a_loop(compiled):
+    layers, x = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), leaf(2, 4)
+
+    def program(x):
+        for layer in layers:
+            x = checkpoint(layer, x, use_reentrant=False).relu()
+        return x.sum()
+
+    return gradients(compiled(program)(x), x, *layers.parameters())
+
+
+@scenario
+def custom_function_of_a_module(compiled):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.function = Square.apply
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return self.function(x * self.weight).sum()
+
+    model, x = Model(), leaf(4)
+    return gradients(compiled(model)(x), x, model.weight)
+
+
+@scenario
+def weight_normalisation(compiled):
+    model, x = parametrizations.weight_norm(nn.Linear(4, 3)), leaf(2, 4)
+    return gradients(compiled(model)(x).pow(2).sum(), x, *model.parameters())
+
+
+@scenario
+def spectral_normalisation(compiled):
+    model, x = parametrizations.spectral_norm(nn.Linear(4, 3)), leaf(2, 4)
+    f = compiled(model)
+    return [gradients(f(x).pow(2).sum(), x, *model.parameters()) for _ in range(2)], list(model.buffers())
+
+
+@scenario
+def transformer_layer(compiled):
+    model, x = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), leaf(2, 3, 8)
+    return gradients(compiled(model)(x).pow(2).sum(), x, *model.parameters())
+
+
+@scenario
+def clipped_gradients(compiled):
+    model, x = nn.Linear(4, 3), leaf(2, 4)
+
+    def program(x):
+        model(x).pow(2).sum().backward()
+        return clip_grad_norm_(model.parameters(), 0.1)
+
+    f = compiled(program)
+    return f(x), f(x), [p.grad for p in model.parameters()]
+
+
+@scenario
+def straight_through_estimator(compiled):
+    x = leaf(4)
+    return gradients(compiled(lambda x: ((x.round() - x).detach() + x).pow(2).sum())(x), x)
+
+
+@scenario
+def averaged_weights(compiled):
+    model, average, x = nn.Linear(4, 3), nn.Linear(4, 3), leaf(2, 4).detach()
+
+    def program(x):
+        with torch.no_grad():
+            for mean, now in zip(average.parameters(), model.parameters(), strict=True):
+                mean.lerp_(now, 0.1)
+            target = average(x)
+        return (model(x) - target).pow(2).mean()
+
+    f = compiled(program)
+    found = [gradients(f(x), *model.parameters()) for _ in range(3)]
+    return found, [p.detach() for p in average.parameters()], [p.grad for p in average.parameters()]
+
+
+@scenario
+def small_batches_added_up(compiled):
+    model, batches = nn.Linear(4, 3), [leaf(2, 4, seed=seed).detach() for seed in range(3)]
+
+    def program(batches):
+        total = 0.0
+        for x in batches:
+            loss = model(x).pow(2).mean() / len(batches)
+            loss.backward()
+            total = total + loss.detach()
+        return total
+
+    f = compiled(program)
+    return f(batches), f(batches), [p.grad for p in model.parameters()]
+
+
+@scenario
+def adversaries(compiled):
+    generator, judge, z = nn.Linear(4, 4), nn.Linear(4, 1), leaf(2, 4).detach()
+
+    def program(z):
+        fake = generator(z)
+        of_judge = judge(fake.detach()).mean()
+        of_judge.backward()
+        of_generator = -judge(fake).mean()
+        of_generator.backward()
+        return of_judge.detach(), of_generator.detach()
+
+    f = compiled(program)
+    return f(z), f(z), [p.grad for model in (generator, judge) for p in model.parameters()]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scenario", scenarios)
+def test_scenario(scenario: Scenario, backend: str) -> None:
+    check(scenario, backend)
