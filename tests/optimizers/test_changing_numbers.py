@@ -92,6 +92,46 @@ def test_operators_take_it_as_the_number_that_it_is(name: str, dtype: torch.dtyp
             torch.testing.assert_close(compiled(x, a), expected, **tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.bool], ids=str)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operators_take_ints_too(name: str, dtype: torch.dtype) -> None:
+    function = OPERATIONS[name]
+    compiled = stator.compile(function, backend="aot_eager", fullgraph=True)
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {}
+    x = (torch.randn(4, generator=torch.Generator().manual_seed(1)) * 3 + 1).to(dtype)
+    for a in (2, 3, 5):
+        try:
+            expected = function(x, a)  # type: ignore[arg-type]
+        except RuntimeError:  # eager refuses this dtype
+            continue
+        torch.testing.assert_close(compiled(x, a), expected, **tolerance)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_int_argument(backend: str) -> None:
+    def averaged(x: torch.Tensor, count: int) -> torch.Tensor:
+        return (x * count + x) / (count + 1) + x.sum(0, keepdim=True) ** count
+
+    compiled = stator.compile(averaged, backend=backend, fullgraph=True)
+    x = torch.rand(5, generator=torch.Generator().manual_seed(0)) / 4
+
+    def run() -> None:
+        for count in range(1, 12):
+            torch.testing.assert_close(compiled(x, count), averaged(x, count))
+
+    assert versions(run) == 2
+
+
+def test_sizes_and_dimensions_are_fixed() -> None:
+    def shaped(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x.view(n, -1) * n + x.reshape(n, -1).sum(n - n) + torch.full((n, 1), n)
+
+    compiled = stator.compile(shaped, backend="aot_eager", fullgraph=True)
+    x = torch.arange(12.0)
+    for n in (2, 3, 4, 6):
+        torch.testing.assert_close(compiled(x, n), shaped(x, n))
+
+
 def test_decisions_are_relied_on_instead_of_values() -> None:
     def turned(x: torch.Tensor, a: float) -> torch.Tensor:
         return x * a if a > 1 else x - a

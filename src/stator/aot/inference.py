@@ -19,6 +19,7 @@ from stator.graph.traced import Traced
 from stator.graph.tracer import trace
 
 from .captured import captured_tensors
+from .extents import Extents
 from .replay import is_flat, with_effects
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
@@ -169,9 +170,15 @@ def wrap(
 
     if not traced.mutated:
         return call
+    extents: Extents | None = None
 
     def call_checked(*args: Any) -> Any:
+        nonlocal extents
         tensors = tensors_of(args)
+        if extents is None:
+            extents = Extents(tensors, (index for index, _ in traced.mutated))
+        if equalities is None and extents.lie_apart(tensors):
+            return run(tensors)
         same = equalities is None or equalities_of(tensors) == equalities
         if same and writes_are_private(traced, tensors, merged=equalities is not None):
             return run(tensors)

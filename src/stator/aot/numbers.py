@@ -1,6 +1,6 @@
-"""Graphs that take Python floats, as graphs of tensors only: a float travels as a zero-dim float64 tensor on the CPU.
+"""Graphs that take Python numbers which change, as graphs of tensors only: they travel as zero-dim tensors on the CPU.
 
-What a float means to an operator is kept (it promotes no type); see `stator.graph.numbers`. Nothing is compiled here.
+What a number means to an operator is kept (it promotes no type); see `stator.graph.numbers`. Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from stator.graph.numbers import number_of
 CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
-def with_numbers(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: CompileWhole
-) -> Callable[..., Any]:
-    """Compile a graph some of whose inputs may be Python floats by a compiler of graphs that take tensors.
+def with_numbers(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: CompileWhole) -> Callable[..., Any]:
+    """Compile a graph some of whose inputs may be Python numbers by a compiler of graphs that take tensors.
 
-    What comes back takes floats where `gm` does. Other Python values among the inputs stay what they are.
+    Those are the placeholders with `meta["number"]`; what comes back takes numbers there as `gm` does. Other Python
+    values among the inputs stay what they are.
     """
-    positions = [at for at, value in enumerate(example_inputs) if type(value) is float]
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    positions = [at for at, node in enumerate(placeholders) if node.meta.get("number")]
     if not positions:
         return compile_whole(gm, example_inputs)
     inner = compile_whole(_reading_tensors(gm, positions), _carried(example_inputs, positions))
@@ -37,7 +37,9 @@ def with_numbers(
 def _carried(args: Sequence[Any], positions: Sequence[int]) -> list[Any]:
     carried = list(args)
     for at in positions:
-        carried[at] = torch.tensor(carried[at], dtype=torch.float64, device="cpu")
+        number = carried[at]
+        dtype = torch.int64 if type(number) is int else torch.float64
+        carried[at] = torch.tensor(number, dtype=dtype, device="cpu")
     return carried
 
 

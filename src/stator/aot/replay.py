@@ -103,8 +103,16 @@ def with_effects(
 
     def run(inputs: Sequence[torch.Tensor]) -> Any:
         results = inner(*inputs)
+        written: list[torch.Tensor] = []
         for index, position, with_history in mutated:
-            _write(inputs[index], results[position], with_history)
+            contents = results[position]
+            if contents is None:
+                written.append(inputs[index])
+                continue
+            with torch.set_grad_enabled(with_history):
+                inputs[index].copy_(contents)
+        if written:
+            _say_written(written)
         made: list[Any] = []
         for make in makes:
             made.append(make(inputs, results, made))
@@ -113,13 +121,9 @@ def with_effects(
     return run
 
 
-def _write(target: torch.Tensor, contents: torch.Tensor | None, with_history: bool) -> None:
-    if contents is None:
-        if not target.is_inference():  # which has no version
-            torch.autograd.graph.increment_version(target)
-        return
-    with torch.set_grad_enabled(with_history):
-        target.copy_(contents)
+def _say_written(tensors: list[torch.Tensor]) -> None:
+    """To autograd, which is not to find other values than it saved. Inference tensors have no version."""
+    torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 def _histories(traced: Traced) -> tuple[History, ...]:

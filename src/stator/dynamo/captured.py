@@ -18,7 +18,8 @@ from .recipe import Effect, Recipe
 @dataclass(frozen=True, slots=True)
 class GraphInput:
     """One placeholder of the graph, in order: how to load it, the example that was seen, and whether it is a module's
-    parameter or buffer (then it is guarded by identity and may be bound once). An example is a tensor or a float."""
+    parameter or buffer (then it is guarded by identity and may be bound once). An example is a tensor, or a number
+    that changes from call to call."""
 
     name: str
     recipe: Recipe

@@ -43,8 +43,8 @@ _MOST_SHOWN = 80  # characters of one constant
 
 
 def _example_text(example: torch.Tensor | float) -> str:
-    if isinstance(example, float):
-        return "float"
+    if not isinstance(example, torch.Tensor):
+        return type(example).__name__
     return f"{example.dtype}{list(example.shape)}".removeprefix("torch.")
 
 

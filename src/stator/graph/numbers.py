@@ -1,8 +1,9 @@
-"""Python floats that a graph takes as inputs, or reads from tensors: what stands for them while fakes run.
+"""Python numbers that a graph takes as inputs, or reads from tensors: what stands for them while fakes run.
 
-To torch they are `torch.SymFloat`s, so that they travel as numbers (and promote types as numbers do) to the operators
-that use them. Below those, in traced graphs, each is a zero-dim float64 tensor on the CPU. Which operators take them,
-and how they do, is a table of rules here; any other operator asks for the value. Control flow never sees them.
+To torch they are `torch.SymFloat`s and `SymInt`s, so that they travel as numbers (and promote types as numbers do) to
+the operators that use them. Below those, in traced graphs, each is a zero-dim float64 or int64 tensor on the CPU. Which
+operators take them, and how they do, is a table of rules here; any other asks for the value. Control flow never sees
+them, and no size is one of them.
 """
 
 from __future__ import annotations
@@ -39,24 +40,28 @@ rules: Registry[OpOverload, Rule] = Registry("operator on numbers")
 
 
 class Number:
-    """The node of a SymFloat. `tensor`: the zero-dim float64 tensor that holds it in a traced graph, else None.
+    """The node of a SymFloat or SymInt. `tensor`: the zero-dim tensor that holds it in a traced graph, else None.
 
-    ask: gives the number to whoever needs it as a Python float, relying on it from then on; None when nobody knows.
+    ask: gives the number to whoever needs it in Python, relying on it from then on; None when nobody knows.
+    whole: whether it is an int.
     """
 
-    __slots__ = ("ask", "tensor")
+    __slots__ = ("ask", "tensor", "whole")
     constant = None  # torch looks at this
 
-    def __init__(self, tensor: torch.Tensor | None = None, ask: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, tensor: torch.Tensor | None = None, ask: Callable[[], Any] | None = None, whole: bool = False
+    ) -> None:
         self.tensor = tensor
         self.ask = ask
+        self.whole = whole if tensor is None else not tensor.dtype.is_floating_point
 
     # -- what torch asks; see torch/csrc/utils/python_symnode.h --
     def is_int(self) -> bool:
-        return False
+        return self.whole
 
     def is_float(self) -> bool:
-        return True
+        return not self.whole
 
     def is_bool(self) -> bool:
         return False
@@ -195,17 +200,21 @@ def _plain(value: Any) -> Any:
 
 def symbolic(tensor: torch.Tensor) -> Any:
     """The number that a zero-dim tensor holds, as an argument of operators: in a traced graph, its node."""
-    wide = tensor if tensor.dtype is torch.float64 else aten._to_copy.default(tensor, dtype=torch.float64)
-    return torch.SymFloat(Number(wide))
+    if not tensor.dtype.is_floating_point:
+        return torch.SymInt(Number(cast(tensor, torch.int64)))
+    return torch.SymFloat(Number(cast(tensor, torch.float64)))
+
+
+SYMBOLIC = (torch.SymFloat, torch.SymInt)
 
 
 def is_number(value: Any) -> bool:
-    return type(value) is torch.SymFloat and isinstance(value.node, Number)
+    return type(value) in SYMBOLIC and isinstance(value.node, Number)
 
 
 def holds_numbers(value: Any) -> bool:
     kind = type(value)
-    if kind is torch.SymFloat:
+    if kind in SYMBOLIC:
         return isinstance(value.node, Number)
     if kind is list or kind is tuple:
         return any(map(holds_numbers, value))
@@ -215,7 +224,7 @@ def holds_numbers(value: Any) -> bool:
 def replaced(value: Any, by: Callable[[Number], Any]) -> Any:
     """Arguments with `by(number)` in the place of each number."""
     kind = type(value)
-    if kind is torch.SymFloat and isinstance(value.node, Number):
+    if kind in SYMBOLIC and isinstance(value.node, Number):
         return by(value.node)
     if kind is list or kind is tuple:
         return kind([replaced(item, by) for item in value])
@@ -272,7 +281,19 @@ def accepts(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     single = EACH[target].single if target in EACH else target
     if single in _IN_TENSORS_DTYPE and any(map(is_integral, dtypes)):
         return False
-    return not any(dtype.is_complex for dtype in dtypes)
+    if single in _POWERS and all(map(is_integral, dtypes)):  # eager refuses negative exponents of integers
+        return False
+    return not any(dtype.is_complex for dtype in dtypes) and _only_numbers_are_numbers(target, args, kwargs)
+
+
+_POWERS = frozenset((aten.pow.Tensor_Scalar, aten.pow.Scalar))
+
+
+def _only_numbers_are_numbers(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether numbers stand only where the schema has a number or a tensor: not among sizes and dimensions."""
+    named = dict(zip((argument.name for argument in target._schema.arguments), args, strict=False)) | kwargs
+    kinds = {argument.name: str(argument.type) for argument in target._schema.arguments}
+    return all("number" in kinds[name] or "Tensor" in kinds[name] for name, it in named.items() if holds_numbers(it))
 
 
 # Eager converts their number to the dtype of the tensors, also where that loses its fraction.
@@ -326,7 +347,7 @@ def _registers(*targets: OpOverload) -> Callable[[Rule], Rule]:
 
 def stand_in(number: Number) -> float:
     """For shape rules, to which only the type of a number matters."""
-    return 0.5
+    return 1 if number.whole else 0.5
 
 
 def _elementwise(single: OpOverload) -> Rule:
