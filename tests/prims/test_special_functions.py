@@ -1,0 +1,101 @@
+"""Special functions against eager's: over ranges, at the joints of their formulas, and at infinities and NaN."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import stator
+from stator.base import counters
+from stator.prims.decompositions.special import FUNCTIONS
+from stator.prims.special_functions import binary_formulas, polygamma, unary_formulas
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, 5.0, 8.0, 10.0, -2.09, 2.09, 0.46875, 4.0, 1e-7, 1e-20, 300.0, 1e6]
+SPECIAL += [math.inf, -math.inf, math.nan]
+# relative to the value, but to at least this share of 1; eager's float32 of oscillating functions is no better
+TOLERANCES = {torch.float64: (1e-12, 1e-3), torch.float32: (2e-5, 1e-1)}
+# beside a pole, where the last bit of the argument decides about the leading digits
+POLES = {"digamma": 1e-2}
+DTYPES = [torch.float64, torch.float32]
+
+
+def points(dtype: torch.dtype, name: str) -> torch.Tensor:
+    x = torch.cat([torch.linspace(-28, 30, 2001), torch.linspace(-3, 3, 1001), torch.linspace(-0.999, 0.999, 501)])
+    if name in POLES:
+        x = x[((x - x.round()).abs() > POLES[name]) | (x > 0)]
+    if name == "special_airy_ai":
+        x = x[x > -15]  # beyond, float32 has no digits left for the phase
+    return torch.cat([x, torch.tensor(SPECIAL)]).to(dtype)
+
+
+def assert_equal(ours: torch.Tensor, eager: torch.Tensor, dtype: torch.dtype, factor: float = 1.0) -> None:
+    assert ours.dtype is eager.dtype
+    relative, least = TOLERANCES[dtype]
+    same = (ours == eager) | (torch.isnan(ours) & torch.isnan(eager))
+    error = torch.where(same, 0.0, (ours - eager).abs() / eager.abs().clamp_min(least))
+    assert not torch.isnan(error).any(), "NaN or infinity on one side only"
+    assert error.max() <= factor * relative, f"off by {error.max():.2e}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", sorted(unary_formulas))
+def test_functions_of_one_value(name: str, dtype: torch.dtype) -> None:
+    x = points(dtype, name)
+    assert_equal(unary_formulas[name](FUNCTIONS, x), getattr(torch.ops.aten, name).default(x), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("order", range(5))
+def test_polygamma(order: int, dtype: torch.dtype) -> None:
+    x = points(dtype, "digamma")
+    x = x[torch.isnan(x) | (x.abs() < 1e3)]  # the series gives NaN at infinity, in either order of its terms
+    x = x[(x > 0) | ((x - x.round()).abs() > 0.1) | (x == x.round())]
+    if order >= 2 and order % 2 == 0:
+        x = x[(x > 0) | ((x.frac().abs() - 0.5).abs() > 0.1)]  # zeros, where two large terms cancel
+    assert_equal(polygamma(FUNCTIONS, order, x), torch.polygamma(order, x), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", sorted(binary_formulas))
+def test_functions_of_two_values(name: str, dtype: torch.dtype) -> None:
+    x = torch.cat([torch.linspace(-2.95, 2.9, 117), torch.tensor([0.0, 1.0, -1.0, 0.5, math.inf, -math.inf, math.nan])])
+    x, n = torch.broadcast_tensors(x.to(dtype)[:, None], torch.linspace(-3, 14, 18, dtype=dtype))
+    x, n = x.contiguous(), n.contiguous()
+    ours, eager = binary_formulas[name](FUNCTIONS, x, n), getattr(torch.ops.aten, name).default(x, n)
+    assert_equal(ours, eager, dtype, factor=20.0)  # the recurrence that eager uses for high degrees loses digits
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_loops_compute_the_same_formulas(dtype: torch.dtype) -> None:
+    """One kernel of everything at once, beside the formulas over tensors."""
+    x = points(dtype, "digamma")
+    x = x[~(x < -15)]
+    names = sorted(unary_formulas)
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [getattr(torch.ops.aten, name).default(x) for name in names]
+
+    counters.clear()
+    with torch.no_grad():
+        results = stator.compile(program, fullgraph=True)(x)
+    assert not [name for name in counters.counts if name.startswith("inductor_fallback:")]
+    for name, result in zip(names, results, strict=True):
+        expected = unary_formulas[name](FUNCTIONS, x)
+        relative, least = TOLERANCES[dtype]
+        same = (result == expected) | (torch.isnan(result) & torch.isnan(expected))
+        error = torch.where(same, 0.0, (result - expected).abs() / expected.abs().clamp_min(least))
+        assert error.max() <= relative, f"{name} is off by {error.max():.2e}"
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16], ids=str)
+def test_integers_become_floats_and_half_floats_stay(dtype: torch.dtype) -> None:
+    x = torch.tensor([0, 1, 2, 3]).to(dtype)
+    for name in ("i0", "digamma", "erfinv", "sinc"):
+        operator = getattr(torch.ops.aten, name).default
+        with torch.no_grad():
+            ours = stator.compile(lambda x, operator=operator: operator(x), fullgraph=True)(x)
+        torch.testing.assert_close(
+            ours, operator(x), rtol=1e-5 if dtype is not torch.bfloat16 else 8e-3, atol=1e-6, equal_nan=True
+        )
