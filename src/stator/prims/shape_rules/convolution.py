@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import Sizes, channels_last_strides, contiguous_strides, strides_like_channels_last
+from stator.prims.layout import (
+    Sizes,
+    channels_last_strides,
+    contiguous_strides,
+    is_channels_last,
+    numel,
+    strides_like_channels_last,
+)
 from stator.prims.record import TensorMeta, shape_rule
 
 from .operands import overloads
@@ -109,11 +116,44 @@ def convolution(
         shape, kernel, each(stride, rank), each(padding, rank), each(dilation, rank), transposed,
         each(output_padding, rank), groups,
     )  # fmt: skip
-    return TensorMeta(result, convolved_strides(input, weight, result), input.dtype, input.device)
+    return TensorMeta(
+        result,
+        convolved_strides(input, weight, result, (stride, dilation, transposed, output_padding, groups)),
+        input.dtype,
+        input.device,
+    )
 
 
-def convolved_strides(input: Any, weight: Any, result: Sizes) -> Sizes:
-    """Channels last when the input or the weight suggests it, as the backends of 2-d and 3-d convolutions do."""
+def by_onednn(
+    input: Any, weight: Any, stride: Any, dilation: Any, transposed: bool, output_padding: Any, groups: Any
+) -> bool:
+    """Whether eager computes a convolution on the CPU by oneDNN; a transcription of its choice of backend."""
+    if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
+        return False
+    rank = len(input.shape) - 2
+    steps = each(stride, rank)
+    if transposed and any(pad >= step for pad, step in zip(each(output_padding, rank), steps, strict=True)):
+        return False
+    if input.dtype in HALF_WIDTH:
+        return HALF_WIDTH[input.dtype]()
+    if input.dtype is not torch.float32:
+        return False
+    shape, kernel = tuple(input.shape), tuple(weight.shape)
+    pointwise = kernel[-1] == 1 and kernel[-2] == 1 and all(step == 1 for step in steps)
+    if pointwise and all(step == 1 for step in each(dilation, rank)) and shape[0] < 16 and torch.get_num_threads() == 1:
+        return False
+    return bool(groups > 1 or (kernel[-1] > 3 and kernel[-2] > 3) or shape[0] > 1 or numel(shape[:4]) > 20480)
+
+
+HALF_WIDTH = {
+    torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+    torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+}
+
+
+def convolved_strides(input: Any, weight: Any, result: Sizes, options: tuple[Any, ...]) -> Sizes:
+    """Channels last when the input or the weight suggests it, as the backends of 2-d and 3-d convolutions do, but for
+    eager's own 3-d ones on the CPU. options: those of `by_onednn`."""
     if len(result) == 3:  # computed as a 2-d convolution of height 1, after making the input contiguous
         if not strides_like_channels_last(*lifted(tuple(weight.shape), weight.stride())):
             return contiguous_strides(result)
@@ -121,6 +161,8 @@ def convolved_strides(input: Any, weight: Any, result: Sizes) -> Sizes:
         return (image[0], image[1], image[3])
     for tensor in (input, weight):
         if strides_like_channels_last(tuple(tensor.shape), tensor.stride()):
+            if len(result) == 5 and input.device.type == "cpu" and not by_onednn(input, weight, *options):
+                break
             return channels_last_strides(result)
     return contiguous_strides(result)
 
@@ -144,9 +186,19 @@ def convolution_backward(
     groups: Any,
     output_mask: Sequence[bool],
 ) -> tuple[TensorMeta | None, ...]:
+    options = (stride, dilation, transposed, output_padding, groups)
+
     def like(tensor: Any) -> TensorMeta:
         shape = tuple(tensor.shape)
-        return TensorMeta(shape, convolved_strides(input, weight, shape), tensor.dtype, tensor.device)
+        strides = convolved_strides(input, weight, shape, options)
+        dilated = not transposed and any(step != 1 for step in each(dilation, len(shape) - 2))
+        single = len(shape) == 4 and shape[2] == 1 and shape[3] == 1
+        if tensor is weight and single and not dilated and strides[1] == 1:
+            # a kernel of one element is in both formats, so that eager's own convolutions leave it as it is
+            own = weight.stride()
+            if is_channels_last(shape, own) and input.device.type == "cpu" and not by_onednn(input, weight, *options):
+                strides = own
+        return TensorMeta(shape, strides, tensor.dtype, tensor.device)
 
     bias = None
     if output_mask[2]:
