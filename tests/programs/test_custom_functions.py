@@ -395,6 +395,13 @@ def differentiated_twice(compiled):
 
 
 @scenario
+def differentiated_twice_with_another_layout(compiled):
+    x, w = leaf(3, 4), leaf(4, 3, seed=1)
+    (g,) = torch.autograd.grad(compiled(lambda x, w: (Twice.apply(x).t() * w).sum())(x, w), x, create_graph=True)
+    return g.detach(), torch.autograd.grad(g.pow(2).sum(), (x, w))
+
+
+@scenario
 def grad_mode_in_backward(compiled):
     class Asks(Function):
         @staticmethod

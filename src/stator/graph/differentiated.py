@@ -137,8 +137,7 @@ def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
     """The gradient with the strides that the backward was captured for: its code may have asked for them."""
     if gradient.stride() == stride:
         return gradient
-    empty = torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device)
-    return torch.ops.aten.copy.default(empty, gradient)
+    return torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
 
 
 @dataclass(frozen=True, slots=True)
