@@ -33,9 +33,10 @@ PASSES = {
 MOVES = frozenset(("clone", "_to_copy", "copy", "cat", "stack", "constant_pad_nd", "roll", "flip", "repeat"))
 
 CHEAP_PER_BYTE = 0.1
-FUNCTION_PER_BYTE = 0.5  # exponentials, roots of polynomials, deterministic random numbers
+FUNCTION_PER_BYTE = 0.5  # exponentials, roots of polynomials
 MOVE_PER_BYTE = 0.3
 GATHER_PER_BYTE = 1.0
+NUMBER = 8  # a random number computed from a seed
 OPERATION = 512  # an operation more in a kernel
 TENSOR = 4096  # one tensor more to allocate, hand over and free
 FLOATING_OPERATIONS_PER_BYTE = 8  # of products and convolutions
@@ -53,6 +54,10 @@ def _bytes(meta: Any) -> int:
     if isinstance(meta, (tuple, list)):
         return sum(map(_bytes, meta))
     return 0
+
+
+def _elements(meta: Any) -> int:
+    return math.prod(map(_hint, meta.shape)) if isinstance(meta, TensorMeta) else 0
 
 
 def _hint(size: Any) -> int:
