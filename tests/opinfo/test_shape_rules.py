@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from gradients import cases
+from differentiated import differentiated
 from recorder import ShapeRuleCheck
 from samples import IDENTIFIERS, LAYOUTS, OPERATORS, laid_out, samples
 
@@ -68,12 +68,10 @@ def check_gradients(op: Any, count: int, layouts: tuple[str | None, ...]) -> Non
     """The operators of the backward, with tangents that are laid out otherwise than the results."""
     torch.manual_seed(0)
     checker = ShapeRuleCheck()
-    for case in cases([(op.name, op)], count, layouts, (torch.float32, torch.complex64, torch.bfloat16)):
-        given = case.inputs()
-        values, tangents = given[: len(case.tensors)], given[len(case.tensors) :]
+    for case in differentiated([op], count, layouts, (torch.float32, torch.complex64, torch.bfloat16)):
         for change in (None, *LAYOUTS.values()):
             with checker:
-                case.run([*values, *(tangents if change is None else map(change, tangents))])
+                case.run(case.tensors(), case.tangents if change is None else list(map(change, case.tangents)))
     fail_on_mismatches(checker)
 
 

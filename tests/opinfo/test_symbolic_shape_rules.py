@@ -7,11 +7,12 @@ hold that were relied on, the symbolic result has to be right, too.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 import torch
-from gradients import cases
+from differentiated import REFUSALS, differentiated
 from samples import IDENTIFIERS, LAYOUTS, OPERATORS, laid_out, samples
 from symbolic import SymbolicRuleCheck, Symbols, evaluated
 from torch.utils._pytree import tree_leaves, tree_map
@@ -56,8 +57,10 @@ NOT_AS_FAKES = {
     "ormqr": "the gradient works in place on plain tensors only, which changes strides",
     "tensor_split": "the C++ reads the indices of a tensor without asking an operator",
 }
-# What eager itself refuses, or only works with data.
-REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
+
+
+def operators(part: list, skip: Collection[str] = ()) -> list[Any]:
+    return [op for name, op in part if name not in skip]
 
 
 def check(part: list, count: int, layouts: tuple[str | None, ...], dtypes: Any, shared: bool) -> None:
@@ -72,9 +75,9 @@ def check(part: list, count: int, layouts: tuple[str | None, ...], dtypes: Any, 
                         op(tensor, *args, **kwargs)
                 except REFUSALS:
                     continue
-    for case in cases(part, count, layouts, dtypes):
+    for case in differentiated(operators(part), count, layouts, dtypes):
         with checker:
-            case.run(case.inputs())
+            case.run(case.tensors(), case.tangents)
     assert checker.symbolically
     assert not checker.mismatches, "\n".join(
         f"{target}:\n    " + "\n    ".join(problems) for target, problems in checker.mismatches.items()
@@ -110,8 +113,8 @@ def test_fake_tensors_carry_symbolic_sizes(part: list) -> None:
     """Whole operators and their gradients, C++ between them included, on fake tensors with symbolic sizes."""
     torch.manual_seed(0)
     wrong = []
-    for case in cases(part, 1, (None,), (torch.float32,), skip=tuple(NOT_AS_FAKES)):
-        expected = metas(case.run(case.inputs()))
+    for case in differentiated(operators(part, NOT_AS_FAKES), 1, (None,), (torch.float32,)):
+        expected = metas(case.run(case.tensors(), case.tangents))
         symbols = Symbols(shared=True)
         environment = symbols.environment
         mode = FakeMode()
@@ -124,11 +127,11 @@ def test_fake_tensors_carry_symbolic_sizes(part: list) -> None:
 
         try:
             with mode:
-                found = metas(case.run([fake(tensor) for tensor in case.inputs()]))
+                found = metas(case.run(*(list(map(fake, values)) for values in (case.tensors(), case.tangents))))
         except Unsupported:
             continue
         if [evaluated(meta, environment.hints) for meta in found] != expected:
-            wrong.append(f"{case.describe()}: {found} instead of {expected}")
+            wrong.append(f"{case.op.name} of {case.leaves}: {found} instead of {expected}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -140,8 +143,8 @@ def test_no_meta_kernel_is_needed(part: list) -> None:
     for _, op in part:
         for tensor, args, kwargs in samples(op, 1, (torch.float32, torch.int64)):
             run_on_fakes(lambda fakes, op=op: op(fakes[0], *fakes[1], **fakes[2]), (tensor, args, kwargs))
-    for case in cases(part, 1, (None,), (torch.float32,)):
-        run_on_fakes(case.run, case.inputs())
+    for case in differentiated(operators(part), 1, (None,), (torch.float32,)):
+        run_on_fakes(lambda fakes, case=case: case.run(*fakes), (case.tensors(), case.tangents))
     asked = {name.partition(":")[2] for name in counters.counts if name.startswith("meta_fallback:")}
     assert asked <= LEFT_TO_META.keys()
 
