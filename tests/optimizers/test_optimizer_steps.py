@@ -36,9 +36,10 @@ def test_ten_steps_are_those_of_eager(case: Case) -> None:
     counters.clear()
     found = stepped(case, whole("aot_eager"))
     assert_same(case, expected, found)
-    # one version makes the state, one finds it
-    assert counters.counts["dynamo.compiled_frames"] <= 2
-    assert counters.counts["graphs"] <= 2
+    # the state is made while the first step is captured, but for what begins as the first gradient
+    begins_later = case[0] == "SGD" or (case[0] == "Adagrad" and "fused" in case[1])
+    assert counters.counts["dynamo.compiled_frames"] <= 1 + begins_later
+    assert counters.counts["graphs"] <= 1 + begins_later
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case[1].get("foreach", None) is None], ids=text)
@@ -137,7 +138,43 @@ def test_two_hundred_parameters_need_few_checks() -> None:
         for parameter in owned:
             parameter.grad = torch.ones(2)  # other gradients in each step: they are not relied on to be the same
         step()
-    assert counters.counts["dynamo.compiled_frames"] == 2
+    assert counters.counts["dynamo.compiled_frames"] == 1
+
+
+def test_a_program_that_looks_at_the_state_sees_it_as_eager_does() -> None:
+    def run(compiled: Any) -> list[Any]:
+        owned = parameters()
+        optimizer = torch.optim.Adam(owned, lr=0.1)
+
+        def step() -> tuple[int, int]:
+            before = len(optimizer.state)
+            optimizer.step()
+            return before, len(optimizer.state)
+
+        run_step, seen = compiled(step), []
+        for turn in range(3):
+            give_gradients(owned, turn)
+            seen.append(run_step())
+        return [*seen, *owned]
+
+    for one, other in zip(run(as_it_is), run(whole("eager")), strict=True):
+        torch.testing.assert_close(torch.as_tensor(other), torch.as_tensor(one))
+
+
+def test_parameters_that_get_gradients_later_get_state_then() -> None:
+    def run(compiled: Any) -> list[Any]:
+        owned = parameters()
+        optimizer = torch.optim.Adam(owned, lr=0.1)
+        run_step = compiled(optimizer.step)
+        for turn in range(4):
+            give_gradients(owned, turn)
+            if turn < 2:
+                owned[1].grad = None
+            run_step()
+        return [*owned, *(optimizer.state[one]["step"] for one in owned)]
+
+    for one, other in zip(run(as_it_is), run(whole("eager")), strict=True):
+        torch.testing.assert_close(other, one)
 
 
 def test_parameters_that_become_one_are_noticed() -> None:

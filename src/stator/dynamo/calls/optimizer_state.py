@@ -1,0 +1,85 @@
+"""The state of torch's optimizers, made while the first step is captured: so that there is one compiled step, the one
+that finds its state, and not a second one that runs once.
+
+What `_init_group` makes (zeros, a step count) is what eager would make in the very same call, whatever happens to the
+rest of the capture: a step that finds fresh state does what one does that makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from ..calling import calls
+from ..values.base import NotConstant, Value
+from ..values.containers import ListValue
+from ..values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+
+def _prepares(init_group: FunctionType) -> None:
+    def handler(tracer: Tracer, optimizer: Value, group: Value, *lists: Value, **named: Value) -> Value:
+        if all(isinstance(one, ListValue) for one in lists) and not named:
+            _make_state(tracer, init_group, optimizer, len(lists))
+        return tracer.inline(tracer.known(init_group), [optimizer, group, *lists], named)  # type: ignore[arg-type]
+
+    calls(init_group)(handler)
+
+
+def _make_state(tracer: Tracer, init_group: FunctionType, optimizer: Value, count: int) -> None:
+    """For all groups, unless the program has looked at the state. `count`: how many lists `init_group` fills."""
+    try:
+        real = optimizer.real()
+    except NotConstant:
+        return
+    if not isinstance(real, Optimizer) or id(real.state) in tracer.wrapped:
+        return
+    for group in tracer.iterate(tracer.get_attr(optimizer, "param_groups")):
+        _make_state_of_group(tracer, init_group, real, group, count)
+
+
+def _make_state_of_group(tracer: Tracer, init_group: FunctionType, real: Optimizer, group: Value, count: int) -> None:
+    """Run it for real, for parameters that have a gradient by now in the captured program and no state yet."""
+    parameters = list(tracer.iterate(tracer.get_item(group, tracer.constant("params"))))
+    graded = [one.obj for one in parameters if isinstance(one, TensorValue) and _has_gradient(tracer, one)]
+    if any(one is None for one in graded) or all(one in real.state for one in graded):
+        return
+    try:
+        real_group = group.real()
+    except NotConstant:
+        return
+    with _gradients_for(real_group["params"], graded), torch.no_grad():
+        init_group(real, real_group, *([] for _ in range(count)))
+
+
+def _has_gradient(tracer: Tracer, parameter: TensorValue) -> bool:
+    return not tracer.is_none(tracer.get_attr(parameter, "grad"))
+
+
+@contextmanager
+def _gradients_for(parameters: list[torch.Tensor], graded: list[Any]) -> Iterator[None]:
+    """For the block, exactly these parameters have a gradient (of the right kind; nobody looks at its values)."""
+    before = [parameter.grad for parameter in parameters]
+    wanted = {id(parameter) for parameter in graded}
+    try:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            if id(parameter) not in wanted:
+                parameter.grad = None
+            elif gradient is None:
+                parameter.grad = parameter.detach()
+        yield
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+
+
+for _class in vars(torch.optim).values():
+    if isinstance(_class, type) and isinstance(vars(_class).get("_init_group"), FunctionType):
+        _prepares(vars(_class)["_init_group"])
