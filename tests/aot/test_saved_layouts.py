@@ -49,7 +49,8 @@ def test_kept_images_lie_as_the_forward_made_them(pair) -> None:
     compiled, _, x = pair
     if not torch.backends.mkldnn.is_available():
         pytest.skip("without oneDNN no format is preferred")
-    saved = [t for t in compiled(x).grad_fn.saved_tensors if t is not None and t.dim() == 4 and t.shape[1] == 32]
+    output = compiled(x)  # held: what its history saves goes with it
+    saved = [t for t in output.grad_fn.saved_tensors if t is not None and t.dim() == 4 and t.shape[1] == 32]
     assert any(t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in saved)
 
 
