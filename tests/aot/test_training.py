@@ -528,6 +528,42 @@ def test_gradcheck(backend: str) -> None:
     assert torch.autograd.gradgradcheck(compiled, (x, w))
 
 
+# -- autocast around the call: a backward is traced again after it was left -----------------------------------------
+
+
+def two_products(x: torch.Tensor, w: torch.Tensor) -> Any:
+    return x @ w, (x @ w).relu() @ w.t()
+
+
+def test_autocast_around_a_call_whose_outputs_are_used_in_part(backend: str) -> None:
+    found = []
+    for run in (stator.compile(two_products, backend=backend), two_products):
+        torch.manual_seed(0)
+        x, w = leaf(4, 3), leaf(3, 5)
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = run(x, w)
+        outputs[1].float().pow(2).sum().backward()
+        assert outputs[1].dtype is torch.bfloat16
+        found.append((x.grad, w.grad))
+    for actual, expected in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_autocast_around_a_call_that_is_differentiated_twice(backend: str) -> None:
+    found = []
+    for run in (stator.compile(two_products, backend=backend), two_products):
+        torch.manual_seed(0)
+        x, w = leaf(4, 3), leaf(3, 5)
+        with torch.autocast("cpu", torch.bfloat16):
+            output = run(x, w)[1].float().pow(2).sum()
+        (grad,) = torch.autograd.grad(output, x, create_graph=True)
+        assert grad.dtype is torch.float32
+        grad.pow(2).sum().backward()
+        found.append((x.grad, w.grad))
+    for actual, expected in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=5e-2, atol=5e-2 * expected.abs().max().item())
+
+
 # -- outputs whose memory says one thing and autograd another (these may run eagerly) -------------------------------
 
 

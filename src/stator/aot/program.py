@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,8 +19,36 @@ from .inference import Rewrite
 from .joint import Joint, trace_joint
 
 
+@dataclass(frozen=True, slots=True)
+class Ambience:
+    """The state of torch that a program runs in and that its operators ask for: it has to be the same each time."""
+
+    grad_mode: bool
+    default_dtype: torch.dtype
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]  # device, whether it is on, and the dtype
+
+    @staticmethod
+    def current() -> Ambience:
+        autocast = tuple(
+            (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
+        )
+        return Ambience(torch.is_grad_enabled(), torch.get_default_dtype(), autocast)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        now = torch.get_default_dtype()
+        with ExitStack() as stack:
+            stack.enter_context(torch.set_grad_enabled(self.grad_mode))
+            for device, enabled, dtype in self.autocast:
+                if (enabled, dtype) != (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)):
+                    stack.enter_context(torch.autocast(device, dtype, enabled))
+            stack.callback(torch.set_default_dtype, now)
+            torch.set_default_dtype(self.default_dtype)
+            yield
+
+
 class Program:
-    """A function with stand-ins (fake tensors) for its inputs, and the grad mode it runs in.
+    """A function with stand-ins (fake tensors) for its inputs, and the state of torch that it runs in.
 
     captured: tensors that it reaches by itself. merge_equal: whether a tensor given twice counts as one input.
     """
@@ -38,11 +68,11 @@ class Program:
         self.keep = keep
         self.rewrite = rewrite
         self.merge_equal = False
-        self.grad_mode = torch.is_grad_enabled()
+        self.ambience = Ambience.current()
 
     def trace(self, wanted: Sequence[int] | None = None) -> Joint:
         """The joint graph, with tangents for the forward values at the positions `wanted` (None: for all)."""
-        with torch.set_grad_enabled(self.grad_mode):
+        with self.ambience.restored():
             joint = trace_joint(
                 self.function,
                 self.inputs,
@@ -65,8 +95,9 @@ class Program:
 
         def gradients_of(*arguments: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             primals, tangents = arguments[:count], arguments[count:]
-            with torch.enable_grad():
+            with self.ambience.restored():
                 handles = self._handles(traced, primals)
+            with torch.enable_grad():
                 roots = [handles[position] for position in positions]
                 wanted = [primal for primal in primals if primal.requires_grad]
                 return torch.autograd.grad(roots, wanted, tangents, create_graph=True, allow_unused=True)
