@@ -119,11 +119,11 @@ def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> d
 
 
 def _predict_memory(gm: fx.GraphModule, program: Program) -> None:
-    """Count what a part of a training step will need at most, beside what its caller holds, in bytes."""
+    """Note what a part of a training step will need at most, beside what its caller holds, in bytes."""
     part = gm.meta.get("part")
     if part is not None:
         held = [program.inputs[position] for position in gm.meta.get("held", ())]
-        counters.count(f"memory:{part}_peak", predict_peak(program, held))
+        counters.largest(f"memory:{part}_peak", predict_peak(program, held))
 
 
 def _parameters(lowered: Lowered, example_inputs: Sequence[torch.Tensor]) -> list[str]:

@@ -67,7 +67,7 @@ def partition(joint: JointGraph, memory_budget: float = 1.0) -> Partition:
     """
     sides = divide(joint)
     choice = choose(joint, sides, memory_budget)
-    counters.count("memory:saved", choice.saved_bytes)
+    counters.largest("memory:saved", choice.saved_bytes)
     return split(joint, sides, choice.saved)
 
 

@@ -17,6 +17,11 @@ def count(name: str, by: int = 1) -> None:
     counts[name] += by
 
 
+def largest(name: str, value: int) -> None:
+    """Keep the largest value there has been."""
+    counts[name] = max(counts[name], value)
+
+
 @contextmanager
 def timed(stage: str) -> Iterator[None]:
     """Add the wall-clock seconds of the block to `seconds[stage]`."""
