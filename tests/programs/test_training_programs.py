@@ -13,6 +13,8 @@ from torch.func import grad, vmap
 from torch.nn.utils import clip_grad_norm_, parametrizations
 from torch.utils.checkpoint import checkpoint
 
+from stator.base import counters
+
 sys.path.insert(0, str(Path(__file__).parent))
 from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
 
@@ -174,6 +176,42 @@ def adversaries(compiled):
 
     f = compiled(program)
     return f(z), f(z), [p.grad for model in (generator, judge) for p in model.parameters()]
+
+
+class Reversed(Function):
+    """Gradient reversal, by a strength that a schedule changes."""
+
+    @staticmethod
+    def forward(ctx, x, strength):
+        ctx.strength = strength
+        return x * strength
+
+    @staticmethod
+    def backward(ctx, g):
+        return -g * ctx.strength, None
+
+
+@scenario
+def numbers_that_change(compiled):
+    def hooked(x, s):
+        y = x.sin()
+        y.register_hook(lambda g: g * s)
+        return (y * y).sum()
+
+    programs = (
+        lambda x, s: Reversed.apply(x, s).sum(),
+        lambda x, s: checkpoint(lambda a: (a * s).sin(), x, use_reentrant=False).sum(),
+        lambda x, s: grad(lambda a, t: (a * a * t).sum())(x, s).sum(),
+        lambda x, s: vmap(lambda a: a * a * s)(x).sum(),
+        hooked,
+    )
+    x, found = leaf(3, 4), []
+    for program in programs:
+        f = compiled(program)
+        counters.clear()
+        found += [gradients(f(x, s), x) for s in (0.5, 1.5, 2.5, 0.25, 7.0)]
+        assert counters.counts["graphs"] <= 2, "compiled anew for each number"
+    return found
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -171,8 +171,9 @@ class Recorder:
     ) -> Value:
         """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
         self.used, self.numbers = [], []
-        self.takes_floats = not isinstance(_callee(target), FunctionType)
-        self.takes_ints = self.takes_floats and _name(target).strip("_") in _ARITHMETIC
+        is_part = hasattr(target, "part_of_graph")  # whose own operators have said what they take
+        self.takes_floats = is_part or not isinstance(_callee(target), FunctionType)
+        self.takes_ints = is_part or (self.takes_floats and _name(target).strip("_") in _ARITHMETIC)
         node_args, fake_args = self._lower_all(args)
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
         result = self._run_fake(run, target, fake_args, fake_kwargs)
@@ -333,14 +334,15 @@ def _lower_number(recorder: Recorder, value: NumberValue) -> tuple[Any, Any]:
     """A number that changes is an input of the graph, unless what takes it has to know it."""
     whole = type(value.example) is int
     taken = recorder.takes_ints if whole else recorder.takes_floats
-    if value.fixed or recorder.graph is not recorder.root or not taken:
+    if value.fixed or not taken:
         constant = value.constant()
         return constant, constant
     recorder.numbers.append(value)
     if value.node is None:
         value.node = recorder.number_placeholder(value)
+    node = value.node if recorder.graph is recorder.root else recorder.open[-1].lift_number(value)
     number = Number(ask=lambda: value.value, whole=whole)
-    return value.node, torch.SymInt(number) if whole else torch.SymFloat(number)
+    return node, torch.SymInt(number) if whole else torch.SymFloat(number)
 
 
 def _name(target: Any) -> str:

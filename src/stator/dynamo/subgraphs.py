@@ -20,16 +20,18 @@ from .values.cells import CellValue
 
 if TYPE_CHECKING:
     from .tracer import Tracer
+    from .values.numbers import NumberValue
     from .values.tensors import TensorValue
 
 
 class Subgraph:
-    """A graph under construction inside another; `lifted` are the outer tensors behind its placeholders, in order."""
+    """A graph under construction inside another; `lifted` are the outer tensors and numbers behind its placeholders, in
+    order."""
 
     def __init__(self, graph: fx.Graph, seen: frozenset[fx.Graph]) -> None:
         self.graph = graph
         self.seen = seen
-        self.lifted: list[TensorValue] = []
+        self.lifted: list[TensorValue | NumberValue] = []
         self._nodes: dict[int, fx.Node] = {}
         self._last: fx.Node | None = None
 
@@ -41,7 +43,16 @@ class Subgraph:
             self.lifted.append(value)
         return node
 
-    def placeholder(self, fake: torch.Tensor) -> fx.Node:
+    def lift_number(self, value: NumberValue) -> fx.Node:
+        """The placeholder for a Python number that changes from call to call."""
+        node = self._nodes.get(id(value))
+        if node is None:
+            node = self._nodes[id(value)] = self.placeholder(value.example)
+            node.meta["number"] = True
+            self.lifted.append(value)
+        return node
+
+    def placeholder(self, fake: Any) -> fx.Node:
         graph, last = self.graph, self._last
         first = next(iter(graph.nodes), None)
         where = graph.inserting_after(last) if last is not None else graph.inserting_before(first)

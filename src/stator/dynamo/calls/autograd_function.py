@@ -20,6 +20,7 @@ from ..values.constants import ConstantValue
 from ..values.containers import ListValue, TupleValue
 from ..values.contexts import ContextValue
 from ..values.functions import FunctionValue
+from ..values.numbers import NumberValue
 from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class _Part:
     """The backward for one pattern of gradients, followed; `lifted` are the tensors it reads beside the gradients."""
 
     graph: fx.GraphModule
-    lifted: list[TensorValue]
+    lifted: list[TensorValue | NumberValue]
     results: tuple[int | None, ...]
     layouts: tuple[tuple[Any, Any], ...]
     asks_grad_mode: bool
@@ -297,7 +298,7 @@ class _Capture:
     def _refuse_writes(self, level: Subgraph, versions: dict[int, int], what: str) -> None:
         """A backward may write to its gradients, not to tensors that others see."""
         for value in level.lifted:
-            if versions[id(value)] != value.fake.fake_storage.version:  # type: ignore[attr-defined]
+            if isinstance(value, TensorValue) and versions[id(value)] != value.fake.fake_storage.version:  # type: ignore[attr-defined]
                 raise unsupported("deferred-effect", f"{what} writes to {value.describe(self.tracer)}")
 
     # ---- facts ----
@@ -323,7 +324,7 @@ class _Placing:
     def __init__(self, arguments: list[TensorValue], outputs: list[TensorValue], level: Subgraph) -> None:
         self.level = level
         self.kept: list[TensorValue] = []
-        self.free: list[TensorValue] = []
+        self.free: list[TensorValue | NumberValue] = []
         self._places: dict[int, Place] = {}
         for index, output in enumerate(outputs):
             self._places.setdefault(id(output), (From.OUTPUT, index))
@@ -331,13 +332,16 @@ class _Placing:
             if self._places.get(id(argument), (From.OUTPUT, 0))[0] is From.OUTPUT:
                 self._places[id(argument)] = (From.ARGUMENT, index)
 
-    def place(self, value: TensorValue) -> Place:
+    def place(self, value: TensorValue | NumberValue) -> Place:
         found = self._places.get(id(value))
         if found is None:
-            inside = value.node is not None and value.node.graph is self.level.graph
-            kind, group = (From.KEPT, self.kept) if inside else (From.FREE, self.free)
-            found = self._places[id(value)] = (kind, len(group))
-            group.append(value)
+            if isinstance(value, TensorValue) and value.node is not None and value.node.graph is self.level.graph:
+                found = (From.KEPT, len(self.kept))
+                self.kept.append(value)
+            else:
+                found = (From.FREE, len(self.free))
+                self.free.append(value)
+            self._places[id(value)] = found
         return found
 
 

@@ -24,6 +24,7 @@ from ..subgraphs import own_state
 from ..values.base import Value, unsupported
 from ..values.containers import TupleValue
 from ..values.functions import FunctionValue
+from ..values.numbers import NumberValue
 from ..values.tensors import TensorValue
 from ..values.transforms import LinearMapValue, TransformedValue
 from .trees import constant_tree, tree_of, value_of
@@ -42,7 +43,7 @@ class _Followed:
     graph: fx.GraphModule
     arguments: tuple[Any, Any]
     leaves: list[TensorValue]
-    free: list[TensorValue]
+    free: Sequence[TensorValue | NumberValue]
     results: Any
 
 
@@ -254,7 +255,7 @@ def _vjp(tracer: Tracer, func: Value, *primals: Value, has_aux: Value | None = N
 def _linearize(tracer: Tracer, func: Value, *primals: Value) -> Value:
     followed = _follow(tracer, "linearize", func, primals, {}, _same_look(tracer), grad_mode=False)
     _refuse_random(followed.graph, "linearize")
-    if torch.is_grad_enabled() and any(leaf.fake.requires_grad for leaf in (*followed.leaves, *followed.free)):
+    if torch.is_grad_enabled() and _any_requires_grad([*followed.leaves, *followed.free]):
         raise unsupported("function-transform", "torch.func.linearize at tensors that require grad")
 
     def first(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
@@ -268,6 +269,10 @@ def _linearize(tracer: Tracer, func: Value, *primals: Value) -> Value:
 
     function = LinearMapValue(push_forward, tracer.outer_step())
     return TupleValue([_apply(tracer, "linearize_result", followed, first), function])
+
+
+def _any_requires_grad(values: Sequence[Value]) -> bool:
+    return any(isinstance(value, TensorValue) and value.fake.requires_grad for value in values)
 
 
 _RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "exponential_", "uniform_", "rrelu", "gumbel")

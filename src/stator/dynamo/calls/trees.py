@@ -17,6 +17,7 @@ from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import ListValue, TupleValue
 from ..values.mappings import DictValue
+from ..values.numbers import NumberValue
 from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def tree_of(tracer: Tracer, value: Value, leaves: list[TensorValue]) -> Any:
     if isinstance(value, TensorValue):
         leaves.append(value)
         return Leaf(len(leaves) - 1)
+    if isinstance(value, NumberValue) and not value.fixed:
+        return Opaque(value)
     if isinstance(value, ConstantValue):
         return value.value
     if isinstance(value, TupleValue):
@@ -79,10 +82,14 @@ def _dict(tracer: Tracer, tree: dict[Any, Any], leaves: list[Value]) -> Value:
 _MAKERS: dict[type, Callable[[Any, Any, list[Value]], Value]] = {list: _list, dict: _dict, OrderedDict: _dict}
 
 
+def _fixed(leaf: Opaque) -> Any:
+    return leaf.value.value if isinstance(leaf.value, NumberValue) else leaf
+
+
 def constant_tree(tracer: Tracer, value: Value, what: str) -> Any:
     """An option such as `in_dims`: containers of constants."""
     leaves: list[TensorValue] = []
-    tree = tree_of(tracer, value, leaves)
+    tree = pytree.tree_map_only(Opaque, _fixed, tree_of(tracer, value, leaves))
     if leaves or any(isinstance(leaf, (Opaque, torch.Tensor)) for leaf in pytree.tree_leaves(tree)):
         raise unsupported("not-constant", f"{what} must be made of constants")
     return tree
