@@ -297,6 +297,8 @@ def rot90(self: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorMeta:
     rank = len(self.shape)
     if len(dims) != 2:
         raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
+    if rank < 2:
+        raise RuntimeError(f"expected total dims >= 2, but got total dims = {rank}")
     first, second = wrap_dim(dims[0], rank), wrap_dim(dims[1], rank)
     if first == second:
         raise RuntimeError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
@@ -313,9 +315,25 @@ def rot90(self: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorMeta:
 @shape_rule(*overloads("_chunk_cat"), tags=INDEX)
 def chunk_cat(tensors: Sequence[Any], dim: int, num_chunks: Any) -> TensorMeta:
     """Every tensor is padded and cut into chunks along `dim`; chunks of one number lie side by side, flattened."""
+    if not tensors:
+        raise RuntimeError("_chunk_cat expects a non-empty input tensor list")
+    if dim < 0:
+        raise RuntimeError("_chunk_cat expects non-negative dim")
+    if num_chunks <= 0:
+        raise RuntimeError("_chunk_cat expects positive num_chunks")
     leading = tuple(tensors[0].shape)[:dim]
+    for tensor in tensors:
+        shape = tuple(tensor.shape)
+        if dim >= len(shape):
+            raise RuntimeError("_chunk_cat expects dim < ndim for all input tensors")
+        if 0 in shape:
+            raise RuntimeError("_chunk_cat expects non-empty tensor")
+        if tensor.dtype is not tensors[0].dtype:
+            raise RuntimeError("_chunk_cat expects all input tensors with the same dtype")
+        if shape[:dim] != leading:
+            raise RuntimeError("_chunk_cat expects same sizes of 0,...,dim-1 dimensions for all tensors")
     width: Any = 0
     for tensor in tensors:
         length, *inner = tuple(tensor.shape)[dim:]
         width = width + (length + num_chunks - 1) // num_chunks * numel(tuple(inner))
-    return fresh((*leading, num_chunks, width), tensors[0], common_dtype(tensors))
+    return fresh((*leading, num_chunks, width), tensors[0])
