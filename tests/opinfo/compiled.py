@@ -51,7 +51,7 @@ UNSUPPORTED = frozenset((
     "item", "allclose", "combinations", "cov", "equal", "masked_select", "narrow", "tensor_split", "unique",
     "unique_consecutive", "bincount", "nonzero", "nn.functional.one_hot", "argwhere", "nn.functional.ctc_loss",
     "nn.functional.gaussian_nll_loss", "repeat_interleave", "linalg.lstsq", "linalg.lstsq.grad_oriented",
-    "stft", "as_strided", "as_strided.partial_views", "as_strided_copy", "resize_", "resize_as_",
+    "stft", "as_strided", "as_strided.partial_views", "as_strided_copy", "as_strided_scatter", "resize_", "resize_as_",
     "_batch_norm_with_update", "to_sparse",
     "__getitem__", "index_put",  # by masks
 ))  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from stator.prims.shape_rules.convolution import each
 from stator.prims.shape_rules.pooling import pooled_size
 
-from .conform import decomposes, iota
+from .conform import cast, decomposes, iota
 
 aten = torch.ops.aten
 
@@ -142,7 +142,10 @@ def window_maxima(self: Any, places: Sequence[Any], counts: Sequence[Any]) -> An
     windows = aten.reshape.default(windows, [*self.shape[:before], *merged])
     lowest = -math.inf if self.dtype.is_floating_point else torch.iinfo(self.dtype).min
     windows = aten.where.ScalarOther(real, windows, lowest)
+    largest = aten.amax.default(windows, [-1], True)
     first = aten.argmax.default(windows, -1, True)
+    first_real = aten.argmax.default(cast(real, torch.int64), -1, True)
+    first = aten.where.self(aten.eq.Scalar(largest, lowest), first_real, first)
     if self.dtype.is_floating_point:
         nan = aten.ne.Tensor(windows, windows)
         order = aten.where.ScalarOther(nan, iota(merged[-1], self), -1)
