@@ -74,7 +74,8 @@ def logit_backward(grad: Any, x: Any, eps: float | None = None) -> Any:
     low = nearest(low, x.dtype)
     outside = aten.logical_or.default(aten.lt.Scalar(x, low), aten.gt.Scalar(x, nearest(1.0 - low, x.dtype)))
     x = widened(x)
-    inner = aten.div.Tensor(widened(grad), aten.mul.Tensor(x, aten.rsub.Scalar(x, 1.0)))
+    # of a zero of either sign the slope is plus infinity
+    inner = aten.div.Tensor(widened(grad), aten.abs.default(aten.mul.Tensor(x, aten.rsub.Scalar(x, 1.0))))
     return aten.where.ScalarSelf(outside, other, inner)
 
 
