@@ -318,7 +318,7 @@ def chunk_cat(tensors: Sequence[Any], dim: int, num_chunks: Any) -> TensorMeta:
     if not tensors:
         raise RuntimeError("_chunk_cat expects a non-empty input tensor list")
     if dim < 0:
-        raise RuntimeError("_chunk_cat expects non-negative dim")
+        dim = dim + len(tensors[0].shape)
     if num_chunks <= 0:
         raise RuntimeError("_chunk_cat expects positive num_chunks")
     leading = tuple(tensors[0].shape)[:dim]
