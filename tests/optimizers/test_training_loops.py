@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from optimizer_cases import as_it_is
-from training_loops import BROKEN, LOOPS, Loop
+from training_loops import BROKEN, LOOPS, Loop, sparse_gradients
 
 import stator
 from stator.base import counters
@@ -18,12 +18,12 @@ from stator.base import counters
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch, about its own deprecations
 
 
-def assert_trains_alike(loop: Loop, backend: str, tolerance: float, fullgraph: bool) -> None:
+def assert_trains_alike(loop: Loop, backend: str, tolerance: float, fullgraph: bool, fails: bool = False) -> None:
     expected, net = loop(as_it_is)
     counters.clear()
     found, ours = loop(lambda function: stator.compile(function, backend=backend, fullgraph=fullgraph))
     assert not counters.counts["dynamo.recompile_limit"]
-    assert not counters.counts["dynamo.failed_frames"]
+    assert bool(counters.counts["dynamo.failed_frames"]) is fails
     for one, other in zip([*expected, *net.parameters()], [*found, *ours.parameters()], strict=True):
         assert_near(one, other, tolerance)
 
@@ -61,6 +61,10 @@ def test_all_kernels_train_as_eager_does(name: str) -> None:
 @pytest.mark.slow
 def test_kernels_with_breaks_train_as_eager_does(name: str) -> None:
     assert_trains_alike(BROKEN[name], "inductor", 1e-4, fullgraph=False)
+
+
+def test_sparse_gradients_train_eagerly() -> None:
+    assert_trains_alike(sparse_gradients, "inductor", 1e-6, fullgraph=False, fails=True)
 
 
 def test_the_step_is_compiled_where_a_scaler_calls_it() -> None:

@@ -307,3 +307,19 @@ def searched_along_a_line(compiled: Compiled) -> tuple[list[Any], nn.Module]:
         return optimizer.step(closure).detach()
 
     return trained(compiled(step), 4), net
+
+
+def sparse_gradients(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    torch.manual_seed(0)
+    table = nn.Embedding(10, 3, sparse=True)
+    optimizer = torch.optim.SparseAdam(list(table.parameters()), lr=0.1)
+
+    def step(turn: int) -> torch.Tensor:
+        loss = table(torch.tensor([turn, turn + 1])).pow(2).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    run_step = compiled(step)
+    return [run_step(turn) for turn in range(4)], table

@@ -334,6 +334,8 @@ class FakeMode(TorchDispatchMode):
     def _from_meta(self, result: Any, info: OpInfo, position: int, args: tuple[Any, ...], device: torch.device) -> Any:
         if not isinstance(result, torch.Tensor):
             return result
+        if result.layout is not torch.strided:
+            raise Unsupported("tensor-layout", f"{info.target} makes a tensor of layout {result.layout}")
         view_of: int | None = None
         offset: Any = 0
         source = info.returns[min(position, len(info.returns) - 1)]
