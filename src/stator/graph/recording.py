@@ -338,10 +338,12 @@ class Tracer(FakeMode):
             return self._as_strided(metas, args, kwargs)
         if func in SIZED:  # -1 is resolved once, here
             args = (args[0], list(metas.shape))
-        node = self._node(op_info(RESOLVED[func]) if func in RESOLVED else info, args, kwargs)
+        resolved = RESOLVED.get(func)
+        node = self._node(info if resolved is None else op_info(resolved), args, kwargs)
         result: Any
         if type(metas) is TensorMeta:
-            node.meta["val"] = metas
+            # a view may have gaps between its elements, what is computed at once has none
+            node.meta["val"] = metas if resolved is None else self.infer(op_info(resolved), args, kwargs, tensors)
             result = self._wrapped(info, metas, node, args, kwargs, tensors, 0)
         elif isinstance(metas, (tuple, list)):
             node.meta["val"] = type(metas)(metas)
