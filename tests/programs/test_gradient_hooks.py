@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+import stator
+
 sys.path.insert(0, str(Path(__file__).parent))
 from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
 
@@ -260,7 +262,50 @@ def on_results_outside(compiled):
     return gradients((a * b).sum(), x), log, b.grad
 
 
+def loss_and_what_it_is_made_of(x, w):
+    y = (x * w).exp()
+    return (y * y.sin()).sum(), y
+
+
+@scenario
+def on_a_result_that_another_was_computed_from(compiled):
+    f, x, w, log = compiled(loss_and_what_it_is_made_of), leaf(3), leaf(3, seed=1), []
+    loss, y = f(x, w)
+    y.register_hook(lambda g: (log.append(g.clone()), g * 2)[1])
+    first = gradients(loss, x, w)
+    loss, y = f(x, w)
+    return first, log, gradients(loss, x, w)
+
+
+@scenario
+def retained_gradient_of_a_result_that_another_was_computed_from(compiled):
+    f, x, w = compiled(loss_and_what_it_is_made_of), leaf(3), leaf(3, seed=1)
+    loss, y = f(x, w)
+    y.retain_grad()
+    loss.backward(retain_graph=True)
+    once = y.grad.clone()
+    loss.backward()
+    return once, y.grad, x.grad, w.grad
+
+
+@scenario
+def hooked_result_in_a_second_derivative(compiled):
+    f, x, w = compiled(loss_and_what_it_is_made_of), leaf(3), leaf(3, seed=1)
+    loss, y = f(x, w)
+    y.register_hook(lambda g: g * g)
+    found = torch.autograd.grad(loss, (x, w), create_graph=True)
+    return [g.detach() for g in found], torch.autograd.grad(sum(g.sum() for g in found), (x, w))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scenario", scenarios)
 def test_scenario(scenario: Scenario, backend: str) -> None:
     check(scenario, backend)
+
+
+def test_a_hook_that_would_see_half_of_a_gradient_is_an_error() -> None:
+    compiled = stator.compile(loss_and_what_it_is_made_of, backend="aot_eager", fullgraph=True)
+    loss, y = compiled(leaf(3), leaf(3, seed=1))
+    y.register_hook(lambda g: g * 2)
+    with pytest.raises(RuntimeError, match="stator: a result of a compiled function has hooks"):
+        (loss + y.sum()).backward()

@@ -16,12 +16,14 @@ from torch import fx
 
 from stator.base import counters, logs
 from stator.base.errors import CompileError, StatorError
+from stator.graph.traced import Fresh
 from stator.prims.record import TensorMeta
 from stator.runtime.host import below_autograd
 
 from .eager import run_eagerly
 from .generators import States, drawn_devices, replayed, states_of
 from .joint import Joint
+from .observed import observed, watch
 from .partition import Partition, SavedInput, divide, split
 from .program import Program
 
@@ -117,6 +119,8 @@ class Step:
         self.constant_positions = [p for p in range(joint.value_count) if p not in differentiable]
         self.mutated = frozenset(index for index, _ in joint.traced.mutated)
         self.devices = drawn_devices(joint.graph)
+        shown = {output.position for output in joint.traced.outputs if isinstance(output, Fresh)}
+        self.watched = tuple(position for position in joint.inner if position in shown)
         self.lock = threading.RLock()
         self.names = _saved_names(parts)
         self.backwards: dict[Pattern, Backward] = {}
@@ -168,6 +172,26 @@ class Step:
             results = run(*primals, *tangents)
         found = iter(results)
         return [next(found) if primal.requires_grad else None for primal in primals]
+
+    def observed_gradients(
+        self,
+        pattern: Pattern,
+        primals: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor],
+        states: States,
+        tensors: dict[int, torch.Tensor],
+    ) -> list[Any]:
+        """Gradients per primal, with the hooks of forward values that others were computed from; see observed.py."""
+        if self.devices and self.program.rewrite is not None:
+            raise RuntimeError(
+                "stator: a result of a compiled function with random numbers has hooks or retains its gradient, and "
+                "another result was computed from it; compile with the option exact_random, or run this part eagerly "
+                "(stator.disable)"
+            )
+        with replayed(states):
+            return self.program.observed_gradients(
+                self.joint.traced, self._positions(pattern), primals, tangents, tensors
+            )
 
     def _compile_gradients(
         self, pattern: Pattern, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
@@ -258,6 +282,7 @@ class StepFunction(torch.autograd.Function):
         ctx.primals = tuple(
             None if index in step.mutated else (primal, primal._version) for index, primal in enumerate(primals)
         )
+        ctx.watched = watch(values, step.watched)
         return values
 
     @staticmethod
@@ -267,6 +292,10 @@ class StepFunction(torch.autograd.Function):
         pattern = tuple(tangent is not None for tangent in of_values)
         present = [tangent for tangent in of_values if tangent is not None]
         saved = list(ctx.saved_tensors)  # raises when the graph was freed
+        looked_at = observed(ctx.watched) if ctx.watched else None
+        if looked_at:
+            primals = _unchanged(ctx.primals)
+            return None, *step.observed_gradients(pattern, primals, present, ctx.states, looked_at)
         if torch.is_grad_enabled():
             return None, *step.twice_differentiable(pattern, _unchanged(ctx.primals), present, ctx.states)
         if saved and not torch._C._autograd._get_current_graph_task_keep_graph():

@@ -24,6 +24,7 @@ from stator.prims.layout import contiguous_strides, is_dense
 from stator.prims.record import TensorMeta
 
 from .captured import owned_tensors_replaced
+from .observed import inner_positions
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class Joint:
     primal_count: how many placeholders are primals.
     value_count: how many outputs are forward values: user outputs, bases of aliased ones, contents of mutated inputs.
     differentiable: positions of the forward values that autograd can differentiate.
+    inner: those of them that others were computed from.
     tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
     gradients: for each primal the position of its gradient among the outputs after the values, or None.
     traced: how the values become what the program returns, and what it writes to.
@@ -44,6 +46,7 @@ class Joint:
     primal_count: int
     value_count: int
     differentiable: tuple[int, ...]
+    inner: tuple[int, ...]
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     traced: Traced
@@ -151,6 +154,7 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
     value_nodes = [value.node for value in described.values]
     handles = [handle if _is_differentiable(tracer, handle) else None for handle in described.handles]
     differentiable = tuple(position for position, handle in enumerate(handles) if handle is not None)
+    inner = inner_positions(handles)
     tangent_positions = differentiable if wanted is None else tuple(sorted(wanted))
     gradients = _differentiate(tracer, primals, handles, tangent_positions, [v.meta for v in described.values])
     gradient_nodes: list[fx.Node] = []
@@ -166,6 +170,7 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         len(tracer.inputs),
         len(value_nodes),
         differentiable,
+        inner,
         tangent_positions,
         tuple(gradient_positions),
         traced,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from stator.graph.traced import Fresh, Traced, ViewOfOutput
 from .captured import owned_tensors_replaced
 from .inference import Rewrite
 from .joint import Joint, trace_joint
+from .observed import attach
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,24 @@ class Program:
                 return torch.autograd.grad(roots, wanted, tangents, create_graph=True, allow_unused=True)
 
         return gradients_of
+
+    def observed_gradients(
+        self,
+        traced: Traced,
+        positions: Sequence[int],
+        primals: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor],
+        tensors: Mapping[int, torch.Tensor],
+    ) -> list[torch.Tensor | None]:
+        """Gradients per primal, taken eagerly: the hooks of `tensors`, forward values by position, take part."""
+        with self.ambience.restored():
+            handles = self._handles(traced, primals)
+        attach(handles, tensors, positions)
+        roots = [handles[position] for position in positions]
+        wanted = [primal for primal in primals if primal.requires_grad]
+        twice = torch.is_grad_enabled()
+        found = iter(torch.autograd.grad(roots, wanted, tangents, create_graph=twice, allow_unused=True))
+        return [next(found) if primal.requires_grad else None for primal in primals]
 
     def _handles(self, traced: Traced, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """Run the program on copies of what it writes to; the tensors behind its forward values by position."""
