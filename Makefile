@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NATIVE := $(wildcard src/stator/*/csrc/*.c src/stator/*/csrc/*.h)
 
-.PHONY: demo test test-slow lint bench docs clean
+.PHONY: demo test test-slow lint bench bench-training docs clean
 
 demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
 	$(BIN)/python benchmarks/demo.py
 
 test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, under 30 minutes on 2 cores
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 16
 
 test-slow: $(VENV)/.dev $(VENV)/.models  ## the long suites: OpInfo sweep, real-size models, sanitizers
 	$(BIN)/python -m pytest -m slow --timeout 3600
@@ -23,6 +23,10 @@ lint: $(VENV)/.dev  ## style, formatting, types
 
 bench: $(VENV)/.models  ## the table of the README: eleven models beside torch.compile
 	$(BIN)/python -m benchmarks.run
+
+bench-training: $(VENV)/.models  ## training steps of twenty models beside torch.compile, and their peak memory
+	$(BIN)/python -m benchmarks.run_training
+	$(BIN)/python -m benchmarks.memory
 
 # torch comes first and by exact version: see constraints.txt. The isolated build needs no torch.
 $(VENV)/.install: pyproject.toml constraints.txt $(NATIVE)
@@ -38,7 +42,7 @@ $(VENV)/.models: $(VENV)/.install
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.install
-	$(PIP) pytest pytest-timeout hypothesis expecttest scipy ruff mypy triton
+	$(PIP) pytest pytest-timeout pytest-xdist hypothesis expecttest scipy ruff mypy triton
 	touch $@
 
 docs: $(VENV)/.dev  ## the tour of docs/, made from a real dump, and the tables of operators
