@@ -6,7 +6,6 @@ compute half-width parameters in float32 and the factors that depend on the step
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,10 +52,8 @@ class _Step:
         return aten.neg.default(value) if options["maximize"] else value
 
 
-def _steps(
-    tracer: Tracer, args: tuple[Any, ...], options: dict[str, Any]
-) -> list[tuple[_Step, Sequence[FakeTensor | None]]]:
-    """For each parameter its step and its element of every list."""
+def _steps(tracer: Tracer, args: tuple[Any, ...], options: dict[str, Any]) -> list[tuple[_Step, list[Any]]]:
+    """For each parameter its step and its element of every list (None of a list that is empty)."""
     found = options.get("found_inf")
     skip = None if found is None else aten.eq.Scalar(found, 1)
     return [
