@@ -33,11 +33,17 @@ def _gapped(tensor: torch.Tensor) -> torch.Tensor:
     return torch.stack([tensor, tensor], -1)[..., 0] if tensor.dim() else tensor
 
 
+def _overlapping(tensor: torch.Tensor) -> torch.Tensor:
+    """The first row again and again, in the memory of one."""
+    return tensor[:1].expand_as(tensor) if tensor.dim() and tensor.shape[0] > 1 else tensor
+
+
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "channels_last": _channels_last,
     "reversed": _reversed,
     "transposed": _transposed,
     "gapped": _gapped,
+    "overlapping": _overlapping,
 }
 
 

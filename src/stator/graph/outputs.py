@@ -19,7 +19,7 @@ from stator.prims.record import TensorMeta
 from .fake import DataDependent, FakeStorage, FakeTensor
 from .memory import memory_root
 from .numbers import holds_numbers
-from .recording import Tracer
+from .recording import Tracer, same_strides
 from .traced import (
     Fresh,
     Geometry,
@@ -154,12 +154,15 @@ def _describe(tracer: Tracer, collected: _Outputs, leaf: Any, sharing: dict[int,
         if leaf.requires_grad and leaf.is_leaf:
             raise Unsupported("requires-grad-output", "the traced code makes a leaf that requires grad")
         position = collected.position(leaf, leaf)
-        if leaf.node.meta["val"].stride == leaf.meta.stride:
-            return Fresh(position)
+        stored = leaf.node.meta["val"]
+        if stored.stride == leaf.meta.stride or not same_strides(stored, leaf.meta):
+            return Fresh(position)  # elements that overlap in eager's result have places of their own here
         # strides of dimensions of size one: they hold no meaning, but eager shows them
         return ViewOfOutput(position, Geometry(leaf.meta.shape, leaf.meta.stride, 0))
     base = _base_of(tracer, group, storage)
     position = collected.position(base, base)
+    if not same_strides(base.node.meta["val"], base.meta):
+        raise Unsupported("overlapping-output", "outputs share memory whose elements overlap each other")
     if leaf is base:
         return Fresh(position)
     if leaf.grad_fn is not None:
