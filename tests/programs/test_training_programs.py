@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import Function, functional
-from torch.func import grad, vmap
+from torch.func import functional_call, grad, vmap
 from torch.nn.utils import clip_grad_norm_, parametrizations
 from torch.utils.checkpoint import checkpoint
 
@@ -176,6 +176,68 @@ def adversaries(compiled):
 
     f = compiled(program)
     return f(z), f(z), [p.grad for model in (generator, judge) for p in model.parameters()]
+
+
+@scenario
+def meta_learning(compiled):
+    net, x = nn.Linear(4, 1), leaf(3, 4).detach()
+
+    def program(x):
+        parameters = dict(net.named_parameters())
+        loss = functional_call(net, parameters, (x,)).pow(2).sum()
+        found = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
+        fast = {name: p - 0.1 * g for (name, p), g in zip(parameters.items(), found, strict=True)}
+        return functional_call(net, fast, (x,)).pow(2).sum()
+
+    f = compiled(program)
+    return [gradients(f(x), *net.parameters()) for _ in range(2)]
+
+
+@scenario
+def compiled_model_with_other_parameters(compiled):
+    net, x, losses = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), leaf(3, 4).detach(), []
+    f = compiled(net)
+    parameters = {name: p.detach().clone().requires_grad_() for name, p in net.named_parameters()}
+    for _ in range(3):
+        loss = functional_call(f, parameters, (x,)).pow(2).sum()
+        found = torch.autograd.grad(loss, list(parameters.values()))
+        updated = zip(parameters.items(), found, strict=True)
+        parameters = {name: (p - 0.1 * g).detach().requires_grad_() for (name, p), g in updated}
+        losses.append(loss.detach())
+    return losses, f(x).detach()
+
+
+@scenario
+def per_sample_gradients_of_a_classifier(compiled):
+    net, x, y = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), leaf(5, 4).detach(), torch.arange(5) % 3
+
+    def loss(parameters, one, label):
+        return nn.functional.cross_entropy(functional_call(net, parameters, (one[None],)), label[None])
+
+    f = compiled(lambda parameters, x, y: vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y))
+    return f({name: p.detach() for name, p in net.named_parameters()}, x, y)
+
+
+class Gather(Function):
+    """Takes integers and keeps a size; its backward scatters."""
+
+    @staticmethod
+    def forward(ctx, x, rows):
+        ctx.save_for_backward(rows)
+        ctx.count = x.shape[0]
+        return x[rows].t()
+
+    @staticmethod
+    def backward(ctx, g):
+        (rows,) = ctx.saved_tensors
+        return g.new_zeros(ctx.count, g.shape[0]).index_add(0, rows, g.t()), None
+
+
+@scenario
+def custom_gather(compiled):
+    x, rows = leaf(5, 3), torch.tensor([1, 1, 4])
+    y = compiled(lambda x, rows: Gather.apply(x, rows))(x, rows)
+    return y.stride(), gradients(y.pow(2).sum(), x)
 
 
 class Reversed(Function):
