@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -172,6 +173,24 @@ def test_counters_of_a_module(backend: str) -> None:
             assert (own.calls, own.scale) == (theirs.calls, theirs.scale)
 
     assert versions(run) == 3  # as constants; as numbers; with the other decision
+
+
+def test_membership_is_relied_on_instead_of_the_number() -> None:
+    marks = {3: 10.0, 5: 20.0}
+    order = [2, 4, 6]
+
+    def marked(x: torch.Tensor, n: int) -> torch.Tensor:
+        y = x * bisect.bisect_right(order, n) + bisect.bisect_left(order, n)
+        return y + marks[n] if n in marks else y
+
+    compiled = stator.compile(marked, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+
+    def run() -> None:
+        for n in (1, 0, -1, -2, 7, 8, 9, 10, 3, 5, 11, -7):
+            assert torch.equal(compiled(x, n), marked(x, n))
+
+    assert versions(run) == 5  # the first; below, above, and at either mark
 
 
 def test_exceptions_are_those_of_the_program() -> None:

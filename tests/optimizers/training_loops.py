@@ -150,11 +150,12 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "SequentialLR": lambda optimizer: lr_scheduler.SequentialLR(
         optimizer, [lr_scheduler.ConstantLR(optimizer, 0.1, 2), lr_scheduler.ExponentialLR(optimizer, 0.9)], [3]
     ),
+    "MultiStepLR": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [2, 7]),
     "ReduceLROnPlateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1),
 }
 for _name, _make in SCHEDULERS.items():
     LOOPS[f"{_name} outside"] = _with_scheduler(_make, False)
-for _name in ("StepLR", "CosineAnnealingLR", "OneCycleLR", "LambdaLR"):
+for _name in ("StepLR", "CosineAnnealingLR", "OneCycleLR", "LambdaLR", "SequentialLR", "MultiStepLR"):
     LOOPS[f"{_name} inside"] = _with_scheduler(SCHEDULERS[_name], True)
 
 

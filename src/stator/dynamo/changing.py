@@ -34,15 +34,14 @@ def changing(sources: frozenset[Source]) -> Iterator[None]:
 def changed_numbers(
     guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
 ) -> set[Source]:
-    """The places at which a version whose guards failed relied on another number of the same type; empty when what
-    failed first was something else. `failure` is what GuardTree.explain gave."""
-    if failure[0] < 0 or len(failure) == 1 or not _is_on_number(guards[failure[0]]):
+    """The places at which a version whose guards failed relied on another number of the same type; empty when it was
+    made for other objects. `failure` is what GuardTree.explain gave."""
+    if failure[0] < 0 or guards[failure[0]].kind in _OF_OTHER_OBJECTS:
         return set()
-    first = guards[failure[0]]
-    if type(failure[1]) is not type(first.expected):
-        return set()
-    others = (guard for guard in guards if _is_on_number(guard) and _fails(guard, function, values))
-    return {first.source, *(guard.source for guard in others)}
+    return {guard.source for guard in guards if _is_on_number(guard) and _fails(guard, function, values)}
+
+
+_OF_OTHER_OBJECTS = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)
 
 
 def _is_on_number(guard: Guard) -> bool:

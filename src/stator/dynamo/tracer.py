@@ -40,7 +40,7 @@ from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, stop_aware
 from .values.mappings import AttributesValue, DictValue
-from .values.numbers import is_changing
+from .values.numbers import is_changing, is_member
 from .values.objects import MISSING, ObjectValue, lookup_in_class, owner_in_class
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import REFUSED, TensorValue
@@ -423,6 +423,10 @@ class Tracer:
         return owner.get_item(self, key)
 
     def contains(self, container: Value, item: Value) -> bool:
+        if is_changing(item):
+            found = is_member(self, container, item)  # type: ignore[arg-type]
+            if found is not None:
+                return found
         return container.contains(self, item)
 
     def unary(self, function: Callable[..., Any], value: Value) -> Value:

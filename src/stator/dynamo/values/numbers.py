@@ -143,3 +143,24 @@ def _is_open(value: Value) -> bool:
 def is_changing(value: Value) -> bool:
     """Whether it is a number whose value is not relied on so far."""
     return _is_open(value)
+
+
+def is_member(tracer: Tracer, container: Value, number: NumberValue) -> bool | None:
+    """Whether a number that changes is in a dictionary, set or sequence of constants, relying on the answer only. None
+    where that cannot be told by equality with constants."""
+    kind = container.python_type(tracer)
+    if getattr(kind, "__contains__", None) not in _PLAIN_CONTAINS:
+        return None
+    members = list(tracer.iterate(container))
+    if not all(isinstance(one, ConstantValue) and not _is_open(one) for one in members):
+        return None
+    values = tuple(one.value for one in members)  # type: ignore[attr-defined]
+    if not all(type(value) in _NUMBERS for value in values):
+        return None
+    found = number.example in values
+    source = CallSource(operator.contains, (ConstantSource(repr(values), values), number.source))  # type: ignore[arg-type]
+    tracer.guard(source, GuardKind.EQUALS, found)
+    return found
+
+
+_PLAIN_CONTAINS = tuple(kind.__contains__ for kind in (dict, set, frozenset, list, tuple))
