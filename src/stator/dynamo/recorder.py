@@ -58,6 +58,7 @@ class Recorder:
         self.tracer = tracer
         self.root = self.graph = fx.Graph()
         self.open: list[Subgraph] = []
+        self.writes: list[Any] = []  # the memory that operators wrote to, in order
         self.transforms = 0  # function transforms that what is recorded now runs under
         self.last_node: fx.Node | None = None
         self.made_leaves: dict[int, int] = {}  # by id of the fake of one that requires grad, the outermost step
@@ -190,6 +191,7 @@ class Recorder:
         if "requires_grad" in kwargs and isinstance(result, torch.Tensor) and result.requires_grad:
             self.made_leaves[id(result)] = self.tracer.outer_step()
         self.written.update(id(value) for value in changed if value.obj is not None)
+        self.writes += [value.fake.fake_storage for value in changed]  # type: ignore[attr-defined]
         return self.wrap_output(result, node)
 
     def _lower_all(self, values: list[Value]) -> tuple[list[Any], list[Any]]:

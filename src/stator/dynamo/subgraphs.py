@@ -32,6 +32,7 @@ class Subgraph:
         self.graph = graph
         self.seen = seen
         self.lifted: list[TensorValue | NumberValue] = []
+        self._versions: list[tuple[TensorValue, int]] = []
         self._nodes: dict[int, fx.Node] = {}
         self._last: fx.Node | None = None
 
@@ -41,6 +42,7 @@ class Subgraph:
         if node is None:
             node = self._nodes[id(value)] = self.placeholder(value.fake)
             self.lifted.append(value)
+            self._versions.append((value, version_of(value)))
         return node
 
     def lift_number(self, value: NumberValue) -> fx.Node:
@@ -61,6 +63,10 @@ class Subgraph:
         node.meta["example_value"] = fake
         self._last = node
         return node
+
+    def written(self) -> list[TensorValue]:
+        """Outer tensors that were written to since they were first read here."""
+        return [value for value, version in self._versions if version_of(value) != version]
 
     def finish(self, outputs: Sequence[fx.Node | None]) -> fx.GraphModule:
         self.graph.output(tuple(outputs))
@@ -113,15 +119,16 @@ def outside_unchanged(tracer: Tracer, what: str, *roots: Value) -> Iterator[None
     """The captured code in the block runs more than once: raises Unsupported when it changes objects that were there
     before, or writes to tensors that were. `roots`: what it can reach. Changes are logged as ever otherwise."""
     mutations, recorder = tracer.mutations, tracer.recorder
-    before = {id(value): version_of(value) for value in recorder.by_fake.values()}
+    known, writes = len(recorder.by_fake), len(recorder.writes)
     tracer.mutations = _NoOutsideChanges(what, reachable(roots))
     try:
         yield
     finally:
         tracer.mutations = mutations
-    for value in recorder.by_fake.values():
-        known = before.get(id(value), 0 if value.obj is not None else None)
-        if known is not None and known != version_of(value):
+    written = {id(storage) for storage in recorder.writes[writes:]}
+    for at, value in enumerate(recorder.by_fake.values() if written else ()):
+        outside = at < known or value.obj is not None
+        if outside and id(value.fake.fake_storage) in written:  # type: ignore[attr-defined]
             raise unsupported("deferred-effect", f"{what} writes to {value.describe(tracer)}")
 
 

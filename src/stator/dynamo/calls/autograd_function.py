@@ -225,18 +225,14 @@ class _Capture:
                 deferred(tracer, what, *rest, *self.args) as later,
             ):
                 gradients = self._gradients(forward, level, pattern)
-                versions = {id(value): value.fake.fake_storage.version for value in self._known_tensors()}  # type: ignore[attr-defined]
                 result = self._follow_backward(gradients)
                 nodes, results = self._gradient_nodes(result, level)
-                self._refuse_writes(level, versions, what)
+                self._refuse_writes(level, what)
         finally:
             context.attributes = attributes
         metas = [output.fake.meta for output in forward.outputs]  # type: ignore[attr-defined]
         layouts = tuple((meta.shape, meta.stride) for meta, there in zip(metas, pattern, strict=True) if there)
         return _Part(level.finish(nodes), level.lifted, results, layouts, later.asks_grad_mode)
-
-    def _known_tensors(self) -> list[TensorValue]:
-        return list(self.tracer.recorder.by_fake.values())
 
     def _gradients(self, forward: _Forward, level: Subgraph, pattern: tuple[bool, ...]) -> list[Value]:
         """The arguments of backward after ctx: one for each of forward's results."""
@@ -295,11 +291,10 @@ class _Capture:
                 results.append(None)
         return nodes, tuple(results)
 
-    def _refuse_writes(self, level: Subgraph, versions: dict[int, int], what: str) -> None:
+    def _refuse_writes(self, level: Subgraph, what: str) -> None:
         """A backward may write to its gradients, not to tensors that others see."""
-        for value in level.lifted:
-            if isinstance(value, TensorValue) and versions[id(value)] != value.fake.fake_storage.version:  # type: ignore[attr-defined]
-                raise unsupported("deferred-effect", f"{what} writes to {value.describe(self.tracer)}")
+        for value in level.written():
+            raise unsupported("deferred-effect", f"{what} writes to {value.describe(self.tracer)}")
 
     # ---- facts ----
 
