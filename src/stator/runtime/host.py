@@ -13,7 +13,7 @@ import torch
 from stator.base import logs
 from stator.base.errors import VerificationError
 
-from . import launch
+from . import huge_pages, launch
 from .arena import ArenaUser, Slot
 
 Size = tuple[int, ...]
@@ -95,6 +95,8 @@ class Binder:
             made = torch.empty_strided(size, stride, dtype=dtype, device=device)
             made.untyped_storage().resize_(0)
         return made
+
+    large_like = staticmethod(huge_pages.large_like)
 
     def promise(
         self, name: str, size: Size, stride: Size, dtype: torch.dtype, device: str, repaired: set[str]

@@ -18,6 +18,7 @@ from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.program.aliases import layout_bytes, may_alias_arguments
 from stator.inductor.program.arena import lay_out
 from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse
+from stator.runtime.huge_pages import LARGE_BYTES
 
 from .literals import NotLiteral, literal, sequence_text
 
@@ -252,7 +253,10 @@ def _allocate(printer: _Printer, step: Allocate) -> None:
         like = printer.bind(
             ("template", layout), "template", f"rt.template({shape}, {layout.dtype}, {str(layout.device)!r})"
         )
-        function = printer.bind("empty_like", "empty_like", "torch._C._VariableFunctions.empty_like")
+        if layout_bytes(layout) >= LARGE_BYTES and layout.device.type == "cpu":
+            function = printer.bind("large_like", "large_like", "rt.large_like")
+        else:
+            function = printer.bind("empty_like", "empty_like", "torch._C._VariableFunctions.empty_like")
         printer.lines.append(f"{variable} = {function}({like})")
     else:
         where = f"dtype={layout.dtype}, device={str(layout.device)!r}"
