@@ -1,8 +1,8 @@
 """Minimum cuts of directed graphs with integer capacities, by Dinic's algorithm. Knows nothing of tensors.
 
 Y. Dinitz, "Algorithm for solution of a problem of maximum flow in networks with power estimation", 1970. Written out
-because this takes some 10 ms for ResNet-50, where networkx takes 50 (Boykov-Kolmogorov) to 350 (its default) and the time
-to import it.
+because this takes some 10 ms for ResNet-50, where networkx takes 50 (Boykov-Kolmogorov) to 350 (its default), and the
+time to import it.
 """
 
 from __future__ import annotations
