@@ -41,7 +41,7 @@ from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, stop_aware
 from .values.mappings import AttributesValue, DictValue
 from .values.numbers import is_changing, is_member
-from .values.objects import MISSING, ObjectValue, lookup_in_class, owner_in_class
+from .values.objects import ObjectValue, lookup_in_class, lookup_record, owner_in_class
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import REFUSED, TensorValue
 
@@ -143,7 +143,7 @@ class Tracer:
         lookups: dict[type, list[Lookup]] = {}
         for (cls, name), found in self._class_lookups.items():
             if cls.__flags__ & _IMMUTABLE_TYPE == 0:
-                lookups.setdefault(cls, []).append(_lookup(cls, name, found))
+                lookups.setdefault(cls, []).append(lookup_record(cls, name, found))
         for cls, made in lookups.items():
             source = ConstantSource(f"{cls.__module__}.{cls.__qualname__}", cls)
             self.guards.append(Guard(source, GuardKind.LOOKUPS, tuple(made)))
@@ -591,20 +591,9 @@ _IDENTITY_TYPES: tuple[type, ...] = (
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
-def _lookup(cls: type, name: str, found: Any) -> Lookup:
-    if found is MISSING:
-        return Lookup(name)
-    is_descriptor = hasattr(type(found), "__get__")
-    return Lookup(name, found) if is_descriptor else Lookup(name, owner=owner_in_class(cls, name))
-
-
-def _list_result(tracer: Tracer, obj: list[Any], what: str) -> Value:
-    return ListValue([tracer.wrap_result(item, what) for item in obj])
-
-
 _RESULTS: dict[type, Callable[[Tracer, Any, str], Value]] = {
     slice: lambda tracer, obj, what: SliceValue(*(ConstantValue(part) for part in (obj.start, obj.stop, obj.step))),
     range: lambda tracer, obj, what: RangeValue(obj),
-    list: _list_result,
+    list: lambda tracer, obj, what: ListValue([tracer.wrap_result(item, what) for item in obj]),
     set: lambda tracer, obj, what: SetValue.of(tracer, [tracer.wrap_result(item, what) for item in obj]),
 }

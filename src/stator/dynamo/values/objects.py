@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ..guard import GuardKind
+from ..guard import GuardKind, Lookup
 from ..recipe import Constant, Load, NewObject, Recipe
 from ..source import AttrSource, InstanceDictSource, ItemSource, Source
 from .base import Lazy, Raised, Value, unsupported
@@ -39,6 +39,14 @@ def owner_in_class(cls: type, name: str) -> type | None:
         if name in base.__dict__:
             return base
     return None
+
+
+def lookup_record(cls: type, name: str, found: Any) -> Lookup:
+    """What a guard has to know about a lookup that found this (MISSING: nothing)."""
+    if found is MISSING:
+        return Lookup(name)
+    is_descriptor = hasattr(type(found), "__get__")
+    return Lookup(name, found) if is_descriptor else Lookup(name, owner=owner_in_class(cls, name))
 
 
 class ObjectValue(Value):
