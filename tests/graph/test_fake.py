@@ -226,3 +226,10 @@ def test_nothing_of_the_replaced_compiler_is_imported() -> None:
         "assert not [m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor', 'sympy'))]\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_numbers_wrapped_into_tensors_keep_their_value():
+    """`torch.cov` asks whether its normalisation is positive."""
+    with FakeMode():
+        assert torch.scalar_tensor(3, dtype=torch.float64).item() == 3
+        assert (torch.scalar_tensor(2.5) <= 0).item() is False
