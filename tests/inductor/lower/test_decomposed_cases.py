@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from lowering_oracle import assert_lowers
 
+import stator
+from stator.base import counters
 from stator.graph.functional import trace_operator
 from stator.inductor.lower import can_lower
 from stator.prims.record import TensorMeta
@@ -56,3 +59,26 @@ def test_one_operator_taken_apart_says_what_it_is_made_of() -> None:
     ]
     whole = trace_operator(aten.sort.default, (meta,), {}, keep=lambda target: False)
     assert "aten.sort.default" in [str(node.target) for node in whole.graph.nodes]
+
+
+VIEWS: dict[str, Callable[..., Any]] = {
+    "transposed": lambda x: x.t() * 2,
+    "expanded": lambda x: x[:, :1].expand(3, 5) + 1,
+    "every second": lambda x: (x + 1)[:, ::2],
+    "split": lambda x: torch.split(x * 1j, 2, 1)[1],
+    "reshaped with a copy": lambda x: x.t().reshape(2, 6) - 1,
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_complex_tensors_are_not_copied(name: str) -> None:
+    """Loops do not compute with complex numbers, but a view of them is only another layout."""
+    x = torch.randn(3, 4, dtype=torch.complex64)
+    counters.clear()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours, eager = stator.compile(VIEWS[name], fullgraph=True)(x), VIEWS[name](x)
+    assert torch.equal(ours, eager)
+    assert ours.stride() == eager.stride()
+    called = {key.removeprefix("inductor_fallback:aten.") for key in counters.counts if key.startswith("inductor_fall")}
+    assert called <= {"mul.Tensor", "add.Tensor", "sub.Tensor", "clone.default"}

@@ -104,7 +104,12 @@ class _Walk:
         args, kwargs = self.mapped(node.args), self.mapped(node.kwargs)
         lowering = lowerings.get(node.target)  # type: ignore[arg-type]
         result = NotImplemented
-        if lowering is not None and _is_plain(args, builder.meta):
+        plain = _is_plain(args, builder.meta)
+        if lowering is not None and not plain and node.target in view_targets:
+            result = lowering(builder, *args, **kwargs)  # relabels memory, whatever is in it
+            if not _is_memory(result):
+                result = NotImplemented
+        elif lowering is not None and plain:
             result = lowering(builder, *args, **kwargs)
             if result is NotImplemented:
                 result = self.decomposed(node, args, kwargs)
@@ -228,6 +233,13 @@ class _Walk:
 
 def _meta(node: fx.Node) -> Any:
     return node.meta["val"]
+
+
+def _is_memory(result: Any) -> bool:
+    """Do strides over buffers say where the elements are?"""
+    if isinstance(result, list | tuple):
+        return all(_is_memory(part) for part in result)
+    return isinstance(result, Tensor) and result.resolved() is not None
 
 
 def _is_plain(args: Sequence[Any], meta: Any) -> bool:
