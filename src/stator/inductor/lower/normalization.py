@@ -30,16 +30,19 @@ def _layer_norm(
 ) -> Any:
     if x.numel == 0 or numel(tuple(normalized)) == 0:
         return NotImplemented
-    _, mean_meta, _ = builder.meta
     dims = tuple(range(x.rank - len(normalized), x.rank))
-    rstd, mean = _inverse_deviation(builder, x, dims, eps, mean_meta.dtype)
+    rstd, mean = _inverse_deviation(builder, x, dims, eps)
     out = _normalized(builder, x, mean, rstd, weight, bias)
-    return [out, mean, rstd]
+    return [out, *_saved(builder, mean, rstd)]
 
 
-def _inverse_deviation(
-    builder: Builder, x: Tensor, dims: Sequence[int], eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def _saved(builder: Builder, mean: Tensor, rstd: Tensor) -> list[Tensor]:
+    """The statistics for the backward, which may be narrower than those the result was computed with."""
+    return [cast(builder, part, meta.dtype) for part, meta in zip((mean, rstd), builder.meta[1:], strict=True)]
+
+
+def _inverse_deviation(builder: Builder, x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
+    dtype = computation_dtype(x.dtype)
     count = element_count(x, dims)
 
     def finish(ops: Any, squares: Ref) -> Ref:
@@ -83,15 +86,14 @@ def _group_norm(
 ) -> Any:
     if x.numel == 0:
         return NotImplemented
-    _, mean_meta, _ = builder.meta
     rest = x.shape[2:]
     grouped = reshape(x, (batch, groups, channels // groups, *rest))
     dims = tuple(range(2, grouped.rank))
-    rstd, mean = _inverse_deviation(builder, grouped, dims, eps, mean_meta.dtype)
+    rstd, mean = _inverse_deviation(builder, grouped, dims, eps)
     per_channel = (1, groups, channels // groups, *([1] * len(rest)))
     weight, bias = (None if part is None else reshape(part, per_channel) for part in (weight, bias))
     out = reshape(_normalized(builder, grouped, mean, rstd, weight, bias), x.shape)
-    return [out, reshape(mean, (batch, groups)), reshape(rstd, (batch, groups))]
+    return [out, *_saved(builder, reshape(mean, (batch, groups)), reshape(rstd, (batch, groups)))]
 
 
 @lowers(aten.native_batch_norm.default)
