@@ -59,6 +59,8 @@ def steady_state(calls: dict[str, Call], *, seconds: float, least: int) -> dict[
 
 
 def measure(name: str, *, peer: bool, seconds: float, size: str) -> dict[str, Any]:
+    import torch
+
     import stator
 
     systems: dict[str, Callable[[Any], Any]] = {"stator": stator.compile}
