@@ -149,9 +149,21 @@ def _forward(batch: Sequence[GradientCase], *tensors: torch.Tensor) -> list[list
 
 
 def _trained(batch: Sequence[GradientCase], compile_graph: aot.CompileGraph, keep: aot.Keep) -> list[Results]:
+    refused: list[Exception] = []
+
+    def compile_or_note(*arguments: Any) -> Any:
+        try:
+            return compile_graph(*arguments)
+        except Exception as error:  # a backward that is refused would run operator by operator, and be right
+            refused.append(error)
+            raise
+
     given = [tensor for case in batch for tensor in case.inputs()]
-    run = aot.compile_training(partial(_forward, batch), given, compile_graph, keep=keep)
-    return _differentiated(batch, run)
+    run = aot.compile_training(partial(_forward, batch), given, compile_or_note, keep=keep)
+    results = _differentiated(batch, run)
+    if refused:
+        raise refused[0]
+    return results
 
 
 def _differentiated(

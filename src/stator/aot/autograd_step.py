@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.base import counters, logs
+from stator.base import counters, dumps, logs
 from stator.base.errors import CompileError, StatorError
+from stator.graph.printer import print_graph
 from stator.graph.traced import Fresh
 from stator.prims.record import TensorMeta
 from stator.runtime.host import below_autograd
@@ -90,11 +91,14 @@ class Backward:
         self.strides = tuple([tensor.stride() for tensor in arguments[: len(self.reads)]])
         self.graph.meta["given_strides"] = self.strides
         try:
-            self.compiled = self.compile_graph(self.graph, arguments)
-        except StatorError as error:
+            with dumps.compilation("backward"):  # by now the folder of the forward is closed
+                dumps.write("22_backward.py", lambda: print_graph(self.graph))
+                self.compiled = self.compile_graph(self.graph, arguments)
+        except Exception as error:  # a defect of ours must not end the user's backward: the graph itself is right
+            kind = "" if isinstance(error, StatorError) else f"{type(error).__name__}: "
             logs.warn_once(
                 f"aot:backward:{error}",
-                f"stator: a backward graph could not be compiled; it runs operator by operator. {error}",
+                f"stator: a backward graph could not be compiled; it runs operator by operator. {kind}{error}",
             )
             self.strides = tuple([meta.stride for meta in self.saved_metas])
             self.compiled = run_eagerly(self.graph, arguments)

@@ -56,10 +56,6 @@ def _bytes(meta: Any) -> int:
     return 0
 
 
-def _elements(meta: Any) -> int:
-    return math.prod(map(_hint, meta.shape)) if isinstance(meta, TensorMeta) else 0
-
-
 def _hint(size: Any) -> int:
     return size if type(size) is int else 64
 

@@ -126,10 +126,9 @@ def _add_primal(
     tracer: _JointTracer, real: torch.Tensor, name: str, primals: list[FakeTensor], merge_equal: bool
 ) -> FakeTensor:
     """A placeholder; appends what to differentiate by to `primals` and returns what the program gets."""
-    known = len(tracer.inputs)
+    known = tracer.inputs.copy() if merge_equal else ()
     fake = tracer.add_input(real, name, merge_equal)
-    earlier = next((index for index in range(known) if tracer.inputs[index] is fake), None)
-    if earlier is not None:  # the same tensor again: its whole gradient belongs to the first
+    if any(earlier is fake for earlier in known):  # the same tensor again: its whole gradient belongs to the first
         primals.append(tracer.bind(tracer.make(fake.meta), tracer.input_nodes[-1]))
         return fake
     if not real.requires_grad:
