@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NATIVE := $(wildcard src/stator/*/csrc/*.c src/stator/*/csrc/*.h)
 
-.PHONY: demo test test-slow lint bench bench-training docs clean
+.PHONY: demo test test-slow test-cpython lint bench bench-training docs clean
 
 demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
 	$(BIN)/python benchmarks/demo.py
@@ -15,6 +15,9 @@ test: lint $(VENV)/.dev $(VENV)/.models  ## lint, types and the tests, under 30 
 
 test-slow: $(VENV)/.dev $(VENV)/.models  ## the long suites: OpInfo sweep, real-size models, sanitizers
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+test-cpython: $(VENV)/.install  ## CPython's own tests of the language through stator.compile; CPYTHON_LIB=folder if they are elsewhere
+	CPYTHON_LIB="$(CPYTHON_LIB)" $(BIN)/python tests/cpython/run_suite.py $(MODULES)
 
 lint: $(VENV)/.dev  ## style, formatting, types
 	$(BIN)/ruff check .

@@ -92,7 +92,7 @@ def _standard_folders() -> list[str]:
             folders += [
                 os.path.join(root, name) + os.sep
                 for name in os.listdir(root)
-                if "." not in name and name not in ("site-packages", "dist-packages", "__pycache__")
+                if "." not in name and name not in ("site-packages", "dist-packages", "__pycache__", "test")
             ]
     for site in dict.fromkeys((paths["purelib"], paths["platlib"])):
         folders += [os.path.join(site, name) + os.sep for name in ("functorch", "triton", "numpy", "sympy")]
