@@ -9,6 +9,8 @@ from benchmarks.training_models import NAMES, build_training
 import stator
 from stator.base import counters
 
+pytestmark = pytest.mark.filterwarnings("error:stator")  # nothing runs eagerly, no backward operator by operator
+
 TOLERANCE = 1e-3  # relative: of the loss, and of the largest element of each gradient
 # Where rounding every weight once changes eager's own result by more than that, no two orders of summation agree to it.
 TIMES_ROUNDING = 5

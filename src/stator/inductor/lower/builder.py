@@ -285,6 +285,11 @@ class Builder:
             return stored.buffer
         return View(stored.buffer, Layout(tensor.shape, stored.strides, tensor.dtype, tensor.device, stored.offset))
 
+    def strides_of(self, argument: str | View) -> Strides:
+        """Of an argument of a library call."""
+        layout = self.buffers[argument].layout if isinstance(argument, str) else argument.layout
+        return layout.stride
+
     def extern(
         self,
         target: Any,

@@ -6,17 +6,18 @@ Arguments that strides can express are passed as views of what is there, without
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from stator.inductor.buffers import View
-from stator.prims.layout import contiguous_strides
+from stator.prims.layout import contiguous_strides, preserved_strides
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol, loop_ranges, simplify
 
-from .builder import Builder, linear
+from .builder import Builder, linear, same_strides
 from .fallback import library_results
 from .onednn import is_transposed, linear_product
 from .pointwise import elementwise
@@ -116,6 +117,7 @@ LIBRARY = frozenset(
         aten.baddbmm.default,
         aten.convolution.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
     )
 )
 
@@ -138,12 +140,41 @@ def _flash_attention(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Heads may lie anyhow; only the innermost dimension has to be contiguous."""
+    """Heads may lie anyhow; only the innermost dimension has to be contiguous. The result lies as the query does."""
     args = [_innermost_contiguous(builder, part) for part in (query, key, value)]
     mask = None if attn_mask is None else builder.argument(attn_mask)
     named = {"attn_mask": mask, "scale": scale}
+    result, statistics = builder.meta
+    strides = preserved_strides(result.shape, builder.strides_of(args[0]))
     target = aten._scaled_dot_product_flash_attention_for_cpu.default
-    return library_results(builder, target, [*args, dropout, is_causal], named, builder.meta)
+    metas = (replace(result, stride=strides), statistics)
+    attended, logsumexp = library_results(builder, target, [*args, dropout, is_causal], named, metas)
+    attended.deviates = not same_strides(result.shape, strides, result.stride)
+    return [attended, logsumexp]
+
+
+@lowers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+def _flash_attention_backward(
+    builder: Builder,
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attended: Tensor,
+    logsumexp: Tensor,
+    dropout: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Any:
+    """As above; the gradients lie as (batch, length, heads, channels), whatever is given."""
+    args = [_innermost_contiguous(builder, part) for part in (grad, query, key, value, attended)]
+    statistics = builder.argument(logsumexp, builder.node.args[5].meta["val"].stride)
+    mask = None if attn_mask is None else builder.argument(attn_mask)
+    named = {"attn_mask": mask, "scale": scale}
+    target = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    return library_results(builder, target, [*args, statistics, dropout, is_causal], named, builder.meta)
 
 
 def _innermost_contiguous(builder: Builder, x: Tensor) -> str | View:
