@@ -1,0 +1,166 @@
+"""One family under one compiler, compared with eager: what ran, what was equal, graphs, breaks and compilations."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+# Captured models make attention masks without looking at their data, as under torch.compile, so another kernel may run.
+TOLERANCE = 1e-5  # of the largest magnitude of each tensor, float32
+
+
+def measure_stator(built: Any) -> dict[str, Any]:
+    """The columns of stator with backend "eager"."""
+    import stator
+    from stator.base import counters, logs
+
+    reasons: list[str] = []
+    handler = _Lines(reasons)
+    logs.enable("graph_breaks")
+    logging.getLogger("stator").handlers[:] = [handler]
+    counters.clear()
+    compiled = stator.compile(built.model, backend="eager")
+
+    def state() -> dict[str, int]:
+        return {"frames": counters.counts["frames"], "graphs": counters.counts["graphs"]}
+
+    result = _measure(built, compiled, state)
+    fallen_back = [line for line in result.pop("warnings") if line.startswith("stator")]
+    result["breaks"] = len(reasons) + len(fallen_back)
+    result["reasons"] = _ranked(reasons + [f"fallback: {line}" for line in fallen_back])
+    result["capture_s"] = round(counters.seconds["capture"], 3)
+    return result
+
+
+def measure_peer(built: Any) -> dict[str, Any]:
+    """The columns of torch.compile with backend "eager"."""
+    from torch._dynamo.utils import compile_times, counters
+
+    graphs: list[int] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(1)
+        return gm.forward
+
+    counters.clear()
+    compiled = torch.compile(built.model, backend=backend)
+    result = _measure(built, compiled, lambda: {"frames": counters["frames"]["ok"], "graphs": len(graphs)})
+    result.pop("warnings")
+    reasons = Counter({reason.strip().splitlines()[0]: count for reason, count in counters["graph_break"].items()})
+    result["breaks"] = sum(reasons.values())
+    result["reasons"] = dict(reasons.most_common())
+    times = compile_times(repr="csv", aggregate=True)
+    result["capture_s"] = round(float(dict(zip(*times, strict=True)).get("_compile.compile_inner", math.nan)), 3)
+    return result
+
+
+def _measure(built: Any, compiled: Any, state: Callable[[], dict[str, int]]) -> dict[str, Any]:
+    """Two calls with different values of the same shapes, each compared with eager on the same random numbers."""
+    first, second = built.inputs(0), built.inputs(1)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        expected = _call(built.model, first)
+        again = _difference(_call(built.model, first), expected)
+        expected_second = _call(built.model, second)
+        before = time.perf_counter()
+        heard.clear()
+        actual = _call(compiled, first)
+        seconds = time.perf_counter() - before
+        after_first = state()
+        actual_second = _call(compiled, second)
+        after_second = state()
+    difference = max(_difference(actual, expected), _difference(actual_second, expected_second))
+    if again == 0:
+        verdict = "bitwise" if difference == 0 else "close" if difference <= TOLERANCE else "different"
+    else:
+        verdict = "eager differs from itself"
+    return {
+        "equal": verdict,
+        "difference": difference if math.isfinite(difference) else str(difference),
+        "graphs": after_first["graphs"],
+        "frames": after_first["frames"],
+        "recompiled": after_second["frames"] - after_first["frames"],
+        "first_call_s": round(seconds, 3),
+        "warnings": [str(entry.message).splitlines()[0] for entry in heard],
+    }
+
+
+def _call(model: Any, inputs: dict[str, Any]) -> Any:
+    torch.manual_seed(7)
+    return model(**copy.deepcopy(inputs))
+
+
+class _Lines(logging.Handler):
+    """Keeps the first line of every break's report, and the place that follows it."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.endswith("graph_breaks"):
+            self.lines.append(" @ ".join(line.strip() for line in record.getMessage().splitlines()[:2]))
+
+
+def _ranked(lines: list[str]) -> dict[str, int]:
+    return dict(Counter(lines).most_common())
+
+
+# ---- comparing outputs ----
+
+
+def _difference(actual: Any, expected: Any) -> float:
+    """The largest |actual - expected| / max |expected| of all tensors; infinite where anything else differs."""
+    worst = 0.0
+    ours, theirs = list(_leaves(actual, "", 0)), list(_leaves(expected, "", 0))
+    if [path for path, _ in ours] != [path for path, _ in theirs]:
+        return math.inf
+    for (_, a), (_, e) in zip(ours, theirs, strict=True):
+        worst = max(worst, _leaf_difference(a, e))
+    return worst
+
+
+def _leaf_difference(a: Any, e: Any) -> float:
+    if not isinstance(e, torch.Tensor):
+        return 0.0 if a == e or (a != a and e != e) else math.inf
+    if type(a) is not type(e) or a.shape != e.shape or a.dtype != e.dtype or a.device != e.device:
+        return math.inf
+    if torch.equal(a, e):
+        return 0.0
+    if not (e.is_floating_point() or e.is_complex()):
+        return math.inf
+    kind = torch.complex128 if e.is_complex() else torch.float64
+    a, e = a.detach().to(kind), e.detach().to(kind)
+    finite = e.isfinite() if not e.is_complex() else ~e.isnan()
+    if not torch.equal(a.isnan(), e.isnan()) or not torch.equal(a[~finite & ~e.isnan()], e[~finite & ~e.isnan()]):
+        return math.inf
+    a, e = a[finite], e[finite]
+    return (a - e).abs().max().item() / max(e.abs().max().item(), 1e-12) if e.numel() else 0.0
+
+
+_PLAIN = (torch.Tensor, int, float, complex, str, bool, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """(where, tensor or plain value) of everything inside an output: containers, dataclasses, caches."""
+    if depth > 12:
+        return
+    if isinstance(value, _PLAIN):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            yield from _leaves(entry, f"{path}[{key!r}]", depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, entry in enumerate(value):
+            yield from _leaves(entry, f"{path}[{index}]", depth + 1)
+    elif not isinstance(value, torch.nn.Module | type) and not callable(value) and hasattr(value, "__dict__"):
+        for name, entry in sorted(vars(value).items()):
+            yield from _leaves(entry, f"{path}.{type(value).__name__}.{name}", depth + 1)

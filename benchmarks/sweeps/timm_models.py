@@ -1,0 +1,123 @@
+"""Every family (module) of timm as its smallest model, with random weights, at the input size it is made for."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.models import import_torchvision
+
+CHOSEN = Path(__file__).parent / "timm_smallest.json"
+_LARGEST_IMAGE = 288
+_CANDIDATES = 5
+_SMALL = (
+    "atto",
+    "femto",
+    "pico",
+    "zepto",
+    "nano",
+    "xxs",
+    "t0",
+    "b0",
+    "s0",
+    "m0",
+    "xxtiny",
+    "xtiny",
+    "micro",
+    "mini",
+    "xs",
+    "tiny",
+    "t1",
+    "b1",
+    "s1",
+    "050",
+    "lite0",
+    "small",
+    "s",
+    "18",
+    "d0",
+    "l0",
+    "a0",
+)
+
+
+@dataclass(slots=True)
+class Built:
+    """One family's model in eval mode, and images of the same size with other values for each seed."""
+
+    model: torch.nn.Module
+    name: str
+    size: tuple[int, ...]
+
+    def inputs(self, seed: int) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        return {"x": torch.randn(2, *self.size)}
+
+
+def families() -> dict[str, str]:
+    """Module of timm -> its smallest model; chosen by `choose`."""
+    return json.loads(CHOSEN.read_text())
+
+
+def build(family: str, known: dict[str, Any] | None = None) -> Built:
+    import_torchvision()
+    import timm
+
+    torch.manual_seed(0)
+    name = families()[family]
+    model = timm.create_model(name, pretrained=False).eval()
+    for module in model.modules():  # freshly made statistics (0 and 1) would hide mistakes in normalisation
+        if isinstance(module, torch.nn.BatchNorm2d) and module.running_mean is not None:
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
+    return Built(model, name, tuple(model.default_cfg["input_size"]))
+
+
+def describe(built: Built) -> dict[str, Any]:
+    parameters = sum(parameter.numel() for parameter in built.model.parameters())
+    return {"model": built.name, "parameters": parameters, "size": built.size}
+
+
+def choose() -> dict[str, str]:
+    """The model of each module with the fewest parameters (counted without making data), of those whose images are
+    small and whose names promise a small model."""
+    import_torchvision()
+    import timm
+
+    found: dict[str, str] = {}
+    for family in timm.list_modules():
+        sizes: list[tuple[int, str]] = []
+        names = [name for name in timm.list_models(module=family) if not name.startswith("test_")]
+        for name in sorted(names, key=_promise)[:_CANDIDATES]:
+            try:
+                with torch.device("meta"):
+                    model = timm.create_model(name, pretrained=False)
+            except Exception as error:
+                print(
+                    f"{family}: {name} cannot be made without data: {type(error).__name__}: {error}"[:160], flush=True
+                )
+                continue
+            if model.default_cfg["input_size"][-1] <= _LARGEST_IMAGE:
+                sizes.append((sum(p.numel() for p in model.parameters()), name))
+        if sizes:
+            found[family] = min(sizes)[1]
+            print(family, found[family], flush=True)
+        CHOSEN.write_text(json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def _promise(name: str) -> tuple[int, int, str]:
+    """Sorts names of models by how small a model they promise."""
+    words = name.split("_")
+    found = [rank for rank, word in enumerate(_SMALL) if any(part.startswith(word) for part in words)]
+    numbers = [int(number) for number in re.findall(r"(?<![a-z]\d)\d+", name)] or [0]
+    return min(found, default=len(_SMALL)), min(numbers), name
+
+
+if __name__ == "__main__":
+    choose()
