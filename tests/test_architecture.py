@@ -25,6 +25,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("ecosystem",),
     ("tools",),
     ("compiled_module",),
+    ("control",),
     ("api",),
     ("__init__",),
     ("__main__",),

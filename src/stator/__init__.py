@@ -5,9 +5,25 @@ import gc
 _collecting = gc.isenabled()
 gc.disable()  # a full collection in the middle would walk all of torch's objects: half of the time this import takes
 try:
-    from stator.api import compile, disable, reset
+    from stator.api import compile, reset
     from stator.backends import list_backends, register_backend
-    from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UsageError
+    from stator.base.errors import (
+        CompileError,
+        MissingToolchain,
+        RecompileError,
+        StatorError,
+        Unsupported,
+        UsageError,
+    )
+    from stator.control import (
+        allow_in_graph,
+        assert_no_recompile,
+        assume_constant_result,
+        disable,
+        graph_break,
+        set_stance,
+        substitute_in_graph,
+    )
     from stator.dynamo.status import is_compiling
     from stator.tools.decompose import decompose
     from stator.tools.explain import Explanation, explain
@@ -22,15 +38,22 @@ __all__ = [
     "CompileError",
     "Explanation",
     "MissingToolchain",
+    "RecompileError",
     "StatorError",
     "Unsupported",
     "UsageError",
+    "allow_in_graph",
+    "assert_no_recompile",
+    "assume_constant_result",
     "compile",
     "decompose",
     "disable",
     "explain",
+    "graph_break",
     "is_compiling",
     "list_backends",
     "register_backend",
     "reset",
+    "set_stance",
+    "substitute_in_graph",
 ]

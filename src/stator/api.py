@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
-from contextlib import ContextDecorator
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any, TypeVar, overload
 
 import torch
@@ -18,8 +16,6 @@ from stator.dynamo import entry as entries
 from stator.dynamo import native_status
 from stator.dynamo.callables import compiled_call, original_of
 from stator.dynamo.convert import Converter, Settings
-from stator.dynamo.hook import call_with_hook, entries_off, leave_frame_alone
-from stator.dynamo.status import DISABLED_MARK
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -127,60 +123,3 @@ def reset() -> None:
     """
     entries.reset()
     logs.forget_warnings()
-
-
-class disable(ContextDecorator):
-    """Keep code from being compiled: `@disable`, `@disable()`, `disable(function)`, or `with disable():`.
-
-    recursive: what the function calls is left alone too; otherwise only the function itself.
-    In the `with` form, compiled functions that are called in the block run eagerly. A module is changed in place (its
-    `forward` is replaced on the instance) and returned.
-    """
-
-    def __new__(cls, target: Any = None, *, recursive: bool = True) -> Any:
-        return super().__new__(cls) if target is None else _disable(target, recursive)
-
-    def __init__(self, target: None = None, *, recursive: bool = True) -> None:
-        self.recursive = recursive
-        self._blocks: list[Any] = []
-
-    def __call__(self, function: Any) -> Any:
-        return _disable(function, self.recursive)
-
-    def __enter__(self) -> disable:
-        block = entries_off()
-        block.__enter__()
-        self._blocks.append(block)
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._blocks.pop().__exit__(*exception)
-
-
-def _disable(target: Any, recursive: bool) -> Any:
-    if isinstance(target, torch.nn.Module):
-        target.forward = _disable(target.forward, recursive)
-        return target
-    if not callable(target):
-        raise UsageError(f"stator.disable takes a function or module, not {type(target).__name__}: {target!r}")
-    target = original_of(target)
-    if not recursive:
-        return _disable_frame(target)
-
-    @functools.wraps(target)
-    def run_disabled(*args: Any, **kwargs: Any) -> Any:
-        with entries_off():
-            return call_with_hook(None, target, *args, **kwargs)
-
-    setattr(run_disabled, DISABLED_MARK, "recursive")
-    return run_disabled
-
-
-def _disable_frame(target: Any) -> Any:
-    """Leave this function's own frames alone; what they call may be compiled."""
-    function = target.__func__ if isinstance(target, MethodType) else target
-    if not isinstance(function, FunctionType):
-        raise UsageError(f"stator.disable(recursive=False) takes a function written in Python, not {target!r}")
-    leave_frame_alone(function.__code__)
-    setattr(function, DISABLED_MARK, "frame")
-    return target

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 from torch import fx
 
-from stator.base.config import Options, make_options
+from stator.base.config import FRONT_END, Options, make_options
 from stator.base.errors import UsageError
 from stator.base.registry import Registry
 
@@ -65,9 +65,11 @@ def resolve_backend(
     keywords: dict[str, Any] = {}
     if mode is not None and mode != "default":
         keywords["mode"] = mode
-    if options:
-        keywords["options"] = options
-    return _with_keywords(backend, keywords), Options()
+    front_end = {name: value for name, value in (options or {}).items() if name in FRONT_END}
+    rest = {name: value for name, value in (options or {}).items() if name not in FRONT_END}
+    if rest:
+        keywords["options"] = rest
+    return _with_keywords(backend, keywords), make_options(None, front_end)
 
 
 def backend_name(backend: str | Backend) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .errors import UsageError
 
@@ -25,6 +26,8 @@ class Options:
         computed inside kernels from one number of torch's generator per call.
     memory_budget: how much memory a training step may need at its peak, from 1 (what makes it fastest) to 0 (the
         least that computing parts of the forward again can give), linear in bytes of the predicted peak.
+    guard_filter_fn: `f(records) -> list of bool`, given a record of every guard of a compiled version; those with
+        False are dropped. At your own risk: compiled code then relies on what it does not check (docs/control.md).
     """
 
     mode: str = "default"
@@ -35,6 +38,11 @@ class Options:
     threads: int = 0
     exact_random: bool = False
     memory_budget: float = 1.0
+    guard_filter_fn: Callable[[Sequence[Any]], Sequence[bool]] | None = None
+
+
+# options of what comes before a backend: they mean the same with every backend
+FRONT_END = ("guard_filter_fn",)
 
 
 def make_options(mode: str | None, options: Mapping[str, object] | None) -> Options:
@@ -47,6 +55,10 @@ def make_options(mode: str | None, options: Mapping[str, object] | None) -> Opti
             close = difflib.get_close_matches(name, fields, n=1)
             guess = f" (did you mean {close[0]!r}?)" if close else ""
             raise UsageError(f"unknown option {name!r}{guess}; known options: {', '.join(sorted(fields))}")
+        if name in FRONT_END:
+            if value is not None and not callable(value):
+                raise UsageError(f"option {name!r} must be a function, not {type(value).__name__}: {value!r}")
+            continue
         expected = type(fields[name].default)
         if type(value) is not expected and not (expected is float and type(value) is int):
             raise UsageError(f"option {name!r} must be {expected.__name__}, not {type(value).__name__}: {value!r}")

@@ -5,6 +5,7 @@ No error here is raised for control flow inside one module; those stay private t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -49,6 +50,18 @@ class Unsupported(StatorError):
     def at(self, place: UserPlace) -> Unsupported:
         """The same error with a place, unless it has one already."""
         return self if self.place else Unsupported(self.kind, self.reason, place=place, hint=self.hint)
+
+
+class RecompileError(StatorError, RuntimeError):
+    """A frame would have to be compiled (again) where the program said that this must not happen.
+
+    `frame` names it; `reasons` says for each compiled version which guard failed, with the old and the new value.
+    """
+
+    def __init__(self, frame: str, reasons: Sequence[str], asked_by: str) -> None:
+        self.frame, self.reasons = frame, tuple(reasons)
+        lines = [f"{frame} would have to be compiled{' again' if reasons else ''} under {asked_by}", *reasons]
+        super().__init__("\n  ".join(lines))
 
 
 class MissingToolchain(StatorError):

@@ -20,10 +20,12 @@ from stator.base import counters, logs
 from stator.base.errors import StatorError, UserPlace, VerificationError
 
 from .changing import changed_numbers, changing
+from .emit.support import READABLE, next_items
 from .guard import Guard
 from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
 from .native_status import native as _native
 from .source import Source
+from .stance import may_compile, refuse_recompile
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,10 @@ class Miss:
             return None
         reasons = self._why_none_fits(cache, function, values)
         of_instance = sum(self.made_for.get(id(version)) == id(instance) for version in cache.versions)
+        if of_instance:
+            refuse_recompile(_frame_name(function), reasons)
+        if not may_compile(_frame_name(function), reasons):
+            return None
         limit = self.options.recompile_limit
         if of_instance >= limit or len(cache.versions) >= limit * _INSTANCES:
             return self._stop_recompiling(cache, function, reasons, instance)
@@ -216,7 +222,13 @@ def _first(reasons: list[str]) -> list[str]:
 
 
 def _instance(bound: dict[str, object]) -> object:
-    """The receiver of a method call, if there is one that can be referred to weakly; versions are counted for each."""
+    """Whom a frame works for, if it can be referred to weakly; versions are counted for each: the layer that a loop
+    over layers comes to next, where the graph broke in the loop's body, or the receiver of a method call."""
+    for value in bound.values():
+        if type(value) in READABLE:
+            for item in next_items(value):
+                if callable(item) and hasattr(type(item), "__weakref__"):
+                    return item
     instance = bound.get("self")
     return instance if hasattr(type(instance), "__weakref__") else None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import entry as entries
 from .convert import Converter
+from .marks import disabled
 
 ORIGINAL = "_stator_original"  # slot of a compiled module that holds the module it was made from
 
@@ -27,6 +28,8 @@ def original_of(target: Any) -> Any:
 def compiled_call(target: Any, converter: Converter) -> Callable[..., Any]:
     """What calls `target` and compiles the frame that starts: for functions, bound methods and instances."""
     target = original_of(target)
+    if disabled(target) == "frame":  # itself it runs as it is, but what it calls is compiled
+        return functools.update_wrapper(converter.entry(_caller_of(target)), target)
     if isinstance(target, FunctionType):
         return converter.entry(target)
     if isinstance(target, MethodType) and isinstance(target.__func__, FunctionType):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stator.base.registry import Registry
 
-from .status import disabled
+from .marks import Mark, Treatment, disabled, disabled_reason, mark_of, substitute_of_torch
+from .recorder import NotATensorCall
 from .values.base import NotConstant, Value, unsupported
 from .values.classes import ClassValue
 from .values.constants import ConstantValue
@@ -80,7 +81,13 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
     real = function.fn
     if real is None:
         return tracer.inline(function, args, kwargs)
-    handler = handlers.get(real) or named_handlers.get((real.__module__, real.__qualname__))
+    handler = named_handlers.get((real.__module__, real.__qualname__))
+    if handler is not None:  # before marks: torch marks its own graph_break, which optimizers call
+        return tracer.call_handler(handler, args, kwargs)
+    mark = mark_of(real)
+    if mark is not None:
+        return _marked_call(tracer, mark, function, args, kwargs)
+    handler = handlers.get(real)
     if handler is not None:
         return tracer.call_handler(handler, args, kwargs)
     made = made_functions.get(id(real.__code__))
@@ -94,8 +101,25 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
     if replacement is not None:
         return tracer.call(tracer.known(replacement), args, kwargs)
     if disabled(real) is not None:
-        raise unsupported("disabled", f"{function.qualname} is kept from being compiled by `disable`")
+        reason = disabled_reason(real)
+        raise unsupported("disabled", f"{function.qualname} is kept from being compiled{reason and f': {reason}'}")
+    if real.__module__ in _OTHER_COMPILER:
+        raise unsupported("disabled", f"{real.__module__}.{function.qualname} belongs to torch's own compiler")
     return tracer.inline(function, args, kwargs)
+
+
+# what is called there drives another compiler: it runs as it is, between two graphs
+_OTHER_COMPILER = frozenset(
+    {
+        "torch.compiler",
+        "torch._dynamo",
+        "torch._dynamo.convert_frame",
+        "torch._dynamo.decorators",
+        "torch._dynamo.eval_frame",
+        "torch._dynamo.trace_rules",
+        "torch._inductor.cudagraph_trees",
+    }
+)
 
 
 def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -104,6 +128,9 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
         number = derived(tracer, fn, args) or computed(tracer, fn, args)
         if number is not None:
             return number
+    mark = mark_of(fn)
+    if mark is not None:
+        return _marked_call(tracer, mark, tracer.known(fn), args, kwargs)
     handler = _hashable_get(handlers, fn)
     if handler is not None:
         return tracer.call_handler(handler, args, kwargs)
@@ -118,7 +145,65 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
         return _unbound_method(tracer, fn, args, kwargs)
     if fn in foldable or _is_constant_method(fn) or _is_numpy_function(fn):
         return run_folded(tracer, fn, args, kwargs)
+    mark = substitute_of_torch(fn)
+    if mark is not None:
+        return _marked_call(tracer, mark, tracer.known(fn), args, kwargs)
     raise unsupported("call-builtin", f"calling {tracer.known(fn).describe(tracer)}")
+
+
+def _marked_call(tracer: Tracer, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A call of what the program, or a library, said how to capture."""
+    tracer.guard_identity_once(callee)
+    return _TREATMENTS[mark.treatment](tracer, mark, callee, args, kwargs)
+
+
+def _in_graph(tracer: Tracer, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    real = callee.real()
+    try:
+        return tracer.recorder.record("call_function", real, real, args, kwargs)
+    except NotATensorCall:
+        raise unsupported(
+            "torch-result", f"{callee.describe(tracer)}, which is allowed in graphs, gave no tensor"
+        ) from None
+
+
+def _as_constant(tracer: Tracer, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    what = f"an argument of {callee.describe(tracer)}, whose result is assumed to be constant"
+    real_args = tuple(_unchanged(tracer, arg, what) for arg in args)
+    real_kwargs = {name: _unchanged(tracer, arg, what) for name, arg in kwargs.items()}
+    result = tracer.run_real(callee.real(), real_args, real_kwargs)
+    return tracer.known(result)
+
+
+def _unchanged(tracer: Tracer, value: Value, what: str) -> Any:
+    """The real object of an argument, as it was before the frame."""
+    value = tracer.realized(value)
+    if isinstance(value, TensorValue):
+        raise unsupported("not-constant", f"{what} is a tensor")
+    if tracer.mutations.touches(value):
+        raise unsupported("not-constant", f"{what} was changed in the captured code")
+    real = tracer.real_of(value, what)
+    if value.source is not None and not value.is_constant():
+        tracer.guard_identity_once(value)
+    return real
+
+
+def _substituted(tracer: Tracer, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if mark.folds and all(value.is_constant() for value in (*args, *kwargs.values())):
+        return run_folded(tracer, callee.real(), args, kwargs)
+    return tracer.call(tracer.known(mark.replacement), args, kwargs)
+
+
+def _outside(tracer: Tracer, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("disabled", f"{callee.describe(tracer)}: {mark.reason}")
+
+
+_TREATMENTS: dict[Treatment, Callable[..., Value]] = {
+    Treatment.IN_GRAPH: _in_graph,
+    Treatment.CONSTANT: _as_constant,
+    Treatment.SUBSTITUTE: _substituted,
+    Treatment.OUTSIDE: _outside,
+}
 
 
 def _is_constant_method(fn: Any) -> bool:
@@ -170,6 +255,9 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
         number = derived(tracer, cls.cls, args)
         if number is not None:
             return number
+    mark = mark_of(cls.cls)
+    if mark is not None:
+        return _marked_call(tracer, mark, cls, args, kwargs)
     handler = handlers.get(cls.cls)
     if handler is not None:
         return tracer.call_handler(handler, args, kwargs)

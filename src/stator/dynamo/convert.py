@@ -24,12 +24,14 @@ from .emit import emit
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
-from .hook import call_with_hook
+from .guard_filter import kept_guards
+from .hook import call_with_hook, leave_frame_alone
 from .interpreter import capture
+from .marks import disabled, left_alone_by_torch
 from .program import program_of
 from .resume import ResumePoint, resume_code
 from .source import FunctionSource
-from .status import compiling, disabled
+from .status import compiling
 from .text import captured_text
 from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform, own_saved_tensors
 
@@ -74,8 +76,12 @@ class Converter:
 
     def dispatch(self, callee: Any) -> Any:
         """A callable that calls `callee` and compiles the frames that start meanwhile."""
-        if is_entry(callee) or disabled(callee) is not None:
+        if is_entry(callee) or disabled(callee) == "recursive":
             return callee
+        alone = left_alone_by_torch(callee)
+        if alone is not None:
+            leave_frame_alone(alone.__code__)
+            callee = alone
         return partial(call_with_hook, self._hook_callback, callee)
 
     # ---- one frame ----
@@ -113,12 +119,16 @@ class Converter:
             _show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {name}")
             self._look_at_breaks(captured)
             if not self._worth_compiling(captured):
-                return CompiledFrame(captured.guards, None)
+                return CompiledFrame(self._guards(captured, bound), None)
             compiled = self._compile_graph(captured, name)
             with counters.timed("emit"):
                 emitted = self._emit(captured, compiled)
             _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(emitted)), f"new {name}")
-            return CompiledFrame(captured.guards, emitted)
+            return CompiledFrame(self._guards(captured, bound), emitted)
+
+    def _guards(self, captured: Captured, bound: Mapping[str, Any]) -> Sequence[Guard]:
+        keep = self.settings.options.guard_filter_fn
+        return captured.guards if keep is None else kept_guards(captured.guards, keep, captured.function, bound)
 
     # ---- breaks ----
 

@@ -16,6 +16,7 @@ import torch
 
 from stator.base.config import Options
 
+from . import debuggers as debuggers  # tells csrc whose trace functions run everything eagerly
 from . import guard_torch as guard_torch  # registers what tensors and torch's state need
 from .cache import CompiledFrame, CompileFrame, Miss, code_marks, make_cache, reset
 from .hook import leave_alone

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .scopes import GlobalScope
     from .values.base import Value
     from .values.cells import CellValue
+    from .values.live_iterators import LiveIterator
 
 
 class MutationLog:
@@ -34,5 +35,12 @@ class MutationLog:
         if cell.source is not None or cell.frame_name is not None:
             self._note("cell", cell)
 
+    def iterator(self, iterator: LiveIterator) -> None:
+        self._note("iterator", iterator)
+
     def scope(self, scope: GlobalScope) -> None:
         self._note("scope", scope)
+
+    def touches(self, value: Value) -> bool:
+        """Whether the captured code changed this very object."""
+        return any(changed is value for _, changed, _ in self.entries.values())

@@ -1,11 +1,10 @@
-"""What user code may ask about compilation, and marks by which it opts out. Reading the marks is the callers' job."""
+"""What user code may ask about compilation, and the name of the mark by which it opts out (read by marks.py)."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 # set on functions that must run as they are: "frame" for the function alone, "recursive" for all that it calls too
 DISABLED_MARK = "_stator_disabled"
@@ -30,10 +29,3 @@ def compiling() -> Iterator[None]:
         yield
     finally:
         _state.depth -= 1
-
-
-def disabled(function: Callable[..., Any]) -> str | None:
-    """How the function opted out: "frame", "recursive", or None if it did not."""
-    if getattr(function, "_torchdynamo_disable", False):
-        return "recursive"
-    return getattr(function, DISABLED_MARK, None)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..calling import calls
+from stator.base.errors import Unsupported
+
+from ..calling import calls, named_handlers
 from ..status import is_compiling
+from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 
 if TYPE_CHECKING:
@@ -15,3 +18,18 @@ if TYPE_CHECKING:
 @calls(is_compiling)
 def _is_compiling(tracer: Tracer) -> ConstantValue:
     return ConstantValue(True)
+
+
+@named_handlers.register(
+    ("stator.control", "graph_break"),
+    ("torch._dynamo.decorators", "skip_frame"),
+    ("torch._dynamo.decorators", "step_unsupported"),
+)
+def _graph_break(tracer: Tracer, msg: Value | None = None) -> ConstantValue:
+    raise break_requested(tracer, msg)
+
+
+def break_requested(tracer: Tracer, message: Value | None) -> Unsupported:
+    """What a call of a graph break raises; `message` is what the program said to it."""
+    text = message.value if isinstance(message, ConstantValue) and isinstance(message.value, str) else ""
+    return unsupported("requested", f"the program asks for a graph break{text and f': {text}'}")

@@ -20,6 +20,7 @@ from ..values.mappings import DictValue
 from ..values.numbers import is_changing
 from ..values.read_numbers import ReadNumberValue
 from ..values.tensors import TensorValue
+from .compilation import break_requested
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -48,11 +49,11 @@ def _zero_grad(tracer: Tracer, optimizer: Value, *args: Value, **kwargs: Value) 
 
 
 @named_handlers.register(("torch._dynamo.decorators", "graph_break"))
-def _graph_break(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+def _graph_break(tracer: Tracer, msg: Value | None = None) -> Value:
     """Optimizers ask for one so that torch's own compiler sees their grad mode; here modes are part of the graph."""
     if _of_optimizers(tracer):
         return ConstantValue(None)
-    raise unsupported("requested", "the program asks for a graph break")
+    raise break_requested(tracer, msg)
 
 
 @calls(

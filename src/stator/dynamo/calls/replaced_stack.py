@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     ("torch._dynamo.decorators", "maybe_mark_dynamic"),
     ("torch._dynamo.decorators", "mark_static"),
     ("torch._dynamo.decorators", "mark_static_address"),
+    ("torch._dynamo.decorators", "mark_unbacked"),
+    ("torch._dynamo.decorators", "override_optimization_hint"),
+    # graphs of kernels on an accelerator are not recorded, so that nothing of an earlier step is overwritten
+    ("torch.compiler", "cudagraph_mark_step_begin"),
 )
 def _advice(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(None)

@@ -192,7 +192,7 @@ static PyObject *entry_vectorcall(PyObject *callable, PyObject *const *args, siz
 {
     Entry *self = (Entry *)callable;
     Cache *cache = (Cache *)self->cache;
-    if (!cache || cache->eager || stator_entries_off || PyFunction_GET_CODE(self->function) != self->code) {
+    if (!cache || cache->eager || stator_runs_originals() || PyFunction_GET_CODE(self->function) != self->code) {
         if (!self->function) {
             PyErr_SetString(PyExc_RuntimeError, "this compiled function was already destroyed");
             return NULL;

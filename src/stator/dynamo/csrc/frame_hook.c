@@ -56,7 +56,6 @@ typedef struct {
 } Record;
 
 __thread HookThread stator_hook_thread = {NULL, NULL};
-__thread int stator_entries_off = 0;
 
 static Py_ssize_t extra_index = -1;
 static long users = 0; /* calls in flight that want the hook, over all threads */
@@ -390,7 +389,7 @@ static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
     Mode mode = record ? record->mode : MODE_LEAVE;
     PyCodeObject *instead = NULL;
     PyObject *result;
-    if (mode == MODE_ASK) {
+    if (mode == MODE_ASK && !stator_runs_originals()) {
         statistics.seen++;
         instead = code_instead(frame, code, record, mine.callback);
     }
@@ -479,16 +478,6 @@ static PyObject *hook_statistics(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(
     return Py_BuildValue("{sKsKsK}", "seen", statistics.seen, "swapped", statistics.swapped, "called", statistics.called);
 }
 
-static PyObject *switch_entries(PyObject *Py_UNUSED(self), PyObject *off)
-{
-    int before = stator_entries_off, truth = PyObject_IsTrue(off);
-    if (truth < 0) {
-        return NULL;
-    }
-    stator_entries_off += truth ? 1 : -1;
-    return PyBool_FromLong(before > 0);
-}
-
 static PyObject *set_mode(PyObject *code, int mode)
 {
     Record *record = ensure_index() < 0 ? NULL : record_for((PyCodeObject *)code);
@@ -568,8 +557,6 @@ static PyMethodDef methods[] = {
      "call_with_hook(callback, function, *args, **kwargs): call it, and ask callback(function) -> Cache or None about the\n"
      "code of each Python frame that starts in this thread meanwhile; the callback keeps its caches alive. callback None:\n"
      "the hook is off during the call."},
-    {"switch_entries", switch_entries, METH_O,
-     "switch_entries(off): compiled functions run their originals in this thread, until switched back as often."},
     {"hook_callback", hook_callback, METH_NOARGS, "The callback that is on in this thread, or None."},
     {"hook_users", hook_users, METH_NOARGS, "How many call_with_hook are in flight, over all threads."},
     {"hook_statistics", hook_statistics, METH_NOARGS, "Frames seen, swapped, and called for want of room."},

@@ -85,6 +85,13 @@ extern __thread HookThread stator_hook_thread;
 extern __thread int stator_entries_off; /* above 0: entries in this thread run their originals */
 int stator_hook_add_to(PyObject *module);
 
+/* ---- running originals for a while (switches.c) ---- */
+
+/* 1: compiled functions that are called now in this thread and context run their originals. May run Python code where a
+ * trace function is seen for the first time; never leaves an exception. */
+int stator_runs_originals(void);
+int stator_switches_add_to(PyObject *module);
+
 /* Number of values that a call binds: positional, keyword-only, *args, **kwargs. */
 static inline int stator_bound_count(PyCodeObject *code)
 {

@@ -1,0 +1,353 @@
+"""How a program steers compilation from within: what to leave alone, what to take as it is, what to do instead of
+compiling. Checks what it is given and notes it; what follows from that is decided in dynamo.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from contextvars import Token
+from types import FunctionType, MethodType
+from typing import Any, TypeVar
+
+import torch
+
+from stator.base.errors import UsageError
+from stator.dynamo import stance as stances
+from stator.dynamo.callables import original_of
+from stator.dynamo.hook import call_with_hook, entries_off, leave_frame_alone
+from stator.dynamo.marks import Mark, Treatment, set_mark
+from stator.dynamo.stance import AssertNoRecompile
+from stator.dynamo.status import DISABLED_MARK
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CO_SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+# ---- stances ----
+
+
+class set_stance(ContextDecorator):
+    """What to do where something would have to be compiled.
+
+    "default": compile. "force_eager": run everything eagerly (what is compiled is kept for later).
+    "eager_on_recompile": use what is compiled, run eagerly where nothing fits. "fail_on_recompile": use what is
+    compiled, raise RecompileError where nothing fits.
+
+    `set_stance(name)` as a statement holds from then on, `with set_stance(name):` in the block, and `@set_stance(name)`
+    while the function runs (for a coroutine function, in its coroutine). A stance belongs to the thread or asyncio task
+    that set it, and to tasks that it starts. Raises UsageError for an unknown name.
+    """
+
+    def __init__(self, stance: str = "default") -> None:
+        self.stance = stance
+        self._tokens: list[Token[str]] = []
+        self._first: Token[str] | None = stances.set_stance(stance)
+
+    def __call__(self, function: F) -> F:  # type: ignore[override]
+        self._undo()
+        return _under_stance(function, self.stance)
+
+    def __enter__(self) -> set_stance:
+        first, self._first = self._first, None
+        self._tokens.append(first if first is not None else stances.set_stance(self.stance))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        stances.reset_stance(self._tokens.pop())
+
+    def _undo(self) -> None:
+        """A decorator holds while its function runs, not from here on."""
+        first, self._first = self._first, None
+        if first is not None:
+            stances.reset_stance(first)
+
+
+def _under_stance(function: Any, stance: str) -> Any:
+    if not callable(function):
+        raise UsageError(f"stator.set_stance decorates functions, not {type(function).__name__}: {function!r}")
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
+            with set_stance(stance):
+                return await function(*args, **kwargs)
+
+        return _run_as_it_is(run_coroutine)
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with set_stance(stance):
+            return function(*args, **kwargs)
+
+    return _run_as_it_is(run)
+
+
+def _run_as_it_is(wrapper: Any) -> Any:
+    """Captured code cannot follow a change of the stance: the graph ends before the call."""
+    set_mark(wrapper, Mark(Treatment.OUTSIDE, reason="it changes the stance"))
+    return wrapper
+
+
+def assert_no_recompile() -> AssertNoRecompile:
+    """A block in which nothing that was compiled may be compiled again:
+
+        with stator.assert_no_recompile():
+            for batch in batches:
+                model(batch)
+
+    Where the guards of all versions fail, RecompileError is raised instead of compiling. It says which guard failed,
+    with the old and the new value. When the program catches it, it is raised at the end of the block. Code that runs
+    for the first time may be compiled. The assertion belongs to the thread or asyncio task of the block.
+    """
+    return AssertNoRecompile()
+
+
+# ---- leaving code alone ----
+
+
+class disable(ContextDecorator):
+    """Keep code from being compiled: `@disable`, `@disable()`, `disable(fn)`, or `with disable():`.
+
+    recursive: what the function calls is left alone too; otherwise only the function itself.
+    reason: shown where a graph breaks at it.
+    In the `with` form, compiled functions that are called in the block run eagerly. A module is changed in place (its
+    `forward` is replaced on the instance) and returned; of a class, `__init__` and `__call__` are.
+    """
+
+    def __new__(cls, fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+        return super().__new__(cls) if fn is None else _disable(fn, recursive, reason)
+
+    def __init__(self, fn: None = None, recursive: bool = True, *, reason: str | None = None) -> None:
+        self.recursive, self.reason = recursive, reason
+        self._tokens: list[Token[str]] = []
+
+    def __call__(self, function: Any) -> Any:
+        return _disable(function, self.recursive, self.reason)
+
+    def __enter__(self) -> disable:
+        self._tokens.append(stances.set_stance(stances.FORCE_EAGER))
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        stances.reset_stance(self._tokens.pop())
+
+
+def _disable(target: Any, recursive: bool, reason: str | None) -> Any:
+    target = original_of(target)
+    if isinstance(target, torch.nn.Module):
+        target.forward = DisabledForward(target.forward) if recursive else _disable(target.forward, False, reason)
+        return target
+    if not callable(target):
+        raise UsageError(f"stator.disable takes a function or module, not {type(target).__name__}: {target!r}")
+    if isinstance(target, type):
+        return _disable_class(target, recursive, reason)
+    return _noting(reason, _run_disabled(target) if recursive else _disable_frame(target))
+
+
+def _noting(reason: str | None, disabled: Any) -> Any:
+    function = disabled.__func__ if isinstance(disabled, MethodType) else disabled
+    if reason:
+        setattr(function, f"{DISABLED_MARK}_reason", reason)
+    return disabled
+
+
+def _disable_class(cls: Any, recursive: bool, reason: str | None) -> Any:
+    names = ("__init__", "__call__", *(("_call_impl",) if issubclass(cls, torch.nn.Module) else ()))
+    for name in names:
+        function = original_of(getattr(cls, name, None))
+        if isinstance(function, FunctionType):
+            setattr(cls, name, _disable(function, recursive, reason))
+    return cls
+
+
+def _call_disabled(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with entries_off():
+        return call_with_hook(None, target, *args, **kwargs)
+
+
+def _run_disabled(target: Any) -> Any:
+    code = getattr(target.__func__ if isinstance(target, MethodType) else target, "__code__", None)
+    flags = code.co_flags & _CO_SUSPENDABLE if code is not None else 0
+    run = _WRAPPERS.get(flags, _disabled_call)(target)
+    functools.update_wrapper(run, target)
+    setattr(run, DISABLED_MARK, "recursive")
+    return run
+
+
+def _disabled_call(target: Any) -> Any:
+    def run_disabled(*args: Any, **kwargs: Any) -> Any:
+        return _call_disabled(target, args, kwargs)
+
+    return run_disabled
+
+
+def _disabled_coroutine(target: Any) -> Any:
+    async def run_disabled(*args: Any, **kwargs: Any) -> Any:
+        with disable():
+            return await target(*args, **kwargs)
+
+    return run_disabled
+
+
+def _disabled_generator(target: Any) -> Any:
+    def run_disabled(*args: Any, **kwargs: Any) -> Any:
+        """Each step runs disabled; what consumes the items does not."""
+        generator = target(*args, **kwargs)
+        step: Callable[..., Any] = generator.send
+        arguments: tuple[Any, ...] = (None,)
+        while True:
+            try:
+                item = _call_disabled(step, arguments, {})
+            except StopIteration as stop:
+                return stop.value
+            try:
+                sent = yield item
+            except GeneratorExit:
+                _call_disabled(generator.close, (), {})
+                raise
+            except BaseException as error:
+                step, arguments = generator.throw, (error,)
+            else:
+                step, arguments = generator.send, (sent,)
+
+    return run_disabled
+
+
+def _disabled_async_generator(target: Any) -> Any:
+    async def run_disabled(*args: Any, **kwargs: Any) -> Any:
+        items = target(*args, **kwargs)
+        try:
+            while True:
+                with disable():
+                    try:
+                        item = await anext(items)
+                    except StopAsyncIteration:
+                        return
+                yield item
+        finally:
+            await items.aclose()
+
+    return run_disabled
+
+
+_WRAPPERS: dict[int, Callable[[Any], Any]] = {
+    inspect.CO_COROUTINE: _disabled_coroutine,
+    inspect.CO_GENERATOR: _disabled_generator,
+    inspect.CO_ASYNC_GENERATOR: _disabled_async_generator,
+}
+
+
+class DisabledForward:
+    """The `forward` of a module that is not to be compiled. Copied with its module, it belongs to the copy."""
+
+    def __init__(self, target: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, target, updated=())
+        self.target = target
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _call_disabled(self.target, args, kwargs)
+
+
+setattr(DisabledForward.__call__, DISABLED_MARK, "recursive")
+
+
+def _disable_frame(target: Any) -> Any:
+    """Leave this function's own frames alone; what they call may be compiled."""
+    function = target.__func__ if isinstance(target, MethodType) else target
+    if not isinstance(function, FunctionType):
+        raise UsageError(f"stator.disable(recursive=False) takes a function written in Python, not {target!r}")
+    leave_frame_alone(function.__code__)
+    setattr(function, DISABLED_MARK, "frame")
+    return target
+
+
+# ---- single functions ----
+
+
+def graph_break(msg: str = "") -> None:
+    """End the graph here and go on in another one; under `fullgraph=True` an error that says `msg`. Nothing eagerly."""
+
+
+def allow_in_graph(function: Any) -> Any:
+    """Record calls of `function` as one operation of the graph, without following it; backends trace through it.
+
+    It must take tensors, numbers, text and containers of them, give tensors (or a tuple or list of them), change
+    nothing else, and use no tensor but its arguments: none of this is checked. Also takes a list or tuple of functions.
+    Returns what it was given. Where a black box for all stages is wanted, make it a custom operator
+    (`torch.library.custom_op`).
+    """
+    if isinstance(function, (list, tuple)):
+        return type(function)(allow_in_graph(each) for each in function)
+    _require_callable("allow_in_graph", function)
+    set_mark(function, Mark(Treatment.IN_GRAPH))
+    return function
+
+
+def assume_constant_result(function: F) -> F:
+    """Call `function` once while capturing, and use its result from then on as a constant. Returns `function`.
+
+    Nothing checks that the result stays the same. Arguments must be constants, or objects from outside of the captured
+    code, which are then relied on by identity.
+    """
+    _require_callable("assume_constant_result", function)
+    set_mark(function, Mark(Treatment.CONSTANT))
+    return function
+
+
+def substitute_in_graph(
+    original: Callable[..., Any], *, can_constant_fold_through: bool = False, skip_signature_check: bool = False
+) -> Callable[[F], F]:
+    """Decorator: follow the decorated Python function wherever captured code calls `original`, perhaps written in C.
+
+    Both must take the same arguments and do the same. Called by itself, what comes back calls `original`.
+    can_constant_fold_through: `original` is pure; on constants it is called for real.
+    skip_signature_check: do not compare the two signatures. Raises UsageError where they differ.
+    """
+    _require_callable("substitute_in_graph", original)
+
+    def decorate(replacement: F) -> F:
+        if not isinstance(replacement, FunctionType):
+            raise UsageError(f"stator.substitute_in_graph decorates a function written in Python, not {replacement!r}")
+        if not skip_signature_check:
+            _compare_signatures(original, replacement)
+        mark = Mark(Treatment.SUBSTITUTE, replacement=replacement, folds=can_constant_fold_through)
+        set_mark(original, mark)
+
+        @functools.wraps(replacement)
+        def call_original(*args: Any, **kwargs: Any) -> Any:
+            return original(*args, **kwargs)
+
+        set_mark(call_original, mark)
+        return call_original  # type: ignore[return-value]
+
+    return decorate
+
+
+def _compare_signatures(original: Callable[..., Any], replacement: Callable[..., Any]) -> None:
+    try:
+        wanted = inspect.signature(original)
+    except (TypeError, ValueError):
+        return  # functions written in C need not have one
+    shapes = [
+        [(p.name, p.kind, p.default is p.empty) for p in signature.parameters.values()]
+        for signature in (wanted, inspect.signature(replacement))
+    ]
+    if shapes[0] != shapes[1]:
+        raise UsageError(
+            f"{replacement.__name__}{inspect.signature(replacement)} cannot stand for {original!r}, whose signature is "
+            f"{wanted}; pass skip_signature_check=True if that is right"
+        )
+
+
+def _require_callable(name: str, function: object) -> None:
+    if not callable(function):
+        raise UsageError(f"stator.{name} takes a function, not {type(function).__name__}: {function!r}")
+
+
+for _changes_the_stance in (set_stance, disable, assert_no_recompile, AssertNoRecompile):
+    set_mark(_changes_the_stance, Mark(Treatment.OUTSIDE, reason="it changes what may be compiled"))
