@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from stator.base.errors import Unsupported
+from stator.graph.asked import stand_ins
 from stator.graph.fake import FakeMode, FakeTensor
 from stator.graph.numbers import Number
 
@@ -225,7 +226,7 @@ class Recorder:
     def _run_fake(self, run: Callable[..., Any], target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
             with outside_inference_mode(), self.mode:
-                return run(*args, **kwargs)
+                return (stand_ins.get(target) or run)(*args, **kwargs)
         except Unsupported:
             raise
         except Exception as error:

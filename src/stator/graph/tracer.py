@@ -19,6 +19,7 @@ from stator.base.errors import CompileError, StatorError, Unsupported
 from . import fused_optimizers as fused_optimizers  # registers its handlers
 from . import gradient_scaling as gradient_scaling  # registers its handlers
 from . import mutation as mutation  # registers its handlers
+from .asked import stand_ins
 from .cleanup import clean_up
 from .outputs import describe_outputs
 from .recording import Keep, Tracer
@@ -129,6 +130,9 @@ def _run_node(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any])
         return value
     args = fx.map_arg(node.args, values.__getitem__)
     kwargs = fx.map_arg(node.kwargs, values.__getitem__)
+    stand_in = stand_ins.get(node.target)
+    if stand_in is not None:
+        return stand_in(*args, **kwargs)
     if node.op == "call_function":
         return node.target(*args, **kwargs)  # type: ignore[operator]
     if node.op == "call_method":

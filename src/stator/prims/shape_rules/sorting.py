@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import preserved_strides, wrap_dim
+from stator.prims.layout import contiguous_strides, preserved_strides, wrap_dim
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import is_integral
 
@@ -14,6 +14,7 @@ from .operands import fresh, overloads, with_in_place
 
 aten = torch.ops.aten
 SORT = ("sort",)
+INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
 @shape_rule(aten.sort.default, tags=SORT)
@@ -68,3 +69,37 @@ def logcumsumexp(self: Any, dim: int) -> TensorMeta:
 def running_extremum(self: Any, dim: int) -> tuple[TensorMeta, TensorMeta]:
     wrap_dim(dim, len(self.shape))
     return fresh(self.shape, self), fresh(self.shape, self, torch.int64)
+
+
+@shape_rule(*overloads("quantile quantile.scalar nanquantile nanquantile.scalar"), tags=SORT)
+def quantile(
+    self: Any, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> TensorMeta:
+    """`q` is a number or a tensor. Its dimension comes first in the result, and last in its memory."""
+    check_quantile(self, q, interpolation)
+    shape = list(self.shape)
+    if dim is None or not shape:
+        shape = [1] * len(shape) if keepdim else []
+    else:
+        axis = wrap_dim(dim, len(shape))
+        shape[axis : axis + 1] = [1] if keepdim else []
+    if not len(getattr(q, "shape", ())):
+        return fresh(shape, self)
+    *strides, innermost = contiguous_strides((*shape, q.shape[0]))
+    return fresh((q.shape[0], *shape), self, stride=(innermost, *strides))
+
+
+def check_quantile(self: Any, q: Any, interpolation: str) -> None:
+    if self.dtype not in (torch.float32, torch.float64):
+        raise RuntimeError("quantile() input tensor must be either float or double dtype")
+    if any(size == 0 for size in self.shape):
+        raise RuntimeError("quantile() input tensor must be non-empty")
+    if interpolation not in INTERPOLATIONS:
+        raise RuntimeError(f"quantile() interpolation must be one of {', '.join(INTERPOLATIONS)}, not {interpolation}")
+    if hasattr(q, "shape"):
+        if len(q.shape) > 1:
+            raise RuntimeError("quantile() q must be a scalar or 1D tensor")
+        if q.dtype is not self.dtype:
+            raise RuntimeError("quantile() q tensor must be same dtype as the input tensor")
+        if q.device != self.device:
+            raise RuntimeError("quantile() q tensor must be on the same device as the input tensor")

@@ -1,0 +1,94 @@
+"""Torch functions whose own C++ reads data are traced whole all the same, and still refuse what they refuse."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+from stator.graph.tracer import trace
+
+QUANTILES = (torch.quantile, torch.nanquantile)
+
+
+def values(seed: int, *shape: int, missing: bool = False) -> torch.Tensor:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    if missing:
+        made.view(-1)[::3] = torch.nan
+    return made
+
+
+def whole(function: Any, backend: str = "aot_eager") -> Any:
+    return stator.compile(function, backend=backend, fullgraph=True)
+
+
+@pytest.mark.parametrize("function", QUANTILES)
+@pytest.mark.parametrize("interpolation", ["linear", "lower", "higher", "midpoint", "nearest"])
+def test_quantiles_are_eagers(function: Any, interpolation: str) -> None:
+    """Values to the last bit, and strides, over dimensions, shares as numbers and as tensors, missing values."""
+    shares = (0.3, torch.tensor(0.75), torch.tensor([0.0, 0.5, 0.9, 1.0]))
+    cases = list(itertools.product((None, 0, 1, -1), (False, True), shares, (False, True)))
+
+    def program(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [
+            function(x, q, dim, keepdim, interpolation=interpolation)
+            for x, (dim, keepdim, q, _) in zip(tensors, cases, strict=True)
+        ]
+
+    tensors = [values(seed, 3, 5, 4, missing=case[-1]) for seed, case in enumerate(cases)]
+    for found, expected in zip(whole(program)(tensors), program(tensors), strict=True):
+        assert torch.equal(found.nan_to_num(77.0), expected.nan_to_num(77.0))
+        assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("function", QUANTILES)
+@pytest.mark.parametrize("method", [False, True])
+def test_quantiles_are_differentiated(function: Any, method: bool) -> None:
+    """By the values and by the shares."""
+
+    def program(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        return (getattr(x, function.__name__)(q, dim=1) if method else function(x, q, dim=1)).sin().sum()
+
+    compiled = whole(program, "inductor")
+    gradients = []
+    for run in (program, compiled):
+        x, q = values(1, 4, 6).requires_grad_(), torch.tensor([0.2, 0.7], requires_grad=True)
+        run(x, q).backward()
+        gradients.append((x.grad, q.grad))
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("share", [1.5, -0.1, torch.nan])
+def test_a_share_outside_of_its_range_is_refused_when_it_comes(backend: str, share: float) -> None:
+    compiled = whole(lambda x, q: torch.quantile(x, q, dim=0), backend)
+    x = values(2, 5, 3)
+    assert torch.equal(compiled(x, torch.tensor([0.5])), torch.quantile(x, torch.tensor([0.5]), dim=0))
+    with pytest.raises(RuntimeError, match=r"q values must be in the range \[0, 1\]"):
+        compiled(x, torch.tensor([0.5, share]))
+
+
+def test_shares_that_are_known_are_checked_once() -> None:
+    """While tracing; nothing of it is left in the graph."""
+    traced = trace(lambda x: torch.quantile(x, torch.tensor([0.1, 0.9])), [values(3, 7)], keep=lambda target: True)
+    targets = {node.target for node in traced.graph.graph.nodes}
+    assert torch.ops.aten.sort.default in targets
+    assert torch.ops.aten._assert_async.msg not in targets
+    with pytest.raises(RuntimeError, match="range"):
+        trace(lambda x: torch.quantile(x, torch.tensor([0.1, 1.9])), [values(3, 7)], keep=lambda target: True)
+
+
+def test_quantiles_under_autocast_are_eagers() -> None:
+    """Autocast computes them in float32. Where torch's own code asks for data they run eagerly."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.quantile(x.bfloat16(), torch.tensor(0.25), dim=0)
+
+    x = values(4, 6, 2)
+    found, expected = stator.compile(program)(x), program(x)
+    assert found.dtype is expected.dtype
+    assert torch.equal(found, expected)
