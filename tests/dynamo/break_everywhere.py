@@ -294,16 +294,19 @@ def leave_at(function: types.FunctionType, bound: dict[str, Any], step: int, aga
         machine.pc,
         tuple(None if value is NULL else Constant(value) for value in machine.stack),
         {name: Constant(value) for name, value in machine.locals.items()},
-        {name: Constant(machine.cells[name]) for name in function.__code__.co_cellvars if name in machine.cells},
+        {name: Constant(cell) for name, cell in machine.cells.items()},
         BreakReason("test", "leave here", UserPlace("x", 1, "f")),
     )
     captured = Captured(function, function.__code__, None, [], [], exit_, [])
 
     def make_resume(point: ResumePoint) -> Any:
-        code = resume_code(point)
-        if not point.closure:
-            return continued(types.FunctionType(code, function.__globals__), point)
-        return lambda *cells: continued(types.FunctionType(code, function.__globals__, "f", None, cells), point)
+        code, count = resume_code(point), len(point.closure)
+
+        def call(*given: Any) -> Any:
+            resumed = types.FunctionType(code, function.__globals__, "f", None, given[:count])
+            return continued(resumed, point)(*given[count:])
+
+        return call
 
     def continued(resumed: types.FunctionType, point: ResumePoint) -> Any:
         def call(*args: Any) -> Any:

@@ -10,6 +10,7 @@ import inspect
 import threading
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ from stator.base import counters, logs
 from stator.base.errors import StatorError, UserPlace, VerificationError
 
 from .changing import changed_numbers, changing
-from .emit.support import READABLE, next_items
 from .guard import Guard
 from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
+from .iterator_state import READABLE, next_items
 from .native_status import native as _native
 from .source import Source
 from .stance import may_compile, refuse_recompile
@@ -97,7 +98,7 @@ class Miss:
         self.lock = threading.Lock()
         self.failures = 0
         self.made_for: dict[int, int] = {}  # id of a version in the cache -> id of the instance whose method it was
-        self.changing: set[Source] = set()  # places of numbers that were seen to change
+        self.changing: Counter[Source] = Counter()  # places of numbers that were seen to change, and how often
         self.given_up: dict[int, Any] = {}  # id of an instance -> weak reference to it
 
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
@@ -142,17 +143,19 @@ class Miss:
 
     def _why_none_fits(self, cache: Any, function: FunctionType, values: tuple[object, ...]) -> list[str]:
         reasons = []
+        changed: set[Source] = set()
         for number, version in enumerate(cache.versions):
             failure = version.guards.explain(values, function)
             if failure is not None:
                 reasons.append(f"version {number}: {describe_failure(version.detail, failure)}")
-                self.changing |= changed_numbers(version.detail, failure, function, values)
+                changed |= changed_numbers(version.detail, failure, function, values)
+        self.changing.update(changed)
         return reasons
 
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
         try:
             with _collector_paused():
-                with changing(frozenset(self.changing)):
+                with changing(dict(self.changing)):
                     frame = self.compile_frame(function, bound)
                 version = self._make_version(cache, function, frame)
             failure = version.guards.explain(values, function)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,8 @@ from stator.base.config import Options
 from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UserPlace
 from stator.graph.printer import print_graph
 
-from .bytecode import decode, instructions_text, reachable
+from .bytecode import decode, instructions_text
+from .cache import make_cache
 from .captured import Break, Captured
 from .emit import emit
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
@@ -28,8 +30,8 @@ from .guard_filter import kept_guards
 from .hook import call_with_hook, leave_frame_alone
 from .interpreter import capture
 from .marks import disabled, left_alone_by_torch
-from .program import program_of
-from .resume import ResumePoint, resume_code
+from .native_status import native
+from .resume import ResumePoint, resume_code, resumption_of
 from .source import FunctionSource
 from .status import compiling
 from .text import captured_text
@@ -37,7 +39,7 @@ from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform,
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
-_MOST_BREAKS = 64  # in one frame; each is a Python frame more
+_MOST_PLACES = 128  # at which the frames of one code are resumed; each costs a compilation
 
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -62,9 +64,8 @@ class Converter:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._lock = threading.RLock()
-        self._resumed: dict[ResumePoint, Any] = {}
-        # code of resume functions by id (kept alive, so that no id is used twice), and how many breaks led there
-        self._resumes: dict[int, tuple[CodeType, int]] = {}
+        self._resumed: dict[tuple[int, int, ResumePoint], Any] = {}
+        self._places: Counter[CodeType] = Counter()  # at which frames of a code are resumed
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
 
     # ---- callables ----
@@ -110,7 +111,7 @@ class Converter:
                 with counters.timed("capture"):
                     captured = capture(function, dict(bound), fullgraph=self.settings.fullgraph)
             except Unsupported as error:
-                if not self._breaks_before(code):
+                if resumption_of(code) is None:
                     raise
                 # the rest of a frame that was compiled in part runs on by itself, which is nothing to be warned of
                 logs.log("graph_breaks", "%s", error)
@@ -146,37 +147,19 @@ class Converter:
         """Whether the frame gains by running emitted code instead of its own."""
         if not isinstance(captured.exit, Break):
             return captured.graph is not None
-        # Each break adds a Python frame: one inside a loop would add one for each turn. So the first turn is compiled,
-        # and the frame then runs on by itself, while what it calls is still compiled; the same after very many breaks.
-        breaks = self._breaks_before(captured.code)
-        return not breaks or (breaks < _MOST_BREAKS and not _in_loop(captured.code, captured.exit.index))
-
-    def _stays_compiled(self, point: ResumePoint, code: CodeType) -> bool:
-        """Whether a resume function is expected never to run as it is; if it may, what it calls is to be compiled."""
-        return point.raised_at is None and not _has_loop(code) and self._breaks_before(code) < _MOST_BREAKS
-
-    def _breaks_before(self, code: CodeType) -> int:
-        """How many breaks the frame has behind it; 0 for one that is no resume function."""
-        return self._resumes[id(code)][1] if id(code) in self._resumes else 0
+        return self._places[_user_code(captured.code)] < _MOST_PLACES
 
     def _make_resume(self, point: ResumePoint, namespace: dict[str, Any]) -> Any:
         """What emitted code calls to go on at `point`; see `emit`."""
-        made = self._resumed.get(point)
-        if made is not None:
-            return made
-        code = resume_code(point)
-        breaks = self._breaks_before(point.code) + 1
-        self._resumes[id(code)] = (code, breaks)
-        name = code.co_name
-        if point.closure:
-            # made anew for each call's cells; one code object, so what is compiled for it is found again by the hook
-            def made(*cells: CellType) -> Any:
-                return self.dispatch(FunctionType(code, namespace, name, None, cells))
-
-        else:
-            function = FunctionType(code, namespace, name)
-            made = self.entry(function) if self._stays_compiled(point, code) else self.dispatch(function)
-        self._resumed[point] = made
+        key = (id(namespace), id(point.code), point)  # as equal code is not the same
+        made = self._resumed.get(key)
+        if made is None:
+            self._places[point.code] += 1
+            code = resume_code(point, native.arrived)
+            cells = tuple(CellType() for _ in point.closure)  # each call brings its own
+            function = FunctionType(code, namespace, code.co_name, None, cells)
+            cache = make_cache(code, self.compile_frame, self.settings.options)
+            made = self._resumed[key] = native.Continuation(function, cache, self._hook_callback)
         return made
 
     # ---- stages ----
@@ -230,19 +213,10 @@ def _frame_name(code: CodeType, bound: Mapping[str, Any]) -> str:
     return code.co_qualname
 
 
-def _in_loop(code: CodeType, index: int) -> bool:
-    """Whether control that goes on behind instruction `index` can come back to it."""
-    instructions = program_of(code).instructions
-    here = instructions[index]
-    successors = instructions[index + 1 : index + 2] + ([here.target] if here.target is not None else [])
-    return any(here in reachable(instructions, successor) for successor in successors)
-
-
-def _has_loop(code: CodeType) -> bool:
-    return any(
-        instruction.target is not None and instruction.target.index <= instruction.index
-        for instruction in program_of(code).instructions
-    )
+def _user_code(code: CodeType) -> CodeType:
+    """The code that the user wrote, of which this may be the rest behind a break."""
+    resumption = resumption_of(code)
+    return code if resumption is None else resumption.point.code
 
 
 def _first_place(captured: Captured) -> UserPlace:

@@ -10,6 +10,7 @@ from .recipe import (
     Constant,
     DelAttr,
     Effect,
+    ExtendList,
     GraphOutput,
     NewDict,
     Recipe,
@@ -26,6 +27,8 @@ from .values.base import Lazy, Value, unsupported
 from .values.cells import CellValue
 from .values.constants import ConstantValue
 from .values.containers import ListValue, SetValue
+from .values.grown_lists import GrownList
+from .values.live_iterators import LiveIterator
 from .values.mappings import DictValue
 from .values.numbers import is_changing
 from .values.objects import MISSING, ObjectValue
@@ -46,6 +49,7 @@ class ExitBuilder:
         self.outputs: list[TensorValue] = []
         self._output_index: dict[int, GraphOutput] = {}
         self._recipes: dict[int, tuple[Value, Recipe]] = {}
+        self.steps: list[Effect] = []  # of iterators, ahead of changes of what they iterate over
         self.fills: list[Effect] = []  # contents of new objects, before the replayed mutations
         self.effects: list[Effect] = []
         self._changed: dict[int, Value] = {}  # objects with effects, which are not to be other ones that were read
@@ -99,6 +103,8 @@ class ExitBuilder:
             return
         if isinstance(value, DictValue):
             self.effects.append(ReplaceDict(target, self.dict_items(value)))
+        elif isinstance(value, GrownList) and value.only_appended:
+            self.effects.append(ExtendList(target, [self.recipe(item) for item in value.appended]))
         elif isinstance(value, ListValue):
             self.effects.append(ReplaceList(target, [self.recipe(item) for item in value.items]))
         elif isinstance(value, SetValue):
@@ -149,6 +155,9 @@ class ExitBuilder:
         content = self.recipe(cell.content) if cell.content is not None else None
         self.effects.append(SetCell(self.recipe(cell), content))
 
+    def _iterator(self, iterator: LiveIterator, name: str) -> None:
+        self.steps.append(iterator.advance())
+
     def _scope(self, scope: GlobalScope, name: str) -> None:
         if not scope.own and scope.module is None:
             raise unsupported("mutation", "writing globals that belong to no module")
@@ -195,5 +204,6 @@ _REPLAY: dict[str, Callable[[ExitBuilder, Any, str], None]] = {
     "content": ExitBuilder._content,
     "attribute": ExitBuilder._attribute,
     "cell": ExitBuilder._cell,
+    "iterator": ExitBuilder._iterator,
     "scope": ExitBuilder._scope,
 }

@@ -170,7 +170,7 @@ def _closure(builder: Builder, source: sources.ClosureSource) -> int:
     return builder.child(builder.node(source.base), _native.ACCESS_CLOSURE, None, source.index)
 
 
-@accessors.register(sources.CallSource)
+@accessors.register(sources.CallSource, sources.ReadSource)
 def _call(builder: Builder, source: sources.CallSource) -> int:
     if len(source.args) > MAX_CALL_ARGUMENTS:
         raise CompileError("guards", f"{source} has more than {MAX_CALL_ARGUMENTS} arguments")

@@ -159,7 +159,7 @@ class _Attempt:
         exits.replay()
         exits.rely_on_distinct_inputs()
         exits.rely_on_distinct_objects()
-        return [*exits.fills, *exits.effects, *self.entry_state.effects_since()]
+        return [*exits.steps, *exits.fills, *exits.effects, *self.entry_state.effects_since()]
 
     def _captured(self, tracer: Tracer, exits: ExitBuilder, effects: list[Effect], exit_: Return | Break) -> Captured:
         tracer.guard_what_was_found()

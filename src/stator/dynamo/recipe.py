@@ -170,6 +170,14 @@ class ReplaceList(Effect):
 
 
 @dataclass(eq=False, slots=True)
+class ExtendList(Effect):
+    """`list.extend(target, items)`."""
+
+    target: Recipe
+    items: list[Recipe]
+
+
+@dataclass(eq=False, slots=True)
 class ReplaceDict(Effect):
     """Content becomes exactly `items` in this order, by dict.clear and dict.__setitem__ (never an override)."""
 

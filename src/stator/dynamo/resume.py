@@ -1,14 +1,17 @@
 """Code that continues a frame in the middle: made from the original code, entered behind a graph break.
 
-Made code keeps the user's file, name and lines, so that tracebacks show the program as it was written.
+Made code keeps the user's file, name and lines, so that tracebacks show the program as it was written. Where it breaks
+in turn, it is continued by code made from the original again, so that a frame has no more of them than places to break.
 """
 
 from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType
 
 from .bytecode import OPERAND_KINDS, Builder, Instruction, assemble, code_units, decode, reachable
@@ -28,6 +31,7 @@ class Slot(enum.Enum):
 class ResumePoint:
     """Where and with what a frame is continued.
 
+    code: the user's, never one that was made here.
     index: instruction of the decoded `code` to go on with.
     stack: the value stack there, bottom first.
     locals: names of bound local variables, passed as arguments, in this order.
@@ -48,7 +52,39 @@ class ResumePoint:
         return self.cells + self.code.co_freevars
 
 
-def resume_code(point: ResumePoint) -> CodeType:
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What is known of a code object made here.
+
+    indices: of each of its decoded instructions, the one in the user's code; None for those that were added.
+    first_call: what it calls, without arguments, before anything else.
+    """
+
+    point: ResumePoint
+    indices: tuple[int | None, ...]
+    first_call: Callable[[], object] | None
+
+    def index(self, instruction: int) -> int:
+        """The instruction of the user's code to go on with when the made code would go on with this one."""
+        while self.indices[instruction] is None:  # added in front of it
+            instruction += 1
+        return self.indices[instruction]  # type: ignore[return-value]
+
+
+_made: dict[int, tuple[weakref.ref[CodeType], Resumption]] = {}  # by the code's id, as equal code is not the same
+
+
+def resumption_of(code: CodeType) -> Resumption | None:
+    """None for code that was not made here."""
+    found = _made.get(id(code))
+    return found[1] if found is not None and found[0]() is code else None
+
+
+def _forget(key: int, _: object) -> None:
+    _made.pop(key, None)
+
+
+def resume_code(point: ResumePoint, first_call: Callable[[], object] | None = None) -> CodeType:
     """A code object that takes `point.locals`, then the stack's values, as positional arguments, and goes on there."""
     original = decode(point.code)
     entry = original[point.index]
@@ -60,6 +96,10 @@ def resume_code(point: ResumePoint) -> CodeType:
     if point.closure:
         builder.add("COPY_FREE_VARS", len(point.closure), len(point.closure))
     builder.resume()
+    if first_call is not None:
+        builder.const_callee(first_call)
+        builder.call(0)
+        builder.pop()
     lasti = _Offset() if Slot.LASTI in point.stack else None
     names = iter(stack_names)
     for slot in point.stack:
@@ -79,11 +119,27 @@ def resume_code(point: ResumePoint) -> CodeType:
         marker = Instruction("NOP", position=original[point.raised_at].position)  # only its offset is used
         instructions.append(marker)
     instructions += _with_regions_closed(kept, entry, start)
+    pairs = [instruction for instruction in instructions if OPERAND_KINDS.get(instruction.opname) == "pair"]
     code = _assemble(point, instructions, (*point.locals, *stack_names))
     if lasti is not None and marker is not None:
         offset = code_units(code)[instructions.index(marker)]
         code = code.replace(co_consts=tuple(offset if value is lasti else value for value in code.co_consts))
+    key = id(code)
+    resumption = Resumption(point, _indices(instructions, pairs), first_call)
+    _made[key] = weakref.ref(code, partial(_forget, key)), resumption
     return code
+
+
+def _indices(instructions: Sequence[Instruction], pairs: Sequence[Instruction]) -> tuple[int | None, ...]:
+    """Of each instruction as it was assembled, its index in the code that it was taken from. Nothing goes on between
+    the two halves of an instruction on a `pair` of variables."""
+    split = {id(pair) for pair in pairs if OPERAND_KINDS.get(pair.opname) != "pair"}
+    found: list[int | None] = []
+    for instruction in instructions:
+        found.append(instruction.index if instruction.index >= 0 else None)
+        if id(instruction) in split:
+            found.append(None)
+    return tuple(found)
 
 
 def _with_regions_closed(kept: Sequence[Instruction], entry: Instruction, start: Instruction) -> list[Instruction]:

@@ -178,6 +178,11 @@ class CallSource(Source):
         return f"{getattr(self.function, '__name__', self.function)}({', '.join(map(str, self.args))})"
 
 
+@dataclass(frozen=True, slots=True)
+class ReadSource(CallSource):
+    """A part of an object that has no name, read by a function; a number there may change from call to call."""
+
+
 _PLAIN_KEYS = (str, int, float, bool, bytes, tuple)
 
 

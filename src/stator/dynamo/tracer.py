@@ -26,6 +26,7 @@ from .frame import Frame
 from .guard import Guard, GuardKind, Lookup, TensorGuard
 from .inlining import inline
 from .mutations import MutationLog
+from .plain import is_number, is_truth
 from .recorder import NotATensorCall, Recorder
 from .scopes import GlobalScope
 from .source import AttrSource, ConstantSource, GlobalSource, InstanceDictSource, ItemSource, ModuleGlobalSource, Source
@@ -39,8 +40,9 @@ from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, stop_aware
+from .values.live_iterators import LiveIterator
 from .values.mappings import AttributesValue, DictValue
-from .values.numbers import is_changing, is_member
+from .values.numbers import is_changing, is_member, looked_up
 from .values.objects import ObjectValue, lookup_in_class, lookup_record, owner_in_class
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import REFUSED, TensorValue
@@ -61,8 +63,10 @@ class Tracer:
         self.wrapped: dict[int, Value] = {}
         self.real_cells: dict[int, CellValue] = {}
         self.generators: list[GeneratorValue] = []
+        self.live_iterators: dict[int, LiveIterator] = {}
         self.recorder = Recorder(self)
         self.changing = changing_sources()
+        self.expected: set[Source] = set()  # places whose numbers are known to change before they do
         self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from
         self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
@@ -137,6 +141,8 @@ class Tracer:
 
     def guard_what_was_found(self) -> None:
         """The guards that are known when the capture ends: for presences, and for lookups in classes."""
+        for iterator in self.live_iterators.values():
+            iterator.rely_on_items(self)
         for value, place in self._present:
             if not value.guarded and not isinstance(value.source, ConstantSource):
                 self.guards.append(Guard(value.source, GuardKind.TYPE, type(value.peek()), place))  # type: ignore[arg-type]
@@ -267,6 +273,8 @@ class Tracer:
     def wrap_result(self, obj: Any, what: str) -> Value:
         """A fresh object that real code computed from constants."""
         if (wrapping.is_constant_object(obj) and type(obj) is not tuple) or isinstance(obj, (int, float, str)):
+            return ConstantValue(obj)
+        if is_number(obj) or is_truth(obj):
             return ConstantValue(obj)
         maker = _RESULTS.get(type(obj))
         if maker is not None:
@@ -420,6 +428,10 @@ class Tracer:
         return owner.get_attr(self, name)
 
     def get_item(self, owner: Value, key: Value) -> Value:
+        if is_changing(key):
+            found = looked_up(self, owner, key)  # type: ignore[arg-type]
+            if found is not None:
+                return found
         return owner.get_item(self, key)
 
     def contains(self, container: Value, item: Value) -> bool:
@@ -451,6 +463,9 @@ class Tracer:
 
     def pair(self, one: Value, other: Value) -> Value:
         return TupleValue([one, other])
+
+    def row(self, items: list[Value]) -> Value:
+        return TupleValue(items)
 
     def make_iterator(self, items: Iterator[Value], pure: bool = True) -> IteratorValue:
         return IteratorValue(items, pure)

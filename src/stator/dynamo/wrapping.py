@@ -19,15 +19,19 @@ from stator.graph.fake import FakeTensor
 
 from .guard import GuardKind
 from .hook import is_left_alone
+from .iterator_state import READABLE
 from .native_status import native
+from .plain import is_number, numpy_numbers, plain_converter
 from .source import AttrSource, CallSource, ConstantSource, ItemSource, LocalSource, Source
 from .values.base import Lazy, Value, unsupported
 from .values.classes import ClassValue
 from .values.compiled import CompiledFunctionValue
 from .values.constants import ConstantValue, SourcedConstant
-from .values.containers import DequeValue, ListValue, SetValue, TupleValue
+from .values.containers import DequeValue, SetValue, TupleValue
 from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
+from .values.grown_lists import GrownList
+from .values.live_iterators import live_iterator
 from .values.mappings import DictValue
 from .values.modules import ModuleValue, PythonModuleValue
 from .values.numbers import changing_number
@@ -94,15 +98,18 @@ def is_constant_object(obj: Any) -> bool:
 def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
     if source is None:
         return ConstantValue(obj)
-    if source in tracer.changing and type(obj) in (int, float):
+    changes = source in tracer.changing or source in tracer.expected
+    if changes and (type(obj) in (int, float) or is_number(obj)):
         return changing_number(tracer, obj, source)
-    plain = _PLAIN.get(next((base for base in type(obj).__mro__[1:] if base in _PLAIN), object))
+    plain = plain_converter(type(obj)) or _PLAIN.get(
+        next((base for base in type(obj).__mro__[1:] if base in _PLAIN), object)
+    )
     if plain is None or isinstance(obj, (bool, enum.Enum)):
         made = SourcedConstant(obj, source, tracer)
         if not isinstance(source, LocalSource):  # a parameter is always there
             tracer.rely_on_presence(made)
         return made
-    # an instance of a subclass, such as numpy.float64: its own == might be anything, so the plain value is compared
+    # an instance of a subclass, or numpy.float32: its own == might be anything, so the plain value is compared
     tracer.guard(source, GuardKind.TYPE, type(obj))
     tracer.guard(CallSource(plain, (source,)), GuardKind.EQUALS, plain(obj))
     return ConstantValue(obj)
@@ -111,7 +118,7 @@ def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
 _PLAIN: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
 
 
-for _kind in CONSTANT_TYPES:
+for _kind in (*CONSTANT_TYPES, *numpy_numbers()):
     wrappers.add(_kind, _constant)
 wrappers.add(enum.Enum, _constant)
 
@@ -230,9 +237,7 @@ def _module(tracer: Tracer, obj: types.ModuleType, source: Source | None) -> Val
 @wraps(list)
 def _list(tracer: Tracer, obj: list[Any], source: Source | None) -> Value:
     _guard_type(tracer, obj, source)
-    tracer.guard(source, GuardKind.LENGTH, list.__len__(obj))  # type: ignore[arg-type]
-    items: list[Value] = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(list.__iter__(obj))]  # type: ignore[arg-type]
-    return ListValue(items, source, type(obj), obj)
+    return GrownList(tracer, obj, source)  # type: ignore[arg-type]
 
 
 @wraps(deque)
@@ -310,6 +315,15 @@ class _SameMembers:
 
     def __repr__(self) -> str:
         return f"members == {{{', '.join(repr(member) for _, member in self.members)}}}"
+
+
+@wraps(*READABLE)
+def _iterator(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    found = None
+    if source is not None:
+        _guard_type(tracer, obj, source)
+        found = live_iterator(tracer, obj, source)
+    return _object(tracer, obj, source) if found is None else found
 
 
 @wraps(slice)

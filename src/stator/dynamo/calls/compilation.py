@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stator.base.errors import Unsupported
 
 from ..calling import calls, named_handlers
+from ..native_status import native
 from ..status import is_compiling
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 @calls(is_compiling)
 def _is_compiling(tracer: Tracer) -> ConstantValue:
     return ConstantValue(True)
+
+
+if native is not None:
+
+    @calls(native.arrived)
+    def _arrived(tracer: Tracer) -> ConstantValue:
+        return ConstantValue(None)
 
 
 @named_handlers.register(

@@ -116,7 +116,7 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
         if isinstance(left, TensorValue):
             return tracer.record_function(function, [left, right], {})
         if isinstance(left, ListValue) and plain is operator.add:
-            left.items.extend(list(tracer.iterate(right)))
+            left.add(*tracer.iterate(right))
             left.changed(tracer)
             return left
         if isinstance(left, SetValue) and left.cls is set and plain is operator.or_:

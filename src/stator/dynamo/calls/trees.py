@@ -44,7 +44,7 @@ def tree_of(tracer: Tracer, value: Value, leaves: list[TensorValue]) -> Any:
     if isinstance(value, TupleValue):
         items = [tree_of(tracer, item, leaves) for item in value.items]
         return value.cls(*items) if hasattr(value.cls, "_fields") else tuple(items)
-    if type(value) is ListValue and value.cls is list:
+    if isinstance(value, ListValue) and value.cls is list:
         return [tree_of(tracer, item, leaves) for item in value.items]
     if isinstance(value, DictValue) and value.cls in (dict, OrderedDict):
         return value.cls((key.constant(), tree_of(tracer, item, leaves)) for key, item in value.items(tracer))

@@ -182,7 +182,7 @@ static PyObject *call_version(Entry *self, Version *version, PyObject *const *ar
     Py_DECREF(version);
     PyObject *result = NULL;
     if (!PyFunction_Check(target) || follow_defaults(target, self->function) == 0) {
-        result = PyObject_Vectorcall(target, args, nargsf, keywords);
+        result = stator_go_on(PyObject_Vectorcall(target, args, nargsf, keywords));
     }
     Py_DECREF(target);
     return result;

@@ -394,7 +394,7 @@ static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
         instead = code_instead(frame, code, record, mine.callback);
     }
     if (instead) {
-        result = run_instead(thread, frame, instead);
+        result = stator_go_on(run_instead(thread, frame, instead));
         Py_DECREF(instead);
     } else if (mode == MODE_ASK && PyErr_Occurred()) {
         abandon(thread, frame);
@@ -441,23 +441,36 @@ static int ensure_index(void)
     return 0;
 }
 
-static PyObject *call_with_hook(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+/* Call with the hook on for `callback`; with callback NULL, off. `skipped`: the code whose next frame runs as it is. */
+static PyObject *call_under(PyObject *callback, PyCodeObject *skipped, PyObject *function, PyObject *const *args,
+                            Py_ssize_t count, PyObject *keywords)
 {
-    if (count < 2) {
-        PyErr_SetString(PyExc_TypeError, "call_with_hook(callback, function, *args, **kwargs)");
-        return NULL;
-    }
     if (ensure_index() < 0) {
         return NULL;
     }
     PyInterpreterState *interpreter = PyInterpreterState_Get();
     HookThread saved = stator_hook_thread;
     acquire_hook(interpreter);
-    stator_hook_thread = (HookThread){args[0] == Py_None ? NULL : args[0], NULL};
-    PyObject *result = PyObject_Vectorcall(args[1], args + 2, count - 2, keywords);
+    stator_hook_thread = (HookThread){callback, skipped};
+    PyObject *result = PyObject_Vectorcall(function, args, count, keywords);
     stator_hook_thread = saved;
     release_hook(interpreter);
     return result;
+}
+
+/* Run a Python function as it is, and what it calls with the hook on. */
+PyObject *stator_call_hooked(PyObject *callback, PyObject *function, PyObject *const *args, Py_ssize_t count)
+{
+    return call_under(callback, (PyCodeObject *)PyFunction_GET_CODE(function), function, args, count, NULL);
+}
+
+static PyObject *call_with_hook(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    if (count < 2) {
+        PyErr_SetString(PyExc_TypeError, "call_with_hook(callback, function, *args, **kwargs)");
+        return NULL;
+    }
+    return call_under(args[0] == Py_None ? NULL : args[0], NULL, args[1], args + 2, count - 2, keywords);
 }
 
 /* ---- for Python ---- */

@@ -73,6 +73,12 @@ int stator_cache_add_to(PyObject *module);
 
 int stator_entry_add_to(PyObject *module);
 
+/* ---- going on behind a graph break (continuation.c) ---- */
+
+/* Takes what emitted code returned (or NULL) and gives what the frame returns: runs what is to run behind its breaks. */
+PyObject *stator_go_on(PyObject *result);
+int stator_continuation_add_to(PyObject *module);
+
 /* ---- the frame hook (frame_hook.c) ---- */
 
 /* Per-thread state of the hook. */
@@ -83,6 +89,7 @@ typedef struct {
 
 extern __thread HookThread stator_hook_thread;
 extern __thread int stator_entries_off; /* above 0: entries in this thread run their originals */
+PyObject *stator_call_hooked(PyObject *callback, PyObject *function, PyObject *const *args, Py_ssize_t count);
 int stator_hook_add_to(PyObject *module);
 
 /* ---- running originals for a while (switches.c) ---- */

@@ -13,7 +13,7 @@ from ..bytecode import VERSION, Handler, Instruction, stack_effect
 from ..captured import Break
 from ..program import program_of
 from ..recipe import FrameCell, Load
-from ..resume import ResumePoint, Slot
+from ..resume import ResumePoint, Slot, resumption_of
 from ..source import LocalSource
 from .writer import Writer
 
@@ -42,9 +42,11 @@ class BreakWriter:
         self.make_resume = make_resume
         self.dispatch = dispatch
         self.original = program_of(writer.code).instructions
+        self.resumption = resumption_of(writer.code)
+        self.user_code = writer.code if self.resumption is None else self.resumption.point.code
         self.stack = list(exit_.stack)
         self.locals = self._live_locals()
-        self.cells = tuple(name for name in writer.code.co_cellvars if name in exit_.cells)
+        self.cells = tuple(name for name in self.user_code.co_cellvars if name in exit_.cells)
 
     def write(self) -> None:
         native, after, was_method = self._native_instructions()
@@ -96,7 +98,7 @@ class BreakWriter:
 
     def _live_locals(self) -> dict[str, Any]:
         """Locals to hand on, by name in the frame's order; the receiver is among them where super() may ask for it."""
-        code = self.writer.code
+        code = self.user_code
         live = {name: recipe for name, recipe in self.exit.locals.items() if name not in self.exit.cells}
         if "__class__" in code.co_freevars and code.co_argcount and code.co_varnames[0] not in live:
             live[code.co_varnames[0]] = Load(LocalSource(code.co_varnames[0]))
@@ -119,6 +121,8 @@ class BreakWriter:
         for position, recipe in enumerate(self.stack):
             self._push(position, recipe, callee, consumed_nulls)
         writer.clear_temporaries(writer.forget_slots())
+        for name in self._dead_parameters():
+            builder.delete(name)
 
     def _is_in_place(self, name: str, recipe: Any) -> bool:
         """Whether the variable holds that already: a parameter that was not assigned."""
@@ -208,14 +212,11 @@ class BreakWriter:
     def _continue_at(self, index: int, slots: list[Slot], *, raised: bool = False) -> None:
         """Take what is on the emitted stack and the live locals, and return what the resume function returns."""
         builder = self.builder
-        point = ResumePoint(
-            self.writer.code,
-            index,
-            tuple(slots),
-            tuple(self.locals),
-            self.cells,
-            raised_at=self.exit.index if raised else None,
-        )
+        raised_at = self.exit.index if raised else None
+        if self.resumption is not None:
+            index = self.resumption.index(index)
+            raised_at = None if raised_at is None else self.resumption.index(raised_at)
+        point = ResumePoint(self.user_code, index, tuple(slots), tuple(self.locals), self.cells, raised_at)
         held: list[str] = []
         for slot in reversed(slots):
             if slot is Slot.VALUE:
@@ -224,28 +225,14 @@ class BreakWriter:
             elif slot is Slot.NULL:
                 builder.pop()
         held.reverse()
-        self._push_resume_function(point)
+        builder.const_callee(self.make_resume(point))
+        for name in point.closure:
+            builder.load_cell(name)
         for name in (*self.locals, *held):
             builder.load_bound(name)
             builder.delete(name)
-        for name in self._dead_parameters():
-            builder.delete(name)
-        builder.call(len(self.locals) + len(held))
+        builder.call(len(point.closure) + len(self.locals) + len(held))
         builder.return_value()
-
-    def _push_resume_function(self, point: ResumePoint) -> None:
-        """The callee, ready for its arguments; one with free variables is made for this call's cells."""
-        builder = self.builder
-        target = self.make_resume(point)
-        if not point.closure:
-            builder.const_callee(target)
-            return
-        builder.before_callee()
-        builder.const_callee(target)
-        for name in point.closure:
-            builder.load_cell(name)
-        builder.call(len(point.closure))
-        builder.after_callee()
 
     def _dead_parameters(self) -> list[str]:
         code = self.writer.code

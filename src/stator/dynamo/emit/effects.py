@@ -8,6 +8,7 @@ from typing import Any
 from ..recipe import (
     DelAttr,
     Evaluate,
+    ExtendList,
     NewDict,
     NewList,
     Recipe,
@@ -73,6 +74,11 @@ def _replace(writer: Writer, function: Callable[..., None], target: Recipe, cont
 @effects.register(ReplaceList)
 def _replace_list(writer: Writer, effect: ReplaceList) -> None:
     _replace(writer, support.replace_list, effect.target, NewList(effect.items))
+
+
+@effects.register(ExtendList)
+def _extend_list(writer: Writer, effect: ExtendList) -> None:
+    _replace(writer, list.extend, effect.target, NewList(effect.items))
 
 
 @effects.register(ReplaceDict)

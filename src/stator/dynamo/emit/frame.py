@@ -11,6 +11,7 @@ from stator.base.errors import CompileError
 from ..bytecode import BytecodeError, Position, assemble
 from ..captured import Break, Captured, Return
 from ..recipe import FrameCell, GraphOutput
+from ..resume import resumption_of
 from . import effects as _effects
 from . import recipes as _recipes
 from . import sources as _sources
@@ -29,8 +30,9 @@ def emit(
 ) -> CodeType:
     """Code with the captured frame's signature that does what the frame does, by the compiled graph.
 
-    make_resume: makes the callable that continues the frame at a `ResumePoint`, or, when the point has a closure, a
-        function from its cells to that callable; needed when the capture ends in a break.
+    make_resume: makes the callable that continues the frame at a `ResumePoint`: it takes the cells of the point's
+        closure, the values of its locals, then those of its stack, and what it gives is returned at once; needed when
+        the capture ends in a break.
     dispatch: makes, at run time, from the callee of a call at a break a callable that compiles what it reaches.
     Raises CompileError for what cannot be expressed as bytecode.
     """
@@ -65,6 +67,11 @@ def _prologue(writer: Writer) -> None:
         count = len(code.co_freevars)
         builder.add("COPY_FREE_VARS", count, count)
     builder.resume()
+    resumption = resumption_of(code)
+    if resumption is not None and resumption.first_call is not None:
+        builder.const_callee(resumption.first_call)
+        builder.call(0)
+        builder.pop()
 
 
 def _cells_needed(writer: Writer) -> tuple[str, ...]:

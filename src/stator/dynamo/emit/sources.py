@@ -21,6 +21,7 @@ from ..source import (
     ItemSource,
     LocalSource,
     ModuleGlobalSource,
+    ReadSource,
     TypeSource,
 )
 from . import support
@@ -139,7 +140,7 @@ def _closure(writer: Writer, source: ClosureSource) -> None:
     writer.builder.attr("cell_contents")
 
 
-@sources.register(CallSource)
+@sources.register(CallSource, ReadSource)
 def _call(writer: Writer, source: CallSource) -> None:
     writer.builder.const_callee(source.function)
     for argument in source.args:

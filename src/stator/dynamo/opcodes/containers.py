@@ -68,7 +68,7 @@ def build_slice(frame: Frame, instruction: Instruction) -> None:
 def list_append(frame: Frame, instruction: Instruction) -> None:
     item = frame.stack.pop()
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
-    target.items.append(item)
+    target.add(item)
     frame.tracer.mutations.content(target)
 
 
@@ -91,7 +91,7 @@ def map_add(frame: Frame, instruction: Instruction) -> None:
 def list_extend(frame: Frame, instruction: Instruction) -> None:
     more = frame.stack.pop()
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
-    target.items.extend(frame.tracer.iterate(more))
+    target.add(*frame.tracer.iterate(more))
     frame.tracer.mutations.content(target)
 
 

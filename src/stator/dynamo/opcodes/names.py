@@ -59,6 +59,7 @@ def store_fast(frame: Frame, instruction: Instruction) -> None:
         frame.locals.pop(name, None)
     else:
         frame.locals[name] = value
+        frame.cells.pop(name, None)
 
 
 @opcode("STORE_FAST_MAYBE_NULL")

@@ -184,6 +184,10 @@ class ListValue(SequenceValue):
     def changed(self, tracer: Tracer) -> None:
         tracer.mutations.content(self)
 
+    def add(self, *items: Value) -> None:
+        """Put items at the end."""
+        self.items.extend(items)
+
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         if self.cls is not self.builtin and self.special(tracer, "__setitem__") is not None:
             super().set_item(tracer, key, value)
@@ -376,7 +380,7 @@ def _list_init(tracer: Tracer, self: ListValue, items: Value | None = None) -> V
 
 @list_methods.register("append")
 def _append(tracer: Tracer, self: ListValue, item: Value) -> Value:
-    self.items.append(item)
+    self.add(item)
     self.changed(tracer)
     return ConstantValue(None)
 
@@ -390,7 +394,7 @@ def _appendleft(tracer: Tracer, self: ListValue, item: Value) -> Value:
 
 @list_methods.register("extend")
 def _extend(tracer: Tracer, self: ListValue, more: Value) -> Value:
-    self.items.extend(list(tracer.iterate(more)))
+    self.add(*tracer.iterate(more))
     self.changed(tracer)
     return ConstantValue(None)
 

@@ -7,15 +7,17 @@ when a guard on one fails: see changing.py.
 
 from __future__ import annotations
 
+import collections
 import math
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
+from ..plain import is_number, is_truth, plain_converter
 from ..recipe import Constant, Load, Recipe
 from ..source import CallSource, ConstantSource, Source
-from .base import Value
+from .base import Value, unsupported
 from .constants import ConstantValue
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from ..tracer import Tracer
 
 _DEEPEST = 16  # operations between a number and what it was computed from
+_OFTEN = 4  # changes of a number after which the graph rather breaks than rely on its value
 
 # Pure functions of numbers. Those marked True give, for numbers of the same types, a number of the same type, always.
 _FUNCTIONS: dict[Callable[..., Any], bool] = {
@@ -46,29 +49,53 @@ _FUNCTIONS: dict[Callable[..., Any], bool] = {
 _NUMBERS = (int, float, bool)
 
 
+def _is_number(example: Any) -> bool:
+    return type(example) in _NUMBERS or is_number(example)
+
+
 class NumberValue(ConstantValue):
     """A number that is read, or computed from what is read, in each call anew. Looking at `value` fixes it."""
 
-    __slots__ = ("depth", "fixed", "node", "tracer")
+    __slots__ = ("depth", "fixed", "node", "tracer", "unsteady")
 
-    def __init__(self, value: float, source: Source, tracer: Tracer, depth: int = 0) -> None:
+    def __init__(self, value: float, source: Source, tracer: Tracer, depth: int = 0, unsteady: bool = False) -> None:
+        """`unsteady`: it has changed so often that nothing is to rely on its value."""
         super().__init__(value, source)
         self.tracer = tracer
         self.depth = depth
+        self.unsteady = unsteady
         self.fixed = False
         self.node: Any = None
 
     @property
     def value(self) -> Any:
         if not self.fixed:
+            if self.unsteady:
+                raise unsupported(
+                    "changing-number",
+                    f"this needs to know {self.source}, a number that is another one in nearly every call",
+                    "keep the number in a tensor",
+                )
             self.fixed = True
-            self.tracer.guard(self.source, GuardKind.EQUALS, self._value)  # type: ignore[arg-type]
+            self.tracer.guard(self.plain_source, GuardKind.EQUALS, self.plain_example)
         return self._value
 
     @property
     def example(self) -> Any:
         """What it is now, without relying on it."""
         return self._value
+
+    @property
+    def plain_source(self) -> Source:
+        """Where it is found as an int or float: a number of NumPy is converted."""
+        convert = plain_converter(type(self._value))
+        return self.source if convert is None else CallSource(convert, (self.source,))  # type: ignore[return-value,arg-type]
+
+    @property
+    def plain_example(self) -> Any:
+        """What it is now as an int or float, without relying on it."""
+        convert = plain_converter(type(self._value))
+        return self._value if convert is None else convert(self._value)
 
     def python_type(self, tracer: Tracer) -> type:
         return type(self._value)
@@ -86,7 +113,8 @@ def changing_number(tracer: Tracer, value: float, source: Source) -> NumberValue
     found = tracer.numbers.get(source)
     if found is None:
         tracer.guard(source, GuardKind.TYPE, type(value))
-        found = tracer.numbers[source] = NumberValue(value, source, tracer)
+        unsteady = tracer.changing.get(source, 0) >= _OFTEN
+        found = tracer.numbers[source] = NumberValue(value, source, tracer, unsteady=unsteady)
     return found
 
 
@@ -95,14 +123,14 @@ def derived(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
     relied on. None when no argument changes, or when this is not known to be pure arithmetic that succeeds."""
     if not any(type(arg) is NumberValue and not arg.fixed for arg in args):
         return None
-    closed = _FUNCTIONS.get(function)
+    closed = _FUNCTIONS.get(function, False if type(function).__name__ == "ufunc" else None)
     if closed is None or not all(isinstance(arg, ConstantValue) for arg in args):
         return None
     if max(arg.depth for arg in args if type(arg) is NumberValue) >= _DEEPEST:
         return None
     numbers: list[ConstantValue] = list(args)  # type: ignore[arg-type]
     examples = [one.example if type(one) is NumberValue else one.value for one in numbers]
-    if not all(type(example) in _NUMBERS for example in examples):
+    if not all(map(_is_number, examples)):
         return None
     key = (function, *(id(one) if _is_open(one) else (type(it), it) for one, it in zip(numbers, examples, strict=True)))
     found = tracer.numbers.get(key)
@@ -121,19 +149,23 @@ def _derive(
         result = function(*examples)
     except (ArithmeticError, ValueError):
         return None  # the program's exception, raised when it is computed for real
-    if type(result) not in _NUMBERS:
+    if not _is_number(result) and not is_truth(result):
         return None
     sources = tuple(
         one.source if _is_open(one) else ConstantSource(repr(it), it) for one, it in zip(numbers, examples, strict=True)
     )
     source = CallSource(function, sources)  # type: ignore[arg-type]
+    if is_truth(result):
+        tracer.guard(CallSource(bool, (source,)), GuardKind.EQUALS, bool(result))
+        return ConstantValue(result)
     if type(result) is bool:
         tracer.guard(source, GuardKind.EQUALS, result)
         return ConstantValue(result)
     if not closed:
         tracer.guard(source, GuardKind.TYPE, type(result))
     depth = 1 + max(one.depth for one in numbers if type(one) is NumberValue)
-    return NumberValue(result, source, tracer, depth)
+    unsteady = any(one.unsteady for one in numbers if type(one) is NumberValue)
+    return NumberValue(result, source, tracer, depth, unsteady)
 
 
 def _is_open(value: Value) -> bool:
@@ -161,6 +193,32 @@ def is_member(tracer: Tracer, container: Value, number: NumberValue) -> bool | N
     source = CallSource(operator.contains, (ConstantSource(repr(values), values), number.source))  # type: ignore[arg-type]
     tracer.guard(source, GuardKind.EQUALS, found)
     return found
+
+
+def looked_up(tracer: Tracer, container: Value, number: NumberValue) -> NumberValue | None:
+    """The number at a changing place of a table that was there before and is as it was: looked up in each call anew.
+    None where it is no number, or no such table."""
+    real = getattr(container, "obj", None)
+    if real is None or type(real) not in _TABLES or container.source is None:
+        return None
+    if any(changed is container for _, changed, _ in tracer.mutations.entries.values()):
+        return None
+    key = (operator.getitem, container.source, number.source)
+    if key not in tracer.numbers:
+        try:
+            found = real[number.example]
+        except (LookupError, TypeError):
+            return None  # the program's exception
+        if type(found) not in (int, float) and not is_number(found):
+            return None
+        made = CallSource(operator.getitem, (container.source, number.source))  # type: ignore[arg-type]
+        tracer.guard(made, GuardKind.TYPE, type(found))
+        tracer.numbers[key] = NumberValue(found, made, tracer, number.depth + 1, number.unsteady)
+    return tracer.numbers[key]
+
+
+# looking something up in them changes nothing
+_TABLES = (list, tuple, dict, collections.Counter, collections.OrderedDict)
 
 
 _PLAIN_CONTAINS = tuple(kind.__contains__ for kind in (dict, set, frozenset, list, tuple))

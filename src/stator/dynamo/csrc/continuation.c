@@ -1,0 +1,241 @@
+/* Continuation: what emitted code calls at a graph break, and whose result it returns at once. The call does not run the
+ * rest of the frame: it notes what is to run, and whoever called the emitted code runs that when the emitted code has
+ * returned. So a frame that breaks again and again is one Python frame at any time, and a loop is a loop. */
+#include "native.h"
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *function; /* goes on behind the break; without its closure, if its code has free variables */
+    PyObject *cache;    /* Cache of that function */
+    PyObject *callback; /* compiles the frames that start while the function runs as it is */
+} Continuation;
+
+/* A call that was not made yet. It owns the values: cells of the closure first, then the arguments. */
+typedef struct {
+    PyObject_VAR_HEAD
+    Continuation *to;
+    PyObject *values[1];
+} Pending;
+
+static PyTypeObject ContinuationType, PendingType;
+
+/* The call that is being made in this thread, whose arguments belong to the new frame as soon as that has begun. */
+static __thread Pending *handed_over = NULL;
+
+static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
+{
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    Pending *pending = PyObject_GC_NewVar(Pending, &PendingType, count);
+    if (!pending) {
+        return NULL;
+    }
+    pending->to = (Continuation *)Py_NewRef(self);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        pending->values[i] = Py_NewRef(args[i]);
+    }
+    PyObject_GC_Track(pending);
+    (void)keywords; /* emitted code passes none */
+    return (PyObject *)pending;
+}
+
+/* ---- making the call ---- */
+
+static PyObject *with_closure(Continuation *to, PyObject *code, PyObject *const *cells, Py_ssize_t count)
+{
+    PyObject *function = PyFunction_New(code, PyFunction_GET_GLOBALS(to->function));
+    PyObject *closure = function ? PyTuple_New(count) : NULL;
+    for (Py_ssize_t i = 0; closure && i < count; i++) {
+        PyTuple_SET_ITEM(closure, i, Py_NewRef(cells[i]));
+    }
+    if (!closure || PyFunction_SetClosure(function, closure) < 0) {
+        Py_CLEAR(function);
+    }
+    Py_XDECREF(closure);
+    return function;
+}
+
+/* What to call, a new reference. *hooked: it is the function as it is, and what it calls is to be compiled. */
+static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free, int *hooked)
+{
+    Cache *cache = (Cache *)pending->to->cache;
+    PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
+    Version *version = NULL;
+    int const originals = stator_runs_originals();
+    if (cache && !cache->eager && !originals) {
+        Py_INCREF(cache);
+        version = stator_cache_lookup(cache, pending->values + free, stator_bound_count(code), function);
+        if (!version) {
+            version = stator_cache_miss(cache, code, pending->values + free, function);
+        }
+        Py_DECREF(cache);
+    }
+    PyObject *callee = NULL;
+    if (version && version->target != Py_None) {
+        callee = free ? with_closure(pending->to, version->code, pending->values, free) : Py_NewRef(version->target);
+    } else if (!PyErr_Occurred()) {
+        *hooked = !originals;
+        callee = Py_NewRef(function);
+    }
+    Py_XDECREF(version);
+    return callee;
+}
+
+static PyObject *make_call(Pending *pending)
+{
+    Continuation *to = pending->to;
+    PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(to->function);
+    Py_ssize_t free = code->co_nfreevars, count = Py_SIZE(pending) - free;
+    PyObject *function = free ? with_closure(to, (PyObject *)code, pending->values, free) : Py_NewRef(to->function);
+    if (!function) {
+        return NULL;
+    }
+    int hooked = 0;
+    PyObject *callee = callee_of(pending, function, free, &hooked), *result = NULL;
+    if (callee) {
+        Pending *saved = handed_over;
+        handed_over = pending;
+        result = hooked ? stator_call_hooked(to->callback, callee, pending->values + free, count)
+                        : PyObject_Vectorcall(callee, pending->values + free, count, NULL);
+        handed_over = saved;
+    }
+    Py_XDECREF(callee);
+    Py_DECREF(function);
+    return result;
+}
+
+PyObject *stator_go_on(PyObject *result)
+{
+    while (result && Py_IS_TYPE(result, &PendingType)) {
+        PyObject *pending = result;
+        result = make_call((Pending *)pending);
+        Py_DECREF(pending);
+    }
+    return result;
+}
+
+static void pending_let_go(Pending *pending)
+{
+    for (Py_ssize_t i = 0; i < Py_SIZE(pending); i++) {
+        Py_CLEAR(pending->values[i]);
+    }
+}
+
+/* The first thing that a function which goes on behind a break does: its arguments are its own from now on, so that what
+ * it lets go of is gone. */
+static PyObject *arrived(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    Pending *pending = handed_over;
+    handed_over = NULL;
+    if (pending) {
+        pending_let_go(pending);
+    }
+    Py_RETURN_NONE;
+}
+
+/* ---- the objects ---- */
+
+static int pending_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Pending *pending = (Pending *)self;
+    Py_VISIT(pending->to);
+    for (Py_ssize_t i = 0; i < Py_SIZE(pending); i++) {
+        Py_VISIT(pending->values[i]);
+    }
+    return 0;
+}
+
+static void pending_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    pending_let_go((Pending *)self);
+    Py_CLEAR(((Pending *)self)->to);
+    PyObject_GC_Del(self);
+}
+
+static PyTypeObject PendingType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Pending",
+    .tp_doc = "The rest of a frame behind a graph break, about to run. Never seen by a program.",
+    .tp_basicsize = offsetof(Pending, values),
+    .tp_itemsize = sizeof(PyObject *),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_dealloc = pending_dealloc,
+    .tp_traverse = pending_traverse,
+};
+
+static PyObject *continuation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"function", "cache", "callback", NULL};
+    PyObject *function, *cache, *callback;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O", names, &PyFunction_Type, &function, &CacheType, &cache,
+                                     &callback)) {
+        return NULL;
+    }
+    Continuation *self = (Continuation *)type->tp_alloc(type, 0);
+    if (self) {
+        self->vectorcall = continuation_vectorcall;
+        self->function = Py_NewRef(function);
+        self->cache = Py_NewRef(cache);
+        self->callback = Py_NewRef(callback);
+    }
+    return (PyObject *)self;
+}
+
+static int continuation_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Continuation *continuation = (Continuation *)self;
+    Py_VISIT(continuation->function);
+    Py_VISIT(continuation->cache);
+    Py_VISIT(continuation->callback);
+    return 0;
+}
+
+static int continuation_clear(PyObject *self)
+{
+    /* function and callback stay until the end: a call that is under way needs them */
+    Py_CLEAR(((Continuation *)self)->cache);
+    return 0;
+}
+
+static void continuation_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    continuation_clear(self);
+    Py_CLEAR(((Continuation *)self)->function);
+    Py_CLEAR(((Continuation *)self)->callback);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef continuation_members[] = {
+    {"_cache", T_OBJECT, offsetof(Continuation, cache), READONLY, "the Cache of compiled versions"},
+    {"_function", T_OBJECT, offsetof(Continuation, function), READONLY, "the function that goes on"},
+    {0},
+};
+
+static PyTypeObject ContinuationType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Continuation",
+    .tp_doc = "Continuation(function, cache, callback): called with the cells of the function's closure, then its\n"
+              "arguments; the result is to be returned at once, and the function runs after that.",
+    .tp_basicsize = sizeof(Continuation),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Continuation, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = continuation_new,
+    .tp_dealloc = continuation_dealloc,
+    .tp_traverse = continuation_traverse,
+    .tp_clear = continuation_clear,
+    .tp_members = continuation_members,
+};
+
+static PyMethodDef methods[] = {
+    {"arrived", arrived, METH_NOARGS, "arrived(): the first call of a function that goes on behind a break."},
+    {0},
+};
+
+int stator_continuation_add_to(PyObject *module)
+{
+    if (PyType_Ready(&PendingType) < 0 || PyModule_AddFunctions(module, methods) < 0) {
+        return -1;
+    }
+    return PyModule_AddType(module, &ContinuationType);
+}

@@ -1,0 +1,86 @@
+"""What built-in iterators will give, read without advancing them. No torch here, and nothing of capture."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from typing import Any
+
+_PLAIN_ITERATORS: tuple[type, ...] = (
+    type(iter([])),
+    type(reversed([])),
+    type(iter(())),
+    type(iter(range(0))),
+    type(iter(range(1 << 100))),
+    type(iter({})),
+    type(iter({}.values())),
+    type(iter({}.items())),
+    type(iter(OrderedDict())),
+    type(iter(set())),
+    type(iter("")),
+    type(iter("\N{SNOWMAN}")),
+)
+READABLE = frozenset((*_PLAIN_ITERATORS, enumerate, zip))
+
+
+def _ahead(iterator: Any) -> tuple[Any, int, int]:
+    """(sequence, where in it the next item stands, step). Of a dictionary or set the sequence is a list of the rest."""
+    made_by, arguments, *state = iterator.__reduce__()
+    first = state[0] if state and state[0] is not None else 0
+    return arguments[0], first, -1 if made_by is reversed else 1
+
+
+def has_upcoming(iterator: Any, index: int) -> bool:
+    """Whether next(iterator) gives another item after `index` others."""
+    sequence, first, step = _ahead(iterator)
+    return 0 <= first + index * step < len(sequence)
+
+
+def upcoming(iterator: Any, index: int) -> Any:
+    """What next(iterator) gives after `index` other items. Raises IndexError when it ends before that."""
+    sequence, first, step = _ahead(iterator)
+    if first + index * step < 0:
+        raise IndexError(index)
+    kind: Any = list if isinstance(sequence, list) else type(sequence)  # past an override in a subclass of list
+    return kind.__getitem__(sequence, first + index * step)
+
+
+def next_items(iterator: Any) -> list[Any]:
+    """What the next item is, or is made of; not necessarily all of it."""
+    if type(iterator) not in (enumerate, zip):
+        return [upcoming(iterator, 0)] if has_upcoming(iterator, 0) else []
+    parts = [part for part in iterator.__reduce__()[1] if type(part) in READABLE]
+    return [item for part in parts for item in next_items(part)]
+
+
+def iterated_container(iterator: Any) -> Any:
+    """The list, dictionary or set that an iterator walks over; None where the program could not change it, or at the
+    end."""
+    for referred in gc.get_referents(iterator):
+        if isinstance(referred, (list, dict, set)):
+            return referred
+    return None
+
+
+def iterated_part(iterator: Any, index: int) -> Any:
+    """The index-th iterator inside enumerate() or zip()."""
+    return iterator.__reduce__()[1][index]
+
+
+def iterated_count(iterator: Any) -> int:
+    return len(iterator.__reduce__()[1])
+
+
+def enumerate_count(iterator: Any) -> int:
+    """The number that comes next."""
+    return iterator.__reduce__()[1][1]
+
+
+def is_strict(iterator: Any) -> bool:
+    """Was this zip() made with strict=True?"""
+    return len(iterator.__reduce__()) > 2
+
+
+def advance(iterator: Any, steps: int) -> None:
+    for _ in range(steps):
+        next(iterator, None)

@@ -1,0 +1,44 @@
+"""Numbers of NumPy as torch takes them: which types count as numbers, and how each becomes an int or a float.
+
+To operators on tensors they are Python numbers (they promote no type). No arrays here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_FLOATS = ("float16", "float32", "float64")
+_INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def _converters() -> dict[type, Callable[[Any], Any]]:
+    numpy = sys.modules.get("numpy")  # torch has imported it, where there is one
+    if numpy is None:
+        return {}
+    floats = {getattr(numpy, name): float for name in _FLOATS}
+    return {**floats, **{getattr(numpy, name): int for name in _INTS}}
+
+
+_CONVERTERS = _converters()
+
+
+def numpy_numbers() -> tuple[type, ...]:
+    """The types of NumPy's numbers."""
+    return tuple(_CONVERTERS)
+
+
+def plain_converter(kind: type) -> Callable[[Any], Any] | None:
+    """What makes an int or float of a number of this type; None unless it is one of NumPy's."""
+    return _CONVERTERS.get(kind)
+
+
+def is_number(obj: Any) -> bool:
+    """Is this a number of NumPy's?"""
+    return type(obj) in _CONVERTERS
+
+
+def is_truth(obj: Any) -> bool:
+    """Is this what comparing NumPy's numbers gives?"""
+    return type(obj).__module__ == "numpy" and type(obj).__name__ in ("bool", "bool_")

@@ -1,0 +1,165 @@
+"""Iterators that existed before the frame, such as those of a loop whose body breaks the graph.
+
+What they give next is read without advancing them; the iterator itself is advanced when the graph ends, ahead of all
+other effects. So one compiled piece of code can run from the middle of a loop's body round to the same place.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .. import iterator_state
+from ..guard import GuardKind
+from ..recipe import CallRecipe, Constant, Effect, Evaluate, Load, Recipe
+from ..source import ConstantSource, ReadSource, Source
+from .base import Value, unsupported
+from .iterators import IteratorValue
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+
+class LiveIterator(IteratorValue):
+    """A built-in iterator over a list, tuple, range, dictionary, set or string, found at `source`.
+
+    position: how many items were taken in the captured code. steps: how often the iterator itself was asked, the last
+    time at its end perhaps; it may also be asked through an enumerate() or zip() around it.
+    """
+
+    __slots__ = ("at_end", "obj", "position", "steps")
+
+    def __init__(self, obj: Any, source: Source) -> None:
+        super().__init__(iter(()), cls=type(obj))
+        self.source = source
+        self.obj = obj
+        self.position = self.steps = 0
+        self.at_end = False
+
+    def real(self) -> Any:
+        return self.obj
+
+    def next_item(self, tracer: Tracer) -> Value | None:
+        self.steps += 1
+        tracer.mutations.iterator(self)
+        return self.take(tracer)
+
+    def take(self, tracer: Tracer) -> Value | None:
+        """The next item, or None at the end; who advances the real iterator for it is the caller's business."""
+        self._check_unchanged(tracer)
+        tracer.live_iterators[id(self)] = self
+        if not iterator_state.has_upcoming(self.obj, self.position):
+            self.at_end = True
+            return None
+        item = iterator_state.upcoming(self.obj, self.position)
+        source = self.read(iterator_state.upcoming, self.position)
+        self.position += 1
+        return tracer.wrap(item, source)
+
+    def _check_unchanged(self, tracer: Tracer) -> None:
+        """What comes next is read from the real container, which must not have been changed in the captured code."""
+        container = iterator_state.iterated_container(self.obj)
+        if container is None:
+            return
+        for kind, changed, _ in tracer.mutations.entries.values():
+            mine = kind == "content" and changed.obj is container
+            if mine or (kind == "attribute" and changed.instance_dict() is container):
+                raise unsupported("iteration", "going on over a container that was changed meanwhile")
+
+    def read(self, function: Any, index: int) -> ReadSource:
+        return ReadSource(function, (self.source, ConstantSource(repr(index), index)))  # type: ignore[arg-type]
+
+    def rely_on_items(self, tracer: Tracer) -> None:
+        """There are as many items as were taken, and no more when the end was met."""
+        if self.position:
+            tracer.guard(self.read(iterator_state.has_upcoming, self.position - 1), GuardKind.EQUALS, True)
+        if self.at_end:
+            tracer.guard(self.read(iterator_state.has_upcoming, self.position), GuardKind.EQUALS, False)
+
+    def advance(self) -> Effect:
+        source: Source = self.source  # type: ignore[assignment]
+        return Evaluate(CallRecipe(Constant(iterator_state.advance), [Load(source), Constant(self.steps)]))
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        return iter(lambda: self.next_item(tracer), None)  # type: ignore[arg-type]
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return Load(self.source)  # type: ignore[arg-type]
+
+
+class LiveEnumerate(LiveIterator):
+    """enumerate() around a live iterator."""
+
+    __slots__ = ("count", "iterated")
+
+    def __init__(self, obj: Any, source: Source, iterated: LiveIterator, count: Value) -> None:
+        super().__init__(obj, source)
+        self.iterated, self.count = iterated, count
+
+    def take(self, tracer: Tracer) -> Value | None:
+        item = self.iterated.take(tracer)
+        if item is None:
+            return None
+        count = self.count
+        if self.position:
+            count = tracer.binary(operator.add, count, tracer.constant(self.position))
+        self.position += 1
+        return tracer.pair(count, item)
+
+    def rely_on_items(self, tracer: Tracer) -> None:
+        """That is the iterator's within."""
+
+
+class LiveZip(LiveIterator):
+    """zip() of live iterators."""
+
+    __slots__ = ("iterated", "strict")
+
+    def __init__(self, obj: Any, source: Source, iterated: list[LiveIterator], strict: bool) -> None:
+        super().__init__(obj, source)
+        self.iterated, self.strict = iterated, strict
+
+    def take(self, tracer: Tracer) -> Value | None:
+        row: list[Value] = []
+        for iterator in self.iterated:
+            item = iterator.take(tracer)
+            if item is None:
+                if self.strict:
+                    raise unsupported("iteration", "the end of a zip(strict=True) that began before the graph")
+                return None
+            row.append(item)
+        return tracer.row(row)
+
+    def rely_on_items(self, tracer: Tracer) -> None:
+        """That is the iterators' within."""
+
+
+def live_iterator(tracer: Tracer, obj: Any, source: Source) -> LiveIterator | None:
+    """The value of an iterator found at `source`; None when what it gives next cannot be read beforehand."""
+    kind = type(obj)
+    if kind is enumerate:
+        iterated = _part(tracer, obj, source, 0)
+        if iterated is None:
+            return None
+        count = ReadSource(iterator_state.enumerate_count, (source,))
+        return LiveEnumerate(obj, source, iterated, tracer.wrap(iterator_state.enumerate_count(obj), count))
+    if kind is zip:
+        parts = [_part(tracer, obj, source, index) for index in range(iterator_state.iterated_count(obj))]
+        found = [part for part in parts if part is not None]
+        strict = iterator_state.is_strict(obj)
+        if len(found) < len(parts) or not parts:
+            return None
+        tracer.guard(ReadSource(iterator_state.is_strict, (source,)), GuardKind.EQUALS, strict)
+        return LiveZip(obj, source, found, strict)
+    return LiveIterator(obj, source)
+
+
+def _part(tracer: Tracer, obj: Any, source: Source, index: int) -> LiveIterator | None:
+    part = iterator_state.iterated_part(obj, index)
+    if type(part) not in iterator_state.READABLE:
+        return None
+    where = ReadSource(iterator_state.iterated_part, (source, ConstantSource(repr(index), index)))
+    found = tracer.wrap(part, where)
+    return found if isinstance(found, LiveIterator) else None
