@@ -19,6 +19,7 @@ from stator.graph.fake import FakeMode, FakeTensor
 from stator.graph.numbers import Number
 
 from .captured import GraphInput
+from .plain import plain_converter
 from .recipe import Load
 from .subgraphs import Subgraph
 from .values.base import NotConstant, Value, cannot_rebuild, unsupported
@@ -88,9 +89,9 @@ class Recorder:
 
     def number_placeholder(self, value: NumberValue) -> fx.Node:
         """A Python number as an input."""
-        node = self._new_placeholder(str(value.source), value.example)
+        node = self._new_placeholder(str(value.source), value.plain_example)
         node.meta["number"] = True
-        self.inputs.append(GraphInput(node.name, Load(value.source), value.example))  # type: ignore[arg-type]
+        self.inputs.append(GraphInput(node.name, Load(value.plain_source), value.plain_example))
         return node
 
     def _new_placeholder(self, text: str, example: Any) -> fx.Node:
@@ -319,7 +320,10 @@ def _lower_constant(recorder: Recorder, value: ConstantValue) -> tuple[Any, Any]
 
 
 def plain_number(constant: Any) -> Any:
-    """Numbers and text of a subclass (numpy.float64, IntEnum) as graphs print them and torch takes them."""
+    """Numbers and text of a subclass (IntEnum), and NumPy's numbers, as graphs print them and torch takes them."""
+    convert = plain_converter(type(constant))
+    if convert is not None:
+        return convert(constant)
     for kind, convert in _PLAIN:
         if isinstance(constant, kind) and type(constant) not in (kind, bool):
             return convert(constant)
@@ -335,16 +339,16 @@ _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 
 def _lower_number(recorder: Recorder, value: NumberValue) -> tuple[Any, Any]:
     """A number that changes is an input of the graph, unless what takes it has to know it."""
-    whole = type(value.example) is int
+    whole = type(value.plain_example) is int
     taken = recorder.takes_ints if whole else recorder.takes_floats
     if value.fixed or not taken:
-        constant = value.constant()
+        constant = plain_number(value.constant())
         return constant, constant
     recorder.numbers.append(value)
     if value.node is None:
         value.node = recorder.number_placeholder(value)
     node = value.node if recorder.graph is recorder.root else recorder.open[-1].lift_number(value)
-    number = Number(ask=lambda: value.value, whole=whole)
+    number = Number(ask=lambda: plain_number(value.value), whole=whole)
     return node, torch.SymInt(number) if whole else torch.SymFloat(number)
 
 

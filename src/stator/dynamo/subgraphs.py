@@ -49,7 +49,7 @@ class Subgraph:
         """The placeholder for a Python number that changes from call to call."""
         node = self._nodes.get(id(value))
         if node is None:
-            node = self._nodes[id(value)] = self.placeholder(value.example)
+            node = self._nodes[id(value)] = self.placeholder(value.plain_example)
             node.meta["number"] = True
             self.lifted.append(value)
         return node

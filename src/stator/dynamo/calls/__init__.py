@@ -8,6 +8,7 @@ from . import (
     checkpoint,
     collections_functions,
     compilation,
+    conditional,
     functional_transforms,
     gradient_hooks,
     lazy_conjugates,
@@ -16,6 +17,7 @@ from . import (
     optimizers,
     python_classes,
     replaced_stack,
+    schedules,
     standard_library,
     torch_functions,
 )
@@ -28,6 +30,7 @@ __all__ = [
     "checkpoint",
     "collections_functions",
     "compilation",
+    "conditional",
     "functional_transforms",
     "gradient_hooks",
     "lazy_conjugates",
@@ -36,6 +39,7 @@ __all__ = [
     "optimizers",
     "python_classes",
     "replaced_stack",
+    "schedules",
     "standard_library",
     "torch_functions",
 ]

@@ -278,9 +278,13 @@ def _any_requires_grad(values: Sequence[Value]) -> bool:
 _RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "exponential_", "uniform_", "rrelu", "gumbel")
 
 
+def draws_random_numbers(node: fx.Node) -> bool:
+    """Whether a node of a captured graph may draw random numbers, by what it calls."""
+    text = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op in ("call_function", "call_method") and any(part in text for part in _RANDOM)
+
+
 def _refuse_random(graph: fx.GraphModule, name: str) -> None:
     """The function is computed again for its derivative, with other random numbers."""
-    for node in graph.graph.nodes:
-        text = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-        if node.op != "placeholder" and any(part in text for part in _RANDOM):
-            raise unsupported("function-transform", f"random numbers in a function under torch.func.{name}")
+    if any(map(draws_random_numbers, graph.graph.nodes)):
+        raise unsupported("function-transform", f"random numbers in a function under torch.func.{name}")

@@ -2,7 +2,7 @@
 that finds its state, and not a second one that runs once.
 
 What `_init_group` makes (zeros, a step count) is what eager would make in the very same call, whatever happens to the
-rest of the capture: a step that finds fresh state does what one does that makes it.
+rest of the capture: a step that finds fresh state does what one does that makes it. So it is with SGD's momentum.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ..calling import calls
 from ..values.base import NotConstant, Value
 from ..values.containers import ListValue
 from ..values.tensors import TensorValue
+from .conditional import ConditionalChanges
+from .schedules import expect_schedule
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 def _prepares(init_group: FunctionType) -> None:
     def handler(tracer: Tracer, optimizer: Value, group: Value, *lists: Value, **named: Value) -> Value:
+        expect_schedule(tracer, optimizer)
         if all(isinstance(one, ListValue) for one in lists) and not named:
             _make_state(tracer, init_group, optimizer, len(lists))
         return tracer.inline(tracer.known(init_group), [optimizer, group, *lists], named)  # type: ignore[arg-type]
@@ -34,7 +37,10 @@ def _prepares(init_group: FunctionType) -> None:
 
 
 def _make_state(tracer: Tracer, init_group: FunctionType, optimizer: Value, count: int) -> None:
-    """For all groups, unless the program has looked at the state. `count`: how many lists `init_group` fills."""
+    """For all groups, unless the program has looked at the state, or the step may be skipped, when eager would make
+    none. `count`: how many lists `init_group` fills."""
+    if isinstance(tracer.mutations, ConditionalChanges):
+        return
     try:
         real = optimizer.real()
     except NotConstant:
@@ -57,6 +63,19 @@ def _make_state_of_group(tracer: Tracer, init_group: FunctionType, real: Optimiz
         return
     with _gradients_for(real_group["params"], graded), torch.no_grad():
         init_group(real, real_group, *([] for _ in range(count)))
+        if init_group is torch.optim.SGD._init_group:
+            _make_momentum(real, real_group, graded)
+
+
+def _make_momentum(optimizer: Optimizer, group: dict[str, Any], graded: list[Any]) -> None:
+    """SGD's momentum begins as the first gradient, which is what the later steps' formula makes of negative zeros, bit
+    by bit, unless gradients are dampened."""
+    if group["momentum"] == 0 or group["dampening"] != 0:
+        return
+    for parameter in graded:
+        state = optimizer.state[parameter]
+        if state.get("momentum_buffer") is None:
+            state["momentum_buffer"] = torch.full_like(parameter, -0.0, requires_grad=False)
 
 
 def _has_gradient(tracer: Tracer, parameter: TensorValue) -> bool:

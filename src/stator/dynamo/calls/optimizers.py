@@ -1,4 +1,4 @@
-"""What torch.optim calls around its arithmetic: profiler labels, requests for breaks, fused updates.
+"""What torch.optim calls around its arithmetic: profiler labels, requests for breaks, fused updates, gradient scaling.
 
 How the arithmetic is captured is nobody's special business: optimizers are inlined like any other Python.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
@@ -18,9 +19,11 @@ from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.mappings import DictValue
 from ..values.numbers import is_changing
+from ..values.objects import ObjectValue
 from ..values.read_numbers import ReadNumberValue
 from ..values.tensors import TensorValue
 from .compilation import break_requested
+from .schedules import expect_schedule
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -66,6 +69,7 @@ def _graph_break(tracer: Tracer, msg: Value | None = None) -> Value:
 def _step_begins(tracer: Tracer, optimizer: Value) -> Value:
     """Every step calls this first. Optimizers with a `capturable` option decide by numbers that they read back from
     tensors unless it is on; so it reads as on until the step is over."""
+    expect_schedule(tracer, optimizer)
     for group in tracer.iterate(tracer.get_attr(optimizer, "param_groups")):
         if isinstance(group, DictValue) and group.find(tracer, "capturable") is not None:
             tracer.overlaid.append((group, "capturable", group.entries["capturable"]))
@@ -80,6 +84,21 @@ def _step_is_over(tracer: Tracer, optimizer: Value) -> Value:
         mapping, key, value = tracer.overlaid.pop()
         mapping.entries[key] = value
     return ConstantValue(None)
+
+
+# ---- gradient scaling ----
+
+
+@calls(GradScaler.scale)
+def _scale(tracer: Tracer, scaler: Value, outputs: Value) -> Value:
+    """The scaler makes its state when it first scales something. That is made now, before it is looked at, so that
+    there is one version, which finds it."""
+    first = outputs if isinstance(outputs, TensorValue) else None
+    if first is not None and tracer.later is None and isinstance(scaler, ObjectValue) and scaler.obj is not None:
+        real, looked_at = scaler.obj, scaler.attributes or {}
+        if real._enabled and real._scale is None and not {"_scale", "_growth_tracker", "_init_scale"} & set(looked_at):
+            real._lazy_init_scale_growth_tracker(first.fake.device)
+    return tracer.inline(tracer.known(GradScaler.scale), [scaler, outputs], {})  # type: ignore[arg-type]
 
 
 @calls(_default_to_fused_or_foreach)

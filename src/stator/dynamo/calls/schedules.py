@@ -1,0 +1,58 @@
+"""Numbers of optimizers that a scheduler sets, and numbers that schedulers count: known to change before they first do.
+
+How a number that changes is followed is in values/numbers.py; which others do is found out when guards fail.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import TYPE_CHECKING
+
+from torch.optim import lr_scheduler
+from torch.optim.swa_utils import SWALR
+
+from ..calling import calls, handlers
+from ..source import ItemSource, Source
+from ..values.base import Value
+from ..values.mappings import DictValue
+from ..values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+
+def expect_schedule(tracer: Tracer, optimizer: Value) -> None:
+    """What schedules set is apart from its value from the first version on, so that none is compiled for the first
+    change: the learning rate, and the momentum where a scheduler has left its mark in the group."""
+    for group in tracer.iterate(tracer.get_attr(optimizer, "param_groups")):
+        if isinstance(group, DictValue) and group.source is not None and group.obj is not None:
+            places: set[Source] = {ItemSource(group.source, "lr")} if type(group.obj.get("lr")) is not int else set()
+            if "max_momentum" in group.obj:
+                places |= {ItemSource(group.source, "momentum"), ItemSource(ItemSource(group.source, "betas"), 0)}
+            tracer.expected |= places
+
+
+_COUNTED = ("last_epoch", "_step_count", "T_cur", "num_bad_epochs", "cooldown_counter", "best")
+
+
+def _follows_counters(step: FunctionType) -> None:
+    """A scheduler that is stepped in captured code counts: so what it counts changes."""
+
+    def handler(tracer: Tracer, scheduler: Value, *args: Value, **kwargs: Value) -> Value:
+        if isinstance(scheduler, ObjectValue) and scheduler.source is not None:
+            real = scheduler.instance_dict() or {}
+            attributes: Source = scheduler.dict_source  # type: ignore[assignment]
+            rates = ItemSource(attributes, "_last_lr")
+            tracer.expected |= {ItemSource(attributes, name) for name in _COUNTED}
+            tracer.expected |= {ItemSource(rates, at) for at in range(len(real.get("_last_lr") or ()))}
+            expect_schedule(tracer, tracer.get_attr(scheduler, "optimizer"))
+        return tracer.inline(tracer.known(step), [scheduler, *args], kwargs)  # type: ignore[arg-type]
+
+    calls(step)(handler)
+
+
+for _class in (lr_scheduler.LRScheduler, *vars(lr_scheduler).values(), SWALR):
+    if isinstance(_class, type) and issubclass(_class, lr_scheduler.LRScheduler):
+        _step = vars(_class).get("step")
+        if isinstance(_step, FunctionType) and _step not in handlers:
+            _follows_counters(_step)
