@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
@@ -15,13 +15,14 @@ from .source import CallSource, Source
 _state = threading.local()
 
 
-def changing_sources() -> frozenset[Source]:
-    """Places whose numbers the capture under way in this thread keeps apart from their values."""
-    return getattr(_state, "sources", frozenset())
+def changing_sources() -> Mapping[Source, int]:
+    """Places whose numbers the capture under way in this thread keeps apart from their values, and how often each was
+    seen to change."""
+    return getattr(_state, "sources", {})
 
 
 @contextmanager
-def changing(sources: frozenset[Source]) -> Iterator[None]:
+def changing(sources: Mapping[Source, int]) -> Iterator[None]:
     """What is captured in the block knows that the numbers at these places change."""
     before = changing_sources()
     _state.sources = sources
@@ -45,16 +46,14 @@ _OF_OTHER_OBJECTS = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)
 
 
 def _is_on_number(guard: Guard) -> bool:
-    return (
-        guard.kind is GuardKind.EQUALS
-        and type(guard.expected) in (int, float)
-        and not isinstance(_place(guard.source), CallSource)
-    )
+    if guard.kind is not GuardKind.EQUALS or type(guard.expected) not in (int, float):
+        return False
+    return type(_place(guard.source)) is not CallSource
 
 
 def _place(source: Source) -> Source:
     """Where the number is that a guard compares: a number of NumPy is converted first."""
-    converted = isinstance(source, CallSource) and source.function in (int, float) and len(source.args) == 1
+    converted = type(source) is CallSource and source.function in (int, float) and len(source.args) == 1
     return source.args[0] if converted else source  # type: ignore[attr-defined]
 
 

@@ -40,6 +40,7 @@ from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, stop_aware
+from .values.live_iterators import LiveIterator
 from .values.mappings import AttributesValue, DictValue
 from .values.numbers import is_changing, is_member, looked_up
 from .values.objects import ObjectValue, lookup_in_class, lookup_record, owner_in_class
@@ -62,6 +63,7 @@ class Tracer:
         self.wrapped: dict[int, Value] = {}
         self.real_cells: dict[int, CellValue] = {}
         self.generators: list[GeneratorValue] = []
+        self.live_iterators: dict[int, LiveIterator] = {}
         self.recorder = Recorder(self)
         self.changing = changing_sources()
         self.expected: set[Source] = set()  # places whose numbers are known to change before they do
@@ -139,6 +141,8 @@ class Tracer:
 
     def guard_what_was_found(self) -> None:
         """The guards that are known when the capture ends: for presences, and for lookups in classes."""
+        for iterator in self.live_iterators.values():
+            iterator.rely_on_items(self)
         for value, place in self._present:
             if not value.guarded and not isinstance(value.source, ConstantSource):
                 self.guards.append(Guard(value.source, GuardKind.TYPE, type(value.peek()), place))  # type: ignore[arg-type]
@@ -459,6 +463,9 @@ class Tracer:
 
     def pair(self, one: Value, other: Value) -> Value:
         return TupleValue([one, other])
+
+    def row(self, items: list[Value]) -> Value:
+        return TupleValue(items)
 
     def make_iterator(self, items: Iterator[Value], pure: bool = True) -> IteratorValue:
         return IteratorValue(items, pure)

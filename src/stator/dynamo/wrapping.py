@@ -19,6 +19,7 @@ from stator.graph.fake import FakeTensor
 
 from .guard import GuardKind
 from .hook import is_left_alone
+from .iterator_state import READABLE
 from .native_status import native
 from .plain import is_number, numpy_numbers, plain_converter
 from .source import AttrSource, CallSource, ConstantSource, ItemSource, LocalSource, Source
@@ -26,9 +27,11 @@ from .values.base import Lazy, Value, unsupported
 from .values.classes import ClassValue
 from .values.compiled import CompiledFunctionValue
 from .values.constants import ConstantValue, SourcedConstant
-from .values.containers import DequeValue, ListValue, SetValue, TupleValue
+from .values.containers import DequeValue, SetValue, TupleValue
 from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
+from .values.grown_lists import GrownList
+from .values.live_iterators import live_iterator
 from .values.mappings import DictValue
 from .values.modules import ModuleValue, PythonModuleValue
 from .values.numbers import changing_number
@@ -234,9 +237,7 @@ def _module(tracer: Tracer, obj: types.ModuleType, source: Source | None) -> Val
 @wraps(list)
 def _list(tracer: Tracer, obj: list[Any], source: Source | None) -> Value:
     _guard_type(tracer, obj, source)
-    tracer.guard(source, GuardKind.LENGTH, list.__len__(obj))  # type: ignore[arg-type]
-    items: list[Value] = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(list.__iter__(obj))]  # type: ignore[arg-type]
-    return ListValue(items, source, type(obj), obj)
+    return GrownList(tracer, obj, source)  # type: ignore[arg-type]
 
 
 @wraps(deque)
@@ -314,6 +315,15 @@ class _SameMembers:
 
     def __repr__(self) -> str:
         return f"members == {{{', '.join(repr(member) for _, member in self.members)}}}"
+
+
+@wraps(*READABLE)
+def _iterator(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    found = None
+    if source is not None:
+        _guard_type(tracer, obj, source)
+        found = live_iterator(tracer, obj, source)
+    return _object(tracer, obj, source) if found is None else found
 
 
 @wraps(slice)

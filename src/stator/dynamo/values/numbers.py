@@ -17,7 +17,7 @@ from ..guard import GuardKind
 from ..plain import is_number, is_truth, plain_converter
 from ..recipe import Constant, Load, Recipe
 from ..source import CallSource, ConstantSource, Source
-from .base import Value
+from .base import Value, unsupported
 from .constants import ConstantValue
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..tracer import Tracer
 
 _DEEPEST = 16  # operations between a number and what it was computed from
+_OFTEN = 4  # changes of a number after which the graph rather breaks than rely on its value
 
 # Pure functions of numbers. Those marked True give, for numbers of the same types, a number of the same type, always.
 _FUNCTIONS: dict[Callable[..., Any], bool] = {
@@ -55,18 +56,26 @@ def _is_number(example: Any) -> bool:
 class NumberValue(ConstantValue):
     """A number that is read, or computed from what is read, in each call anew. Looking at `value` fixes it."""
 
-    __slots__ = ("depth", "fixed", "node", "tracer")
+    __slots__ = ("depth", "fixed", "node", "tracer", "unsteady")
 
-    def __init__(self, value: float, source: Source, tracer: Tracer, depth: int = 0) -> None:
+    def __init__(self, value: float, source: Source, tracer: Tracer, depth: int = 0, unsteady: bool = False) -> None:
+        """`unsteady`: it has changed so often that nothing is to rely on its value."""
         super().__init__(value, source)
         self.tracer = tracer
         self.depth = depth
+        self.unsteady = unsteady
         self.fixed = False
         self.node: Any = None
 
     @property
     def value(self) -> Any:
         if not self.fixed:
+            if self.unsteady:
+                raise unsupported(
+                    "changing-number",
+                    f"this needs to know {self.source}, a number that is another one in nearly every call",
+                    "keep the number in a tensor",
+                )
             self.fixed = True
             self.tracer.guard(self.plain_source, GuardKind.EQUALS, self.plain_example)
         return self._value
@@ -104,7 +113,8 @@ def changing_number(tracer: Tracer, value: float, source: Source) -> NumberValue
     found = tracer.numbers.get(source)
     if found is None:
         tracer.guard(source, GuardKind.TYPE, type(value))
-        found = tracer.numbers[source] = NumberValue(value, source, tracer)
+        unsteady = tracer.changing.get(source, 0) >= _OFTEN
+        found = tracer.numbers[source] = NumberValue(value, source, tracer, unsteady=unsteady)
     return found
 
 
@@ -154,7 +164,8 @@ def _derive(
     if not closed:
         tracer.guard(source, GuardKind.TYPE, type(result))
     depth = 1 + max(one.depth for one in numbers if type(one) is NumberValue)
-    return NumberValue(result, source, tracer, depth)
+    unsteady = any(one.unsteady for one in numbers if type(one) is NumberValue)
+    return NumberValue(result, source, tracer, depth, unsteady)
 
 
 def _is_open(value: Value) -> bool:
@@ -202,7 +213,7 @@ def looked_up(tracer: Tracer, container: Value, number: NumberValue) -> NumberVa
             return None
         made = CallSource(operator.getitem, (container.source, number.source))  # type: ignore[arg-type]
         tracer.guard(made, GuardKind.TYPE, type(found))
-        tracer.numbers[key] = NumberValue(found, made, tracer, number.depth + 1)
+        tracer.numbers[key] = NumberValue(found, made, tracer, number.depth + 1, number.unsteady)
     return tracer.numbers[key]
 
 
