@@ -78,6 +78,13 @@ def _video(fields: Fields) -> torch.Tensor:
     )
 
 
+def _padded(fields: Fields) -> torch.Tensor:
+    """With padding: where all are ones, transformers in eager mode sees that in the data and leaves the mask out."""
+    mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
+    mask[-1, -3:] = 0
+    return mask
+
+
 def _boxes(fields: Fields) -> torch.Tensor:
     corners = torch.randint(0, 400, (BATCH, LENGTH, 2))
     return torch.cat([corners, corners + torch.randint(1, 100, (BATCH, LENGTH, 2))], dim=-1)
@@ -155,7 +162,7 @@ KINDS = (
         "text",
         {
             "input_ids": (_ids, lambda fields: _ids(fields, fields.number("max_position_embeddings", default=64))),
-            "attention_mask": (lambda fields: torch.ones(BATCH, LENGTH, dtype=torch.long),),
+            "attention_mask": (_padded, lambda fields: torch.ones(BATCH, LENGTH, dtype=torch.long)),
             "bbox": (_boxes, lambda fields: torch.rand(BATCH, LENGTH, 8)),
         },
     ),

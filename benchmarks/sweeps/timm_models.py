@@ -14,7 +14,7 @@ from benchmarks.models import import_torchvision
 
 CHOSEN = Path(__file__).parent / "timm_smallest.json"
 _LARGEST_IMAGE = 288
-_CANDIDATES = 5
+_CANDIDATES = 2
 _SMALL = (
     "atto",
     "femto",

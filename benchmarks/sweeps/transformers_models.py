@@ -19,7 +19,7 @@ from .inputs import Recipe, recipes
 from .small_configs import EXTRA, SCALES, Scale, overrides
 
 _MOST_PARAMETERS = 150_000_000
-_SEARCH_S = 100.0
+_SEARCH_S = 15.0  # of the processor
 
 
 class NotBuilt(Exception):
@@ -65,7 +65,7 @@ def build(family: str, known: dict[str, Any] | None = None) -> Built:
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    started = time.perf_counter()
+    started = time.process_time()
     problems: list[str] = []
     try:
         config_class = CONFIG_MAPPING[family]
@@ -87,7 +87,7 @@ def build(family: str, known: dict[str, Any] | None = None) -> Built:
                 return built
             except Exception as error:
                 problems.append(f"scale {position}, {'+'.join(n for n, _ in recipe.chosen)}: {_line(error)}")
-            if time.perf_counter() - started > _SEARCH_S:
+            if time.process_time() - started > _SEARCH_S:
                 raise NotBuilt("; ".join(problems[:3]))
     raise NotBuilt("; ".join(problems[:3]))
 
@@ -109,7 +109,8 @@ def _model(config_class: Any, model_class: Any, family: str, scale: Scale) -> to
     defaults = config_class(**EXTRA.get(family, {})).to_dict()
     defaults.pop("model_type", None)
     config = config_class(**{**EXTRA.get(family, {}), **overrides(defaults, scale)})
-    _check_size(model_class, config)
+    if scale.divide < 8:
+        _check_size(model_class, config)
     torch.manual_seed(0)
     return model_class(config).eval()
 
