@@ -340,6 +340,13 @@ def test_batch_norm_statistics(backend: str) -> None:
     check(backend, program, leaf(4, 3, 5), leaf(3), leaf(3), torch.zeros(3), torch.ones(3))
 
 
+def test_batch_norm_with_update(backend: str) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> Any:
+        return torch.ops.aten._batch_norm_with_update(x, w, b, mean, var, 0.1, 1e-5)[:3]
+
+    check(backend, program, leaf(4, 3, 5), leaf(3), leaf(3), torch.zeros(3), torch.ones(3))
+
+
 def test_a_version_counter_rises_when_an_input_is_written(backend: str) -> None:
     def program(x: torch.Tensor, buffer: torch.Tensor) -> Any:
         with torch.no_grad():

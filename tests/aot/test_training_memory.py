@@ -83,6 +83,20 @@ def test_a_memory_budget_lowers_the_peak_and_changes_no_gradient() -> None:
     assert peaks[2] < 0.8 * peaks[0]
 
 
+def test_a_memory_budget_holds_for_a_backward_that_is_differentiated() -> None:
+    model, x = tower(6), torch.randn(ROWS, WIDTH, requires_grad=True)
+    saved, found = [], []
+    for budget in (1.0, 0.0):
+        compiled = stator.compile(model, fullgraph=True, options={"memory_budget": budget})
+        loss = compiled(x)
+        counters.clear()
+        (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+        saved.append(counters.counts["memory:saved"])
+        found.append(torch.autograd.grad(gradient.pow(2).sum(), x)[0])
+    assert 0 < saved[1] < 0.8 * saved[0]
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
 def test_checkpointed_layers_keep_only_their_inputs() -> None:
     class Checkpointed(torch.nn.Module):
         def __init__(self) -> None:

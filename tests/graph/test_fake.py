@@ -153,18 +153,24 @@ ASK_FOR_DATA = {
 @pytest.mark.parametrize("name", ASK_FOR_DATA)
 def test_data_is_refused(name: str) -> None:
     mode = FakeMode()
+    given = mode.from_real(torch.ones(2, 3))  # outside of the mode, in which the ones themselves would be known
     with mode, pytest.raises(DataDependent):
-        ASK_FOR_DATA[name](mode.from_real(torch.ones(2, 3)))
+        ASK_FOR_DATA[name](given)
 
 
 def test_values_of_small_constants_are_known_until_written() -> None:
-    with FakeMode():
+    mode = FakeMode()
+    given = mode.from_real(torch.tensor(1.0))
+    with mode:
         number = torch.tensor(3.0)
         assert number.item() == 3.0
         assert (torch.tensor([1, 2, 3]) * 2)[1].item() == 4
         assert torch.tensor([[1, 2]]).tolist() == [[1, 2]]
         assert torch.tensor([0, 3]).nonzero().shape == (1, 1)
         number.add_(1)
+        assert number.item() == 4.0
+        assert torch.arange(4)[torch.tensor([True, False, True, True])].tolist() == [0, 2, 3]
+        number.add_(given)
         with pytest.raises(DataDependent):
             float(number)
 

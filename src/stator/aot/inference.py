@@ -155,7 +155,7 @@ def wrap(
     equalities: list[int] | None,
     captured: Sequence[torch.Tensor],
 ) -> Callable[..., Any]:
-    """Add captured tensors, drop Python numbers, check that inputs share memory as they did.
+    """Add captured tensors, drop Python numbers, check that inputs lie and share memory as they did.
 
     run: takes all tensors, returns the user's result. equalities: which inputs were the same object, where the graph
     relies on that.
@@ -168,8 +168,29 @@ def wrap(
     def call(*args: Any) -> Any:
         return run(tensors_of(args))
 
-    if not traced.mutated:
-        return call
+    def call_in_place(*args: Any) -> Any:
+        tensors = tensors_of(args)
+        if not any(tensors[index].storage_offset() for index in traced.fixed_offsets):
+            return inner(*args)
+        logs.warn_once(
+            "aot:fixed-offsets",
+            "stator: an input that as_strided is used on began its storage when the graph was compiled, and is a part "
+            "of one now; running it eagerly",
+        )
+        return gm(*args)
+
+    inner = call if not traced.mutated else _where_inputs_lie_apart(gm, traced, run, equalities, tensors_of)
+    return call_in_place if traced.fixed_offsets else inner
+
+
+def _where_inputs_lie_apart(
+    gm: Callable[..., Any],
+    traced: Traced,
+    run: Callable[[Sequence[torch.Tensor]], Any],
+    equalities: list[int] | None,
+    tensors_of: Callable[[Sequence[Any]], list[torch.Tensor]],
+) -> Callable[..., Any]:
+    """`run` where inputs share memory as they did when it was compiled, else `gm`, which is the program itself."""
     extents: Extents | None = None
 
     def call_checked(*args: Any) -> Any:

@@ -163,7 +163,8 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         if gradient is not None:
             gradient_nodes.append(gradient)
     graph, constants = close_graph(tracer, (*value_nodes, *gradient_nodes))
-    traced = Traced(graph, described.mutated, described.outputs, spec, constants, described.histories)
+    offsets = tuple(sorted(tracer.fixed_offsets))
+    traced = Traced(graph, described.mutated, described.outputs, spec, constants, described.histories, offsets)
     return Joint(
         graph,
         len(tracer.inputs),

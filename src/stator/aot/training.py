@@ -74,7 +74,8 @@ def compile_training(
     if logs.enabled("graph"):
         logs.log("graph", "forward graph:\n%s", print_graph(parts.forward))
         logs.log("graph", "backward graph:\n%s", print_graph(parts.backward))
-    step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_training)
+    compile_again = partial(compile_training, memory_budget=memory_budget)
+    step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
 
     inner: Callable[..., Any] = partial(StepFunction.apply, step)
     if step.watched:

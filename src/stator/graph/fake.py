@@ -29,7 +29,21 @@ META = torch.device("meta")
 CPU = torch.device("cpu")
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # Values of constants up to this many elements are followed through operators, so that `.item()` works on them.
-CONSTANT_LIMIT = 64
+CONSTANT_LIMIT = 1024
+# Operators that make tensors of known values from numbers; others that have no tensor to read are random, or make
+# memory as it happens to be.
+MADE_OF_NUMBERS = frozenset(
+    (
+        aten.arange.default,
+        aten.arange.start,
+        aten.arange.start_step,
+        aten.eye.default,
+        aten.eye.m,
+        aten.full.default,
+        aten.ones.default,
+        aten.zeros.default,
+    )
+)
 
 _empty_strided = torch._C._VariableFunctions.empty_strided
 _wrapper = torch.Tensor._make_wrapper_subclass
@@ -107,6 +121,11 @@ class FakeTensor(torch.Tensor):
         constant = self.constant
         return constant if constant is not None and self.constant_version == self.fake_storage.version else None
 
+    def hold(self, value: torch.Tensor | None) -> None:
+        """Its value is known from now on, until it is written to; None, or a tensor of another kind, says nothing."""
+        if value is not None and (value.shape, value.dtype) == (self.shape, self.dtype):
+            self.constant, self.constant_version = value, self.fake_storage.version
+
     def tolist(self) -> Any:
         value = self.known_value()
         if value is None:
@@ -153,6 +172,11 @@ def _collect(value: Any, into: list[FakeTensor]) -> None:
 Special = Callable[["FakeMode", tuple[Any, ...], dict[str, Any]], Any]
 # Operators whose fake behaviour is not a shape rule. A handler returns NotImplemented to leave the case to the rules.
 specials: Registry[OpOverload, Special] = Registry("fake operator")
+
+# Operators whose result depends on data, by the autograd node they run for: (mode, node, args) -> what the node needs
+# of them, or NotImplemented.
+Formula = Callable[["FakeMode", Any, tuple[Any, ...]], Any]
+formulas: Registry[tuple[OpOverload, str], Formula] = Registry("gradient formula")
 
 
 class FakeMode(TorchDispatchMode):
@@ -259,7 +283,7 @@ class FakeMode(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         info = op_info(func)
-        if info.dynamic_shape or info.data_dependent:
+        if (info.dynamic_shape or info.data_dependent) and kwargs.get("output_size") is None:
             return self._data_dependent(func, args, kwargs, tensors)
         if info.composite and (info.record.shape is None or info.is_view or info.mutates):
             with self:
@@ -268,7 +292,7 @@ class FakeMode(TorchDispatchMode):
             return self._mutate(info, args, kwargs, tensors)
         metas = self.infer(info, args, kwargs, tensors)
         result = self._wrap(info, metas, tensors, args)
-        if not info.random and tensors:
+        if not info.random and (tensors or func in MADE_OF_NUMBERS):
             self._follow_constants(func, args, kwargs, tensors, result)
         return result
 
@@ -370,10 +394,24 @@ class FakeMode(TorchDispatchMode):
             return self._change_layout(info, args, kwargs)
         check_overlap(info, args, kwargs)
         results = self._infer_written(info, args, kwargs, tensors)
-        for where in info.mutates:
-            for written in flat_tensors(argument(info, args, kwargs, where)):
-                written.fake_storage.version += 1
+        known = self._written_constants(info, args, kwargs, tensors)
+        written = flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
+        for fake in written:
+            fake.fake_storage.version += 1
+        for fake, value in zip(written, known, strict=False):
+            fake.hold(value)
         return self._returned(info, args, kwargs, results, tensors)
+
+    def _written_constants(
+        self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> list[torch.Tensor]:
+        """The values that are written, where all that they are made of is known; else nothing."""
+        twin = functional_twin(info.target)
+        if info.random or twin is None or any(tensor.known_value() is None for tensor in tensors):
+            return []
+        inputs = {name: value for name, value in kwargs.items() if name not in info.mutates}
+        positional = arguments_of_twin(info.target, twin, args, inputs)
+        return flat_tensors(twin(*_to_values(positional), **_to_values(inputs)), torch.Tensor)
 
     def _infer_written(
         self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
@@ -426,6 +464,11 @@ class FakeMode(TorchDispatchMode):
         if any(value is None for value in values):
             if func in READS and tensors[0].dtype.is_floating_point:
                 return self.number_in(tensors[0])
+            node = torch._C._current_autograd_node()
+            formula = None if node is None else formulas.get((func, node.name()))
+            result = NotImplemented if formula is None else formula(self, node, args)
+            if result is not NotImplemented:
+                return result
             raise DataDependent(
                 "data-dependent",
                 f"{func} gives a value or a shape that depends on the data of a tensor",
@@ -459,7 +502,9 @@ class FakeMode(TorchDispatchMode):
             if tensor.constant is None or tensor.constant_version != tensor.fake_storage.version:
                 return
         outputs = flat_tensors(result)
-        if not outputs or any(output.numel() > CONSTANT_LIMIT for output in outputs):
+        if not outputs or any(
+            output.numel() > CONSTANT_LIMIT or output.meta.device.type != "cpu" for output in outputs
+        ):
             return
         values = flat_tensors(func(*_to_values(args), **_to_values(kwargs)), torch.Tensor)
         for output, value in zip(outputs, values, strict=True):
@@ -584,14 +629,6 @@ def _lift(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.tensor(...)` hands its fresh real tensor over by this operator: the value is known."""
     fake = args[0]
     return NotImplemented if fake.real_value is None else mode.value(fake.real_value)
-
-
-@specials.register(aten.index.Tensor)
-def _index(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Indexing by a boolean mask has as many elements as the mask has True."""
-    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]):
-        return mode._data_dependent(aten.index.Tensor, args, kwargs, flat_tensors(args))
-    return NotImplemented
 
 
 @specials.register(aten._efficientzerotensor.default)

@@ -109,8 +109,19 @@ def _batch_norm(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dic
 def _batch_norm_impl_index(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if 0 in args[0].shape:
         return NotImplemented
-    reserve = tracer.apply(aten.empty.memory_format, [0], dtype=torch.uint8, device=args[0].meta.device)
-    return (*batch_norm(tracer, *args[:8]), reserve, 0)
+    return (*batch_norm(tracer, *args[:8]), _no_reserve(tracer, args[0]), 0)
+
+
+@mutations.register(aten._batch_norm_with_update.default)
+def _batch_norm_with_update(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, weight, bias, running_mean, running_var, momentum, eps = args
+    results = batch_norm(tracer, x, weight, bias, running_mean, running_var, True, momentum, eps)
+    return (*results, _no_reserve(tracer, x))
+
+
+def _no_reserve(tracer: Tracer, x: FakeTensor) -> FakeTensor:
+    """What libraries other than ATen's own kernels keep for the backward."""
+    return tracer.apply(aten.empty.memory_format, [0], dtype=torch.uint8, device=x.meta.device)
 
 
 def batch_norm(

@@ -18,11 +18,12 @@ from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.registry import Registry
-from stator.prims.layout import is_dense
+from stator.prims.layout import is_dense, numel
 from stator.prims.record import TensorMeta
 
 from .fake import (
     COMPOSITE,
+    MADE_OF_NUMBERS,
     FakeMode,
     FakeStorage,
     FakeTensor,
@@ -97,6 +98,7 @@ class Tracer(FakeMode):
         self.inputs: list[FakeTensor] = []
         self.input_nodes: list[fx.Node] = []
         self.input_storages: dict[int, int] = {}  # id(storage) -> input index
+        self.fixed_offsets: set[int] = set()  # inputs that have to begin their storage in every call
         self.layout_changes: dict[int, Unsupported] = {}
         self.constants: dict[str, torch.Tensor] = {}
         self.constant_storages: dict[int, torch.Tensor] = {}
@@ -192,7 +194,9 @@ class Tracer(FakeMode):
         else:
             new = value
         storage.node = self.laid_out(new, storage.meta).node
+        known = value.known_value()
         storage.version += 1
+        target.hold(known)
         if not target.steps:
             target.node, target.seen = storage.node, storage.version
         elif same_strides(value.meta, target.meta):
@@ -243,7 +247,7 @@ class Tracer(FakeMode):
             if result is not NotImplemented:
                 return result
         info = op_info(func)
-        if info.dynamic_shape or info.data_dependent:
+        if (info.dynamic_shape or info.data_dependent) and kwargs.get("output_size") is None:
             return self._data_dependent(func, args, kwargs, tensors)
         mutation = mutations.get(func)
         if mutation is not None:
@@ -353,7 +357,7 @@ class Tracer(FakeMode):
         else:
             node.meta["val"] = metas
             return metas
-        if tensors and not info.random:
+        if not info.random and (tensors or func in MADE_OF_NUMBERS):
             self._follow_constants(func, args, kwargs, tensors, result)
         return result
 
@@ -423,12 +427,20 @@ class Tracer(FakeMode):
         base = args[0]
         storage = base.fake_storage
         offset: Any = meta.offset
-        if (
-            storage.meta.offset != 0
-            or id(storage) in self.input_storages  # whose offset may be another one in the next call
-            or any(step.func in REINTERPRETING for step in base.steps)
-        ):
-            if base.steps or (args[3] if len(args) > 3 else kwargs.get("storage_offset")) is not None:
+        placed = bool(base.steps) or (args[3] if len(args) > 3 else kwargs.get("storage_offset")) is not None
+        if placed and any(step.func in REINTERPRETING for step in base.steps):
+            raise Unsupported("as-strided", "as_strided with an offset into memory of another dtype")
+        if id(storage) in self.input_storages:
+            if not covers(storage.meta, meta):
+                raise Unsupported("as-strided", "as_strided reads memory that an input does not cover")
+            if placed and storage.meta.offset != 0:
+                raise Unsupported("as-strided", "as_strided with an offset into memory that an input is a part of")
+            if placed:
+                self.fixed_offsets.add(self.input_storages[id(storage)])
+            else:
+                offset = None
+        elif storage.meta.offset != 0:
+            if placed:
                 raise Unsupported("as-strided", "as_strided with an offset into memory whose beginning is not known")
             offset = None
         owner = self.storage_value(storage)
@@ -499,6 +511,18 @@ def without_onednn() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+def covers(owner: TensorMeta, view: TensorMeta) -> bool:
+    """Whether a tensor fills the memory it spans, and a view stays within it: a copy of it has all that the view sees.
+
+    The view's offset counts from where the owner's does.
+    """
+    if any(size == 0 for size in view.shape):
+        return True
+    start = view.offset - owner.offset
+    end = start + 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride, strict=True))
+    return bool(is_dense(owner.shape, owner.stride) and start >= 0 and end <= numel(owner.shape))
 
 
 def same_strides(first: TensorMeta, second: TensorMeta) -> bool:

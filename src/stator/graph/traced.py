@@ -110,6 +110,8 @@ class Traced:
     spec: the pytree spec of the user's result (None for a flat tuple of a graph).
     constants: tensors the graph reads by get_attr, by name.
     histories: one per output; empty when the graph was traced below autograd.
+    fixed_offsets: indices of inputs that have to begin their storage, as when they were traced: memory is addressed
+        from there.
     """
 
     graph: fx.GraphModule
@@ -118,10 +120,13 @@ class Traced:
     spec: Any = None
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     histories: tuple[History, ...] = ()
+    fixed_offsets: tuple[int, ...] = ()
 
     @property
     def is_plain(self) -> bool:
-        """Whether the graph's outputs are the user's outputs, with nothing to replay."""
-        return not self.mutated and all(
-            type(output) is Fresh and output.position == index for index, output in enumerate(self.outputs)
+        """Whether the graph's outputs are the user's outputs, with nothing to replay or check."""
+        return (
+            not self.mutated
+            and not self.fixed_offsets
+            and all(type(output) is Fresh and output.position == index for index, output in enumerate(self.outputs))
         )

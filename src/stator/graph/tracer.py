@@ -17,7 +17,9 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import CompileError, StatorError, Unsupported
 
 from . import fused_optimizers as fused_optimizers  # registers its handlers
+from . import gradient_formulas as gradient_formulas  # registers its handlers
 from . import gradient_scaling as gradient_scaling  # registers its handlers
+from . import known_masks as known_masks  # registers its handlers
 from . import mutation as mutation  # registers its handlers
 from .asked import stand_ins
 from .cleanup import clean_up
@@ -81,7 +83,8 @@ def _finish(tracer: Tracer, result: Any) -> Traced:
     leaves, spec = pytree.tree_flatten(result)
     described = describe_outputs(tracer, leaves)
     graph, constants = close_graph(tracer, [value.node for value in described.values])
-    return Traced(graph, described.mutated, described.outputs, spec, constants, described.histories)
+    offsets = tuple(sorted(tracer.fixed_offsets))
+    return Traced(graph, described.mutated, described.outputs, spec, constants, described.histories, offsets)
 
 
 def close_graph(tracer: Tracer, outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from stator.prims.layout import numel
+
 from .conform import decomposes
 from .normalisation import per_channel
 from .reductions import count
@@ -52,6 +54,28 @@ def native_batch_norm_backward(
     if output_mask[1]:
         grad_weight = aten.mul.Tensor(along, rstd)
     return grad_input, grad_weight, grad_bias if output_mask[2] else None
+
+
+@decomposes("batch_norm_backward")
+def batch_norm_backward(
+    grad_out: Any,
+    input: Any,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    save_mean: Any,
+    save_var: Any,
+    update: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+    reserve: Any,
+) -> Any:
+    """`save_var` is 1 / sqrt(var + eps), despite its name; `reserve` is what cuDNN and MIOpen keep."""
+    if numel(tuple(reserve.shape)):
+        return NotImplemented
+    return native_batch_norm_backward(
+        grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
+    )
 
 
 @decomposes("native_group_norm_backward")

@@ -1,0 +1,155 @@
+"""Formulas of autograd that look at data although the gradient's shape does not depend on it, or that take another way
+for fake tensors: what eager computes, by operators of known shapes. Keyed by operator and by autograd node.
+
+Which operators look at data in general is not known here (`schema.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.ctc_loss import ctc_loss, ctc_loss_backward
+from stator.prims.layout import Sizes
+
+from .fake import FakeMode, FakeTensor, formulas, specials
+
+aten = torch.ops.aten
+INDEX_FILL = "IndexFillBackward1"  # by the value of a tensor
+
+
+def input_shape(node: Any, position: int) -> Sizes | None:
+    """The shape of an input of an autograd node; None for one that has no gradient."""
+    source, number = node.next_functions[position]
+    return None if source is None else tuple(source._input_metadata[number].shape)
+
+
+@formulas.register(
+    (aten.index.Tensor, "IndexPutBackward0"),
+    (aten.index.Tensor, "IndexPutImplBackward0"),
+    (aten.index.Tensor, "UnsafeIndexPutBackward0"),
+)
+def _gradient_of_written_values(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
+    """The gradient of v in x[mask] = v is g[mask], summed to the shape of v.
+
+    Where v has one element (or row, ...) for each True of the mask, the forward saw to it that they are as many. Where
+    it is broadcast, sums over g[mask] are sums over g with zeros where the mask is False.
+    """
+    gradient, indices = args[0], args[1]
+    shape = input_shape(node, 1)
+    given = [at for at, index in enumerate(indices) if index is not None]
+    if shape is None or len(given) != 1:
+        return NotImplemented
+    lead, mask = given[0], indices[given[0]]
+    rank, sizes = mask.dim(), tuple(gradient.shape)
+    rest = len(sizes) - lead - rank
+    at = len(shape) - rest - 1  # where the shape of v has the number of elements that are written
+    with mode:
+        mask = aten.ne.Scalar(mask, 0)
+        if at >= 0 and shape[at] != 1:
+            places = aten.nonzero_static.default(mask, size=shape[at])
+            columns = [aten.select.int(places, 1, column) for column in range(rank)]
+            return aten.index.Tensor(gradient, [*[None] * lead, *columns])
+        if torch.is_grad_enabled():  # differentiated again, what stands for g[mask] would need its very shape
+            return NotImplemented
+        mask = aten.reshape.default(mask, [*mask.shape, *[1] * rest])
+        kept = aten.where.ScalarOther(mask, gradient, 0)
+        return aten.reshape.default(kept, [*sizes[:lead], -1, *sizes[lead + rank :]])
+
+
+@formulas.register((aten._unique.default, INDEX_FILL))
+def _filled_places(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
+    """The gradient of v in x.index_fill(dim, index, v) sums over the slices that `index` names, each once."""
+    if torch.is_grad_enabled():
+        return NotImplemented
+    with mode:
+        return aten.alias.default(args[0]), aten.zeros_like.default(args[0])
+
+
+@specials.register(aten.index_select.default)
+def _filled_slices(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Inside of that formula: all slices, with zeros for those that were not filled. Only their sum is asked for."""
+    node = torch._C._current_autograd_node()
+    if node is None or node.name() != INDEX_FILL:
+        return NotImplemented
+    gradient, dim, index = args
+    return _zero_elsewhere(mode, gradient, dim, index)
+
+
+def _zero_elsewhere(mode: FakeMode, gradient: FakeTensor, dim: int, index: FakeTensor) -> FakeTensor:
+    with mode:
+        if not gradient.dim():
+            gradient = aten.reshape.default(gradient, [1])
+        dim = dim % gradient.dim()
+        hit = aten.zeros.default([gradient.shape[dim]], dtype=torch.bool, device=gradient.device)
+        hit = aten.index_fill.int_Scalar(hit, 0, index, True)
+        hit = aten.reshape.default(hit, [-1, *[1] * (gradient.dim() - dim - 1)])
+        return aten.where.ScalarOther(hit, gradient, 0)
+
+
+@specials.register(aten._ctc_loss.Tensor)
+def _ctc_loss(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What this keeps for its backward has a size that depends on data; nothing else reads it."""
+    lengths = (*args, *(kwargs.get("blank", 0), kwargs.get("zero_infinity", False))[len(args) - 4 :])
+    return mode.dispatch(ctc_loss, lengths, {})
+
+
+@specials.register(aten._ctc_loss_backward.Tensor)
+def _ctc_loss_backward(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.dispatch(ctc_loss_backward, (*args[:8], args[8] if len(args) > 8 else False), {})
+
+
+# ---- formulas that take another way for subclasses of tensors, which fake tensors are
+
+
+EXTREMES = frozenset(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"))
+
+
+@specials.register(aten.mul.Tensor)
+def _shared_by_extremes(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The gradient of a largest element, shared by all that are as large: contiguous, and zero elsewhere, however large
+    it is. For subclasses, and on accelerators, it is mask * gradient, laid out as the mask."""
+    node = torch._C._current_autograd_node()
+    if node is None or node.name() not in EXTREMES or args[0].dtype is not torch.bool:
+        return NotImplemented
+    mask, share = args
+    if mask.device.type != "cpu":
+        return NotImplemented
+    with mode:
+        zeros = aten.zeros.default(list(mask.shape), dtype=share.dtype, device=share.device)
+        return aten.masked_fill.Tensor(zeros, mask, share)
+
+
+# What autograd saves of the reflectors and their factors.
+REFLECTORS = {
+    "LinalgHouseholderProductBackward0": ("_saved_input", "_saved_tau"),
+    "OrmqrBackward0": ("_saved_self", "_saved_input2"),
+}
+
+
+@specials.register(aten.cat.default)
+def _columns_of_reflectors(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The gradients of Householder reflectors and of their factors have the strides of `zeros_like`; for subclasses
+    they are joined from their columns."""
+    node = torch._C._current_autograd_node()
+    saved = None if node is None else REFLECTORS.get(node.name())
+    if saved is None:
+        return NotImplemented
+    parts, dim = args[0], (args[1] if len(args) > 1 else kwargs.get("dim", 0))
+    for name in saved:
+        like = getattr(node, name)
+        if len(parts) > 1 and _joined_shape(parts, dim) == tuple(like.shape):
+            with mode:
+                *most, last = parts
+                first = aten.cat.default(most, dim) if len(most) > 1 else most[0]
+                made = aten.slice_scatter.default(aten.zeros_like.default(like), first, dim, 0, first.shape[dim])
+                return aten.slice_scatter.default(made, last, dim, first.shape[dim], like.shape[dim])
+    return NotImplemented
+
+
+def _joined_shape(parts: Sequence[FakeTensor], dim: int) -> Sizes:
+    shape = list(parts[0].shape)
+    shape[dim] = sum([part.shape[dim] for part in parts[1:]], shape[dim])
+    return tuple(shape)
