@@ -153,9 +153,10 @@ class Miss:
         return reasons
 
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
+        seen = dict.fromkeys(self.changing, 1) if self.fullgraph else dict(self.changing)  # no break: rather a version
         try:
             with _collector_paused():
-                with changing(dict(self.changing)):
+                with changing(seen):
                     frame = self.compile_frame(function, bound)
                 version = self._make_version(cache, function, frame)
             failure = version.guards.explain(values, function)
