@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NATIVE := $(wildcard src/stator/*/csrc/*.c src/stator/*/csrc/*.h)
 
-.PHONY: demo test test-slow test-cpython lint bench bench-training docs clean
+.PHONY: demo test test-slow test-cpython lint bench bench-training sweep-transformers sweep-timm docs clean
 
 demo: $(VENV)/.models  ## compile a real transformer and a real vision model, and compare with eager
 	$(BIN)/python benchmarks/demo.py
@@ -30,6 +30,12 @@ bench: $(VENV)/.models  ## the table of the README: eleven models beside torch.c
 bench-training: $(VENV)/.models  ## training steps of twenty models beside torch.compile, and their peak memory
 	$(BIN)/python -m benchmarks.run_training
 	$(BIN)/python -m benchmarks.memory
+
+sweep-transformers: $(VENV)/.models  ## every architecture of transformers, small: fails where one does worse than kept
+	$(BIN)/python -m benchmarks.sweeps.run transformers --check
+
+sweep-timm: $(VENV)/.models  ## every family of timm: fails where one does worse than the kept results
+	$(BIN)/python -m benchmarks.sweeps.run timm --check
 
 # torch comes first and by exact version: see constraints.txt. The isolated build needs no torch.
 $(VENV)/.install: pyproject.toml constraints.txt $(NATIVE)

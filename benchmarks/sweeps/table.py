@@ -1,0 +1,130 @@
+"""The page docs/sweeps.md, made from the kept results of the sweeps: the summary, what ended graphs, every family.
+
+python -m benchmarks.sweeps.table
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from .run import RESULTS, SUITES, runs_equal
+
+PAGE = Path(__file__).parents[2] / "docs" / "sweeps.md"
+TITLES = {"transformers": "transformers: every architecture", "timm": "timm: the smallest model of every family"}
+COLUMNS = ("stator", "peer")
+
+HEAD = """# Sweeps over other people's models
+
+Every architecture of transformers that a small configuration can be made for, and the smallest model of every family
+(module) of timm, in eval mode without gradients, captured by `stator.compile(model, backend="eager")` and by
+`torch.compile(model, backend="eager")`. Each model is called twice with other values of the same shapes; both outputs,
+with everything inside them, are compared with eager PyTorch's. The models are not changed, weights are random, nothing
+is downloaded.
+
+    make sweep-transformers sweep-timm            # fails if a family does worse than what is kept here
+    python -m benchmarks.sweeps.run transformers  # measures anew, keeps the results; --peer: torch.compile's columns
+    python -m benchmarks.sweeps.table             # this page
+
+- Configurations are made smaller by rules on the names of their fields (`benchmarks/sweeps/small_configs.py`), inputs
+  from the names of the forward's parameters (`inputs.py`). Of several kinds of inputs (text, images, …) the fullest
+  call that eager runs is measured.
+- *equal*: `bitwise`, or `close` (the largest difference is at most 1e-5 of the tensor's largest value: captured models
+  make attention masks without looking at the data, so another kernel may run). Anything else counts as not equal.
+- *breaks*: every place where a graph ended early or a frame was left to eager, each time it was compiled.
+- *recompiled*: frames compiled anew for the second call.
+"""
+
+
+def main() -> None:
+    parts = [HEAD]
+    for suite in SUITES:
+        path = RESULTS / f"{suite}.json"
+        if path.exists():
+            parts.append(section(suite, json.loads(path.read_text())))
+    PAGE.write_text("\n".join(parts))
+
+
+def section(suite: str, kept: dict[str, Any]) -> str:
+    rows = kept["families"]
+    built = {name: row for name, row in rows.items() if "built" in row}
+    lines = [f"## {TITLES[suite]}", ""]
+    lines.append(", ".join(f"{name} {number}" for name, number in kept["versions"].items()) + ".")
+    lines += ["", f"{len(built)} of {len(rows)} families were built and run in eager PyTorch.", ""]
+    lines += [*summary(built), ""]
+    for column in COLUMNS:
+        lines += reasons(built, column)
+    lines += ["### Every family", "", *families(built), ""]
+    missing = {name: row for name, row in rows.items() if "built" not in row}
+    if missing:
+        lines += ["### Not built", "", "What the first attempts met:", ""]
+        lines += [f"- `{name}`: {_cell(row['problem'])[:200]}" for name, row in missing.items()] + [""]
+    return "\n".join(lines)
+
+
+def summary(built: dict[str, Any]) -> list[str]:
+    lines = ["| | families | run | equal to eager | bitwise | in one go (no breaks) | graphs | breaks | recompiled |"]
+    lines.append("| --- |" + " ---: |" * 8)
+    for column in COLUMNS:
+        entries = [row[column] for row in built.values() if column in row]
+        if not entries:
+            continue
+        ran = [entry for entry in entries if "error" not in entry]
+        equal = [entry for entry in ran if runs_equal(entry)]
+        bitwise = [entry for entry in ran if entry["equal"] == "bitwise"]
+        whole = [entry for entry in ran if not entry["breaks"]]
+        cells = [str(len(entries)), *(_share(part, entries) for part in (ran, equal, bitwise, whole))]
+        cells += [str(sum(entry[field] for entry in ran)) for field in ("graphs", "breaks")]
+        cells.append(str(sum(entry["recompiled"] > 0 for entry in ran)))
+        lines.append(f"| {_who(column)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def reasons(built: dict[str, Any], column: str) -> list[str]:
+    """What ended graphs, by the number of families in which it did."""
+    found: Counter[str] = Counter()
+    for row in built.values():
+        for reason in row.get(column, {}).get("reasons", {}):
+            found[reason.split(" @ ")[0]] += 1
+    if not found:
+        return []
+    lines = [f"### What ended the graphs of {_who(column)}", "", "| families | reason |", "| ---: | --- |"]
+    return lines + [f"| {count} | {_cell(reason)[:160]} |" for reason, count in found.most_common(40)] + [""]
+
+
+def families(built: dict[str, Any]) -> list[str]:
+    lines = [
+        "| family | model | equal | graphs | breaks | recompiled | first call s | peer equal | graphs | breaks | s |"
+    ]
+    lines.append("| --- | --- | --- |" + " ---: |" * 4 + " --- |" + " ---: |" * 3)
+    for name, row in built.items():
+        ours, theirs = _cells(row.get("stator")), _cells(row.get("peer"))
+        cells = [name, row["built"]["model"], *ours, theirs[0], theirs[1], theirs[2], theirs[4]]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _cells(entry: dict[str, Any] | None) -> list[str]:
+    if entry is None:
+        return [""] * 5
+    if "error" in entry:
+        return [f"error: {_cell(entry['error'])[:60]}", "", "", "", ""]
+    return [entry["equal"], *(str(entry[field]) for field in ("graphs", "breaks", "recompiled", "first_call_s"))]
+
+
+def _share(part: list[Any], whole: list[Any]) -> str:
+    return f"{len(part)} ({100 * len(part) / len(whole):.1f}%)"
+
+
+def _who(column: str) -> str:
+    return "torch.compile" if column == "peer" else column
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "‹").replace(">", "›")
+
+
+if __name__ == "__main__":
+    main()
