@@ -49,9 +49,14 @@ def permuted_strides(shape: Sizes, innermost_first: Sequence[int]) -> Sizes:
 
 
 def channels_last_strides(shape: Sizes) -> Sizes:
-    """NHWC strides of a 4-d shape, NDHWC strides of a 5-d one."""
+    """NHWC strides of a 4-d shape, NDHWC strides of a 5-d one. A size of zero makes those of slower dimensions zero."""
     rank = len(shape)
-    return permuted_strides(shape, (1, *range(rank - 1, 1, -1), 0))
+    strides: list[Any] = [1] * rank
+    running = shape[1]
+    for dim in (*range(rank - 1, 1, -1), 0):
+        strides[dim] = running
+        running = running * shape[dim]
+    return tuple(strides)
 
 
 def numel(shape: Sizes) -> Any:

@@ -78,7 +78,7 @@ BINARY = {
 
 # Gradients of elementwise operators: floating-point tensors of one dtype first, then numbers that do not matter here.
 GRADIENTS = """
-    threshold_backward gelu_backward silu_backward mish_backward tanh_backward sigmoid_backward hardswish_backward
+    gelu_backward silu_backward mish_backward tanh_backward sigmoid_backward hardswish_backward
     hardsigmoid_backward hardtanh_backward elu_backward softplus_backward softshrink_backward
     hardshrink_backward logit_backward
 """
@@ -339,17 +339,19 @@ shape_rule(*overloads("conj_physical_"), tags=("pointwise", "inplace"))(in_place
 
 @with_in_place(*overloads("ldexp.Tensor"), tags=("pointwise",))
 def ldexp(self: Any, other: Any) -> TensorMeta:
-    """self * 2.0**other."""
+    """self * 2.0**other. Eager raises a number to `other` for self in float32 or integers, else a tensor."""
     power = pow_of_number(2.0, other)
-    operands = ((tuple(self.shape), self.stride()), (power.shape, power.stride))
+    of_number = self.dtype is torch.float32 or is_integral(self.dtype)
+    stride = power.stride if of_number else preserved_strides(power.shape, other.stride())
+    operands = ((tuple(self.shape), self.stride()), (power.shape, stride))
     scale = fresh(power.shape, other, power.dtype)
     shape = broadcast_shapes(tuple(self.shape), power.shape)
     dtype = common_dtype((self, scale))
     return TensorMeta(shape, elementwise_strides(shape, operands), dtype, common_device((self, other)))
 
 
-@shape_rule(*overloads("leaky_relu_backward"), tags=("pointwise",))
-def leaky_relu_backward(grad_output: Any, self: Any, *_options: Any) -> TensorMeta:
+@shape_rule(*overloads("leaky_relu_backward threshold_backward"), tags=("pointwise",))
+def gradient_like_input(grad_output: Any, self: Any, *_options: Any) -> TensorMeta:
     """Unlike the other gradients, laid out like the input first."""
     return gradient(self, grad_output)
 

@@ -42,6 +42,17 @@ def drawn_like(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
     return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
 
 
+@shape_rule(*overloads("_standard_gamma _sample_dirichlet poisson binomial"), tags=RANDOM)
+def drawn_for_each(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
+    """A number for each element, in a tensor without gaps whatever the layout of the parameters."""
+    return fresh(self.shape, self)
+
+
+@shape_rule(*overloads("_standard_gamma_grad _dirichlet_grad"))
+def gradient_for_each(self: Any, *_others: Any) -> TensorMeta:
+    return fresh(self.shape, self)
+
+
 @shape_rule(*overloads("normal.Tensor_float"), tags=RANDOM)
 def normal_mean(mean: Any, std: float = 1, *, generator: Any = None) -> TensorMeta:
     return fresh(mean.shape, mean)
