@@ -109,3 +109,15 @@ def check_rules(part: list, checker: Any, count: int, layouts: tuple[str | None,
 # rounded midway; the gradient of a layer norm of one element, which is zero, is what nearly cancels. Compared with
 # float64 above.
 ROUNDED = frozenset(("aten.native_batch_norm_backward.default", "aten.native_layer_norm_backward.default"))
+
+
+def test_programs_that_are_refused_run_around_the_operator() -> None:
+    """Through `stator.compile`: results and gradients are eager's, whatever of it is compiled."""
+    torch.manual_seed(0)
+    refused = [(name, op) for name, op in NAMED if name in RUNS_EAGERLY]
+    wrong = []
+    for case in gradients.cases(refused, 3, dtypes=(torch.float32,)):
+        problem = gradients.difference(case, gradients.captured(case), gradients.eager([case])[0])
+        if problem:
+            wrong.append(f"{case.describe()}: {problem}")
+    assert not wrong, "\n".join(wrong)

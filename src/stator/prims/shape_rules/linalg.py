@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stator.base.errors import Unsupported
 from stator.prims.layout import (
     Sizes,
     broadcast_shapes,
@@ -343,7 +344,11 @@ def lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str | None =
         other = (*other, 1)
     overdetermined = rows > columns
     if overdetermined and driver in ("gelsd", "gelss"):
-        return NotImplemented
+        raise Unsupported(
+            "data-dependent",
+            f"linalg.lstsq by {driver} gives residuals where all matrices have full rank: their shape depends on data",
+            hint="use driver='gelsy' or 'gels', or compute it outside the compiled region",
+        )
     lead = broadcast_shapes(tuple(batch), other[:-2])
     stride = column_major_strides((*lead, rows if overdetermined else columns, other[-1]))
     result = fresh((*lead, columns, other[-1]), self, stride=stride)
