@@ -40,16 +40,21 @@ class CompileError(StatorError):
 class Unsupported(StatorError):
     """Something that capture cannot follow: the graph breaks here (or, under fullgraph=True, this is raised).
 
-    `kind` is a stable identifier from the taxonomy in docs, such as "call-builtin" or "data-dependent-jump".
+    `kind` is a stable identifier from the taxonomy in docs, such as "call-builtin" or "data-dependent-jump". `until`: a
+    guard of dynamo's; once it does not hold any more, capturing is worth another try.
     """
 
-    def __init__(self, kind: str, reason: str, *, place: UserPlace | None = None, hint: str | None = None) -> None:
-        self.kind, self.reason, self.place, self.hint = kind, reason, place, hint
+    def __init__(
+        self, kind: str, reason: str, *, place: UserPlace | None = None, hint: str | None = None, until: object = None
+    ) -> None:
+        self.kind, self.reason, self.place, self.hint, self.until = kind, reason, place, hint, until
         super().__init__(_message(f"cannot capture ({kind})", reason, place, hint))
 
     def at(self, place: UserPlace) -> Unsupported:
         """The same error with a place, unless it has one already."""
-        return self if self.place else Unsupported(self.kind, self.reason, place=place, hint=self.hint)
+        if self.place:
+            return self
+        return Unsupported(self.kind, self.reason, place=place, hint=self.hint, until=self.until)
 
 
 class RecompileError(StatorError, RuntimeError):

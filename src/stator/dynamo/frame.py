@@ -135,7 +135,7 @@ class Frame:
         if error.place is not None:
             return error
         stack = "".join(f"\n    {frame.place()}" for frame in self.tracer.frames)
-        located = Unsupported(error.kind, error.reason, place=self.place(), hint=error.hint)
+        located = Unsupported(error.kind, error.reason, place=self.place(), hint=error.hint, until=error.until)
         if len(self.tracer.frames) > 1:
             located.args = (f"{located.args[0]}\n  The calls that led there:{stack}",)
         return located

@@ -34,14 +34,17 @@ def capture(function: FunctionType, arguments: dict[str, object], *, fullgraph: 
     """
     stop_at: int | None = None
     reason: BreakReason | None = None
+    until: list[Guard] = []
     while True:
-        attempt = _Attempt(function, arguments, stop_at, reason)
+        attempt = _Attempt(function, arguments, stop_at, reason, until)
         try:
             captured = attempt.run()
         except _Restart as restart:
             if fullgraph:
                 raise restart.error from restart.error.__cause__
             stop_at, reason = restart.step, restart.reason
+            if isinstance(restart.error.until, Guard):
+                until.append(restart.error.until)
             continue
         counters.count("captured_frames")
         return captured
@@ -59,12 +62,18 @@ class _Attempt:
     """One run over the frame. With `stop_at`, it ends before the outermost frame's `stop_at`-th step."""
 
     def __init__(
-        self, function: FunctionType, arguments: dict[str, object], stop_at: int | None, reason: BreakReason | None
+        self,
+        function: FunctionType,
+        arguments: dict[str, object],
+        stop_at: int | None,
+        reason: BreakReason | None,
+        until: list[Guard],
     ) -> None:
         self.function = function
         self.arguments = arguments
         self.stop_at = stop_at
         self.reason = reason
+        self.until = until  # what the break depends on: once that changes, there may be none
         self.entry_state = TorchState.now()
 
     def run(self) -> Captured:
@@ -163,6 +172,7 @@ class _Attempt:
 
     def _captured(self, tracer: Tracer, exits: ExitBuilder, effects: list[Effect], exit_: Return | Break) -> Captured:
         tracer.guard_what_was_found()
+        tracer.guards += self.until
         graph = tracer.recorder.finish(exits.outputs)
         if graph is None and exits.outputs:
             raise unsupported("reconstruct", "a tensor without a graph")

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from stator.base.errors import Unsupported
+
 from ..calling import calls
+from ..guard import Guard, GuardKind
 from ..mutations import MutationLog
 from ..recorder import outside_inference_mode
 from ..source import ItemSource
@@ -66,8 +69,21 @@ def _put_back(skip: torch.Tensor, tensors: list[torch.Tensor], olds: list[torch.
             tensor.copy_(torch.where(skip.to(tensor.device), old, tensor))
 
 
-def _refused(what: str) -> Exception:
-    return unsupported("data-dependent-jump", f"code that runs depending on a tensor {what}")
+def _refused(what: str, until: Guard | None = None) -> Unsupported:
+    error = unsupported("data-dependent-jump", f"code that runs depending on a tensor {what}")
+    error.until = until
+    return error
+
+
+def refuse_to_make_state(tracer: Tracer, optimizer: Value) -> Unsupported:
+    """The error for a step that may be skipped and would make state. Once there is state it is worth another try."""
+    state = tracer.get_attr(optimizer, "state")
+    until = None
+    if isinstance(state, DictValue) and state.source is not None and state.obj is not None:
+        until = Guard(state.source, GuardKind.LENGTH, len(state.obj))
+    return _refused(
+        "makes an optimizer's state, where eager only makes it in the first step that is not skipped", until
+    )
 
 
 class _Start:
@@ -174,7 +190,8 @@ class ConditionalChanges(MutationLog):
             kind, value, name = entry
             same = key in self.before and self.before[key] == _contents(*entry)
             if not same and (key in self.before or not self._as_at_entry(kind, value, name)):
-                raise _refused(f"changes {value.describe(self.tracer) if isinstance(value, Value) else 'a global'}")
+                what = value.describe(self.tracer) if isinstance(value, Value) else "a global variable"
+                raise _refused(f"changes {what}", None if key in self.before else _until(kind, value, name))
 
     def _as_at_entry(self, kind: str, value: Any, name: str) -> bool:
         """Of something that had not been written to before: whether it holds what the real object holds."""
@@ -197,6 +214,18 @@ class ConditionalChanges(MutationLog):
         if not isinstance(now, ConstantValue) or not self.tracer.is_constant_object(real):
             return False
         return now.source == source or (type(now.value) is type(real) and bool(now.value == real))
+
+
+def _until(kind: str, value: Any, name: str) -> Guard | None:
+    """What holds as long as something is about to be made for the first time: an attribute, or the entries of a
+    dictionary that is empty (the state of an optimizer)."""
+    if not isinstance(value, ObjectValue) or value.source is None or value.obj is None:
+        return None
+    if kind == "attribute" and name not in (value.instance_dict() or (name,)):
+        return Guard(value.dict_source, GuardKind.NOT_IN, name)  # type: ignore[arg-type]
+    if kind == "content" and isinstance(value, DictValue) and not value.obj:
+        return Guard(value.source, GuardKind.LENGTH, 0)
+    return None
 
 
 def _contents(kind: str, value: Any, name: str) -> Any:

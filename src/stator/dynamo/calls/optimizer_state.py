@@ -17,9 +17,10 @@ from torch.optim import Optimizer
 
 from ..calling import calls
 from ..values.base import NotConstant, Value
+from ..values.constants import ConstantValue
 from ..values.containers import ListValue
 from ..values.tensors import TensorValue
-from .conditional import ConditionalChanges
+from .conditional import ConditionalChanges, refuse_to_make_state
 from .schedules import expect_schedule
 
 if TYPE_CHECKING:
@@ -37,26 +38,41 @@ def _prepares(init_group: FunctionType) -> None:
 
 
 def _make_state(tracer: Tracer, init_group: FunctionType, optimizer: Value, count: int) -> None:
-    """For all groups, unless the program has looked at the state, or the step may be skipped, when eager would make
-    none. `count`: how many lists `init_group` fills."""
-    if isinstance(tracer.mutations, ConditionalChanges):
-        return
+    """For all groups, unless the program has looked at the state. `count`: how many lists `init_group` fills. Raises
+    Unsupported if the step may be skipped: then eager makes none."""
     try:
         real = optimizer.real()
     except NotConstant:
         return
-    if not isinstance(real, Optimizer) or id(real.state) in tracer.wrapped:
+    if not isinstance(real, Optimizer):
+        return
+    may_be_skipped = isinstance(tracer.mutations, ConditionalChanges)
+    if id(real.state) in tracer.wrapped and not may_be_skipped:
         return
     for group in tracer.iterate(tracer.get_attr(optimizer, "param_groups")):
-        _make_state_of_group(tracer, init_group, real, group, count)
+        graded = _without_state(tracer, real, group)
+        if graded and may_be_skipped:
+            raise refuse_to_make_state(tracer, optimizer)
+        if graded:
+            _make_state_of_group(init_group, real, group, graded, count)
 
 
-def _make_state_of_group(tracer: Tracer, init_group: FunctionType, real: Optimizer, group: Value, count: int) -> None:
-    """Run it for real, for parameters that have a gradient by now in the captured program and no state yet."""
+def _without_state(tracer: Tracer, real: Optimizer, group: Value) -> list[Any]:
+    """The group's parameters that have a gradient by now in the captured program, if some of them have no state yet."""
     parameters = list(tracer.iterate(tracer.get_item(group, tracer.constant("params"))))
     graded = [one.obj for one in parameters if isinstance(one, TensorValue) and _has_gradient(tracer, one)]
     if any(one is None for one in graded) or all(one in real.state for one in graded):
-        return
+        return []
+    if isinstance(real, torch.optim.SGD):
+        momentum = tracer.get_item(group, tracer.constant("momentum"))
+        return graded if isinstance(momentum, ConstantValue) and momentum.value != 0 else []
+    return graded
+
+
+def _make_state_of_group(
+    init_group: FunctionType, real: Optimizer, group: Value, graded: list[Any], count: int
+) -> None:
+    """Run it for real, for these parameters."""
     try:
         real_group = group.real()
     except NotConstant:
