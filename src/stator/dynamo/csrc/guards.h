@@ -76,11 +76,14 @@ typedef struct {
 typedef struct {
     Access access;
     int first_child, last_child, next_sibling, first_check, last_check;
+    int unstable; /* how often a memo was let down by this node's value */
     int saved; /* slot that keeps the value for relations and calls; -1: none */
     Py_ssize_t index;
     Py_ssize_t guard; /* ordinal of the first guard that needed this node */
     PyObject *key;
 } Node;
+
+typedef struct Memo Memo;
 
 typedef struct {
     PyObject_HEAD
@@ -90,7 +93,31 @@ typedef struct {
     int first_relation, last_relation; /* checks between saved values */
     PyObject *invalidated;             /* called when an object held weakly dies, or NULL */
     PyObject *weakrefs;
+    Memo *memo;        /* of the last evaluation that succeeded, or NULL (guard_memo.c) */
+    int memo_mismatch; /* the node that was not as the memo says; -1: none */
+    int successes;
+    unsigned long long memo_hits;
 } GuardTree;
+
+/* One evaluation. */
+typedef struct {
+    GuardTree *tree;
+    PyObject *const *locals;
+    Py_ssize_t local_count;
+    PyObject *function;
+    PyObject **saved;
+    Failure *failure;
+} Run;
+
+/* ---- evaluation (guard_tree.c) ---- */
+
+int guard_check_holds(Check *check, PyObject *value);
+int guard_check_of_run_holds(Run *run, int check, PyObject *value);
+/* The node `child` below `parent`: can be read, and all checks there and further below hold. */
+int guard_child_holds(Run *run, int child, PyObject *parent);
+int guard_relations_hold(Run *run);
+/* `block` with room for one more than `count`; NULL with an exception, then the old block is as it was. */
+void *guard_grown(void *block, int *capacity, int count, size_t size);
 
 /* ---- identities ---- */
 
@@ -126,6 +153,8 @@ PyObject *guard_instance_dict(PyObject *value);
 PyObject *guard_closure_content(PyObject *value, Py_ssize_t index);
 PyObject *guard_module_dict(PyObject *name);
 PyObject *guard_builtins_dict(void);
+/* Borrowed: the dict behind an exact mappingproxy; anything else as it is. */
+PyObject *guard_behind_proxy(PyObject *value);
 int guard_values_add_to(PyObject *module);
 
 /* ---- tensors (guard_tensors.c) ---- */
