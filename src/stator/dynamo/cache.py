@@ -5,14 +5,12 @@ Works without torch: how a frame is compiled is the `compile_frame` that is hand
 
 from __future__ import annotations
 
-import gc
 import inspect
-import threading
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Protocol
@@ -55,9 +53,12 @@ def _mark_unhooked(code: CodeType) -> None:
 # told of every code object that we run instead of a user's, so that no frame hook compiles it again
 code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]
 
+# entered around every compilation
+around_compilations: list[Callable[[], AbstractContextManager[None]]] = []
+
 _SHOWN_REASONS = 3  # in a warning
 _MOST_FAILURES = 4  # to compile one function, before it is left alone
-_INSTANCES = 32  # times the recompile limit: the most versions over all instances that share a method
+_INSTANCES = 1024  # times the recompile limit: the most versions over all instances that share a method
 
 _caches: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -95,22 +96,15 @@ class Miss:
     def __init__(self, compile_frame: CompileFrame, options: CacheOptions, fullgraph: bool, as_function: bool) -> None:
         self.compile_frame, self.options = compile_frame, options
         self.fullgraph, self.as_function = fullgraph, as_function
-        self.lock = threading.Lock()
         self.failures = 0
-        self.made_for: dict[int, int] = {}  # id of a version in the cache -> id of the instance whose method it was
+        self.made_for: dict[int, Any] = {}  # id of a version in the cache -> weak reference to its receiver, or None
         self.changing: Counter[Source] = Counter()  # places of numbers that were seen to change, and how often
         self.given_up: dict[int, Any] = {}  # id of an instance -> weak reference to it
 
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
-        # Held by this thread: the compiler itself calls the function. Held by another: it is compiling this frame.
-        # Running the original is right in both cases, and never waiting means never a deadlock.
-        if not self.lock.acquire(blocking=False):
-            counters.count("dynamo.eager_while_compiling")
-            return None
-        try:
-            return self._version(cache, function, bound)
-        finally:
-            self.lock.release()
+        """The version to call, or None: run the original. csrc/cache.c sees to it that this is never called again while
+        it is at work, and that Python's collector rests meanwhile."""
+        return self._version(cache, function, bound)
 
     def forget(self) -> None:
         """Take up again what was given up."""
@@ -121,19 +115,19 @@ class Miss:
 
     def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         values = tuple(bound.values())
-        for version in cache.versions:  # another thread may have been quicker
+        for version in cache.versions[:_SHOWN_REASONS]:  # another thread may have been quicker
             if version.guards.check(values, function):
                 return version
         instance = _instance(bound)
         if instance is not None and id(instance) in self.given_up and self.given_up[id(instance)]() is instance:
             return None
-        reasons = self._why_none_fits(cache, function, values)
-        of_instance = sum(self.made_for.get(id(version)) == id(instance) for version in cache.versions)
+        reasons = self._why_none_fits(cache, function, values, instance)
+        of_instance = sum(self._was_made_for(instance, version) for version in cache.versions)
         if of_instance:
             refuse_recompile(_frame_name(function), reasons)
         if not may_compile(_frame_name(function), reasons):
             return None
-        limit = self.options.recompile_limit
+        limit = self.options.recompile_limit * (1 + _loops(bound))
         if of_instance >= limit or len(cache.versions) >= limit * _INSTANCES:
             return self._stop_recompiling(cache, function, reasons, instance)
         if reasons:
@@ -141,10 +135,22 @@ class Miss:
             logs.log("recompiles", "%s", "\n  ".join([f"recompiling {_frame_name(function)}", *reasons]))
         return self._compile(cache, function, bound, values)
 
-    def _why_none_fits(self, cache: Any, function: FunctionType, values: tuple[object, ...]) -> list[str]:
+    def _was_made_for(self, instance: object, version: Any) -> bool:
+        made_for = self.made_for.get(id(version))
+        return instance is (None if made_for is None else made_for())
+
+    def _near(self, cache: Any, instance: object) -> list[Any]:
+        """Versions to explain: those made for this very instance, and some of others."""
+        own = [version for version in cache.versions if self._was_made_for(instance, version)]
+        others = [version for version in cache.versions if not self._was_made_for(instance, version)]
+        return own + others[: self.options.recompile_limit]
+
+    def _why_none_fits(
+        self, cache: Any, function: FunctionType, values: tuple[object, ...], instance: object
+    ) -> list[str]:
         reasons = []
         changed: set[Source] = set()
-        for number, version in enumerate(cache.versions):
+        for number, version in enumerate(self._near(cache, instance)):
             failure = version.guards.explain(values, function)
             if failure is not None:
                 reasons.append(f"version {number}: {describe_failure(version.detail, failure)}")
@@ -155,10 +161,12 @@ class Miss:
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
         seen = dict.fromkeys(self.changing, 1) if self.fullgraph else dict(self.changing)  # no break: rather a version
         try:
-            with _collector_paused():
-                with changing(seen):
-                    frame = self.compile_frame(function, bound)
-                version = self._make_version(cache, function, frame)
+            with ExitStack() as stack:
+                for around in around_compilations:
+                    stack.enter_context(around())
+                stack.enter_context(changing(seen))
+                frame = self.compile_frame(function, bound)
+                version = self._make_version(cache, function, frame, bound.get("self"))
             failure = version.guards.explain(values, function)
             if failure is not None:
                 raise VerificationError(
@@ -171,7 +179,10 @@ class Miss:
             self._failed(cache, function, error)
             return None
         counters.count("dynamo.compiled_frames")
-        self.made_for[id(version)] = id(_instance(bound))
+        instance = _instance(bound)
+        known = {id(one) for one in cache.versions}
+        self.made_for = {key: made_for for key, made_for in self.made_for.items() if key in known}
+        self.made_for[id(version)] = None if instance is None else weakref.ref(instance)
         cache.versions = (version, *cache.versions)
         return version
 
@@ -184,7 +195,7 @@ class Miss:
         cache.eager = whole
         _tell_failure(function, error, whole)
 
-    def _make_version(self, cache: Any, function: FunctionType, frame: CompiledFrame) -> Any:
+    def _make_version(self, cache: Any, function: FunctionType, frame: CompiledFrame, receiver: object) -> Any:
         if frame.code is not None:
             _check_compatible(frame.code, function.__code__)
         dead = _DropDead(cache)
@@ -196,10 +207,10 @@ class Miss:
                 mark(frame.code)
             if self.as_function:
                 target = _function_like(function, frame.code)
-        return _native.Version(tree, frame.code, target, notes(frame.guards))
+        return _native.Version(tree, frame.code, target, notes(frame.guards), receiver)
 
     def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], instance: object) -> None:
-        if instance is not None and any(self.made_for.get(id(one)) != id(instance) for one in cache.versions):
+        if instance is not None and not all(self._was_made_for(instance, one) for one in cache.versions):
             self.given_up[id(instance)] = weakref.ref(instance)  # other instances keep what was compiled for them
             whom = f" for one {type(instance).__qualname__}"
         else:
@@ -225,6 +236,11 @@ def _first(reasons: list[str]) -> list[str]:
     return reasons if rest <= 0 else [*reasons[:_SHOWN_REASONS], f"... and {rest} more"]
 
 
+def _loops(bound: dict[str, object]) -> int:
+    """In how many loops a frame is that goes on in the middle; each has two ways to go on: a turn more, and the end."""
+    return sum(type(value) in READABLE for value in bound.values())
+
+
 def _instance(bound: dict[str, object]) -> object:
     """Whom a frame works for, if it can be referred to weakly; versions are counted for each: the layer that a loop
     over layers comes to next, where the graph broke in the loop's body, or the receiver of a method call."""
@@ -234,20 +250,7 @@ def _instance(bound: dict[str, object]) -> object:
                 if callable(item) and hasattr(type(item), "__weakref__"):
                     return item
     instance = bound.get("self")
-    return instance if hasattr(type(instance), "__weakref__") else None
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No cyclic garbage collection in the block: a compilation makes very many objects that live on, and each full
-    collection in the middle of it walks them all (0.4 s of the 2.8 s that a densenet121 takes to capture)."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    return instance if type.__dict__["__weakrefoffset__"].__get__(type(instance)) else None
 
 
 class _DropDead:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,12 +32,13 @@ from .marks import disabled, left_alone_by_torch
 from .native_status import native
 from .resume import ResumePoint, resume_code, resumption_of
 from .source import FunctionSource
-from .status import compiling
 from .text import captured_text
 from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform, own_saved_tensors
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
+# functions that give the program its own frame as an object, which must then be one from beginning to end
+_KEEPS_FRAMES = frozenset({"_getframe", "currentframe"})
 _MOST_PLACES = 128  # at which the frames of one code are resumed; each costs a compilation
 
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -63,7 +63,6 @@ class Converter:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._lock = threading.RLock()
         self._resumed: dict[tuple[int, int, ResumePoint], Any] = {}
         self._places: Counter[CodeType] = Counter()  # at which frames of a code are resumed
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
@@ -105,7 +104,7 @@ class Converter:
             state = Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state())
             return CompiledFrame((state, forward_ad_guard()), None)
         name = _frame_name(code, bound)
-        with self._lock, compiling(), own_saved_tensors(), dumps.compilation(name):
+        with own_saved_tensors(), dumps.compilation(name):
             _show("bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {name}")
             try:
                 with counters.timed("capture"):
@@ -147,7 +146,8 @@ class Converter:
         """Whether the frame gains by running emitted code instead of its own."""
         if not isinstance(captured.exit, Break):
             return captured.graph is not None
-        return self._places[_user_code(captured.code)] < _MOST_PLACES
+        code = _user_code(captured.code)
+        return self._places[code] < _MOST_PLACES and _KEEPS_FRAMES.isdisjoint(code.co_names)
 
     def _make_resume(self, point: ResumePoint, namespace: dict[str, Any]) -> Any:
         """What emitted code calls to go on at `point`; see `emit`."""

@@ -18,10 +18,11 @@ from stator.base.config import Options
 
 from . import debuggers as debuggers  # tells csrc whose trace functions run everything eagerly
 from . import guard_torch as guard_torch  # registers what tensors and torch's state need
-from .cache import CompiledFrame, CompileFrame, Miss, code_marks, make_cache, reset
+from .cache import CompiledFrame, CompileFrame, Miss, around_compilations, code_marks, make_cache, reset
 from .hook import leave_alone
 from .native_status import native as _native
 from .native_status import warn_if_missing
+from .torch_state import modes_put_back
 
 __all__ = [
     "CompileFrame",
@@ -88,6 +89,7 @@ def _hide_from_torch_compile(code: CodeType) -> None:
 
 
 code_marks.append(_hide_from_torch_compile)
+around_compilations.append(modes_put_back)
 _hide_from_torch_compile(Miss.__call__.__code__)  # and with it all of our compiler
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from .native_status import native as _native
 
 # set on functions that must run as they are: "frame" for the function alone, "recursive" for all that it calls too
 DISABLED_MARK = "_stator_disabled"
-
-_state = threading.local()
 
 
 def is_compiling() -> bool:
@@ -18,14 +14,4 @@ def is_compiling() -> bool:
     Capture answers calls of this function by the constant True; called for real, it says whether a compilation is under
     way in this thread.
     """
-    return getattr(_state, "depth", 0) > 0
-
-
-@contextmanager
-def compiling() -> Iterator[None]:
-    """The block is a compilation."""
-    _state.depth = getattr(_state, "depth", 0) + 1
-    try:
-        yield
-    finally:
-        _state.depth -= 1
+    return _native is not None and _native.compiling_depth() > 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -48,6 +49,70 @@ def _itself(saved: torch.Tensor) -> torch.Tensor:
     return saved
 
 
+@contextmanager
+def modes_put_back() -> Iterator[None]:
+    """Where the block is interrupted, wherever that is, torch's modes in this thread are as they were before. (Where it
+    ends by itself or raises, whoever changed them has put them back.)"""
+    before = _Modes.now()
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        _clear_frames(error.__traceback__)
+        before.restore()
+        raise
+
+
+def _clear_frames(traceback: TracebackType | None) -> None:
+    """Guards of C++ that dead frames hold put modes back when they die: let it be now, and not behind `restore`. Dead
+    are those of the traceback, and those from which a handler of signals was called."""
+    while traceback is not None:
+        frame: FrameType | None = traceback.tb_frame
+        try:
+            while frame is not None:
+                frame.clear()
+                frame = frame.f_back
+        except RuntimeError:  # it is running
+            pass
+        traceback = traceback.tb_next
+
+
+@dataclass(frozen=True, slots=True)
+class _Modes:
+    """All that tracing changes for a while, in this thread."""
+
+    dispatch_modes: int
+    function_modes: int
+    included: tuple[bool, ...]
+    excluded: tuple[bool, ...]
+    state: TorchState
+
+    @classmethod
+    def now(cls) -> _Modes:
+        return cls(
+            torch._C._len_torch_dispatch_stack(),
+            torch._C._len_torch_function_stack(),
+            tuple(map(torch._C._dispatch_tls_is_dispatch_key_included, _KEYS)),
+            tuple(map(torch._C._dispatch_tls_is_dispatch_key_excluded, _KEYS)),
+            TorchState.now(),
+        )
+
+    def restore(self) -> None:
+        while torch._C._len_torch_function_stack() > self.function_modes:
+            torch._C._pop_torch_function_stack()
+        while torch._C._len_torch_dispatch_stack() > self.dispatch_modes:
+            torch._C._pop_torch_dispatch_stack(None)
+        now = _Modes.now()
+        for at, key in enumerate(_KEYS):
+            if now.included[at] is not self.included[at]:
+                torch._C._dispatch_tls_set_dispatch_key_included(key, self.included[at])
+            if now.excluded[at] is not self.excluded[at]:
+                torch._C._dispatch_tls_set_dispatch_key_excluded(key, self.excluded[at])
+        self.state.restore()
+
+
+_KEYS = ("Python", "PythonTLSSnapshot", "ADInplaceOrView", "AutogradFunctionality", "AutogradOther", "Functionalize")
 _DEVICES = ("cpu", "cuda")
 
 

@@ -49,9 +49,10 @@ static void version_dealloc(PyObject *self)
 
 static PyObject *version_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"guards", "code", "target", "detail", NULL};
-    PyObject *guards, *code, *target, *detail = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|O", names, &GuardTreeType, &guards, &code, &target, &detail)) {
+    static char *names[] = {"guards", "code", "target", "detail", "receiver", NULL};
+    PyObject *guards, *code, *target, *detail = Py_None, *receiver = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OO", names, &GuardTreeType, &guards, &code, &target, &detail,
+                                     &receiver)) {
         return NULL;
     }
     if (code != Py_None && !PyCode_Check(code)) {
@@ -64,6 +65,7 @@ static PyObject *version_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         version->code = Py_NewRef(code);
         version->target = Py_NewRef(target);
         version->detail = Py_NewRef(detail);
+        version->receiver = receiver == Py_None ? NULL : receiver;
     }
     return (PyObject *)version;
 }
@@ -123,6 +125,17 @@ static void cache_dealloc(PyObject *self)
     Py_TYPE(self)->tp_free(self);
 }
 
+/* Position of the parameter `self`, or -1. */
+static int receiver_of(PyCodeObject *code)
+{
+    for (int i = 0; i < code->co_argcount; i++) {
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_localsplusnames, i), "self") == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
 static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"code", "miss", NULL};
@@ -137,6 +150,7 @@ static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     cache->miss = Py_NewRef(miss);
     cache->versions = PyTuple_New(0);
     cache->code = PyWeakref_NewRef(code, NULL);
+    cache->receiver = receiver_of((PyCodeObject *)code);
     if (!cache->versions || !cache->code) {
         Py_DECREF(cache);
         return NULL;
@@ -189,27 +203,78 @@ static void move_to_front(Cache *cache, PyObject *versions, Py_ssize_t index)
     Py_DECREF(versions); /* the cache's reference; the caller of the lookup holds another */
 }
 
+/* Versions made for this receiver come first: where many instances of a class share a method, each finds its own at once.
+ * Which fits is for the guards alone to say. */
 Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t count, PyObject *function)
 {
     PyObject *versions = Py_NewRef(cache->versions);
-    Version *found = NULL;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(versions); i++) {
-        Version *version = (Version *)PyTuple_GET_ITEM(versions, i);
-        if (stator_guards_hold(version->guards, locals, count, function, NULL)) {
-            found = (Version *)Py_NewRef(version);
-            found->hits++;
-            if (i > 0) {
-                move_to_front(cache, versions, i);
+    void const *receiver = cache->receiver >= 0 && cache->receiver < count ? locals[cache->receiver] : NULL;
+    Py_ssize_t size = PyTuple_GET_SIZE(versions), at = -1;
+    int tried = 0;
+    for (int own = receiver != NULL; own >= 0 && at < 0; own--) {
+        for (Py_ssize_t i = 0; i < size; i++) {
+            Version *version = (Version *)PyTuple_GET_ITEM(versions, i);
+            if ((receiver && version->receiver == receiver) != own) {
+                continue;
             }
-            break;
+            if (version->guards && stator_guards_hold(version->guards, locals, count, function, NULL)) {
+                at = i;
+                break;
+            }
+            if (PyErr_Occurred()) {
+                Py_DECREF(versions);
+                return NULL;
+            }
+            tried++;
+        }
+    }
+    Version *found = NULL;
+    if (at >= 0) {
+        found = (Version *)Py_NewRef(PyTuple_GET_ITEM(versions, at));
+        found->hits++;
+        if (tried) {
+            move_to_front(cache, versions, at);
         }
     }
     Py_DECREF(versions);
     return found;
 }
 
+/* How many miss callbacks are at work in this thread, and over all how often one was not called because it was at work. */
+static __thread int compiling = 0;
+static unsigned long long passed_while_busy = 0;
+
+/* Calls the callback with everything put in order behind it, also when it is interrupted at any point: that is why this
+ * is done here and not in Python. The frame hook is off meanwhile; and so is the collector, as a compilation makes very
+ * many objects that live on, and each full collection in the middle of it walks them all. */
+static PyObject *call_miss(Cache *cache, PyObject *miss, PyObject *function, PyObject *bound)
+{
+    HookThread saved = stator_hook_thread;
+    stator_hook_thread = (HookThread){NULL, NULL};
+    int collecting = PyGC_Disable();
+    cache->busy = 1;
+    compiling++;
+    PyObject *result = PyObject_CallFunctionObjArgs(miss, (PyObject *)cache, function, bound, NULL);
+    compiling--;
+    cache->busy = 0;
+    if (collecting) {
+        PyGC_Enable();
+    }
+    stator_hook_thread = saved;
+    return result;
+}
+
 Version *stator_cache_miss(Cache *cache, PyCodeObject *code, PyObject *const *locals, PyObject *function)
 {
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (cache->busy) {
+        /* In this thread: the compiler itself calls the function. In another: it is being compiled there. Running the
+         * original is right in both cases, and never waiting means never a deadlock. */
+        passed_while_busy++;
+        return NULL;
+    }
     PyObject *miss = Py_XNewRef(cache->miss);
     if (!miss) {
         return NULL; /* cleared by the collector */
@@ -225,11 +290,7 @@ Version *stator_cache_miss(Cache *cache, PyCodeObject *code, PyObject *const *lo
             goto done;
         }
     }
-    /* the hook is off while our own compiler runs */
-    HookThread saved = stator_hook_thread;
-    stator_hook_thread = (HookThread){NULL, NULL};
-    result = PyObject_CallFunctionObjArgs(miss, (PyObject *)cache, function, bound, NULL);
-    stator_hook_thread = saved;
+    result = call_miss(cache, miss, function, bound);
     if (result && Py_IS_TYPE(result, &VersionType)) {
         version = (Version *)Py_NewRef(result);
     } else if (result && result != Py_None) {
@@ -245,6 +306,7 @@ done:
 
 static PyMemberDef cache_members[] = {
     {"eager", T_BOOL, offsetof(Cache, eager), 0, "run the original from now on"},
+    {"busy", T_BOOL, offsetof(Cache, busy), 0, "the miss callback is at work"},
     {"miss", T_OBJECT, offsetof(Cache, miss), READONLY, "what is called when no version fits"},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Cache, weakrefs), READONLY, NULL},
     {0},
@@ -269,8 +331,27 @@ PyTypeObject CacheType = {
     .tp_weaklistoffset = offsetof(Cache, weakrefs),
 };
 
+static PyObject *compiling_depth(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromLong(compiling);
+}
+
+static PyObject *calls_while_busy(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromUnsignedLongLong(passed_while_busy);
+}
+
+static PyMethodDef methods[] = {
+    {"compiling_depth", compiling_depth, METH_NOARGS, "How many miss callbacks are at work in this thread."},
+    {"calls_while_busy", calls_while_busy, METH_NOARGS, "How many calls ran the original because it was being compiled."},
+    {0},
+};
+
 int stator_cache_add_to(PyObject *module)
 {
+    if (PyModule_AddFunctions(module, methods) < 0) {
+        return -1;
+    }
     if (PyModule_AddType(module, &VersionType) < 0) {
         return -1;
     }

@@ -22,7 +22,9 @@ static PyTypeObject EntryType;
 typedef struct {
     PyObject *const *values;
     PyObject **own;
-    PyObject *varargs, *varkwargs;
+    PyObject *varargs, *varkwargs, *defaults;
+    PyObject **keyword_defaults; /* owned, in the order of the keyword-only parameters; NULL where not taken */
+    int keyword_default_count;
     PyObject *on_stack[BOUND_ON_STACK];
 } Bound;
 
@@ -30,6 +32,11 @@ static void bound_release(Bound *bound)
 {
     Py_XDECREF(bound->varargs);
     Py_XDECREF(bound->varkwargs);
+    Py_XDECREF(bound->defaults);
+    for (int i = 0; i < bound->keyword_default_count; i++) {
+        Py_XDECREF(bound->keyword_defaults[i]);
+    }
+    PyMem_Free(bound->keyword_defaults);
     if (bound->own && bound->own != bound->on_stack) {
         PyMem_Free(bound->own);
     }
@@ -97,11 +104,26 @@ static int bind_keywords(Bound *bound, PyCodeObject *code, PyObject *const *valu
     return 1;
 }
 
+static int keep_keyword_default(Bound *bound, PyCodeObject *code, int index)
+{
+    if (!bound->keyword_defaults) {
+        bound->keyword_defaults = PyMem_Calloc(code->co_kwonlyargcount, sizeof(PyObject *));
+        if (!bound->keyword_defaults) {
+            return 0;
+        }
+        bound->keyword_default_count = code->co_kwonlyargcount;
+    }
+    bound->keyword_defaults[index] = Py_NewRef(bound->own[code->co_argcount + index]);
+    return 1;
+}
+
 static int bind_defaults(Bound *bound, PyCodeObject *code, PyObject *function)
 {
     PyObject *defaults = PyFunction_GET_DEFAULTS(function), *kwdefaults = PyFunction_GET_KW_DEFAULTS(function);
     Py_ssize_t default_count = defaults && PyTuple_Check(defaults) ? PyTuple_GET_SIZE(defaults) : 0;
     Py_ssize_t first_default = code->co_argcount - default_count;
+    /* guards may run code that replaces the function's defaults */
+    bound->defaults = Py_XNewRef(defaults);
     for (int i = 0; i < code->co_argcount; i++) {
         if (!bound->own[i]) {
             if (i < first_default) {
@@ -114,7 +136,7 @@ static int bind_defaults(Bound *bound, PyCodeObject *code, PyObject *function)
         if (!bound->own[i]) {
             PyObject *name = PyTuple_GET_ITEM(code->co_localsplusnames, i);
             bound->own[i] = kwdefaults && PyDict_Check(kwdefaults) ? PyDict_GetItemWithError(kwdefaults, name) : NULL;
-            if (!bound->own[i]) {
+            if (!bound->own[i] || !keep_keyword_default(bound, code, i - code->co_argcount)) {
                 return 0;
             }
         }
@@ -127,7 +149,9 @@ static int bind_defaults(Bound *bound, PyCodeObject *code, PyObject *function)
 static int bind(Bound *bound, PyCodeObject *code, PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     bound->own = NULL;
-    bound->varargs = bound->varkwargs = NULL;
+    bound->varargs = bound->varkwargs = bound->defaults = NULL;
+    bound->keyword_defaults = NULL;
+    bound->keyword_default_count = 0;
     int needed = stator_bound_count(code);
     if (!keywords && count == needed && count == code->co_argcount) {
         bound->values = args;
@@ -174,7 +198,7 @@ static int follow_defaults(PyObject *target, PyObject *function)
 
 static PyObject *call_version(Entry *self, Version *version, PyObject *const *args, size_t nargsf, PyObject *keywords)
 {
-    if (version->target == Py_None) {
+    if (!version->target || version->target == Py_None) {
         Py_DECREF(version);
         return call_original(self, args, nargsf, keywords);
     }

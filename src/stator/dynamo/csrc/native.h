@@ -20,7 +20,7 @@ typedef struct {
     PyObject *found;  /* owned: what the source holds now; NULL: it could not be read */
 } Failure;
 
-/* 1: all guards hold; 0: one fails. Never sets an exception. `locals` are borrowed, in the order of co_varnames. */
+/* 1: all guards hold; 0: one fails, without an exception unless it is an interrupt and the like. `locals` are borrowed, in the order of co_varnames. */
 int stator_guards_hold(PyObject *tree, PyObject *const *locals, Py_ssize_t count, PyObject *function, Failure *failure);
 
 int stator_guards_add_to(PyObject *module);
@@ -48,6 +48,7 @@ typedef struct {
     PyObject *code;   /* code object or None: run the original */
     PyObject *target; /* callable that takes the original's arguments, or None: run the original */
     PyObject *detail; /* for Python: what explanations need */
+    void const *receiver; /* address of the object whose method it was made for, or NULL; only to try it earlier */
     unsigned long long hits;
 } Version;
 
@@ -58,14 +59,16 @@ typedef struct {
     PyObject *miss;     /* (cache, function, {name: value}) -> Version or None (run the original) */
     PyObject *code;     /* weak reference to the original code object */
     PyObject *weakrefs;
+    int receiver; /* which local variable is the receiver of a method, or -1 */
     char eager; /* no more lookups: run the original */
+    char busy;  /* the miss callback is at work, in this thread or another one */
 } Cache;
 
 extern PyTypeObject VersionType, CacheType;
 
-/* New reference to the version that fits, or NULL without an exception. */
+/* New reference to the version that fits, or NULL: with an exception only if it is an interrupt and the like. */
 Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t count, PyObject *function);
-/* Ask the miss callback. New reference; NULL without exception: run the original; NULL with exception: pass it on. */
+/* Ask the miss callback, unless there is an exception. New reference; NULL without exception: run the original; NULL with exception: pass it on. */
 Version *stator_cache_miss(Cache *cache, PyCodeObject *code, PyObject *const *locals, PyObject *function);
 int stator_cache_add_to(PyObject *module);
 
