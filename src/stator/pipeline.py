@@ -30,6 +30,7 @@ from stator.inductor.schedule.verifier import verify_schedule
 from stator.runtime.build import build_kernels
 
 Compiled = Callable[..., Sequence[Any]]
+Observe = Callable[[fx.GraphModule, Compiled], Compiled]
 
 # While a part of a training step runs, what the other part needs is alive: its arena must be small beside that
 ARENA_SHARE = 0.002
@@ -40,18 +41,35 @@ def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Comp
     return _ahead_of_time(gm, example_inputs, aot.run_eagerly, keep=aot.keep_all)
 
 
-def inductor_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: Options | None = None) -> Compiled:
+def inductor_backend(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Options | None = None,
+    observe: Observe | None = None,
+) -> Compiled:
     """Compile a captured graph to fused kernels.
+
+    observe: called with every functional graph and what it was compiled to; what it returns runs instead.
 
     Raises StatorError (Unsupported, CompileError, MissingToolchain) for what cannot be compiled; the caller then runs
     the program eagerly and says so.
     """
     options = options or Options()
-    compile_with = partial(compile_graph, options=options)
+    compile_with: aot.CompileGraph = partial(compile_graph, options=options)
+    if observe is not None:
+        compile_with = _observed(partial(compile_graph, options=options, predict=True), observe)
     rewrite = None if options.exact_random else aot.functionalize_random
     return _ahead_of_time(
         gm, example_inputs, compile_with, keep=can_lower, rewrite=rewrite, memory_budget=options.memory_budget
     )
+
+
+def _observed(compile_functional: aot.CompileGraph, observe: Observe) -> aot.CompileGraph:
+    def compile_and_show(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Compiled:
+        return observe(gm, compile_functional(gm, example_inputs))
+
+    return compile_and_show
 
 
 def _ahead_of_time(
@@ -75,8 +93,13 @@ def _ahead_of_time(
     return aot.with_numbers(gm, example_inputs, compile_whole)
 
 
-def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options) -> Compiled:
-    """A functional graph of ATen operators to a callable of its tensors that returns a tuple."""
+def compile_graph(
+    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options, predict: bool = False
+) -> Compiled:
+    """A functional graph of ATen operators to a callable of its tensors that returns a tuple.
+
+    Of parts of training steps, or with `predict`, gm.meta["peak"] afterwards says what memory a call needs.
+    """
     if options.verify:
         graph_verifier.verify(gm)
     with counters.timed("lower"):
@@ -100,7 +123,8 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *,
             boxed=bool(gm.meta.get("boxed")),
             arena_share=ARENA_SHARE if "part" in gm.meta else None,
         )
-    _predict_memory(gm, program)
+    if predict or "part" in gm.meta:
+        _predict_memory(gm, program)
     dumps.write("50_program.txt", lambda: print_program(program))
     if options.verify:
         verify_program(program)
@@ -119,11 +143,11 @@ def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> d
 
 
 def _predict_memory(gm: fx.GraphModule, program: Program) -> None:
-    """Note what a part of a training step will need at most, beside what its caller holds, in bytes."""
-    part = gm.meta.get("part")
-    if part is not None:
-        held = [program.inputs[position] for position in gm.meta.get("held", ())]
-        counters.largest(f"memory:{part}_peak", predict_peak(program, held))
+    """Note what a call will need at most, beside what its caller holds."""
+    held = [program.inputs[position] for position in gm.meta.get("held", ())]
+    gm.meta["peak"] = peak = predict_peak(program, held)
+    if "part" in gm.meta:
+        counters.largest(f"memory:{gm.meta['part']}_peak", peak.bytes)
 
 
 def _parameters(lowered: Lowered, example_inputs: Sequence[torch.Tensor]) -> list[str]:

@@ -66,3 +66,64 @@ def test_errors_of_the_program_come_through() -> None:
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(stator.UsageError, match="takes a function or module"):
         stator.explain(3)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def perceptron() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256))
+
+
+def test_memory_of_a_training_step_is_predicted_and_measured(perceptron: torch.nn.Module) -> None:
+    x = torch.randn(1024, 256)
+    found = stator.explain(lambda x: perceptron(x).square().mean(), memory=True)(x)
+    found.result.backward()
+    (memory,) = found.memory
+    weights = sum(parameter.numel() * 4 for parameter in perceptron.parameters())
+    assert memory.saved is not None and 0 < memory.saved <= 1024 * (2 * 512 + 256) * 4 + 4096
+    assert list(memory.parts) == ["forward", "backward"]
+    assert memory.parts["backward"].predicted > weights  # all gradients
+    for part in memory.parts.values():
+        assert part.measured is not None
+        assert part.predicted <= part.measured <= 1.05 * part.predicted  # libraries take scratch memory
+    text = str(found)
+    assert "  forward: " in text and "  backward: " in text and "MB predicted" in text and "MB measured" in text
+    assert "for its backward" in text
+
+    gradients = [parameter.grad for parameter in perceptron.parameters()]
+    perceptron.zero_grad()
+    perceptron(x).square().mean().backward()
+    for actual, parameter in zip(gradients, perceptron.parameters(), strict=True):
+        torch.testing.assert_close(actual, parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_memory_of_a_step_that_takes_its_gradients_inside(perceptron: torch.nn.Module) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = perceptron(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    found = stator.explain(step, memory=True)(torch.randn(1024, 256))
+    (memory,) = found.memory
+    whole = memory.parts["whole"]
+    assert list(memory.parts) == ["whole"] and whole.measured is not None
+    assert whole.predicted <= whole.measured <= 1.05 * whole.predicted
+
+
+def test_memory_says_when_no_backward_ran(perceptron: torch.nn.Module) -> None:
+    found = stator.explain(perceptron, memory=True)(torch.randn(4, 256))
+    assert list(found.memory[0].parts) == ["forward"] and "backward: did not run" in str(found)
+    with torch.no_grad():
+        found = stator.explain(perceptron, memory=True)(torch.randn(4, 256))
+    assert list(found.memory[0].parts) == ["whole"] and "did not run" not in str(found)
+
+
+def test_memory_is_only_told_when_asked_for(perceptron: torch.nn.Module) -> None:
+    found = stator.explain(perceptron)(torch.randn(4, 256))
+    assert found.memory == [] and "memory" not in str(found)
+
+
+def test_memory_is_not_measured_under_another_profiler(perceptron: torch.nn.Module) -> None:
+    with torch.autograd.profiler.profile():
+        found = stator.explain(perceptron, memory=True)(torch.randn(4, 256))
+    assert found.memory[0].parts["forward"].measured is None and "not measured" in str(found)

@@ -85,16 +85,19 @@ def _forget(token: int) -> None:
 
 
 def _reserve(size: int) -> torch.Tensor:
-    """Zeroed, page-aligned bytes; in huge pages where the system gives them, which saves most of the TLB misses."""
+    """Zeroed, page-aligned bytes that torch's allocator does not know of; in huge pages where they are of that size and
+    the system gives them, which saves most of the TLB misses."""
     # made outside inference mode: a normal tensor can be used in every mode, an inference tensor cannot
     with torch.inference_mode(False):
-        if size < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        if not hasattr(mmap, "MAP_ANONYMOUS"):
             return _aligned(torch.empty(max(size, 1) + _ALIGNMENT, dtype=torch.uint8, device="cpu"))
-        length = -(-size // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE
+        huge = size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
+        length = -(-size // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE if huge else max(size, 1)
         # private: a forked child must not write into its parent's intermediates
         pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        pages.madvise(mmap.MADV_HUGEPAGE)
-        return _aligned(torch.frombuffer(pages, dtype=torch.uint8), _HUGE_PAGE)
+        if huge:
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        return _aligned(torch.frombuffer(pages, dtype=torch.uint8), _HUGE_PAGE if huge else _ALIGNMENT)
 
 
 def _aligned(memory: torch.Tensor, to: int = _ALIGNMENT) -> torch.Tensor:

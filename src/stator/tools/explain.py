@@ -1,15 +1,15 @@
 """`stator.explain(f)(*args)`: what would be captured, in how many graphs, and what ended them. Runs the program once,
-eagerly op by op, and leaves no compiled code behind."""
+eagerly op by op (compiled, if memory is asked for), and leaves no compiled code behind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx
 
-from stator.backends import run_eagerly
+from stator.backends import CompiledGraph, observed, run_eagerly
 from stator.base.errors import MissingToolchain, UsageError
 from stator.dynamo import native_status
 from stator.dynamo.callables import compiled_call
@@ -18,12 +18,15 @@ from stator.dynamo.convert import Converter, Settings
 from stator.dynamo.guard import Guard
 from stator.dynamo.text import guard_text
 
+from .step_memory import StepMemory
+
 
 @dataclass(slots=True)
 class Explanation:
     """What one call was captured as. Prints as a report.
 
     out_guards: what the captures relied on, over all frames.
+    memory: of each graph, if it was asked for.
     result: what the call returned.
     """
 
@@ -32,6 +35,7 @@ class Explanation:
     out_guards: list[Guard] = field(default_factory=list)
     op_count: int = 0
     frame_count: int = 0
+    memory: list[StepMemory] = field(default_factory=list)
     result: Any = None
 
     @property
@@ -56,6 +60,9 @@ class Explanation:
                     f"  {number}. {line}" if not index else f"     {line.strip()}"
                     for index, line in enumerate(str(reason).splitlines())
                 ]
+        if self.memory:
+            lines.append("memory at the peak, beside what the caller holds anyway:")
+            lines += [f"  {line}" for step in self.memory for line in str(step).splitlines()]
         for number, graph in enumerate(self.graphs):
             lines.append(f"graph {number}:")
             lines += [
@@ -72,11 +79,15 @@ class Explanation:
         return f"<Explanation: {self.graph_count} graphs, {breaks}, {self.op_count} operations>"
 
 
-def explain(target: Callable[..., Any]) -> Callable[..., Explanation]:
+def explain(target: Callable[..., Any], *, memory: bool = False) -> Callable[..., Explanation]:
     """A function that calls `target` once with its arguments and says how it was captured.
 
     Takes functions, methods, modules and callables, compiled or not. Raises UsageError for what cannot be called, and
     MissingToolchain when capture is not possible in this installation.
+
+    memory: compile what is captured to kernels, and say how much memory each graph was predicted to need at its peak,
+    and did need. Of a training step these are forward and backward; a backward is seen when `target` runs it, or the
+    caller does before looking.
     """
     if not callable(target):
         raise UsageError(f"stator.explain takes a function or module, not {type(target).__name__}: {target!r}")
@@ -85,11 +96,26 @@ def explain(target: Callable[..., Any]) -> Callable[..., Explanation]:
         if not native_status.available():
             raise MissingToolchain(f"stator's C extension is not usable: {native_status.problem}")
         explanation = Explanation()
-        converter = Converter(Settings(run_eagerly, on_captured=lambda captured: _add(explanation, captured)))
+        backend = _Measured(explanation) if memory else run_eagerly
+        converter = Converter(Settings(backend, on_captured=lambda captured: _add(explanation, captured)))
         explanation.result = compiled_call(target, converter)(*args, **kwargs)
         return explanation
 
     return run
+
+
+class _Measured:
+    """A backend that compiles, and notes in an explanation what memory each graph needs."""
+
+    def __init__(self, explanation: Explanation) -> None:
+        self.explanation = explanation
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
+        step = StepMemory(len(self.explanation.graphs) - 1)
+        compiled = observed(step.observe)(gm, example_inputs)
+        if step.parts:
+            self.explanation.memory.append(step)
+        return compiled
 
 
 def _add(explanation: Explanation, captured: Captured) -> None:

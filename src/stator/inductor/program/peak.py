@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from .aliases import layout_bytes
 from .arena import lay_out
 from .steps import Allocate, Call, Free, Program, Reuse
 
 
-def predict_peak(program: Program, held: Collection[str] = ()) -> int:
-    """The most bytes alive at one time during a call, beside what its caller holds anyway.
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """bytes: alive at one time at most, the arena included. arena: bytes of that alone."""
+
+    bytes: int
+    arena: int
+
+
+def predict_peak(program: Program, held: Collection[str] = ()) -> Peak:
+    """What a call needs at its peak, beside what its caller holds anyway.
 
     The arena counts whole. Inputs count only when they come in a list and are freed here (`Program.boxed`), except
     those in `held`. Scratch memory inside of library calls is not known.
     """
-    return lay_out(program).bytes + max((sum(alive.values()) for alive in _walk(program, held)), default=0)
+    arena = lay_out(program).bytes
+    return Peak(arena + max((sum(alive.values()) for alive in _walk(program, held)), default=0), arena)
 
 
 def _walk(program: Program, held: Collection[str]) -> Iterator[dict[str, int]]:

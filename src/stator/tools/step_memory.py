@@ -1,0 +1,108 @@
+"""Peak memory of compiled graphs and of the parts of training steps: what the plan said, what torch's allocator said.
+
+For `stator.explain(..., memory=True)`. Nothing is compiled or planned here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.autograd import profiler
+
+Run = Callable[..., Sequence[Any]]
+
+
+@dataclass(slots=True)
+class PartMemory:
+    """One compiled graph: bytes at its peak beside what its caller holds anyway.
+
+    predicted: by the plan, without scratch memory inside of libraries. measured: the most in any of its calls; None if
+    it did not run, or under a profiler of the caller's.
+    """
+
+    predicted: int
+    measured: int | None = None
+
+
+@dataclass(slots=True)
+class StepMemory:
+    """One captured graph. graph: its number among the captured ones.
+
+    parts: "forward" and "backward", or "whole" where no gradients are needed or they are taken inside. Backwards for
+    several sets of outputs count as one part, of the largest figures. saved: bytes that the backward was given and that
+    nothing else keeps alive (None: no backward ran).
+    """
+
+    graph: int
+    saved: int | None = None
+    parts: dict[str, PartMemory] = field(default_factory=dict)
+
+    def observe(self, gm: fx.GraphModule, run: Run) -> Run:
+        """What to call instead of the compiled graph, so that its calls are measured."""
+        part, peak = gm.meta.get("part", "whole"), gm.meta["peak"]
+        found = self.parts.setdefault(part, PartMemory(0))
+        found.predicted = max(found.predicted, peak.bytes)
+        others = frozenset(gm.meta.get("held", ()))
+        boxed = bool(getattr(run, "boxed", False))
+
+        def measured(*arguments: Any) -> Sequence[Any]:
+            given = _bytes(arguments[0], others) if boxed else 0
+            if part == "backward":
+                self.saved = max(self.saved or 0, given)
+            if profiler._is_profiler_enabled:
+                return run(*arguments)
+            with _allocations() as events:
+                results = run(*arguments)
+            most = given + peak.arena + _highest(events)
+            found.measured = max(found.measured or 0, most)
+            return results
+
+        measured.boxed = boxed  # type: ignore[attr-defined]
+        return measured
+
+    def __str__(self) -> str:
+        kept = "" if self.saved is None else f", which keeps {_megabytes(self.saved)} for its backward"
+        lines = [f"graph {self.graph}{kept}"]
+        for name, part in self.parts.items():
+            measured = "not measured" if part.measured is None else f"{_megabytes(part.measured)} measured"
+            lines.append(f"  {name}: {_megabytes(part.predicted)} predicted, {measured}")
+        if "forward" in self.parts and "backward" not in self.parts:
+            lines.append("  backward: did not run")
+        return "\n".join(lines)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.2f} MB"
+
+
+def _bytes(tensors: Sequence[torch.Tensor], others: frozenset[int]) -> int:
+    """Bytes of the memory behind the tensors, each piece once, except at those positions."""
+    pieces = {}
+    for position, tensor in enumerate(tensors):
+        if position not in others:
+            storage = tensor.untyped_storage()
+            pieces[storage.data_ptr()] = storage.nbytes()
+    return sum(pieces.values())
+
+
+@contextmanager
+def _allocations() -> Iterator[list[int]]:
+    """What torch's allocators gave (positive) and took back meanwhile, in order; filled at the end."""
+    changes: list[int] = []
+    with profiler.profile(use_kineto=True, profile_memory=True, use_cpu=True) as found:
+        yield changes
+    events = [event for event in found.kineto_results.events() if event.name() == "[memory]"]
+    changes += [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+
+
+def _highest(changes: Sequence[int]) -> int:
+    alive = most = 0
+    for change in changes:
+        alive += change
+        most = max(most, alive)
+    return most
