@@ -109,6 +109,21 @@ def _mel_frames(fields: Fields) -> torch.Tensor:
     return torch.randn(BATCH, 128, _mels(fields))
 
 
+def _long_mel_frames(fields: Fields) -> torch.Tensor:
+    return torch.randn(BATCH, fields.number("max_length", "max_source_positions", default=1024), _mels(fields))
+
+
+def _image_of_mel_frames(fields: Fields) -> torch.Tensor:
+    return torch.randn(BATCH, 1, 1001, _mels(fields))
+
+
+def _patches(fields: Fields) -> torch.Tensor:
+    """Flattened patches of one image of 8 by 8 patches."""
+    side = fields.number("patch_size", default=14)
+    channels = fields.number("in_channels", "in_chans", "num_channels", default=3)
+    return torch.randn(64, channels * fields.number("temporal_patch_size", default=1) * side * side)
+
+
 def _waves(fields: Fields) -> torch.Tensor:
     return torch.randn(BATCH, 8000) * 0.1
 
@@ -151,7 +166,10 @@ def _codes(fields: Fields) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of input (text, image, …): the parameters that carry it, each with ways to make it, likeliest first."""
+    """One kind of input (text, image, …): the parameters that carry it, each with ways to make it, likeliest first.
+
+    The others are only given along with the first.
+    """
 
     name: str
     makers: dict[str, tuple[Maker, ...]]
@@ -169,9 +187,10 @@ KINDS = (
     Kind("decoder", {"decoder_input_ids": (_ids,)}),
     Kind("image", {"pixel_values": (_image, _video)}),
     Kind("video", {"pixel_values_videos": (_video,)}),
-    Kind("audio", {"input_features": (_frames_last, _frames_first, _mel_frames)}),
-    Kind("waves", {"input_values": (_waves, _waves_of_one_channel, _mel_frames, _ids)}),
-    Kind("codes", {"audio_codes": (_codes,), "codes": (_codes,)}),
+    Kind("audio", {"input_features": (_frames_last, _frames_first, _mel_frames, _image_of_mel_frames)}),
+    Kind("waves", {"input_values": (_waves, _waves_of_one_channel, _mel_frames, _long_mel_frames, _ids)}),
+    Kind("codes", {"audio_codes": (_codes,)}),
+    Kind("plain codes", {"codes": (_codes,)}),
     Kind("points", {"input_points": (lambda fields: torch.rand(BATCH, 1, 2, 2) * 100,)}),
     Kind(
         "series",
@@ -187,16 +206,26 @@ KINDS = (
             "hidden_states": (
                 lambda fields: torch.randn(LENGTH, fields.number("hidden_size", "embed_dim", default=64)),
                 lambda fields: torch.randn(BATCH, LENGTH, fields.number("hidden_size", "d_model", default=64)),
+                _patches,
             )
         },
+    ),
+    Kind("grid", {"grid_thw": (lambda fields: torch.tensor([[1, 8, 8]]),)}),
+    Kind(
+        "queries", {"query_embeds": (lambda fields: torch.randn(BATCH, 8, fields.number("hidden_size", default=64)),)}
     ),
     Kind(
         "embeddings",
         {
             "inputs_embeds": (
                 lambda fields: torch.randn(BATCH, LENGTH, fields.number("hidden_size", "d_model", default=64)),
+                _patches,
             )
         },
+    ),
+    Kind("grid", {"grid_thw": (lambda fields: torch.tensor([[1, 8, 8]]),)}),
+    Kind(
+        "queries", {"query_embeds": (lambda fields: torch.randn(BATCH, 8, fields.number("hidden_size", default=64)),)}
     ),
     Kind("input", {"inputs": (_ids,)}),
 )
@@ -221,9 +250,8 @@ def recipes(model: torch.nn.Module) -> Iterator[Recipe]:
     kinds = [
         {name: made for name, made in kind.makers.items() if name in parameters}
         for kind in KINDS
-        if any(name in parameters for name in kind.makers) and kind.name not in ("embeddings",)
+        if next(iter(kind.makers)) in parameters and kind.name != "embeddings"
     ]
-    kinds = [kind for kind in kinds if kind]
     subsets = [subset for size in range(len(kinds), 0, -1) for subset in itertools.combinations(kinds, size)]
     subsets.sort(key=lambda subset: (-len(subset), not any(main in kind for kind in subset)))
     for subset in subsets:

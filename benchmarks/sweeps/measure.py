@@ -68,7 +68,7 @@ def _measure(built: Any, compiled: Any, state: Callable[[], dict[str, int]]) -> 
     with torch.no_grad(), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         expected = _call(built.model, first)
-        again = _difference(_call(built.model, first), expected)
+        again = difference(_call(built.model, first), expected)
         expected_second = _call(built.model, second)
         before = time.perf_counter()
         heard.clear()
@@ -77,14 +77,14 @@ def _measure(built: Any, compiled: Any, state: Callable[[], dict[str, int]]) -> 
         after_first = state()
         actual_second = _call(compiled, second)
         after_second = state()
-    difference = max(_difference(actual, expected), _difference(actual_second, expected_second))
+    largest = max(difference(actual, expected), difference(actual_second, expected_second))
     if again == 0:
-        verdict = "bitwise" if difference == 0 else "close" if difference <= TOLERANCE else "different"
+        verdict = "bitwise" if largest == 0 else "close" if largest <= TOLERANCE else "different"
     else:
         verdict = "eager differs from itself"
     return {
         "equal": verdict,
-        "difference": difference if math.isfinite(difference) else str(difference),
+        "difference": largest if math.isfinite(largest) else str(largest),
         "graphs": after_first["graphs"],
         "frames": after_first["frames"],
         "recompiled": after_second["frames"] - after_first["frames"],
@@ -117,7 +117,7 @@ def _ranked(lines: list[str]) -> dict[str, int]:
 # ---- comparing outputs ----
 
 
-def _difference(actual: Any, expected: Any) -> float:
+def difference(actual: Any, expected: Any) -> float:
     """The largest |actual - expected| / max |expected| of all tensors; infinite where anything else differs."""
     worst = 0.0
     ours, theirs = list(_leaves(actual, "", 0)), list(_leaves(expected, "", 0))

@@ -29,7 +29,7 @@ import torch
 RESULTS = Path(__file__).parent.parent / "results" / "sweeps"
 SUITES = ("transformers", "timm")
 _USUAL = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "clip", "whisper", "bart"))
-_LIMIT_S, _LIMIT_BYTES = 240, 14 << 30
+_LIMIT_S, _LIMIT_CPU_S, _LIMIT_BYTES = 600, 25, 14 << 30
 
 
 def main() -> int:
@@ -168,6 +168,7 @@ def _child(suite: str, family: str, column: str, known: dict[str, Any] | None, o
     def say(row: dict[str, Any]) -> None:
         os.write(out, (json.dumps(row) + "\n").encode())
 
+    resource.setrlimit(resource.RLIMIT_CPU, (_LIMIT_CPU_S, _LIMIT_CPU_S))
     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT_BYTES, _LIMIT_BYTES))
     silence = os.open(os.devnull, os.O_WRONLY)
     if not os.environ.get("SWEEP_VERBOSE"):

@@ -47,7 +47,12 @@ SCALES = (
 )
 
 # What the defaults leave open or set inconsistently, by model type: merged over the defaults.
-EXTRA: dict[str, dict[str, Any]] = {}
+EXTRA: dict[str, dict[str, Any]] = {
+    "autoformer": {"prediction_length": 8},
+    "bamba": {"attn_layer_indices": [1]},
+    "informer": {"prediction_length": 8},
+    "time_series_transformer": {"prediction_length": 8},
+}
 
 _WIDTH = re.compile(
     r"(hidden_size|hidden_dim|hidden_channels|intermediate|_dim$|^dim$|_dims$|d_model|d_ff|d_kv|d_inner|d_head|d_embed"

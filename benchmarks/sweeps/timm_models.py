@@ -14,7 +14,7 @@ from benchmarks.models import import_torchvision
 
 CHOSEN = Path(__file__).parent / "timm_smallest.json"
 _LARGEST_IMAGE = 288
-_CANDIDATES = 2
+_CANDIDATES = 4
 _SMALL = (
     "atto",
     "femto",
@@ -91,32 +91,39 @@ def choose() -> dict[str, str]:
 
     found: dict[str, str] = {}
     for family in timm.list_modules():
-        sizes: list[tuple[int, str]] = []
         names = [name for name in timm.list_models(module=family) if not name.startswith("test_")]
-        for name in sorted(names, key=_promise)[:_CANDIDATES]:
+        names = [name for name in names if _image(name) <= _LARGEST_IMAGE] or names
+        names.sort(key=_promise)
+        sizes: list[tuple[int, str]] = []
+        for name in names if len(names) <= 2 * _CANDIDATES else names[:_CANDIDATES]:
             try:
                 with torch.device("meta"):
                     model = timm.create_model(name, pretrained=False)
+                sizes.append((sum(p.numel() for p in model.parameters()), name))
             except Exception as error:
                 print(
                     f"{family}: {name} cannot be made without data: {type(error).__name__}: {error}"[:160], flush=True
                 )
-                continue
-            if model.default_cfg["input_size"][-1] <= _LARGEST_IMAGE:
-                sizes.append((sum(p.numel() for p in model.parameters()), name))
-        if sizes:
-            found[family] = min(sizes)[1]
-            print(family, found[family], flush=True)
-        CHOSEN.write_text(json.dumps(found, indent=1) + "\n")
+        found[family] = min(sizes)[1] if sizes else names[0]
+        print(family, found[family], flush=True)
+    CHOSEN.write_text(json.dumps(found, indent=1) + "\n")
     return found
+
+
+def _image(name: str) -> int:
+    """The side of the images that a model is made for."""
+    from timm.models import get_pretrained_cfg
+
+    cfg = get_pretrained_cfg(name, allow_unregistered=False)
+    return cfg.input_size[-1] if cfg else 224
 
 
 def _promise(name: str) -> tuple[int, int, str]:
     """Sorts names of models by how small a model they promise."""
     words = name.split("_")
     found = [rank for rank, word in enumerate(_SMALL) if any(part.startswith(word) for part in words)]
-    numbers = [int(number) for number in re.findall(r"(?<![a-z]\d)\d+", name)] or [0]
-    return min(found, default=len(_SMALL)), min(numbers), name
+    depth = re.search(r"[a-z](\d+)", name)
+    return min(found, default=len(_SMALL)), int(depth[1]) if depth else 0, name
 
 
 if __name__ == "__main__":

@@ -1,0 +1,101 @@
+"""The sweeps' own parts: small configurations, ways to call a model, the comparison with eager, one family each."""
+
+from __future__ import annotations
+
+import collections
+import json
+
+import pytest
+import torch
+from benchmarks.sweeps import measure, timm_models, transformers_models
+from benchmarks.sweeps.inputs import recipes
+from benchmarks.sweeps.run import RESULTS, grade, runs_equal
+from benchmarks.sweeps.small_configs import Scale, overrides
+
+
+def test_widths_keep_their_ratios_and_lists_of_layers_keep_each_kind() -> None:
+    defaults = {
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "head_dim": 128,
+        "num_hidden_layers": 4,
+        "layer_types": ["near", "near", "near", "far"],
+        "vocab_size": 50000,
+        "eos_token_id": [40000, 3],
+        "text_config": {"model_type": "inner", "d_model": 64, "layer_norm_eps": 1e-5},
+    }
+    assert overrides(defaults, Scale(8, 2)) == {
+        "hidden_size": 512,
+        "head_dim": 16,
+        "num_hidden_layers": 3,
+        "layer_types": ["near", "near", "far"],
+        "vocab_size": 1024,
+        "eos_token_id": [1023, 3],
+        "text_config": {"model_type": "inner", "d_model": 8},
+    }
+
+
+class TwoKinds(torch.nn.Module):
+    main_input_name = "pixel_values"
+
+    def forward(self, input_ids=None, attention_mask=None, pixel_values=None): ...
+
+
+def test_the_fullest_call_comes_first_then_the_main_input() -> None:
+    ways = [tuple(name for name, _ in recipe.chosen) for recipe in recipes(TwoKinds())]
+    assert ways[0] == ("input_ids", "attention_mask", "pixel_values")
+    alone = [way for way in ways if len(way) == 1]
+    assert alone[0] == ("pixel_values",)
+    assert not any("attention_mask" in way and "input_ids" not in way for way in ways)
+
+
+class Cache:
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.layers = [tensor]
+
+
+def test_differences_anywhere_in_an_output_are_seen() -> None:
+    def output(value: float, index: int = 1) -> dict:
+        return {"plain": (torch.ones(3), index), "cache": Cache(torch.full((2,), value))}
+
+    assert measure.difference(output(2.0), output(2.0)) == 0
+    assert measure.difference(output(3.0), output(2.0)) == 0.5
+    assert measure.difference(output(2.0, index=2), output(2.0)) == float("inf")
+    assert measure.difference({"a": torch.ones(3)}, {"a": torch.ones(4)}) == float("inf")
+    assert measure.difference({"a": torch.tensor([float("nan")])}, {"a": torch.ones(1)}) == float("inf")
+    assert measure.difference({}, {"a": torch.ones(1)}) == float("inf")
+
+
+class Model(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x.sin()
+
+
+def test_a_break_is_counted_with_its_reason_and_place() -> None:
+    built = collections.namedtuple("built", "model inputs")(Model(), lambda seed: {"x": torch.full((3,), float(seed))})
+    row = measure.measure_stator(built)
+    assert (row["equal"], row["recompiled"]) == ("bitwise", 0) and row["breaks"] > 0  # once for each frame it ends
+    (reason,) = row["reasons"]
+    assert reason.startswith("requested:") and "test_sweeps.py" in reason
+
+
+@pytest.mark.parametrize(
+    ("models", "family", "name"),
+    [(transformers_models, "bert", "BertModel"), (timm_models, "resnet", None)],
+)
+def test_one_family(models, family: str, name: str | None) -> None:
+    built = models.build(family)
+    assert name is None or type(built.model).__name__ == name
+    row = measure.measure_stator(built)
+    assert row["equal"] == "bitwise" and row["graphs"] == 1 and not row["breaks"] and not row["recompiled"]
+    assert grade(row) == 4
+
+
+@pytest.mark.parametrize(("suite", "families"), [("transformers", 150), ("timm", 80)])
+def test_the_kept_results_meet_the_targets(suite: str, families: int) -> None:
+    rows = json.loads((RESULTS / f"{suite}.json").read_text())["families"].values()
+    entries = [row["stator"] for row in rows if "built" in row]
+    assert len(entries) >= families
+    assert sum("error" not in entry and runs_equal(entry) for entry in entries) >= 0.99 * len(entries)
+    assert sum("error" not in entry and not entry["breaks"] for entry in entries) >= 0.95 * len(entries)
