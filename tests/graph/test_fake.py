@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from stator.base.errors import Unsupported
 from stator.graph.fake import DataDependent, FakeMode, FakeTensor, normal_device
 from stator.prims.record import TensorMeta
+from stator.shapes.environment import Environment
+from stator.shapes.sym_node import symbolic
 
 aten = torch.ops.aten
 
@@ -173,6 +175,15 @@ def test_values_of_small_constants_are_known_until_written() -> None:
         number.add_(given)
         with pytest.raises(DataDependent):
             float(number)
+
+
+def test_following_constants_fixes_no_size() -> None:
+    environment = Environment()
+    size = symbolic(environment, environment.size("s0", 6))
+    with FakeMode():
+        made = torch.ops.aten.full.default([size], 1) + torch.arange(4)[:1]
+    assert isinstance(made.shape[0], torch.SymInt)
+    assert not any("== 0" in str(fact) for fact in environment.facts)
 
 
 def test_a_real_tensor_that_is_met_has_no_value() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stator import prims as prims  # registers the shape rules
@@ -30,6 +31,7 @@ CPU = torch.device("cpu")
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # Values of constants up to this many elements are followed through operators, so that `.item()` works on them.
 CONSTANT_LIMIT = 1024
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # Operators that make tensors of known values from numbers; others that have no tensor to read are random, or make
 # memory as it happens to be.
 MADE_OF_NUMBERS = frozenset(
@@ -217,6 +219,13 @@ class FakeMode(TorchDispatchMode):
     def remember(self, tensor: torch.Tensor, fake: FakeTensor) -> None:
         """Let this fake stand for that tensor from now on."""
         self._fakes[id(tensor)] = (weakref.ref(tensor), fake)
+
+    def forget(self) -> None:
+        """Let go of every fake and every constant; those that others hold stay as they are. Without this, fakes that
+        autograd knows would hold their mode and be held by it for good: references from C++ are none for Python's
+        collector."""
+        self._fakes.clear()
+        self._constants.clear()
 
     def _make_leaf(self, tensor: torch.Tensor, meta: TensorMeta) -> FakeTensor:
         address = tensor.untyped_storage()._cdata
@@ -502,13 +511,20 @@ class FakeMode(TorchDispatchMode):
             if tensor.constant is None or tensor.constant_version != tensor.fake_storage.version:
                 return
         outputs = flat_tensors(result)
-        if not outputs or any(
-            output.numel() > CONSTANT_LIMIT or output.meta.device.type != "cpu" for output in outputs
-        ):
+        if not outputs or not all(_is_small(output.meta) for output in outputs):
+            return
+        if not tensors and any(isinstance(number, SYMBOLIC) for number in pytree.tree_leaves((args, kwargs))):
             return
         values = flat_tensors(func(*_to_values(args), **_to_values(kwargs)), torch.Tensor)
         for output, value in zip(outputs, values, strict=True):
             output.constant, output.constant_version = value, output.fake_storage.version
+
+
+def _is_small(meta: TensorMeta) -> bool:
+    """Whether it is worth following the value, of a tensor of known size that lies on the CPU."""
+    if meta.device.type != "cpu" or any(isinstance(size, SYMBOLIC) for size in meta.shape):
+        return False
+    return int(numel(meta.shape)) <= CONSTANT_LIMIT
 
 
 class _SharedStorage(FakeStorage):

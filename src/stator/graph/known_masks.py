@@ -22,7 +22,7 @@ def _index(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     masks = [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
     if not masks:
         return NotImplemented
-    if any(mask.known_value() is None or not mask.dim() for mask in masks):
+    if any(mask.known_value() is None or not mask.dim() or mask.device != tensor.device for mask in masks):
         return mode._data_dependent(aten.index.Tensor, args, kwargs, flat_tensors(args))
     places: list[FakeTensor | None] = []
     for index in indices:
@@ -43,7 +43,7 @@ def _check_fits(mask: FakeTensor, sizes: Sequence[Any]) -> None:
 def _masked_select(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, mask = args
     known = mask.known_value()
-    if known is None or known.dtype is not torch.bool:
+    if known is None or known.dtype is not torch.bool or mask.device != tensor.device:
         return NotImplemented
     shape = torch.broadcast_shapes(tuple(tensor.shape), tuple(mask.shape))
     if not shape:
