@@ -3,6 +3,13 @@
 Every function here means exactly what the one it replaces means; tests compare the two.
 """
 
-from . import bisect_module, functools_module, itertools_module, operator_module, torch_optim
+from . import bisect_module, functools_module, itertools_module, operator_module, optimizer_groups, torch_optim
 
-__all__ = ["bisect_module", "functools_module", "itertools_module", "operator_module", "torch_optim"]
+__all__ = [
+    "bisect_module",
+    "functools_module",
+    "itertools_module",
+    "operator_module",
+    "optimizer_groups",
+    "torch_optim",
+]
