@@ -246,7 +246,7 @@ def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
     """The values as objects of their own: one that is also the new content of an input is there twice."""
-    if len(set(map(id, values))) == len(values):
+    if len(values) == 1 or len(set(map(id, values))) == len(values):
         return tuple(values)
     seen: set[int] = set()
     made = []
@@ -269,24 +269,26 @@ class StepFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
-        ctx.states = states_of(step.devices)
+        ctx.states = states_of(step.devices) if step.devices else ()
         results = step.forward(*primals)
         values = _distinct(results[: step.joint.value_count])
         ctx.step = step
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(
-            *[
-                primals[saved.index] if isinstance(saved, SavedInput) else results[saved.position]
-                for saved in step.parts.saved
-            ]
-        )
-        constant = [values[position] for position in step.constant_positions]
-        ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
+        if step.parts.saved:
+            ctx.save_for_backward(
+                *[
+                    primals[saved.index] if isinstance(saved, SavedInput) else results[saved.position]
+                    for saved in step.parts.saved
+                ]
+            )
+        if step.constant_positions:
+            constant = [values[position] for position in step.constant_positions]
+            ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
         # for a backward that is differentiated itself; not what this very program writes to: it may get our history
-        ctx.primals = tuple(
+        ctx.primals = [
             None if index in step.mutated else (primal, primal._version) for index, primal in enumerate(primals)
-        )
-        ctx.watched = watch(values, step.watched)
+        ]
+        ctx.watched = watch(values, step.watched) if step.watched else None
         return values
 
     @staticmethod
@@ -328,4 +330,14 @@ def _unchanged(primals: Sequence[tuple[torch.Tensor, int] | None]) -> list[torch
     return found
 
 
-__all__ = ["Backward", "Step", "StepFunction"]
+_apply = super(torch.autograd.Function, StepFunction).apply  # without the preparations for functions of other kinds
+
+
+def run_step(step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
+    """The forward values of a step, tied to its backward. Raises RuntimeError inside of transforms of torch.func."""
+    if torch._C._are_functorch_transforms_active():
+        return StepFunction.apply(step, *primals)  # which says why it cannot
+    return _apply(step, *primals)
+
+
+__all__ = ["Backward", "Step", "run_step"]

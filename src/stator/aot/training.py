@@ -17,7 +17,7 @@ from stator.base.errors import Unsupported
 from stator.graph.printer import print_graph
 from stator.graph.recording import Keep
 
-from .autograd_step import Step, StepFunction
+from .autograd_step import Step, run_step
 from .captured import captured_tensors
 from .inference import (
     CompileGraph,
@@ -32,7 +32,7 @@ from .joint import Joint
 from .observed import show
 from .partition import partition
 from .program import Program
-from .replay import with_effects
+from .replay import is_flat, with_effects
 
 
 def compile_training(
@@ -77,11 +77,14 @@ def compile_training(
     compile_again = partial(compile_training, memory_budget=memory_budget)
     step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
 
-    inner: Callable[..., Any] = partial(StepFunction.apply, step)
+    inner: Callable[..., Any] = partial(run_step, step)
     if step.watched:
         inner = _shown(inner, step.watched)
     if not torch.is_grad_enabled():  # the program switches it on for what is differentiable
         inner = torch.enable_grad()(inner)
+    only_tensors = len(tensors) == len(example_inputs) and not captured
+    if only_tensors and joint.traced.is_plain and is_flat(joint.traced):
+        return inner
     run = with_effects(joint.traced, inner, differentiable)
     return wrap(function, joint.traced, run, equalities_of(tensors) if program.merge_equal else None, captured)
 
