@@ -64,13 +64,17 @@ def add_one(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+def report_calls(what: str, x: torch.Tensor) -> None:
+    calls = {"eager": add_one, "stator": stator.compile(add_one), "torch.compile": torch.compile(add_one)}
+    ns = nanoseconds(calls, x)
+    print(f"{what}: " + ", ".join(f"{name} {value:.0f} ns" for name, value in ns.items()))
+    print("  over eager: " + ", ".join(f"{name} {ns[name] / ns['eager']:.2f}x" for name in list(calls)[1:]))
+
+
 def main() -> None:
     print(f"import stator, beyond torch: {import_seconds():.2f} s")
-    with torch.no_grad():
-        calls = {"eager": add_one, "stator": stator.compile(add_one), "torch.compile": torch.compile(add_one)}
-        ns = nanoseconds(calls, torch.randn(4))
-    print("x + 1 on 4 floats: " + ", ".join(f"{name} {value:.0f} ns" for name, value in ns.items()))
-    print("  over eager: " + ", ".join(f"{name} {ns[name] / ns['eager']:.2f}x" for name in list(calls)[1:]))
+    report_calls("x + 1 on 4 floats", torch.randn(4))
+    report_calls("x + 1 on 4 floats that require a gradient", torch.randn(4, requires_grad=True))
     with tempfile.TemporaryDirectory() as folder:
         environment = {"STATOR_CACHE_DIR": folder}
         cold = seconds_of_script(FIRST_CALL, environment)
