@@ -15,6 +15,14 @@ from training_loops import BROKEN, LOOPS, Loop, sparse_gradients
 import stator
 from stator.base import counters
 
+# what a scheduler that is stepped inside decides by its count makes versions, but no more with more steps
+MOST_VERSIONS = {
+    "SequentialLR inside": 5,
+    "CosineAnnealingWarmRestarts inside": 5,
+    "SWALR inside": 4,
+    "accumulated": 4,
+}
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch, about its own deprecations
 
 
@@ -37,8 +45,7 @@ def assert_near(expected: Any, found: Any, tolerance: float) -> None:
 @pytest.mark.parametrize("name", LOOPS)
 def test_one_graph_trains_as_eager_does(name: str) -> None:
     assert_trains_alike(LOOPS[name], "aot_eager", 1e-4, fullgraph=True)
-    limit = 6 if name in ("StepLR inside", "SequentialLR inside", "MultiStepLR inside") else 4
-    assert counters.counts["dynamo.compiled_frames"] <= limit
+    assert counters.counts["dynamo.compiled_frames"] <= MOST_VERSIONS.get(name, 1 if "outside" in name else 3)
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -51,7 +58,9 @@ def test_kernels_train_as_eager_does(name: str) -> None:
     assert_trains_alike(LOOPS[name], "inductor", 1e-4, fullgraph=True)
 
 
-@pytest.mark.parametrize("name", [name for name in LOOPS if name not in ("plain", "clipped_by_norm")])
+@pytest.mark.parametrize(
+    "name", [name for name in LOOPS if name not in ("plain", "clipped_by_norm", "scaled under autocast")]
+)
 @pytest.mark.slow
 def test_all_kernels_train_as_eager_does(name: str) -> None:
     assert_trains_alike(LOOPS[name], "inductor", 1e-4, fullgraph=True)

@@ -121,6 +121,7 @@ def _with_scheduler(make: Callable[[Any], Any], inside: bool) -> Loop:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
         scheduler = make(optimizer)
+        plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
 
         def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             loss = nn.functional.cross_entropy(net(x), y)
@@ -128,15 +129,14 @@ def _with_scheduler(make: Callable[[Any], Any], inside: bool) -> Loop:
             optimizer.step()
             optimizer.zero_grad()
             if inside:
-                scheduler.step()
+                scheduler.step(*((loss,) if plateau else ()))
             return loss.detach()
 
         run_step, losses = compiled(step), []
         for turn in range(14):
             losses.append(run_step(*batch(turn)))
             if not inside:
-                known = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
-                scheduler.step(*(losses[-1:] if known else ()))
+                scheduler.step(*(losses[-1:] if plateau else ()))
         return [*losses, optimizer.param_groups[0]["lr"]], net
 
     return run
@@ -150,13 +150,25 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "SequentialLR": lambda optimizer: lr_scheduler.SequentialLR(
         optimizer, [lr_scheduler.ConstantLR(optimizer, 0.1, 2), lr_scheduler.ExponentialLR(optimizer, 0.9)], [3]
     ),
-    "MultiStepLR": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [2, 7]),
+    "MultiStepLR": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [1, 2, 4, 5, 7, 8, 9, 11, 12, 13]),
+    "MultiplicativeLR": lambda optimizer: lr_scheduler.MultiplicativeLR(optimizer, lambda epoch: 0.95),
+    "ConstantLR": lambda optimizer: lr_scheduler.ConstantLR(optimizer, 0.1, 4),
+    "LinearLR": lambda optimizer: lr_scheduler.LinearLR(optimizer, 0.1, total_iters=7),
+    "ExponentialLR": lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.9),
+    "PolynomialLR": lambda optimizer: lr_scheduler.PolynomialLR(optimizer, 9, 2.0),
+    "ChainedScheduler": lambda optimizer: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(optimizer, 0.1, 5), lr_scheduler.ExponentialLR(optimizer, 0.9)], optimizer=optimizer
+    ),
+    "CyclicLR": lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, step_size_up=4),
+    "CosineAnnealingWarmRestarts": lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 5, 2),
+    "SWALR": lambda optimizer: swa_utils.SWALR(optimizer, 0.05, anneal_epochs=8),
     "ReduceLROnPlateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1),
 }
 for _name, _make in SCHEDULERS.items():
     LOOPS[f"{_name} outside"] = _with_scheduler(_make, False)
-for _name in ("StepLR", "CosineAnnealingLR", "OneCycleLR", "LambdaLR", "SequentialLR", "MultiStepLR"):
-    LOOPS[f"{_name} inside"] = _with_scheduler(SCHEDULERS[_name], True)
+for _name in SCHEDULERS:
+    if _name != "ReduceLROnPlateau":
+        LOOPS[f"{_name} inside"] = _with_scheduler(SCHEDULERS[_name], True)
 
 
 @loop
@@ -244,6 +256,9 @@ def _broken(function: Loop) -> Loop:
     return function
 
 
+BROKEN["ReduceLROnPlateau inside"] = _with_scheduler(SCHEDULERS["ReduceLROnPlateau"], True)
+
+
 def _scaled(unscale: bool, dtype: torch.dtype | None) -> Loop:
     def run(compiled: Compiled) -> tuple[list[Any], nn.Module]:
         net = model()
@@ -271,26 +286,40 @@ def _scaled(unscale: bool, dtype: torch.dtype | None) -> Loop:
     return run
 
 
-BROKEN["scaled"] = _scaled(False, None)
-BROKEN["scaled and unscaled"] = _scaled(True, None)
-BROKEN["scaled under autocast"] = _scaled(False, torch.bfloat16)
+LOOPS["scaled"] = _scaled(False, None)
+LOOPS["scaled and unscaled"] = _scaled(True, None)
+LOOPS["scaled under autocast"] = _scaled(False, torch.bfloat16)
 
 
-@_broken
-def averaged(compiled: Compiled) -> tuple[list[Any], nn.Module]:
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    average = swa_utils.AveragedModel(net, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
+def _averaged(**options: Any) -> Loop:
+    def run(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+        net = nn.Sequential(model(), nn.BatchNorm1d(3))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        average = swa_utils.AveragedModel(net, **options)
 
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        average.update_parameters(net)
-        return loss.detach()
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = nn.functional.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            average.update_parameters(net)
+            return loss.detach()
 
-    return [*trained(compiled(step)), *average.parameters()], net
+        return [*trained(compiled(step)), *average.parameters(), *average.buffers()], net
+
+    return run
+
+
+AVERAGES: dict[str, dict[str, Any]] = {
+    "equally": {},
+    "equally, all at once": {"multi_avg_fn": swa_utils.get_swa_multi_avg_fn()},
+    "exponentially": {"avg_fn": swa_utils.get_ema_avg_fn(0.9)},
+    "exponentially, all at once": {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.9)},
+    "with buffers": {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.9), "use_buffers": True},
+    "by a function of the user's": {"avg_fn": lambda average, current, count: 0.9 * average + 0.1 * current},
+}
+for _name, _options in AVERAGES.items():
+    LOOPS[f"averaged {_name}"] = _averaged(**_options)
 
 
 @_broken

@@ -7,6 +7,7 @@ rest of the capture: a step that finds fresh state does what one does that makes
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FunctionType
@@ -65,7 +66,7 @@ def _without_state(tracer: Tracer, real: Optimizer, group: Value) -> list[Any]:
         return []
     if isinstance(real, torch.optim.SGD):
         momentum = tracer.get_item(group, tracer.constant("momentum"))
-        return graded if isinstance(momentum, ConstantValue) and momentum.value != 0 else []
+        return graded if tracer.truth(tracer.compare(operator.ne, momentum, ConstantValue(0))) else []
     return graded
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..calling import calls, fold
 from ..guard import GuardKind
+from ..plain import numpy_numbers
 from ..source import AttrSource, CallSource, ConstantSource
 from ..values.base import NotConstant, Value, unsupported
 from ..values.constants import ConstantValue
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from ..source import Source
     from ..tracer import Tracer
 
-fold(*(function for function in vars(math).values() if callable(function)))
+fold(*(function for function in vars(math).values() if callable(function)), *numpy_numbers())
 fold(
     platform.system,
     platform.machine,

@@ -123,7 +123,7 @@ def derived(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
     relied on. None when no argument changes, or when this is not known to be pure arithmetic that succeeds."""
     if not any(type(arg) is NumberValue and not arg.fixed for arg in args):
         return None
-    closed = _FUNCTIONS.get(function, False if type(function).__name__ == "ufunc" else None)
+    closed = _FUNCTIONS.get(function, False if _is_of_numpy(function) else None)
     if closed is None or not all(isinstance(arg, ConstantValue) for arg in args):
         return None
     if max(arg.depth for arg in args if type(arg) is NumberValue) >= _DEEPEST:
@@ -140,6 +140,11 @@ def derived(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
             return None
         tracer.numbers[key] = found
     return found
+
+
+def _is_of_numpy(function: Any) -> bool:
+    """Whether it is one of NumPy's types of numbers, or a universal function: pure, and of numbers it makes one."""
+    return type(function).__name__ == "ufunc" or plain_converter(function) is not None
 
 
 def _derive(
