@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from stator.base.errors import Unsupported
+from stator.graph import drawn as drawn  # registers its handlers
 from stator.graph.asked import stand_ins
 from stator.graph.fake import FakeMode, FakeTensor
 from stator.graph.numbers import Number

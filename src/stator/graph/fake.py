@@ -83,6 +83,8 @@ class FakeTensor(torch.Tensor):
     is_input: bool = False
     # the real tensor that stands behind a constant
     real_value: torch.Tensor | None = None
+    # the storage, and its version, for which uniform random numbers were drawn: see drawn
+    drawn: tuple[FakeStorage, int] | None = None
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
