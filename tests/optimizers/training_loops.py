@@ -5,6 +5,7 @@ Each returns what its steps returned, and the model.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -244,6 +245,154 @@ def step_with_closure(compiled: Compiled) -> tuple[list[Any], nn.Module]:
         return run_step(closure).detach()
 
     return trained(step), net
+
+
+@loop
+def average_by_hand(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net, average = model(), model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    turns = [0]
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        turns[0] += 1
+        decay = min(0.999, (1 + turns[0]) / (10 + turns[0]))
+        with torch.no_grad():
+            for one, other in zip(average.parameters(), net.parameters(), strict=True):
+                one.lerp_(other, 1 - decay)
+        return loss.detach()
+
+    return [*trained(compiled(step)), *average.parameters()], net
+
+
+@loop
+def accumulated_in_a_loop(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(())
+        for part, labels in zip(x.chunk(2), y.chunk(2), strict=True):
+            loss = nn.functional.cross_entropy(net(part), labels) / 2
+            loss.backward()
+            total = total + loss.detach()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        return total
+
+    return trained(compiled(step)), net
+
+
+@loop
+def groups_changed_outside(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    groups = [{"params": net[0].parameters(), "lr": 0.01}, {"params": net[3].parameters(), "lr": 0.1}]  # type: ignore[index]
+    optimizer = torch.optim.AdamW(groups)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    run_step, losses = compiled(step), []
+    for turn in range(TURNS):
+        losses.append(run_step(*batch(turn)))
+        for at, group in enumerate(optimizer.param_groups):
+            group["lr"] *= 0.9 - at * 0.1
+            group["weight_decay"] = 0.01 * turn
+    return losses, net
+
+
+def _loaded(make: Callable[[Any], torch.optim.Optimizer]) -> Loop:
+    def run(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+        net = model()
+        optimizer = make(net.parameters())
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = nn.functional.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run_step, losses, saved = compiled(step), [], {}
+        for turn in range(TURNS + 2):
+            losses.append(run_step(*batch(turn)))
+            if turn == 2:
+                saved = copy.deepcopy({"net": net.state_dict(), "optimizer": optimizer.state_dict()})
+            if turn in (4, 7):
+                net.load_state_dict(saved["net"])
+                optimizer.load_state_dict(copy.deepcopy(saved["optimizer"]))
+        state = [value for entry in optimizer.state_dict()["state"].values() for value in entry.values()]
+        return [*losses, *state], net
+
+    return run
+
+
+LOOPS["loaded AdamW"] = _loaded(lambda owned: torch.optim.AdamW(owned, lr=0.01))
+LOOPS["loaded SGD"] = _loaded(lambda owned: torch.optim.SGD(owned, lr=0.01, momentum=0.9))
+
+
+@loop
+def several_optimizers(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    one = torch.optim.AdamW(net[0].parameters(), lr=0.01)  # type: ignore[index]
+    other = torch.optim.RMSprop(net[3].parameters(), lr=0.01)  # type: ignore[index]
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        for optimizer in (one, other):
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.detach()
+
+    return trained(compiled(step)), net
+
+
+@loop
+def frozen_for_a_while(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    run_step, losses = compiled(step), []
+    for turn in range(TURNS):
+        if turn % 2 == 0:
+            net[0].requires_grad_(turn % 4 == 0)  # type: ignore[index]
+        losses.append(run_step(*batch(turn)))
+    return losses, net
+
+
+@loop
+def against_each_other(compiled: Compiled) -> tuple[list[Any], nn.Module]:
+    made, judge = model(), nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    making, judging = torch.optim.Adam(made.parameters(), lr=0.01), torch.optim.Adam(judge.parameters(), lr=0.01)
+    judged = nn.functional.binary_cross_entropy_with_logits
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        fake, real = made(x), nn.functional.one_hot(y, 3).float()
+        judging.zero_grad()
+        loss = judged(judge(real), torch.ones(5, 1)) + judged(judge(fake.detach()), torch.zeros(5, 1))
+        loss.backward()
+        judging.step()
+        making.zero_grad()
+        judged(judge(fake), torch.ones(5, 1)).backward()
+        making.step()
+        return loss.detach()
+
+    return [*trained(compiled(step)), *judge.parameters()], made
 
 
 # ---- with graph breaks ----
