@@ -34,8 +34,9 @@ from stator.base.errors import UserPlace  # noqa: E402
 from stator.dynamo.bytecode import VERSION, Instruction, decode  # noqa: E402
 from stator.dynamo.captured import Break, BreakReason, Captured  # noqa: E402
 from stator.dynamo.emit import emit  # noqa: E402
-from stator.dynamo.recipe import Constant  # noqa: E402
-from stator.dynamo.resume import ResumePoint, resume_code  # noqa: E402
+from stator.dynamo.recipe import Constant, Load, RaisedAt, Recipe  # noqa: E402
+from stator.dynamo.resume import Offset, ResumePoint, resume_code, resumption_of  # noqa: E402
+from stator.dynamo.source import LocalSource  # noqa: E402
 
 # ---- a concrete interpreter, up to a given step ----
 
@@ -49,6 +50,8 @@ NEVER_LEFT = (
     "PUSH_NULL",
     "RESUME",
     "STORE_FAST",
+    "POP_EXCEPT",
+    "PUSH_EXC_INFO",
 )
 NULL = object()
 UNBOUND = object()
@@ -84,12 +87,28 @@ class Machine:
         self.stack: list[Any] = []
         self.pc = 0
         self.kw_names: tuple[str, ...] = ()
+        # that are running: (stack position of what was handled before, the exception)
+        self.handlers: list[tuple[int, Any]] = []
+        resumption = resumption_of(self.code)
+        self.point = resumption.point if resumption is not None and resumption.point.handlers else None
+        if self.point is not None:
+            inner = [bound[self.point.stack_parameter(position)] for position in self.point.handlers[1:]]
+            self.handlers = list(zip(self.point.handlers, [*inner, sys.exception()], strict=True))
+        self.kept = len(self.handlers)
+
+    def handled_before(self) -> LocalSource | None:
+        """Where that comes from, when handlers that were running at entry have ended."""
+        if self.point is None or self.kept == len(self.point.handlers):
+            return None
+        return LocalSource(self.point.stack_parameter(self.point.handlers[self.kept]))
 
     def run(self, steps: int) -> tuple[Any] | None:
         """Run at least so many steps, up to where a frame may be left. The result, if the function returned."""
         while True:
             instruction = self.instructions[self.pc]
             if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
+                if self.handled_before() is not None:
+                    return None  # only emitted code can tell the interpreter what is being handled
                 return (self.stack[-1] if instruction.opname == "RETURN_VALUE" else instruction.argval,)
             handler = getattr(self, "op_" + instruction.opname, None)
             if handler is None or (steps <= 0 and not self.kw_names and not instruction.opname.startswith(NEVER_LEFT)):
@@ -107,6 +126,20 @@ class Machine:
         taken = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
         return taken
+
+    def op_PUSH_EXC_INFO(self, i: Instruction) -> None:
+        error = self.stack.pop()
+        self.handlers.append((len(self.stack), error))
+        self.stack += [self.handlers[-2][1] if len(self.handlers) > 1 else None, error]
+
+    def op_POP_EXCEPT(self, i: Instruction) -> None:
+        self.stack.pop()
+        self.handlers.pop()
+        self.kept = min(self.kept, len(self.handlers))
+
+    def op_CHECK_EXC_MATCH(self, i: Instruction) -> None:
+        wanted = self.stack.pop()
+        self.stack.append(isinstance(self.stack[-1], wanted))
 
     def op_RESUME(self, i: Instruction) -> None: ...
 
@@ -231,7 +264,7 @@ class Machine:
         assert i.target is not None
         self.pc = i.target.index
 
-    op_JUMP_BACKWARD = op_JUMP_FORWARD
+    op_JUMP_BACKWARD = op_JUMP_BACKWARD_NO_INTERRUPT = op_JUMP_FORWARD
 
     def _jump(self, i: Instruction, condition: Callable[[Any], bool]) -> None:
         if condition(self.stack.pop()):
@@ -283,6 +316,12 @@ class Machine:
 # ---- leaving at a step ----
 
 
+def recipe_of(value: Any) -> Recipe | None:
+    if value is NULL:
+        return None
+    return RaisedAt(value.index) if isinstance(value, Offset) else Constant(value)
+
+
 def leave_at(function: types.FunctionType, bound: dict[str, Any], step: int, again: int) -> tuple[bool, Any]:
     """Run `step` steps concretely, the rest by emitted code; resume functions are left after `again` steps in turn
     (-1: never). Returns whether it was left before its end, and the result."""
@@ -292,12 +331,17 @@ def leave_at(function: types.FunctionType, bound: dict[str, Any], step: int, aga
         return False, ended[0]
     exit_ = Break(
         machine.pc,
-        tuple(None if value is NULL else Constant(value) for value in machine.stack),
+        tuple(map(recipe_of, machine.stack)),
         {name: Constant(value) for name, value in machine.locals.items()},
         {name: Constant(cell) for name, cell in machine.cells.items()},
         BreakReason("test", "leave here", UserPlace("x", 1, "f")),
+        tuple((position, Constant(error)) for position, error in machine.handlers),
+        machine.kept,
     )
-    captured = Captured(function, function.__code__, None, [], [], exit_, [])
+    before = machine.handled_before()
+    captured = Captured(
+        function, function.__code__, None, [], [], exit_, [], handled_before=None if before is None else Load(before)
+    )
 
     def make_resume(point: ResumePoint) -> Any:
         code, count = resume_code(point), len(point.closure)
@@ -311,7 +355,7 @@ def leave_at(function: types.FunctionType, bound: dict[str, Any], step: int, aga
     def continued(resumed: types.FunctionType, point: ResumePoint) -> Any:
         def call(*args: Any) -> Any:
             names = resumed.__code__.co_varnames[: resumed.__code__.co_argcount]
-            if again >= 0 and point.raised_at is None:  # the machine has no notion of an exception being handled
+            if again >= 0:
                 return leave_at(resumed, dict(zip(names, args, strict=True)), again, again)[1]
             return resumed(*args)
 
@@ -430,6 +474,27 @@ def handlers_of_calls(log: list[Any], n: int) -> Any:
     return n
 
 
+def in_handlers(log: list[Any], n: int) -> Any:
+    try:
+        try:
+            log.append(10 // (n - 1))
+        except ZeroDivisionError:
+            log.append(repr(sys.exception()))
+            try:
+                log.append({}["missing"])
+            except KeyError as error:
+                log.append((repr(sys.exception()), repr(error.__context__)))
+            for _ in range(2):
+                log.append(repr(sys.exception()))
+            raise
+    except ArithmeticError:
+        log.append(repr(sys.exception()))
+        with Manager(log):
+            raise ValueError(n) from None
+    log.append(repr(sys.exception()))
+    raise KeyError(n)
+
+
 def raising(log: list[Any], n: int) -> Any:
     try:
         log.append("body")
@@ -480,6 +545,7 @@ CASES: list[tuple[types.FunctionType, list[int]]] = [
     (nested_with, [1, 3]),
     (handlers, [1]),
     (handlers_of_calls, [1]),
+    (in_handlers, [1]),
     (raising, [1]),
     (closures, [4]),
     (expressions, [2]),
@@ -494,8 +560,8 @@ def outcome(call: Callable[[list[Any]], Any]) -> Any:
     try:
         result: Any = call(log)
     except Exception as error:
-        result = (type(error), str(error))
-    return result, log
+        result = (type(error), str(error), repr(error.__context__))
+    return result, log, sys.exception()
 
 
 def check(function: types.FunctionType, n: int, again: int) -> int:

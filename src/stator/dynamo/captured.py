@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
-from typing import Any
 
 import torch
 from torch import fx
@@ -62,9 +61,10 @@ class Break:
     locals: dict[str, Recipe]
     cells: dict[str, Recipe]
     reason: BreakReason
-    # context managers open at this point, outermost first: recipes of objects whose __exit__ is still due, with the
-    # stack depth at which their exit function sits
-    contexts: tuple[Any, ...] = ()
+    # handlers of exceptions that are running, outermost first: (stack position that keeps what was handled before,
+    # the exception); the first so many were running when the frame was entered
+    handlers: tuple[tuple[int, Recipe], ...] = ()
+    handlers_kept: int = 0
 
 
 @dataclass(slots=True)
@@ -80,3 +80,5 @@ class Captured:
     guards: list[Guard]
     op_count: int = 0
     break_reasons: list[BreakReason] = field(default_factory=list)
+    # what was handled before the outermost of the handlers that were running at entry and have ended meanwhile
+    handled_before: Recipe | None = None

@@ -13,6 +13,7 @@ from stator.base.errors import Unsupported, UserPlace
 from .program import Program
 from .values.base import Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
+from .values.constants import LastInstruction
 
 if TYPE_CHECKING:
     from .scopes import GlobalScope
@@ -25,7 +26,7 @@ YIELDED = object()
 class StopAtBreak(Exception):
     """The outermost frame reached the step at which the graph is to end. Private to the interpreter.
 
-    `handled` are the exceptions whose handlers are running there.
+    `handled` are the exceptions whose handlers are running there, of the frame's handlers, outermost first.
     """
 
     def __init__(self, handled: tuple[Value, ...]) -> None:
@@ -40,8 +41,10 @@ class Frame:
         "break_step",
         "cells",
         "contexts",
-        "current_exceptions",
         "globals",
+        "handlers",
+        "handlers_kept",
+        "handling",
         "kw_names",
         "locals",
         "name",
@@ -76,7 +79,9 @@ class Frame:
         self.break_step = -1
         self.result: Value | None = None
         self.kw_names: tuple[str, ...] = ()
-        self.current_exceptions: list[Value] = []
+        self.handlers: list[int] = []  # that are running: where on the stack each keeps what was handled before it
+        self.handling: list[Value] = []  # the exceptions of these, while the frame does not run
+        self.handlers_kept = 0  # so many of them were running when the frame was entered
 
     # -- stack --
     def push(self, value: Value | None) -> None:
@@ -96,6 +101,14 @@ class Frame:
         """Push a value that was read from a container or a name, touching it."""
         self.stack.append(value.realize(self.tracer) if type(value) is Lazy else value)
 
+    # -- handlers of exceptions --
+    def begin_handler(self) -> None:
+        self.handlers.append(len(self.stack))
+
+    def end_handler(self) -> None:
+        self.handlers.pop()
+        self.handlers_kept = min(self.handlers_kept, len(self.handlers))
+
     # -- running --
     def run(self) -> Any:
         """Step until the frame returns or yields. Raises Raised when an exception leaves the frame."""
@@ -103,11 +116,12 @@ class Frame:
         tracer = self.tracer
         tracer.frames.append(self)
         handled = len(tracer.handled)
+        tracer.handled += self.handling
         try:
             while True:
                 pc = self.now = self.pc
                 if self.break_step == self.step:
-                    raise StopAtBreak(tuple(tracer.handled))
+                    raise StopAtBreak(tuple(tracer.handled[len(tracer.handled) - len(self.handlers) :]))
                 self.step += 1
                 self.pc = pc + 1
                 handler = handlers[pc]
@@ -125,6 +139,7 @@ class Frame:
             raise self.located(error) from error.__cause__
         finally:
             tracer.frames.pop()
+            self.handling = tracer.handled[handled:]
             del tracer.handled[handled:]
 
     def run_generator(self) -> Value | None:
@@ -182,6 +197,6 @@ class Frame:
         if raised.value.caught_at is None:  # type: ignore[attr-defined]
             raised.value.caught_at = self.tracer.outer_step()  # type: ignore[attr-defined]
         if region.lasti:
-            self.stack.append(self.tracer.constant(pc))
+            self.stack.append(LastInstruction(self.program.user_index(pc)))
         self.stack.append(raised.value)
         self.pc = region.target.index

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from types import CellType, FunctionType
 from typing import Any
+
+import torch
 
 from stator.base import counters
 from stator.base.errors import Unsupported
@@ -16,12 +20,16 @@ from .frame import Frame, StopAtBreak
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
 from .program import program_of
-from .recipe import Effect, Recipe
-from .source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource
+from .recipe import Effect, Load, Recipe
+from .source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
 from .torch_state import TorchState, forward_ad_guard
 from .tracer import Tracer
-from .values.base import CannotRebuild, Lazy, Raised, Value, cannot_rebuild, unsupported
+from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
+from .values.constants import ConstantValue
+from .values.objects import ObjectValue
+from .values.tensors import TensorValue
+from .wrapping import CONSTANT_TYPES
 
 _REGISTERED = (calls, opcodes, polyfills)  # importing them fills the registries
 
@@ -75,15 +83,17 @@ class _Attempt:
         self.reason = reason
         self.until = until  # what the break depends on: once that changes, there may be none
         self.entry_state = TorchState.now()
+        self.handled = sys.exception()  # of the running program: nothing of ours is being handled here
 
     def run(self) -> Captured:
+        tracer = Tracer(self.function)
         try:
-            return self._run()
+            return self._run(tracer)
         finally:
+            tracer.recorder.mode.forget()
             self.entry_state.restore()
 
-    def _run(self) -> Captured:
-        tracer = Tracer(self.function)
+    def _run(self, tracer: Tracer) -> Captured:
         tracer.guards.append(Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state()))
         tracer.guards.append(forward_ad_guard())
         frame = self._frame(tracer)
@@ -91,8 +101,7 @@ class _Attempt:
             frame.run()
         except StopAtBreak as stop:
             try:
-                _refuse_inside_handlers(stop.handled)
-                return self._ended(tracer, frame)
+                return self._ended(tracer, frame, stop.handled)
             except CannotRebuild as error:
                 if error.made_at is None or error.made_at >= self.stop_at:  # type: ignore[operator]
                     raise frame.located(error) from error
@@ -120,7 +129,23 @@ class _Attempt:
         frame = Frame(tracer, program_of(code), scope, values, closure, code.co_qualname)
         if self.stop_at is not None:
             frame.break_step = self.stop_at
+        self._go_on_handling(tracer, frame)
         return frame
+
+    def _go_on_handling(self, tracer: Tracer, frame: Frame) -> None:
+        """Where the frame was left in handlers of exceptions, it goes on in them."""
+        resumption = frame.program.resumption
+        if resumption is None or not resumption.point.handlers:
+            return
+        point = resumption.point
+        if self.handled is None:
+            raise unsupported("raise", "a handler of an exception that is not being handled")
+        frame.handlers = list(point.handlers)
+        frame.handlers_kept = len(frame.handlers)
+        for position in point.handlers[1:]:  # an inner handler keeps what the one around it handles
+            name = point.stack_parameter(position)
+            frame.handling.append(tracer.wrap(self.arguments[name], LocalSource(name)))
+        frame.handling.append(tracer.wrap(self.handled, ReadSource(sys.exception)))
 
     def _restart(self, frame: Frame, error: Unsupported, step: int | None = None) -> _Restart:
         if self.stop_at is not None:
@@ -149,18 +174,23 @@ class _Attempt:
             raise self._restart(frame, frame.located(error), error.made_at) from error
         except Unsupported as error:
             raise self._restart(frame, frame.located(error)) from error
-        return self._captured(tracer, exits, effects, Return(value))
+        return self._captured(frame, exits, effects, Return(value))
 
-    def _ended(self, tracer: Tracer, frame: Frame) -> Captured:
+    def _ended(self, tracer: Tracer, frame: Frame, handled: Sequence[Value]) -> Captured:
         exits = ExitBuilder(tracer)
         assert self.reason is not None
+        handlers = tuple(zip(frame.handlers, map(exits.recipe, handled), strict=True))
         stack = tuple(exits.recipe(value) if value is not None else None for value in frame.stack)
         kept = _locals_to_keep(frame)
-        names = {name: exits.recipe(value) for name, value in frame.locals.items() if kept is None or name in kept}
+        names = {
+            name: exits.recipe(value)
+            for name, value in frame.locals.items()
+            if kept is None or name in kept or _end_shows(value)
+        }
         cells: dict[str, Recipe] = {name: exits.recipe(cell) for name, cell in frame.cells.items()}
         effects = self._effects(exits)
-        exit_ = Break(frame.pc, stack, names, cells, self.reason)
-        return self._captured(tracer, exits, effects, exit_)
+        exit_ = Break(frame.pc, stack, names, cells, self.reason, handlers, frame.handlers_kept)
+        return self._captured(frame, exits, effects, exit_)
 
     def _effects(self, exits: ExitBuilder) -> list[Effect]:
         for generator in exits.tracer.generators:
@@ -170,7 +200,8 @@ class _Attempt:
         exits.rely_on_distinct_objects()
         return [*exits.steps, *exits.fills, *exits.effects, *self.entry_state.effects_since()]
 
-    def _captured(self, tracer: Tracer, exits: ExitBuilder, effects: list[Effect], exit_: Return | Break) -> Captured:
+    def _captured(self, frame: Frame, exits: ExitBuilder, effects: list[Effect], exit_: Return | Break) -> Captured:
+        tracer = frame.tracer
         tracer.guard_what_was_found()
         tracer.guards += self.until
         graph = tracer.recorder.finish(exits.outputs)
@@ -186,13 +217,16 @@ class _Attempt:
             tracer.guards,
             tracer.recorder.op_count,
             [self.reason] if self.reason is not None else [],
+            self._handled_before(frame),
         )
 
-
-def _refuse_inside_handlers(handled: tuple[Any, ...]) -> None:
-    """The interpreter's state of handled exceptions cannot be made by code: end where the first was raised."""
-    if handled:
-        raise cannot_rebuild("the graph cannot end inside an `except` or `finally` block", handled[0].caught_at)
+    def _handled_before(self, frame: Frame) -> Recipe | None:
+        """What was handled before the handlers that were running at entry and have ended meanwhile."""
+        resumption = frame.program.resumption
+        if resumption is None or frame.handlers_kept == len(resumption.point.handlers):
+            return None
+        point = resumption.point
+        return Load(LocalSource(point.stack_parameter(point.handlers[frame.handlers_kept])))
 
 
 def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
@@ -201,6 +235,16 @@ def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
     if not _LOOKS_AT_FRAMES.isdisjoint(program.code.co_names):
         return None
     return live_locals(program.instructions, frame.pc)
+
+
+def _end_shows(value: Value) -> bool:
+    """Whether the program might notice that a variable which is not read any more lets go of its object: other objects
+    than tensors and the like may have finalizers, and may be referred to weakly."""
+    if type(value) is Lazy:
+        return not isinstance(value.obj, (torch.Tensor, *CONSTANT_TYPES))
+    return type(value) is ObjectValue or (
+        value.source is not None and not isinstance(value, (TensorValue, ConstantValue))
+    )
 
 
 _LOOKS_AT_FRAMES = frozenset(

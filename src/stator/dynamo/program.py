@@ -5,13 +5,16 @@ The handlers themselves live in opcodes/.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
 
 from .bytecode import Instruction, decode
+from .resume import resumption_of
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -30,25 +33,41 @@ def opcode(*names: str) -> Callable[[Handler], Handler]:
 
 
 class Program:
-    """The instructions of a code object with their handlers, side by side."""
+    """The instructions of a code object with their handlers, side by side. Whoever uses it holds the code."""
 
-    __slots__ = ("code", "handlers", "instructions", "is_generator")
+    __slots__ = ("_code", "handlers", "instructions", "is_generator", "resumption")
 
     def __init__(self, code: CodeType) -> None:
-        self.code = code
+        self._code = weakref.ref(code)
         self.instructions = decode(code)
         self.handlers = [opcodes.get(instruction.opname) for instruction in self.instructions]
+        self.resumption = resumption_of(code)
         self.is_generator = bool(code.co_flags & (0x20 | 0x80 | 0x200))
 
+    @property
+    def code(self) -> CodeType:
+        code = self._code()
+        assert code is not None
+        return code
 
-_programs: dict[int, Program] = {}  # by the identity of the code, which the program keeps alive
-_MOST = 4096  # so that a process which makes code without end does not keep all of it
+    def user_index(self, index: int) -> int:
+        """Of an instruction, its index in the user's code, of which this may be the rest behind a break."""
+        return index if self.resumption is None else self.resumption.index(index)
+
+
+# by the identity of the code, as equal code is not the same; with a weak reference that removes the entry
+_programs: dict[int, tuple[weakref.ref[CodeType], Program]] = {}
 
 
 def program_of(code: CodeType) -> Program:
-    found = _programs.get(id(code))
-    if found is None:
-        if len(_programs) >= _MOST:
-            _programs.clear()
-        found = _programs[id(code)] = Program(code)
-    return found
+    key = id(code)
+    found = _programs.get(key)
+    if found is None or found[0]() is not code:
+        found = _programs[key] = weakref.ref(code, partial(_forget, key)), Program(code)
+    return found[1]
+
+
+def _forget(key: int, reference: object) -> None:
+    found = _programs.get(key)
+    if found is not None and found[0] is reference:
+        del _programs[key]

@@ -33,6 +33,13 @@ class Constant(Recipe):
 
 
 @dataclass(eq=False, slots=True)
+class RaisedAt(Recipe):
+    """On the stack of a frame that is left in a handler: the place of the instruction that raised, by its index."""
+
+    index: int
+
+
+@dataclass(eq=False, slots=True)
 class GraphOutput(Recipe):
     """The `index`-th output of the compiled graph."""
 

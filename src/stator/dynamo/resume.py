@@ -19,6 +19,12 @@ from .bytecode import OPERAND_KINDS, Builder, Instruction, assemble, code_units,
 _STACK_PREFIX = "__stack_"
 
 
+class Offset(int):
+    """In made code: where an instruction stands that raised. `index`: which instruction of the user's code it was."""
+
+    index: int
+
+
 class Slot(enum.Enum):
     """What a slot of the value stack holds when a frame is continued."""
 
@@ -36,7 +42,8 @@ class ResumePoint:
     stack: the value stack there, bottom first.
     locals: names of bound local variables, passed as arguments, in this order.
     cells: names of cell variables that exist; they become free variables.
-    raised_at: index of the instruction whose exception is on the stack, if there is a LASTI slot.
+    raised_at: for each LASTI slot, the index of the instruction that raised.
+    handlers: positions of stack slots that keep what was handled before, one for each handler that is running.
     """
 
     code: CodeType
@@ -44,7 +51,23 @@ class ResumePoint:
     stack: tuple[Slot, ...]
     locals: tuple[str, ...]
     cells: tuple[str, ...]
-    raised_at: int | None = None
+    raised_at: tuple[int, ...] = ()
+    handlers: tuple[int, ...] = ()
+
+    def stack_parameter(self, position: int) -> str:
+        """The name of the parameter that brings the value of this stack slot."""
+        return self._stack_names()[self.stack[:position].count(Slot.VALUE)]
+
+    def _stack_names(self) -> list[str]:
+        taken = set(self.locals) | set(self.code.co_varnames)
+        names: list[str] = []
+        for slot in self.stack:
+            if slot is Slot.VALUE:
+                name = f"{_STACK_PREFIX}{len(names)}"
+                while name in taken:
+                    name += "_"
+                names.append(name)
+        return names
 
     @property
     def closure(self) -> tuple[str, ...]:
@@ -89,8 +112,7 @@ def resume_code(point: ResumePoint, first_call: Callable[[], object] | None = No
     original = decode(point.code)
     entry = original[point.index]
     kept = reachable(original, entry)
-    taken = set(point.locals) | set(point.code.co_varnames)
-    stack_names = _stack_names(point.stack, taken)
+    stack_names = point._stack_names()
     builder = Builder()
     builder.position = entry.position
     if point.closure:
@@ -100,13 +122,13 @@ def resume_code(point: ResumePoint, first_call: Callable[[], object] | None = No
         builder.const_callee(first_call)
         builder.call(0)
         builder.pop()
-    lasti = _Offset() if Slot.LASTI in point.stack else None
-    names = iter(stack_names)
+    offsets = [_Unplaced(index) for index in point.raised_at]
+    names, waiting = iter(stack_names), iter(offsets)
     for slot in point.stack:
         if slot is Slot.NULL:
             builder.null()
         elif slot is Slot.LASTI:
-            builder.const(lasti)
+            builder.const(next(waiting))
         else:
             name = next(names)
             builder.load_bound(name)
@@ -114,16 +136,16 @@ def resume_code(point: ResumePoint, first_call: Callable[[], object] | None = No
     start = Instruction("NOP", position=entry.position, handler=entry.handler)
     builder.jump(start)
     instructions = builder.instructions
-    marker = None
-    if point.raised_at is not None:
-        marker = Instruction("NOP", position=original[point.raised_at].position)  # only its offset is used
-        instructions.append(marker)
+    for offset in offsets:
+        offset.marker = Instruction("NOP", position=original[offset.index].position)  # only its offset is used
+        instructions.append(offset.marker)
     instructions += _with_regions_closed(kept, entry, start)
     pairs = [instruction for instruction in instructions if OPERAND_KINDS.get(instruction.opname) == "pair"]
     code = _assemble(point, instructions, (*point.locals, *stack_names))
-    if lasti is not None and marker is not None:
-        offset = code_units(code)[instructions.index(marker)]
-        code = code.replace(co_consts=tuple(offset if value is lasti else value for value in code.co_consts))
+    if offsets:
+        units = code_units(code)
+        placed = {id(offset): offset.placed(units[instructions.index(offset.marker)]) for offset in offsets}
+        code = code.replace(co_consts=tuple(placed.get(id(value), value) for value in code.co_consts))
     key = id(code)
     resumption = Resumption(point, _indices(instructions, pairs), first_call)
     _made[key] = weakref.ref(code, partial(_forget, key)), resumption
@@ -142,6 +164,20 @@ def _indices(instructions: Sequence[Instruction], pairs: Sequence[Instruction]) 
     return tuple(found)
 
 
+class _Unplaced:
+    """Stands in the constants for an Offset until the code is assembled."""
+
+    marker: Instruction
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def placed(self, unit: int) -> Offset:
+        offset = Offset(unit)
+        offset.index = self.index
+        return offset
+
+
 def _with_regions_closed(kept: Sequence[Instruction], entry: Instruction, start: Instruction) -> list[Instruction]:
     """`kept` with `start`, a NOP, before `entry`; and a NOP of its region before each instruction that lost the one in
     front of it: 3.13 looks an exception that leaves a called Python function up one unit before the call."""
@@ -155,21 +191,6 @@ def _with_regions_closed(kept: Sequence[Instruction], entry: Instruction, start:
         closed.append(instruction)
         previous = instruction.index
     return closed
-
-
-class _Offset:
-    """Stands in the constants for an offset that is known only once the code is assembled."""
-
-
-def _stack_names(stack: Sequence[Slot], taken: set[str]) -> list[str]:
-    names: list[str] = []
-    for slot in stack:
-        if slot is Slot.VALUE:
-            name = f"{_STACK_PREFIX}{len(names)}"
-            while name in taken:
-                name += "_"
-            names.append(name)
-    return names
 
 
 def _assemble(point: ResumePoint, instructions: list[Instruction], parameters: tuple[str, ...]) -> CodeType:

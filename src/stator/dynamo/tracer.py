@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -28,13 +29,23 @@ from .inlining import inline
 from .mutations import MutationLog
 from .plain import is_number, is_truth
 from .recorder import NotATensorCall, Recorder
+from .resume import Offset
 from .scopes import GlobalScope
-from .source import AttrSource, ConstantSource, GlobalSource, InstanceDictSource, ItemSource, ModuleGlobalSource, Source
+from .source import (
+    AttrSource,
+    ConstantSource,
+    GlobalSource,
+    InstanceDictSource,
+    ItemSource,
+    ModuleGlobalSource,
+    ReadSource,
+    Source,
+)
 from .subgraphs import Later
 from .values.base import Lazy, NotConstant, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.classes import ClassValue
-from .values.constants import ConstantValue, SourcedConstant
+from .values.constants import ConstantValue, LastInstruction, SourcedConstant
 from .values.containers import ListValue, SetValue, TupleValue
 from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
@@ -117,6 +128,12 @@ class Tracer:
             raise
         except Exception as error:
             raise self.raised_from(error) from error
+
+    def rely_on_nothing_handled(self) -> None:
+        """The frame was not called while an exception was being handled, as far as it can tell from its own code."""
+        if sys.exception() is not None:
+            raise unsupported("raise", "asking for an exception that a caller may be handling")
+        self.guard(ReadSource(sys.exception), GuardKind.EQUALS, None)
 
     # ---- guards ----
 
@@ -292,7 +309,8 @@ class Tracer:
         """A constant of a code object."""
         found = self._code_constants.get(id(obj))
         if found is None:
-            found = self._code_constants[id(obj)] = (obj, self.known(obj))
+            value = LastInstruction(obj.index) if type(obj) is Offset else self.known(obj)
+            found = self._code_constants[id(obj)] = (obj, value)
         return found[1]
 
     def realized(self, value: Value) -> Value:

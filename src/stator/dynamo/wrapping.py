@@ -359,8 +359,11 @@ def _exception(tracer: Tracer, obj: BaseException, source: Source | None) -> Val
     if source is None:
         return ExceptionValue(type(obj), [tracer.known(arg) for arg in obj.args])
     _guard_type(tracer, obj, source)
-    args = tracer.wrap(obj.args, AttrSource(source, "args"))
-    return ExceptionValue(type(obj), list(tracer.iterate(args)), source, obj)
+
+    def args() -> list[Value]:
+        return list(tracer.iterate(tracer.wrap(obj.args, AttrSource(source, "args"))))  # type: ignore[arg-type]
+
+    return ExceptionValue(type(obj), args, source, obj)
 
 
 @wraps(object)

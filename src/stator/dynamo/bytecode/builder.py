@@ -177,6 +177,20 @@ class Builder:
         """(callee as above), tuple[, dict] -> result"""
         self.add("CALL_FUNCTION_EX", int(mapping), int(mapping))
 
+    # ---- exceptions ----
+
+    def begin_handler(self) -> None:
+        """exception -> what was handled before, exception; the exception is being handled"""
+        self.add("PUSH_EXC_INFO")
+
+    def end_handler(self) -> None:
+        """what was handled before -> ; it is being handled again"""
+        self.add("POP_EXCEPT")
+
+    def reraise(self) -> None:
+        """exception -> ; without an entry of its own in the traceback"""
+        self.add("RERAISE", 0, 0)
+
     # ---- control flow ----
 
     def label(self) -> Instruction:

@@ -12,7 +12,7 @@ from stator.base.errors import CompileError
 from ..bytecode import VERSION, Handler, Instruction, stack_effect
 from ..captured import Break
 from ..program import program_of
-from ..recipe import FrameCell, Load
+from ..recipe import FrameCell, Load, RaisedAt, Recipe
 from ..resume import ResumePoint, Slot, resumption_of
 from ..source import LocalSource
 from .writer import Writer
@@ -27,6 +27,7 @@ _CALL_OPERANDS: dict[str, Callable[[int], int]] = {  # opname -> stack slots it 
 }
 _LOOP_ENDS = {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}  # at the end of a loop's FOR_ITER
 _GENERATOR_ONLY = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "RETURN_GENERATOR")
+_OF_HANDLERS = ("PUSH_EXC_INFO", "POP_EXCEPT")
 _NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
 
 
@@ -42,8 +43,8 @@ class BreakWriter:
         self.make_resume = make_resume
         self.dispatch = dispatch
         self.original = program_of(writer.code).instructions
-        self.resumption = resumption_of(writer.code)
-        self.user_code = writer.code if self.resumption is None else self.resumption.point.code
+        resumption = resumption_of(writer.code)
+        self.user_code = writer.code if resumption is None else resumption.point.code
         self.stack = list(exit_.stack)
         self.locals = self._live_locals()
         self.cells = tuple(name for name in self.user_code.co_cellvars if name in exit_.cells)
@@ -54,6 +55,8 @@ class BreakWriter:
         if main.opname in _GENERATOR_ONLY:
             raise CompileError("dynamo", f"a break at {main.opname}, inside a generator")
         self.builder.position = main.position
+        if main.opname in _OF_HANDLERS:
+            raise CompileError("dynamo", f"a break at {main.opname}")
         self._put_back(self._callee_slot(main), self._consumed_from(main))
         exits: list[Callable[[], None]] = []
         self._protect(native, exits)
@@ -112,14 +115,22 @@ class BreakWriter:
         cells = [name for name, recipe in self.exit.cells.items() if not self._is_own_cell(name, recipe)]
         writer.overwritten.update(changed)
         writer.preload_sources(writer.used_after_graph)
+        writer.end_guarded()
+        writer.handle_as_before()
         for name in changed:
             writer.load(self.locals[name])
         for name in cells:
             writer.load(self.exit.cells[name])
         for name in reversed(changed + cells):
             builder.store(name)
+        begun = dict(self.exit.handlers[self.exit.handlers_kept :])
         for position, recipe in enumerate(self.stack):
-            self._push(position, recipe, callee, consumed_nulls)
+            if position in begun:
+                writer.load(begun[position])
+                builder.begin_handler()
+                builder.pop()
+            else:
+                self._push(position, recipe, callee, consumed_nulls)
         writer.clear_temporaries(writer.forget_slots())
         for name in self._dead_parameters():
             builder.delete(name)
@@ -148,7 +159,7 @@ class BreakWriter:
     # ---- going on ----
 
     def _slots(self) -> list[Slot]:
-        return [Slot.NULL if recipe is None else Slot.VALUE for recipe in self.stack]
+        return [_slot_of(recipe) for recipe in self.stack]
 
     def _slots_after(self, native: list[Instruction], *, jump: bool) -> list[Slot]:
         """The emitted stack behind the operation. What it left of the old stack kept its kind."""
@@ -173,6 +184,8 @@ class BreakWriter:
         """Lead an exception of the operation to the handler that the original code has for it."""
         region = self.original[self.exit.index].handler
         if region is None:
+            if self.exit.handlers:
+                raise CompileError("dynamo", "a handler of exceptions that is not protected itself")
             return
         label = self.builder.label()
         handler = Handler(label, region.depth, lasti=False)
@@ -184,7 +197,7 @@ class BreakWriter:
 
         def write() -> None:
             self.builder.append(label)
-            self._continue_at(region.target.index, slots, raised=True)
+            self._continue_at(region.target.index, slots, cut=region.depth)
 
         exits.append(write)
 
@@ -209,20 +222,18 @@ class BreakWriter:
 
         exits.append(write)
 
-    def _continue_at(self, index: int, slots: list[Slot], *, raised: bool = False) -> None:
-        """Take what is on the emitted stack and the live locals, and return what the resume function returns."""
+    def _continue_at(self, index: int, slots: list[Slot], *, cut: int | None = None) -> None:
+        """Take what is on the emitted stack and the live locals, and return what the resume function returns.
+
+        cut: the operation raised, and the stack was cut to this depth."""
         builder = self.builder
-        raised_at = self.exit.index if raised else None
-        if self.resumption is not None:
-            index = self.resumption.index(index)
-            raised_at = None if raised_at is None else self.resumption.index(raised_at)
-        point = ResumePoint(self.user_code, index, tuple(slots), tuple(self.locals), self.cells, raised_at)
+        point = self._point(index, slots, len(slots) if cut is None else cut)
         held: list[str] = []
-        for slot in reversed(slots):
-            if slot is Slot.VALUE:
+        for position in reversed(range(len(slots))):
+            if slots[position] is Slot.VALUE:
                 held.append(self.writer.temporary())
                 builder.store(held[-1])
-            elif slot is Slot.NULL:
+            elif position != cut:
                 builder.pop()
         held.reverse()
         builder.const_callee(self.make_resume(point))
@@ -234,6 +245,19 @@ class BreakWriter:
         builder.call(len(point.closure) + len(self.locals) + len(held))
         builder.return_value()
 
+    def _point(self, index: int, slots: list[Slot], cut: int) -> ResumePoint:
+        """`index` and the instructions that raised are those of the user's code there."""
+        user_index = program_of(self.writer.code).user_index
+        raised_at: list[int] = []
+        for position, slot in enumerate(slots):
+            if slot is Slot.LASTI:
+                before = self.stack[position] if position < cut else None
+                raised_at.append(before.index if isinstance(before, RaisedAt) else user_index(self.exit.index))
+        handlers = tuple(position for position, _ in self.exit.handlers if position < cut)
+        return ResumePoint(
+            self.user_code, user_index(index), tuple(slots), tuple(self.locals), self.cells, tuple(raised_at), handlers
+        )
+
     def _dead_parameters(self) -> list[str]:
         code = self.writer.code
         flags = code.co_flags
@@ -242,10 +266,18 @@ class BreakWriter:
         return [name for name in code.co_varnames[:count] if name not in self.locals and name not in code.co_cellvars]
 
 
+def _slot_of(recipe: Recipe | None) -> Slot:
+    if recipe is None:
+        return Slot.NULL
+    return Slot.LASTI if isinstance(recipe, RaisedAt) else Slot.VALUE
+
+
 def _with_fixed_shape(instruction: Instruction) -> tuple[Instruction, bool]:
     """The same load without the method form, whose result depends on what is found; and whether it had that form."""
     if instruction.opname == "LOAD_METHOD":
         return Instruction("LOAD_ATTR", None, instruction.argval, position=instruction.position), True
+    if instruction.opname == "RERAISE":  # there is no place of an instruction on the stack
+        instruction.arg = instruction.argval = 0
     if instruction.opname in ("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_SUPER_ATTR") and instruction.flags & 1:
         instruction.flags &= ~1
         instruction.arg = None

@@ -39,6 +39,7 @@ def emit(
     writer = Writer(captured)
     try:
         _prologue(writer)
+        writer.begin_guarded()
         if compiled_graph is not None:
             _call_graph(writer, compiled_graph)
         if captured.effects:
@@ -47,11 +48,14 @@ def emit(
             writer.replay(effect)
         if isinstance(captured.exit, Return):
             writer.load(captured.exit.value)
+            writer.end_guarded()
+            writer.handle_as_before()
             writer.builder.return_value()
         elif make_resume is None:
             raise CompileError("dynamo", f"the graph ends early: {captured.exit.reason}")
         else:
             BreakWriter(writer, captured.exit, make_resume, dispatch).write()
+        writer.write_leaving()
         return _assemble(writer)
     except BytecodeError as error:
         raise CompileError("dynamo", f"emitted bytecode cannot be encoded: {error}") from error

@@ -12,10 +12,11 @@ from typing import Any
 from stator.base.errors import CompileError
 from stator.base.registry import Registry
 
-from ..bytecode import Builder
+from ..bytecode import Builder, Handler, Instruction
 from ..captured import Break, Captured, Return
 from ..guard import GuardKind
 from ..recipe import Effect, Load, NewCell, NewDict, NewList, Recipe
+from ..resume import resumption_of
 from ..source import ConstantSource, FunctionSource, LocalSource, Source
 from .children import effect_recipes, recipe_children, source_bases
 
@@ -50,6 +51,9 @@ class Writer:
         self._unfilled: list[Recipe] = []
         self._building: set[int] = set()
         self.used_after_graph: list[Recipe] = []
+        self.leave: Instruction | None = None
+        self.outermost_before = ""
+        self._guarded_from = 0
         self.used_recipes = self._count_uses()
 
     # ---- temporaries ----
@@ -72,12 +76,44 @@ class Writer:
         self.output_slots.clear()
         return names
 
+    # ---- what is being handled ----
+
+    def begin_guarded(self) -> None:
+        """From here on, until end_guarded, an exception leaves the frame, with everything as its caller left it."""
+        self._guarded_from = len(self.builder.instructions)
+
+    def end_guarded(self) -> None:
+        resumption = resumption_of(self.code)
+        if resumption is None or not resumption.point.handlers:
+            return
+        self.outermost_before = resumption.point.stack_parameter(resumption.point.handlers[0])
+        self.leave = self.builder.label()
+        region = Handler(self.leave, 0, lasti=False)
+        for instruction in self.builder.instructions[self._guarded_from :]:
+            instruction.handler = region
+
+    def handle_as_before(self) -> None:
+        """End the handlers that were running at entry and run no more."""
+        if self.captured.handled_before is not None:
+            self.load(self.captured.handled_before)
+            self.builder.end_handler()
+
+    def write_leaving(self) -> None:
+        """The way out of the guarded part."""
+        if self.leave is not None:
+            self.builder.append(self.leave)
+            self.builder.load_bound(self.outermost_before)
+            self.builder.end_handler()
+            self.builder.reraise()
+
     # ---- counting ----
 
     def roots(self) -> list[Recipe]:
         """Recipes of effects and exit, in the order in which they are needed."""
         captured = self.captured
         found = [recipe for effect in captured.effects for recipe in effect_recipes(effect)]
+        if captured.handled_before is not None:
+            found.append(captured.handled_before)
         if isinstance(captured.exit, Return):
             found.append(captured.exit.value)
         else:
@@ -222,6 +258,7 @@ def break_recipes(exit_: Break) -> list[Recipe]:
         *(recipe for recipe in exit_.stack if recipe is not None),
         *exit_.locals.values(),
         *exit_.cells.values(),
+        *(error for _, error in exit_.handlers),
     ]
 
 

@@ -16,6 +16,7 @@ def raise_varargs(frame: Frame, instruction: Instruction) -> None:
     parts = frame.pop_many(instruction.arg)  # type: ignore[arg-type]
     if not parts:
         if not frame.tracer.handled:
+            frame.tracer.rely_on_nothing_handled()
             raise frame.tracer.raised(RuntimeError, "No active exception to reraise")
         raise Raised(frame.tracer.handled[-1])
     error = parts[0]
@@ -23,6 +24,8 @@ def raise_varargs(frame: Frame, instruction: Instruction) -> None:
         error = frame.tracer.call(error, [], {})
     if not isinstance(error, ExceptionValue):
         raise unsupported("raise", f"raising {error.describe(frame.tracer)}")
+    if error.source is not None:
+        raise unsupported("raise", "raising an exception object that was there before")
     if len(parts) == 2:
         error.cause = parts[1]
     error.place = error.place or frame.place()
@@ -33,6 +36,7 @@ def raise_varargs(frame: Frame, instruction: Instruction) -> None:
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(frame: Frame, instruction: Instruction) -> None:
     error = frame.stack.pop()
+    frame.begin_handler()
     frame.stack.append(frame.tracer.handled[-1] if frame.tracer.handled else frame.tracer.constant(None))
     frame.stack.append(error)
     frame.tracer.handled.append(error)
@@ -41,8 +45,8 @@ def push_exc_info(frame: Frame, instruction: Instruction) -> None:
 @opcode("POP_EXCEPT")
 def pop_except(frame: Frame, instruction: Instruction) -> None:
     frame.stack.pop()
-    if frame.tracer.handled:
-        frame.tracer.handled.pop()
+    frame.end_handler()
+    frame.tracer.handled.pop()
 
 
 @opcode("CHECK_EXC_MATCH")
@@ -59,8 +63,6 @@ def reraise(frame: Frame, instruction: Instruction) -> None:
     error = frame.stack.pop()
     if not isinstance(error, ExceptionValue):
         raise unsupported("raise", "re-raising something that is not a known exception")
-    if instruction.arg:
-        frame.pc = frame.tracer.constant_of(frame.stack[-instruction.arg], "an instruction's place") + 1
     raise Raised(error)
 
 

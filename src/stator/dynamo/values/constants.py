@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
-from ..recipe import Constant, Load, Recipe
+from ..recipe import Constant, Load, RaisedAt, Recipe
 from ..source import Source
 from .base import Value, unsupported
 
@@ -78,6 +78,16 @@ class ConstantValue(Value):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self._value)
+
+
+class LastInstruction(ConstantValue):
+    """What lies under an exception on the stack: the place of the instruction that raised it. `value` is its index in
+    the code of its frame."""
+
+    __slots__ = ()
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return RaisedAt(self.value)
 
 
 class SourcedConstant(ConstantValue):

@@ -23,27 +23,47 @@ if TYPE_CHECKING:
 class ExceptionValue(Value):
     """An exception of class `cls` made from `args`. User attributes are kept in `attributes`."""
 
-    __slots__ = ("args", "attributes", "caught_at", "cause", "cls", "context", "obj", "place")
+    __slots__ = ("_args", "attributes", "caught_at", "cause", "cls", "context", "obj", "place")
 
     def __init__(
-        self, cls: type, args: list[Value], source: Source | None = None, obj: BaseException | None = None
+        self,
+        cls: type,
+        args: list[Value] | Callable[[], list[Value]],
+        source: Source | None = None,
+        obj: BaseException | None = None,
     ) -> None:
+        """`args`, or what gives them when they are first looked at."""
         self.obj = obj
         self.source = source
         self.cls = cls
-        self.args = args
+        self._args = args
         self.attributes: dict[str, Value] = {}
         self.cause: Value | None = None
         self.place: UserPlace | None = None
         self.caught_at: int | None = None  # the outermost frame's step at which it was first raised or let through
         self.context: Value | None = None
 
+    @property
+    def args(self) -> list[Value]:
+        if callable(self._args):
+            self._args = self._args()
+        return self._args
+
+    @args.setter
+    def args(self, args: list[Value]) -> None:
+        self._args = args
+
     def python_type(self, tracer: Tracer) -> type:
         return self.cls
+
+    def real(self) -> Any:
+        return super().real() if self.obj is None else self.obj
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
+        if name in _SET_BY_RAISE and self.source is not None:
+            return tracer.wrap(getattr(self.obj, name), AttrSource(self.source, name))
         if name == "args":
             return TupleValue(list(self.args))
         if name == "value" and issubclass(self.cls, StopIteration):
@@ -53,6 +73,8 @@ class ExceptionValue(Value):
         if name == "__cause__":
             return self.cause or ConstantValue(None)
         if name == "__context__":
+            if self.context is None and self.caught_at is not None:
+                tracer.rely_on_nothing_handled()
             return self.context or ConstantValue(None)
         if name == "__suppress_context__":
             return ConstantValue(self.cause is not None)
@@ -71,6 +93,8 @@ class ExceptionValue(Value):
         return _METHODS.get(name)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if self.source is not None:
+            super().set_attr(tracer, name, value)
         if name == "__cause__":
             self.cause = value
         elif name == "__context__":
@@ -126,6 +150,9 @@ def _str(tracer: Tracer, self: ExceptionValue) -> Value:
 
 
 _METHODS: dict[str, Callable[..., Value]] = {"__init__": _init, "__str__": _str}
+
+
+_SET_BY_RAISE = ("__traceback__", "__cause__", "__context__", "__suppress_context__")
 
 
 class TracebackValue(Value):

@@ -52,5 +52,8 @@ class GrownList(ListValue):
     def only_appended(self) -> bool:
         return self.known_items is None
 
+    def rebuilt(self, items: list[Value]) -> Value:
+        return ListValue(items)
+
     def add(self, *items: Value) -> None:
         (self.appended if self.known_items is None else self.known_items).extend(items)
