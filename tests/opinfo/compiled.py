@@ -50,8 +50,9 @@ UNSUPPORTED = frozenset((
     "bincount", "nonzero", "nn.functional.one_hot", "argwhere", "nn.functional.gaussian_nll_loss", "repeat_interleave",
     "linalg.lstsq", "linalg.lstsq.grad_oriented", "resize_", "resize_as_", "to_sparse",
     "stft", "as_strided", "as_strided_copy", "as_strided_scatter",  # of memory with gaps
-    # statistics that overlap
+    # statistics that overlap, and weights that do while they are normalised in place
     "native_batch_norm", "_native_batch_norm_legit", "nn.functional.batch_norm", "_batch_norm_with_update",
+    "nn.functional.embedding", "nn.functional.embedding_bag",
 ))  # fmt: skip
 # C++ asks for the data of the sections.
 REFUSED_LATE = frozenset(("tensor_split",))

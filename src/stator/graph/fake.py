@@ -548,15 +548,23 @@ LAYOUT_ONLY = frozenset(
 # Writing the same value twice to one memory location is harmless for these.
 IDEMPOTENT = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten.detach_.default))
 
+# Eager writes to what these are given row after row, each with what the one before has left there.
+IN_TURN = frozenset((aten.embedding_renorm_.default,))
+
 
 def check_overlap(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse, as eager does, to write through a tensor several of whose elements lie at one address."""
+    """Refuse, as eager does, to write through a tensor several of whose elements lie at one address.
+
+    Raises RuntimeError, and Unsupported where eager does it all the same.
+    """
     if info.target in IDEMPOTENT:
         return
     for where in info.mutates:
         for written in flat_tensors(argument(info, args, kwargs, where)):
             for size, stride in zip(written.meta.shape, written.meta.stride, strict=True):
                 if stride == 0 and size > 1:
+                    if info.target in IN_TURN:
+                        raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
                     raise RuntimeError(
                         "unsupported operation: more than one element of the written-to tensor refers to a single "
                         "memory location. Please clone() the tensor before performing the operation."
