@@ -71,6 +71,7 @@ def trace_joint(
     names = placeholder_names(function, leaves)
     grad_mode = torch.is_grad_enabled()  # which leaving inference mode would switch on
     with ExitStack() as stack:
+        stack.callback(tracer.forget)
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(without_onednn())  # its recurrent layers keep for the backward what only it can read
         stack.enter_context(torch.set_grad_enabled(grad_mode))
@@ -102,6 +103,11 @@ class _JointTracer(Tracer):
         super().__init__(keep)
         self.in_backward = False
         self.entries: dict[int, Any] = {}  # the first grad_fn of inputs that are no leaves, by id(fake)
+
+    def forget(self) -> None:
+        super().forget()
+        self.entries.clear()
+        self.inputs = []
 
     def _node(self, *arguments: Any) -> fx.Node:
         node = super()._node(*arguments)

@@ -65,6 +65,7 @@ class Program:
         mode = FakeMode()
         self.function = function
         self.inputs = [mode.from_real(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
+        mode.forget()
         self.captured = tuple(captured)
         self.keep = keep
         self.rewrite = rewrite
