@@ -26,6 +26,13 @@ static __thread Pending *handed_over = NULL;
 static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
 {
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    int free = ((PyCodeObject *)PyFunction_GET_CODE(((Continuation *)self)->function))->co_nfreevars;
+    for (int i = 0; i < free; i++) {
+        if (i >= count || !PyCell_Check(args[i])) {
+            PyErr_Format(PyExc_TypeError, "%d cells of the closure come first", free);
+            return NULL;
+        }
+    }
     Pending *pending = PyObject_GC_NewVar(Pending, &PendingType, count);
     if (!pending) {
         return NULL;
