@@ -108,6 +108,23 @@ def test_operators_take_ints_too(name: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(compiled(x, a), expected, **tolerance)
 
 
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_gradients_of_operators_that_take_it(name: str) -> None:
+    """Where the gradient's formula depends on the number, its value is relied on; nothing runs eagerly."""
+    function = OPERATIONS[name]
+    counters.clear()
+    compiled = stator.compile(function, backend="aot_eager", fullgraph=True)
+    x = torch.rand(4, generator=torch.Generator().manual_seed(1)).add(0.1).requires_grad_()
+    for a in (0.5, 0.75, 1.5, 1.0, 0.0):
+        expected, found = function(x, a), compiled(x, a)
+        torch.testing.assert_close(found, expected)
+        if expected.requires_grad:
+            one, other = (torch.autograd.grad(result.sum(), x)[0] for result in (expected, found))
+            torch.testing.assert_close(other, one)
+    assert counters.counts["dynamo.compiled_frames"] <= 5
+    assert not counters.counts["dynamo.failed_frames"]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_int_argument(backend: str) -> None:
     def averaged(x: torch.Tensor, count: int) -> torch.Tensor:

@@ -181,9 +181,13 @@ class Recorder:
         node_args, fake_args = self._lower_all(args)
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
         result = self._run_fake(run, target, fake_args, fake_kwargs)
+        changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
+        if self.numbers and torch.is_grad_enabled() and _decides_in_backward(target, kwargs):
+            if _requires_grad(result) or any(value.fake.requires_grad for value in changed):
+                for number in self.numbers:
+                    number.constant()
         if any(number.fixed for number in self.numbers):  # the operator had to know it
             node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
-        changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
         if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
         node = self.last_node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
@@ -308,6 +312,22 @@ def _holds_tensor(result: Any) -> bool:
     if isinstance(result, (tuple, list)):
         return any(_holds_tensor(item) for item in result)
     return isinstance(result, torch.Tensor)
+
+
+def _requires_grad(result: Any) -> bool:
+    if isinstance(result, (tuple, list)):
+        return any(_requires_grad(item) for item in result)
+    return isinstance(result, torch.Tensor) and result.requires_grad
+
+
+def _decides_in_backward(target: Any, kwargs: dict[str, Value]) -> bool:
+    """Whether autograd's formula for an operator is another one for some values of a number that it takes."""
+    name = _name(target).strip("_")
+    return name in _POWERS or ("alpha" in kwargs and name in _SUMS)
+
+
+_POWERS = frozenset({"pow", "ipow", "rpow", "float_power", "lerp", "foreach_pow", "foreach_lerp"})
+_SUMS = frozenset({"add", "sub", "subtract", "rsub", "foreach_add", "foreach_sub"})
 
 
 def _lower_tensor(recorder: Recorder, value: TensorValue) -> tuple[Any, Any]:

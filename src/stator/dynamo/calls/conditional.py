@@ -122,6 +122,8 @@ class _Start:
         recorder, fake = self.recorder, value.fake
         if any(stride == 0 and size > 1 for size, stride in zip(fake.shape, fake.stride(), strict=True)):
             raise _refused("writes to expanded memory")
+        if fake.grad_fn is not None:
+            raise _refused("writes to a tensor with a history")
         source = recorder.node_of(value)
         with recorder.graph.inserting_after(self.last):
             plain = recorder.graph.call_method("detach", (source,))
