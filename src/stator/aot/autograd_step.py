@@ -7,7 +7,6 @@ here.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import fx
 
 from stator.base import counters, dumps, logs
 from stator.base.errors import CompileError, StatorError
+from stator.base.locks import fork_safe_lock
 from stator.graph.printer import print_graph
 from stator.graph.traced import Fresh
 from stator.prims.record import TensorMeta
@@ -125,7 +125,7 @@ class Step:
         self.devices = drawn_devices(joint.graph)
         shown = {output.position for output in joint.traced.outputs if isinstance(output, Fresh)}
         self.watched = tuple(position for position in joint.inner if position in shown)
-        self.lock = threading.RLock()
+        self.lock = fork_safe_lock()
         self.names = _saved_names(parts)
         self.backwards: dict[Pattern, Backward] = {}
         self.second: dict[Pattern, Callable[..., Any]] = {}

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_lock = threading.Lock()
+from .locks import fork_safe_lock
+
+_lock = fork_safe_lock()
 _count = 0
 _current = threading.local()
 

@@ -6,6 +6,7 @@ Works without torch: how a frame is compiled is the `compile_frame` that is hand
 from __future__ import annotations
 
 import inspect
+import os
 import traceback
 import weakref
 from collections import Counter
@@ -88,6 +89,18 @@ def reset() -> None:
         cache.miss.forget()
     if _native is not None:
         _native.reset_hook()
+
+
+def _after_fork() -> None:
+    """In a child process: what other threads of the parent were compiling, nobody compiles here."""
+    if _native.compiling_depth() == 0:
+        for cache in list(_caches):
+            cache.busy = False
+    _native.forget_other_threads()
+
+
+if _native is not None and hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Miss:

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Protocol
 
 from stator.base import counters, dumps
 from stator.base.errors import CompileError
+from stator.base.locks import fork_safe_lock
 
 from . import kernel_cache, toolchain
 from .kernel_cache import KernelCache
@@ -44,7 +44,7 @@ class _Wanted:
     key: str
 
 
-_lock = threading.RLock()
+_lock = fork_safe_lock()
 _addresses: dict[str, int] = {}
 _libraries: dict[str, ctypes.CDLL] = {}
 _caches: dict[Path, KernelCache] = {}

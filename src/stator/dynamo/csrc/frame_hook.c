@@ -59,6 +59,7 @@ __thread HookThread stator_hook_thread = {NULL, NULL};
 
 static Py_ssize_t extra_index = -1;
 static long users = 0; /* calls in flight that want the hook, over all threads */
+static __thread long own_users = 0; /* those of this thread */
 static unsigned long epoch = 1;
 /* tuples of file name prefixes */
 static PyObject *left_alone = NULL, *unhooked = NULL;
@@ -413,6 +414,7 @@ static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
 
 static void acquire_hook(PyInterpreterState *interpreter)
 {
+    own_users++;
     if (users++ == 0) {
         _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
         if (current != hook) {
@@ -424,6 +426,7 @@ static void acquire_hook(PyInterpreterState *interpreter)
 
 static void release_hook(PyInterpreterState *interpreter)
 {
+    own_users--;
     if (--users == 0 && _PyInterpreterState_GetEvalFrameFunc(interpreter) == hook) {
         _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate_below ? evaluate_below : _PyEval_EvalFrameDefault);
     }
@@ -479,6 +482,17 @@ static PyObject *hook_callback(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ig
 {
     PyObject *callback = stator_hook_thread.callback;
     return Py_NewRef(callback ? callback : Py_None);
+}
+
+/* In a forked child only this thread is left. */
+static PyObject *forget_other_threads(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    if (users > own_users) {
+        users = own_users + 1; /* as if one had gone on until now */
+        own_users++;
+        release_hook(PyInterpreterState_Get());
+    }
+    Py_RETURN_NONE;
 }
 
 static PyObject *hook_users(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
@@ -571,6 +585,7 @@ static PyMethodDef methods[] = {
      "code of each Python frame that starts in this thread meanwhile; the callback keeps its caches alive. callback None:\n"
      "the hook is off during the call."},
     {"hook_callback", hook_callback, METH_NOARGS, "The callback that is on in this thread, or None."},
+    {"forget_other_threads", forget_other_threads, METH_NOARGS, "In a forked child: the hook is on for this thread alone."},
     {"hook_users", hook_users, METH_NOARGS, "How many call_with_hook are in flight, over all threads."},
     {"hook_statistics", hook_statistics, METH_NOARGS, "Frames seen, swapped, and called for want of room."},
     {"mark_code", mark_code, METH_VARARGS, "mark_code(code, unhooked): always run it as it is; unhooked: and what it calls."},
