@@ -15,6 +15,19 @@ from .source import CallSource, Source
 _state = threading.local()
 
 
+def contents(tensor: Any) -> tuple[int, ...]:
+    """The numbers in a tensor, flat: what a guard on its contents compares."""
+    return tuple(tensor.flatten().tolist())
+
+
+def contents_source(source: Source) -> Source:
+    return CallSource(contents, (source,))
+
+
+def _is_on_contents(source: Source) -> bool:
+    return type(source) is CallSource and source.function is contents
+
+
 def changing_sources() -> Mapping[Source, int]:
     """Places whose numbers the capture under way in this thread keeps apart from their values, and how often each was
     seen to change."""
@@ -46,7 +59,11 @@ _OF_OTHER_OBJECTS = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)
 
 
 def _is_on_number(guard: Guard) -> bool:
-    if guard.kind is not GuardKind.EQUALS or type(guard.expected) not in (int, float):
+    if guard.kind is not GuardKind.EQUALS:
+        return False
+    if _is_on_contents(guard.source):
+        return True
+    if type(guard.expected) not in (int, float):
         return False
     return type(_place(guard.source)) is not CallSource
 

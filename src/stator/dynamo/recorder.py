@@ -16,10 +16,11 @@ from torch import fx
 from stator.base.errors import Unsupported
 from stator.graph import drawn as drawn  # registers its handlers
 from stator.graph.asked import stand_ins
-from stator.graph.fake import FakeMode, FakeTensor
+from stator.graph.fake import FakeTensor
 from stator.graph.numbers import Number
 
 from .captured import GraphInput
+from .contents import FollowingMode
 from .plain import plain_converter
 from .recipe import Load
 from .subgraphs import Subgraph
@@ -69,7 +70,7 @@ class Recorder:
         self.region: int | None = None  # the checkpoint region that nodes belong to now
         self._regions = 0
         self.closed: dict[fx.Graph, int] = {}  # subgraphs that are done, with the outermost frame's step at which
-        self.mode = FakeMode()
+        self.mode = FollowingMode(tracer)
         self.inputs: list[GraphInput] = []
         self.input_values: list[TensorValue] = []
         self.op_count = 0
@@ -180,6 +181,7 @@ class Recorder:
         self.takes_ints = is_part or (self.takes_floats and _name(target).strip("_") in _ARITHMETIC)
         node_args, fake_args = self._lower_all(args)
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
+        asked = self.mode.times
         result = self._run_fake(run, target, fake_args, fake_kwargs)
         changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
         if self.numbers and torch.is_grad_enabled() and _decides_in_backward(target, kwargs):
@@ -190,6 +192,8 @@ class Recorder:
             node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
         if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
+        if self.mode.times != asked:
+            node_args, node_kwargs = self._with_contents((node_args, node_kwargs))
         node = self.last_node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
         self.op_count += 1
         node.meta["place"] = self.tracer.place()
@@ -208,6 +212,22 @@ class Recorder:
     def _lower_named(self, values: dict[str, Value]) -> tuple[dict[str, Any], dict[str, Any]]:
         pairs = {name: self.lower(value) for name, value in values.items()}
         return {name: pair[0] for name, pair in pairs.items()}, {name: pair[1] for name, pair in pairs.items()}
+
+    def _with_contents(self, arguments: Any) -> Any:
+        """The arguments of an operator that had to know contents of inputs: those that are read are constants of the
+        graph, so that whoever compiles it knows them too."""
+        constants: dict[fx.Node, fx.Node] = {}
+        for value, version in self.used:
+            known = value.fake.followed_value() if value.fake.known_from else None  # type: ignore[attr-defined]
+            if known is not None and value.fake.fake_storage.version == version:  # type: ignore[attr-defined]
+                constants[self.node_of(value)] = self._constant_node(known)
+        return fx.map_arg(arguments, lambda node: constants.get(node, node))
+
+    def _constant_node(self, known: torch.Tensor) -> fx.Node:
+        node = self.graph.call_function(torch.tensor, (known.tolist(),), {"dtype": known.dtype, "device": known.device})
+        node.meta["place"] = self.tracer.place()
+        node.meta["example_value"] = self.mode.value(known)
+        return node
 
     def item_call(self, tensor: TensorValue) -> fx.Node:
         """The number in a tensor as it is now."""
@@ -241,11 +261,13 @@ class Recorder:
                 "torch-error", f"{name} failed on tensors without data: {type(error).__name__}: {error}"
             ) from error
 
+    def known_value(self, fake: torch.Tensor) -> torch.Tensor | None:
+        """What a fake tensor is known to hold, or None."""
+        return fake.known_value() if isinstance(fake, FakeTensor) else None
+
     def known_number(self, fake: torch.Tensor) -> Any:
         """The number a fake tensor is known to hold, or None."""
-        if not isinstance(fake, FakeTensor) or fake.numel() != 1:
-            return None
-        known = fake.known_value()
+        known = self.known_value(fake) if fake.numel() == 1 else None
         return None if known is None else known.item()
 
     @contextmanager

@@ -596,9 +596,9 @@ class Tracer:
         if handler is not None:
             return self.call_handler(handler, [owner, *args], kwargs)
         if name in REFUSED:
-            known = self.recorder.known_number(owner.fake) if name in ("item", "tolist") else None
-            if known is not None:
-                return ConstantValue(known)
+            known = self.recorder.known_value(owner.fake) if name in ("item", "tolist") else None
+            if known is not None and (name == "tolist" or known.numel() == 1):
+                return self.wrap_result(getattr(known, name)(), f"the result of Tensor.{name}")
             raise unsupported(
                 "data-dependent-value" if name in ("item", "tolist", "numpy") else "tensor-method",
                 f"Tensor.{name}() on {owner.describe(self)}",

@@ -17,6 +17,7 @@ from torch import nn
 from stator.base.registry import Registry
 from stator.graph.fake import FakeTensor
 
+from .contents import follow_contents
 from .guard import GuardKind
 from .hook import is_left_alone
 from .iterator_state import READABLE
@@ -146,7 +147,9 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
     if source is None:
         raise unsupported("unguardable", "a tensor that cannot be reached from the frame")
     tracer.guard_tensor(source, obj)
-    return tracer.recorder.wrap_input(TensorValue(tracer.recorder.mode.from_real(obj), None, source, obj, type(obj)))
+    value = TensorValue(tracer.recorder.mode.from_real(obj), None, source, obj, type(obj))
+    follow_contents(tracer, value)
+    return tracer.recorder.wrap_input(value)
 
 
 # ---- functions and classes ----

@@ -83,6 +83,8 @@ class FakeTensor(torch.Tensor):
     is_input: bool = False
     # the real tensor that stands behind a constant
     real_value: torch.Tensor | None = None
+    # what its constant was read from, if that is another one in the next call: see FakeMode.rely_on
+    known_from: frozenset[Any] = frozenset()
     # the storage, and its version, for which uniform random numbers were drawn: see drawn
     drawn: tuple[FakeStorage, int] | None = None
 
@@ -121,14 +123,22 @@ class FakeTensor(torch.Tensor):
         return found[0].fake_mode.dispatch(func, args, kwargs or {})
 
     def known_value(self) -> torch.Tensor | None:
-        """The constant this tensor holds, if it is known and has not been written to since."""
+        """The constant this tensor holds, if it is known and has not been written to since. It is then relied on."""
+        value = self.followed_value()
+        if value is not None and self.known_from:
+            self.fake_mode.rely_on(self.known_from)
+        return value
+
+    def followed_value(self) -> torch.Tensor | None:
+        """The same, for computing other known values from it: nothing is relied on until one of those is asked for."""
         constant = self.constant
         return constant if constant is not None and self.constant_version == self.fake_storage.version else None
 
-    def hold(self, value: torch.Tensor | None) -> None:
+    def hold(self, value: torch.Tensor | None, known_from: frozenset[Any] = frozenset()) -> None:
         """Its value is known from now on, until it is written to; None, or a tensor of another kind, says nothing."""
         if value is not None and (value.shape, value.dtype) == (self.shape, self.dtype):
             self.constant, self.constant_version = value, self.fake_storage.version
+            self.known_from = known_from
 
     def tolist(self) -> Any:
         value = self.known_value()
@@ -269,9 +279,12 @@ class FakeMode(TorchDispatchMode):
         source = new if isinstance(new, FakeTensor) else self.constant(new)
         torch.Tensor.data.__set__(fake, source)  # type: ignore[attr-defined]
         fake.meta, fake.fake_storage = source.meta, source.fake_storage
-        fake.constant = source.constant
+        fake.constant, fake.known_from = source.constant, source.known_from
         if source.constant is not None:
             fake.constant_version = source.constant_version
+
+    def rely_on(self, known_from: frozenset[Any]) -> None:
+        """Told when a value is asked for that was computed from these; for those who let tensors hold such values."""
 
     # -- running operators ----------------------------------------------------------------------------------------
 
@@ -410,7 +423,7 @@ class FakeMode(TorchDispatchMode):
         for fake in written:
             fake.fake_storage.version += 1
         for fake, value in zip(written, known, strict=False):
-            fake.hold(value)
+            fake.hold(value, _known_from(tensors))
         return self._returned(info, args, kwargs, results, tensors)
 
     def _written_constants(
@@ -418,7 +431,7 @@ class FakeMode(TorchDispatchMode):
     ) -> list[torch.Tensor]:
         """The values that are written, where all that they are made of is known; else nothing."""
         twin = functional_twin(info.target)
-        if info.random or twin is None or any(tensor.known_value() is None for tensor in tensors):
+        if info.random or twin is None or any(tensor.followed_value() is None for tensor in tensors):
             return []
         inputs = {name: value for name, value in kwargs.items() if name not in info.mutates}
         positional = arguments_of_twin(info.target, twin, args, inputs)
@@ -518,8 +531,15 @@ class FakeMode(TorchDispatchMode):
         if not tensors and any(isinstance(number, SYMBOLIC) for number in pytree.tree_leaves((args, kwargs))):
             return
         values = flat_tensors(func(*_to_values(args), **_to_values(kwargs)), torch.Tensor)
+        known_from = _known_from(tensors)
         for output, value in zip(outputs, values, strict=True):
             output.constant, output.constant_version = value, output.fake_storage.version
+            if known_from:
+                output.known_from = known_from
+
+
+def _known_from(tensors: list[FakeTensor]) -> frozenset[Any]:
+    return frozenset().union(*[tensor.known_from for tensor in tensors if tensor.known_from])
 
 
 def _is_small(meta: TensorMeta) -> bool:
@@ -642,7 +662,7 @@ def _to_meta(value: Any, memo: dict[int, torch.Tensor]) -> Any:
 
 def _to_values(value: Any) -> Any:
     if isinstance(value, FakeTensor):
-        return value.known_value()
+        return value.followed_value()
     if isinstance(value, (tuple, list)):
         return type(value)(_to_values(item) for item in value)
     if isinstance(value, dict):

@@ -1,0 +1,53 @@
+"""Small tables of whole numbers among the inputs (sizes of images, lengths, splits), whose contents may be relied on.
+
+Where the program turns such a table into Python numbers, or into the size of a tensor, the graph goes on with what the
+table holds now, under a guard on its contents. Where that guard fails again and again, the graph breaks there instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stator.graph.fake import FakeMode
+
+from .changing import contents, contents_source
+from .guard import GuardKind
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+    from .values.tensors import TensorValue
+
+_LARGEST = 16  # elements: more of them are rather data than sizes
+_OFTEN = 2  # changes of the contents after which they are not relied on
+_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
+
+
+def follow_contents(tracer: Tracer, value: TensorValue) -> None:
+    """Let the fake of an input hold what the input holds, if it is a small table that was not seen to change."""
+    tensor: torch.Tensor = value.obj  # type: ignore[assignment]
+    if tensor.dtype not in _WHOLE or not tensor.dim() or not 0 < tensor.numel() <= _LARGEST:
+        return  # single numbers are counters more often than sizes
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or value.fake.followed_value() is not None:  # type: ignore[attr-defined]
+        return
+    if value.fake.fake_storage.version or tracer.changing.get(contents_source(value.source), 0) >= _OFTEN:  # type: ignore[attr-defined,arg-type]
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        value.fake.hold(torch.empty_like(tensor).copy_(tensor), frozenset((value,)))  # type: ignore[attr-defined]
+
+
+class FollowingMode(FakeMode):
+    """The fake mode of a capture: it knows which contents of inputs the capture relied on."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self.tracer = tracer
+        self.relied_on: set[TensorValue] = set()
+        self.times = 0
+
+    def rely_on(self, known_from: frozenset[Any]) -> None:
+        self.times += 1
+        for value in known_from - self.relied_on:
+            self.relied_on.add(value)
+            self.tracer.guard(contents_source(value.source), GuardKind.EQUALS, contents(value.obj))

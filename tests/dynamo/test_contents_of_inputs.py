@@ -1,0 +1,116 @@
+"""Small tables of whole numbers among the inputs: what is read from them is relied on, and right when they change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import stator
+from stator.base import counters
+
+
+def grids(*rows: tuple[int, int]) -> torch.Tensor:
+    return torch.tensor(rows)
+
+
+def run_all(function, calls, *, graphs_of_first: int = 1, backend: str = "eager") -> None:
+    """Each call compared with eager; the first is captured in so many graphs, without a break."""
+    compiled = stator.compile(function, backend=backend)
+    for number, arguments in enumerate(calls):
+        counters.clear()
+        torch.testing.assert_close(compiled(*arguments), function(*arguments), rtol=1e-6, atol=1e-6)
+        if not number:
+            assert counters.counts["graphs"] == graphs_of_first and not counters.counts["graph_breaks"]
+
+
+def positions(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    parts = [torch.arange(h).repeat(w) for h, w in grid.tolist()]
+    return x.sum() + torch.cat(parts)
+
+
+def lengths(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    counts = grid[:, 0] * grid[:, 1]
+    segments = torch.repeat_interleave(torch.arange(len(grid)), counts)
+    return x.sum() + segments + torch.arange(counts.sum())
+
+
+def branch(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    return x + 1 if (grid[:, 0] > 2).any() else x - 1
+
+
+@pytest.mark.parametrize("function", [positions, lengths, branch])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_tables_that_change(function, backend: str) -> None:
+    x = torch.randn(5)
+    tables = [grids((2, 3), (1, 4)), grids((3, 3), (1, 4)), grids((3, 1), (1, 1)), grids((1, 1), (2, 2))]
+    run_all(function, [(x, table) for table in [*tables, *tables]], backend=backend)
+
+
+def test_after_some_changes_the_graph_breaks_and_nothing_is_compiled_anew() -> None:
+    compiled = stator.compile(branch, backend="eager")
+    x = torch.randn(5)
+    for side in range(3, 8):
+        compiled(x, grids((side, 2), (1, side)))
+    counters.clear()
+    for side in range(3, 12):
+        table = grids((side, 7), (1, side))
+        assert torch.equal(compiled(x, table), branch(x, table))
+    assert not counters.counts["frames"]
+
+
+def test_what_was_written_before_it_is_read_counts() -> None:
+    def write_first(x, grid):
+        grid[0, 0] = 7
+        return x + sum(grid[0].tolist())
+
+    expected, actual = grids((2, 3)), grids((2, 3))
+    x = torch.randn(3)
+    assert torch.equal(stator.compile(write_first, backend="eager")(x, actual), write_first(x, expected))
+    assert torch.equal(actual, expected)
+
+
+def test_what_is_written_after_it_was_read_is_written_in_the_given_tensor() -> None:
+    def read_then_write(x, grid):
+        rows = torch.repeat_interleave(x, grid[0])
+        grid.add_(1)
+        return rows, grid.view(-1)
+
+    expected, actual = grids((2, 3)), grids((2, 3))
+    x = torch.randn(2)
+    compiled = stator.compile(read_then_write, backend="eager")
+    for _ in range(3):
+        rows, view = compiled(x, actual)
+        torch.testing.assert_close((rows, view), read_then_write(x, expected))
+        assert view.data_ptr() == actual.data_ptr() and torch.equal(actual, expected)
+
+
+def test_a_table_that_nobody_reads_is_not_relied_on() -> None:
+    def gather(x, places):
+        return x[places] + places.sum()
+
+    compiled = stator.compile(gather, backend="eager")
+    x = torch.randn(9)
+    compiled(x, torch.tensor([1, 2]))
+    counters.clear()
+    compiled(x, torch.tensor([3, 4]))
+    assert not counters.counts["frames"]
+
+
+def test_gradients_flow_past_a_table() -> None:
+    def repeated(x, grid):
+        return (torch.repeat_interleave(x, grid[0]) ** 2).sum()
+
+    table = grids((2, 3))
+    ours, theirs = (torch.arange(2.0).requires_grad_() for _ in range(2))
+    stator.compile(repeated, backend="aot_eager")(ours, table).backward()
+    repeated(theirs, table).backward()
+    assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_the_list_of_a_tensor_of_one_element_is_a_list() -> None:
+    def listed(x):
+        return x + len(torch.tensor([3]).tolist()), torch.tensor([3]).tolist(), torch.tensor(3).tolist()
+
+    x = torch.randn(2)
+    actual, expected = stator.compile(listed, backend="eager")(x), listed(x)
+    assert torch.equal(actual[0], expected[0]) and actual[1:] == expected[1:] == ([3], 3)
