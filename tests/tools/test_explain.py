@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import stator
 
 def breaks_twice(x: torch.Tensor) -> torch.Tensor:
     y = x + 1
-    print(end="")
+    time.sleep(0)
     y = y * 2 - 1
     if y.sum() > 0:
         return y.sin()

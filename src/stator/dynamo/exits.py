@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .guard import GuardKind
+from .messages import Message
 from .recipe import (
     Constant,
     DelAttr,
@@ -158,6 +159,9 @@ class ExitBuilder:
     def _iterator(self, iterator: LiveIterator, name: str) -> None:
         self.steps.append(iterator.advance())
 
+    def _message(self, message: Message, name: str) -> None:
+        self.effects.append(message.effect(self))
+
     def _scope(self, scope: GlobalScope, name: str) -> None:
         if not scope.own and scope.module is None:
             raise unsupported("mutation", "writing globals that belong to no module")
@@ -205,5 +209,6 @@ _REPLAY: dict[str, Callable[[ExitBuilder, Any, str], None]] = {
     "attribute": ExitBuilder._attribute,
     "cell": ExitBuilder._cell,
     "iterator": ExitBuilder._iterator,
+    "message": ExitBuilder._message,
     "scope": ExitBuilder._scope,
 }

@@ -41,6 +41,7 @@ class Frame:
         "break_step",
         "cells",
         "contexts",
+        "enters_module",
         "globals",
         "handlers",
         "handlers_kept",
@@ -79,6 +80,7 @@ class Frame:
         self.break_step = -1
         self.result: Value | None = None
         self.kw_names: tuple[str, ...] = ()
+        self.enters_module = False  # the forward of a module that was called; the frames between are left out
         self.handlers: list[int] = []  # that are running: where on the stack each keeps what was handled before it
         self.handling: list[Value] = []  # the exceptions of these, while the frame does not run
         self.handlers_kept = 0  # so many of them were running when the frame was entered

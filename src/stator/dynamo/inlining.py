@@ -28,6 +28,7 @@ def inline(tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: d
     program = program_of(function.code)
     names = bind(tracer, function, args, kwargs)
     frame = Frame(tracer, program, function.scope, names, function.cells(tracer), function.qualname)
+    frame.enters_module, tracer.entering_module = tracer.entering_module, False
     if program.is_generator:
         if function.code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise unsupported("async", f"the coroutine {function.qualname}")

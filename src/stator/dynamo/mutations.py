@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .messages import Message
     from .scopes import GlobalScope
     from .values.base import Value
     from .values.cells import CellValue
@@ -34,6 +35,9 @@ class MutationLog:
     def cell(self, cell: CellValue) -> None:
         if cell.source is not None or cell.frame_name is not None:
             self._note("cell", cell)
+
+    def message(self, message: Message) -> None:
+        self._note("message", message)
 
     def iterator(self, iterator: LiveIterator) -> None:
         self._note("iterator", iterator)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from .bytecode import Position
 from .source import Source
 
 
@@ -213,6 +214,14 @@ class SetCell(Effect):
 
     cell: Recipe
     value: Recipe | None
+
+
+@dataclass(eq=False, slots=True)
+class Say(Effect):
+    """Make a call at a place of the user's frame, and drop its result."""
+
+    call: CallRecipe
+    position: Position
 
 
 @dataclass(eq=False, slots=True)

@@ -163,6 +163,12 @@ class _NoOutsideChanges(MutationLog):
     def scope(self, scope: Any) -> None:
         raise unsupported("deferred-effect", f"{self.what} changes a global variable")
 
+    def message(self, message: Any) -> None:
+        raise unsupported("deferred-effect", f"{self.what} prints, logs or warns")
+
+    def iterator(self, iterator: Any) -> None:
+        raise unsupported("deferred-effect", f"{self.what} advances an iterator that outlives it")
+
 
 def reachable(roots: tuple[Value, ...]) -> dict[int, Any]:
     """All values that can be reached from these, by id, through whatever values hold."""

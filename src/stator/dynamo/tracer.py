@@ -76,6 +76,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.live_iterators: dict[int, LiveIterator] = {}
         self.recorder = Recorder(self)
+        self.entering_module = False  # the next frame is the forward of a module that is called
         self.changing = changing_sources()
         self.expected: set[Source] = set()  # places whose numbers are known to change before they do
         self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from

@@ -18,6 +18,7 @@ from . import (
     python_classes,
     replaced_stack,
     schedules,
+    spoken,
     standard_library,
     torch_functions,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "python_classes",
     "replaced_stack",
     "schedules",
+    "spoken",
     "standard_library",
     "torch_functions",
 ]

@@ -343,11 +343,6 @@ def _float(tracer: Tracer, *args: Value) -> Value:
 # ---- what cannot be captured ----
 
 
-@calls(print)
-def _print(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-    raise unsupported("call-builtin", "print()", "remove it, or accept that the graph ends here")
-
-
 @calls(builtins.locals, builtins.globals, builtins.eval, builtins.exec, builtins.compile, builtins.open, builtins.input)
 def _refused(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     raise unsupported("call-builtin", "locals(), globals(), eval(), exec(), compile(), open() or input()")

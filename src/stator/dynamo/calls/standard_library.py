@@ -1,4 +1,4 @@
-"""Functions of the standard library: functools, math, copy, inspect, logging, warnings, and what may be folded."""
+"""Functions of the standard library: functools, math, copy, inspect, and what may be folded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import typing
-import warnings
 import weakref
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -255,29 +254,10 @@ def _fields(tracer: Tracer, value: Value) -> Value:
     return TupleValue([tracer.wrap(field, ConstantSource(f"field {field.name}", field)) for field in found])
 
 
-# ---- messages: shown while capturing, not again by the compiled code ----
-
-
-@calls(
-    logging.Logger.debug,
-    logging.Logger.info,
-    logging.Logger.warning,
-    logging.Logger.error,
-    logging.Logger.log,
-)
-def _log(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-    return ConstantValue(None)
-
-
 @calls(logging.getLogger)
 def _get_logger(tracer: Tracer, name: Value | None = None) -> Value:
     logger = logging.getLogger(tracer.constant_of(name, "a logger's name") if name is not None else None)
     return tracer.wrap(logger, ConstantSource(f"logger {logger.name}", logger))
-
-
-@calls(warnings.warn)
-def _warn(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-    return ConstantValue(None)
 
 
 @calls(time.time, time.perf_counter, time.monotonic, time.time_ns)

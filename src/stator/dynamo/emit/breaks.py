@@ -103,7 +103,8 @@ class BreakWriter:
         """Locals to hand on, by name in the frame's order; the receiver is among them where super() may ask for it."""
         code = self.user_code
         live = {name: recipe for name, recipe in self.exit.locals.items() if name not in self.exit.cells}
-        if "__class__" in code.co_freevars and code.co_argcount and code.co_varnames[0] not in live:
+        asks = "__class__" in code.co_freevars or "super" in code.co_names
+        if asks and code.co_argcount and code.co_varnames[0] not in live:
             live[code.co_varnames[0]] = Load(LocalSource(code.co_varnames[0]))
         order = {name: index for index, name in enumerate(code.co_varnames)}
         return {name: live[name] for name in sorted(live, key=order.__getitem__)}

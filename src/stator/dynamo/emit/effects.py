@@ -15,6 +15,7 @@ from ..recipe import (
     ReplaceDict,
     ReplaceList,
     ReplaceSet,
+    Say,
     SetAttr,
     SetCell,
     SetGlobal,
@@ -110,6 +111,15 @@ def _set_cell(writer: Writer, effect: SetCell) -> None:
         _call_support(writer, support.clear_content, effect.cell)
     else:
         _call_support(writer, support.set_content, effect.cell, effect.value)
+
+
+@effects.register(Say)
+def _say(writer: Writer, effect: Say) -> None:
+    builder = writer.builder
+    before, builder.position = builder.position, effect.position
+    writer.load(effect.call)
+    builder.pop()
+    builder.position = before
 
 
 @effects.register(Evaluate)

@@ -128,7 +128,11 @@ class ModuleValue(ObjectValue):
         """nn.Module.__call__: straight into forward when there are no hooks."""
         if self.no_hooks(tracer):
             forward = self.get_attr(tracer, "forward")
-            return forward.call(tracer, args, kwargs)
+            tracer.entering_module = True
+            try:
+                return forward.call(tracer, args, kwargs)
+            finally:
+                tracer.entering_module = False
         inner = tracer.class_function(nn.Module, "_call_impl", nn.Module._call_impl)
         return BoundMethodValue(inner, self).call(tracer, args, kwargs)
 

@@ -1,0 +1,172 @@
+"""print, logging and warnings in captured code: no reason to end the graph where all that is said is known."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ..calling import calls
+from ..guard import GuardKind
+from ..messages import Message, error_filters, log_at, warn_at
+from ..program import program_of
+from ..recipe import Constant, Load, Recipe
+from ..source import ConstantSource, ReadSource
+from ..values.base import NotConstant, Value, unsupported
+from ..values.constants import ConstantValue
+from ..values.exceptions import ExceptionValue
+from ..values.numbers import is_changing
+
+if TYPE_CHECKING:
+    from ..source import Source
+    from ..tracer import Tracer
+
+
+def _say(tracer: Tracer, function: Any, arguments: list[Any], keywords: dict[str, Any] | None = None) -> ConstantValue:
+    outermost = tracer.frames[0]
+    position = outermost.program.instructions[outermost.now].position
+    tracer.mutations.message(Message(function, arguments, keywords or {}, position))
+    return ConstantValue(None)
+
+
+def _settled(tracer: Tracer, value: Value, what: str) -> Value | Recipe:
+    """Something that reads at the end of the graph as it reads now."""
+    if is_changing(value):
+        return value
+    try:
+        return Constant(value.constant())
+    except NotConstant:
+        raise unsupported("call-builtin", f"{what} of {value.describe(tracer)}") from None
+
+
+# ---- print ----
+
+
+@calls(builtins.print)
+def _print(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    if not set(kwargs) <= {"sep", "end", "flush"}:
+        raise unsupported("call-builtin", "print to a file", "call it outside of the compiled function")
+    said = [_settled(tracer, arg, "printing") for arg in args]
+    return _say(tracer, print, said, {name: _settled(tracer, arg, "printing") for name, arg in kwargs.items()})
+
+
+# ---- logging ----
+
+_LEVELS = {
+    logging.Logger.debug: logging.DEBUG,
+    logging.Logger.info: logging.INFO,
+    logging.Logger.warning: logging.WARNING,
+    logging.Logger.error: logging.ERROR,
+    logging.Logger.critical: logging.CRITICAL,
+}
+
+
+def _register_level(method: Any, level: int) -> None:
+    @calls(method)
+    def handler(tracer: Tracer, logger: Value, message: Value, *args: Value, **kwargs: Value) -> Value:
+        return _log(tracer, logger, level, [message, *args], kwargs)
+
+
+for _method, _level in _LEVELS.items():
+    _register_level(_method, _level)
+
+
+@calls(logging.Logger.log)
+def _log_level(tracer: Tracer, logger: Value, level: Value, message: Value, *args: Value, **kwargs: Value) -> Value:
+    return _log(tracer, logger, tracer.constant_of(level, "a level of logging"), [message, *args], kwargs)
+
+
+def _log(tracer: Tracer, logger: Value, level: int, said: list[Value], kwargs: dict[str, Value]) -> Value:
+    real = tracer.real_of(logger, "a logger")
+    if not real.isEnabledFor(level):
+        if logger.source is not None:
+            enabled = ReadSource(type(real).isEnabledFor, (logger.source, ConstantSource(repr(level), level)))
+            tracer.guard(enabled, GuardKind.EQUALS, False)
+        return ConstantValue(None)
+    plain = type(real)._log is logging.Logger._log and type(real).findCaller is logging.Logger.findCaller
+    level_of_stack, places = _depth(tracer, kwargs.pop("stacklevel", None)), _places(tracer)
+    if not plain or any(tracer.truth(value) for value in kwargs.values()):
+        raise unsupported("call-builtin", "logging with more than a message and its arguments")
+    if level_of_stack > len(places):
+        raise unsupported("call-builtin", "logging in the name of a caller of the compiled function")
+    place = places[level_of_stack - 1]
+    constants = [Constant(part) for part in (level, place.filename, place.line, place.function)]
+    return _say(tracer, log_at, [logger, *constants, *(_settled(tracer, value, "logging") for value in said)])
+
+
+# ---- warnings ----
+
+
+@calls(warnings.warn)
+def _warn(
+    tracer: Tracer,
+    message: Value,
+    category: Value | None = None,
+    stacklevel: Value | None = None,
+    source: Value | None = None,
+    **kwargs: Value,
+) -> Value:
+    if kwargs or (source is not None and not tracer.is_none(source)):
+        raise unsupported("call-builtin", "warnings.warn with more than a message, a category and a level")
+    if error_filters():
+        raise unsupported("call-builtin", "a warning, while filters make exceptions of some")
+    tracer.guard(ReadSource(error_filters), GuardKind.EQUALS, ())
+    if isinstance(message, ExceptionValue):
+        text: Value | Recipe = message
+        kind: Any = message.cls
+    else:
+        text = _settled(tracer, message, "a warning")
+        kind = UserWarning if category is None or tracer.is_none(category) else tracer.real_of(category, "a category")
+    level, places = _depth(tracer, stacklevel), _places(tracer)
+    if level > len(places):  # one of the compiled function's callers, who are there when it is said
+        return _say(tracer, warnings.warn, [text, Constant(kind), Constant(level - len(places) + 1)])
+    place = places[level - 1]
+    constants = [Constant(part) for part in (kind, place.filename, place.line)]
+    return _say(tracer, warn_at, [text, *constants, Load(place.namespace)])
+
+
+# ---- whose line it is ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A line that is about to be left for a call, and the globals of its function."""
+
+    filename: str
+    line: int
+    function: str
+    namespace: Source
+
+
+def _depth(tracer: Tracer, stacklevel: Value | None) -> int:
+    return 1 if stacklevel is None else max(1, tracer.constant_of(stacklevel, "a level of the stack"))
+
+
+def _places(tracer: Tracer) -> list[_Place]:
+    """Of the frames that there would be, innermost first. Capture goes straight into a module's forward."""
+    places: list[_Place] = []
+    for frame in reversed(tracer.frames):
+        code = frame.program.code
+        line = frame.program.instructions[frame.now].position.line or code.co_firstlineno
+        places.append(_Place(code.co_filename, line, code.co_name, frame.globals.source))
+        if frame.enters_module:
+            places += _into_forward()
+    return places
+
+
+@cache
+def _into_forward() -> list[_Place]:
+    """What calls the forward of a module without hooks."""
+    scope = ConstantSource("torch.nn.modules.module.__dict__", vars(nn.modules.module))
+    found = []
+    for function, callee in ((nn.Module._call_impl, "forward_call"), (nn.Module._wrapped_call_impl, "_call_impl")):
+        code = function.__code__
+        loads = [one for one in program_of(code).instructions if one.argval == callee and "LOAD" in one.opname]
+        load = loads[0] if callee == "forward_call" else loads[-1]
+        found.append(_Place(code.co_filename, load.line or code.co_firstlineno, code.co_name, scope))
+    return found

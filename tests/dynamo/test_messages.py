@@ -1,0 +1,163 @@
+"""print, logging and warnings in captured code: said in every call, in order, from the user's lines, without a break."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import pytest
+import torch
+
+import stator
+from stator.base import counters
+from stator.base.errors import Unsupported
+
+LOGGER = logging.getLogger("tests.messages")
+
+
+class Records(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def emit(self, record):
+        place = (record.filename, record.lineno, record.funcName)
+        self.seen.append((record.levelname, record.getMessage(), place, record.args))
+
+
+def helper(x, n):
+    print("helper", n)
+    LOGGER.warning("in %s with %d", "helper", n)
+    warnings.warn("in helper", DeprecationWarning, stacklevel=1)
+    warnings.warn("of the caller of helper", stacklevel=2)
+    warnings.warn("of the caller of all", stacklevel=3)
+    return x * n
+
+
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        warnings.warn("in forward")
+        warnings.warn("of the module's call", stacklevel=2)
+        warnings.warn("of that call", stacklevel=3)
+        warnings.warn("of the caller", stacklevel=4)
+        LOGGER.info("not shown %s", x)
+        return x + 1
+
+
+layer = Layer()
+
+
+def speaks(x, n):
+    print("begin", n, x.shape, sep="-")
+    y = helper(x, n) + 1
+    warnings.warn(UserWarning("an instance"))
+    LOGGER.error("sum over %s", list(x.shape))
+    y = layer(y)
+    print(f"end {n}", end="!\n")
+    return y
+
+
+def said(function, capsys, *arguments):
+    """What is printed, logged and warned of, and the result."""
+    handler = Records()
+    LOGGER.addHandler(handler)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = function(*arguments)  # the caller of all
+    finally:
+        LOGGER.removeHandler(handler)
+    warned = [(str(one.message), one.category, one.filename, one.lineno) for one in caught]
+    return result.tolist(), capsys.readouterr().out, handler.seen, warned
+
+
+def test_everything_is_said_as_in_eager(capsys):
+    stator.reset()
+    compiled = stator.compile(speaks, backend="eager", fullgraph=True)
+    for n in (2, 2, 3, 4, 5):
+        x = torch.ones(3)
+        assert said(compiled, capsys, x, n) == said(speaks, capsys, x, n)
+
+
+def test_once_for_each_place(capsys):
+    """The default filter looks into the registry of the module whose line it is."""
+
+    def warns(x):
+        for _ in range(3):
+            warnings.warn("only once")
+        helper(x, 1)
+        return x + 1
+
+    def counted(function):
+        globals().pop("__warningregistry__", None)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            for _ in range(3):
+                function(torch.ones(2))
+        return [(str(one.message), one.lineno) for one in caught]
+
+    expected = counted(warns)
+    stator.reset()
+    assert counted(stator.compile(warns, backend="eager")) == expected
+    assert [text for text, _ in expected].count("only once") == 1
+
+
+def test_a_warning_that_is_an_error_is_raised_where_it_is_given():
+    changed = []
+
+    def warns(x):
+        changed.append("before")
+        try:
+            warnings.warn("now an error")
+        except UserWarning:
+            changed.append("caught")
+            return x - 1
+        changed.append("after")
+        return x + 1
+
+    stator.reset()
+    compiled = stator.compile(warns, backend="eager")
+    for action, result in (("ignore", 2.0), ("error", 0.0), ("ignore", 2.0)):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)
+            assert compiled(torch.ones(1)).item() == result
+    assert changed == ["before", "after", "before", "caught", "before", "after"]
+
+
+def test_a_level_that_is_turned_on_later(capsys):
+    def logs(x):
+        LOGGER.debug("tensor %s", x)
+        return x + 1
+
+    stator.reset()
+    compiled = stator.compile(logs, backend="eager")
+    counters.clear()
+    assert said(compiled, capsys, torch.ones(1))[2] == []
+    assert not counters.counts["graph_breaks"]
+    LOGGER.setLevel(logging.DEBUG)
+    try:
+        x = torch.ones(1)
+        assert said(compiled, capsys, x) == said(logs, capsys, x)
+    finally:
+        LOGGER.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        lambda x: print(x.sum()),
+        lambda x: LOGGER.error("tensor %s", x),
+        lambda x: LOGGER.error("with stack", stack_info=True),
+        lambda x: print("to a file", file=None),
+    ],
+)
+def test_what_is_not_known_breaks(says, capsys):
+    def function(x):
+        says(x + 1)
+        return x + 2
+
+    stator.reset()
+    x = torch.ones(2)
+    assert said(stator.compile(function, backend="eager"), capsys, x)[:2] == said(function, capsys, x)[:2]
+    with pytest.raises(Unsupported):
+        stator.compile(function, backend="eager", fullgraph=True)(x)
