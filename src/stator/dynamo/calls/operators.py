@@ -116,8 +116,7 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
         if isinstance(left, TensorValue):
             return tracer.record_function(function, [left, right], {})
         if isinstance(left, ListValue) and plain is operator.add:
-            left.add(*tracer.iterate(right))
-            left.changed(tracer)
+            left.extend(tracer, right)
             return left
         if isinstance(left, SetValue) and left.cls is set and plain is operator.or_:
             for item in tracer.iterate(right):

@@ -188,6 +188,16 @@ class ListValue(SequenceValue):
         """Put items at the end."""
         self.items.extend(items)
 
+    def extend(self, tracer: Tracer, more: Value) -> None:
+        """Put what `more` iterates over at the end, one by one: a generator may look at the list meanwhile, and what came
+        before an exception stays."""
+        self.changed(tracer)
+        if isinstance(more, SequenceValue):  # which may be this very list
+            self.add(*tracer.iterate(more))
+        else:
+            for item in tracer.iterate(more):
+                self.add(item)
+
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         if self.cls is not self.builtin and self.special(tracer, "__setitem__") is not None:
             super().set_item(tracer, key, value)
@@ -394,8 +404,7 @@ def _appendleft(tracer: Tracer, self: ListValue, item: Value) -> Value:
 
 @list_methods.register("extend")
 def _extend(tracer: Tracer, self: ListValue, more: Value) -> Value:
-    self.add(*tracer.iterate(more))
-    self.changed(tracer)
+    self.extend(tracer, more)
     return ConstantValue(None)
 
 
@@ -490,10 +499,10 @@ def _set_add(tracer: Tracer, self: SetValue, item: Value) -> Value:
 
 @set_methods.register("update")
 def _set_update(tracer: Tracer, self: SetValue, *others: Value) -> Value:
+    self.changed(tracer)  # also when an exception ends it halfway
     for other in others:
         for item in tracer.iterate(other):
             self.add(tracer, item)
-    self.changed(tracer)
     return ConstantValue(None)
 
 

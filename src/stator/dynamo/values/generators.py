@@ -124,6 +124,9 @@ class GeneratorMethod(Value):
         self.source = None
         self.generator, self.name = generator, name
 
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return self.generator.recipe(exits)  # which says that it cannot leave the graph
+
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         generator = self.generator
         if self.name == "__iter__":

@@ -350,7 +350,8 @@ def _reversed(tracer: Tracer, self: DictValue) -> Value:
 @dict_methods.register("__init__", "update")
 def _update(tracer: Tracer, self: DictValue, *args: Value, **kwargs: Value) -> Value:
     for more in args:
-        for key, value in list(tracer.pairs(more)):
+        pairs = tracer.pairs(more)
+        for key, value in list(pairs) if isinstance(more, DictValue) else pairs:  # an iterable may see the dict grow
             self.set_item(tracer, key, value) if self.cls is not dict else self.store(tracer, key, value)
     for name, value in kwargs.items():
         self.store(tracer, ConstantValue(name), value)

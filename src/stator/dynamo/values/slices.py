@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..recipe import Constant, NewSlice, Recipe
 from .base import Value
-from .constants import ConstantValue
+from .constants import ConstantMethod, ConstantValue
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
     from ..tracer import Tracer
+
+
+def _attribute(tracer: Tracer, owner: Any, name: str) -> Value:
+    found = tracer.run_real(getattr, (owner, name))
+    if getattr(found, "__self__", None) is owner:
+        return ConstantMethod(owner, name, found)
+    return tracer.wrap_result(found, f"{type(owner).__name__}.{name}")
 
 
 class SliceValue(Value):
@@ -32,7 +39,7 @@ class SliceValue(Value):
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return getattr(self, name)
-        return tracer.wrap_result(tracer.run_real(getattr, (self.constant(), name)), f"slice.{name}")
+        return _attribute(tracer, self.constant(), name)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return NewSlice(exits.recipe(self.start), exits.recipe(self.stop), exits.recipe(self.step))
@@ -73,11 +80,7 @@ class RangeValue(Value):
         return RangeValue(found) if isinstance(found, range) else ConstantValue(found)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        try:
-            found = getattr(self.range, name)
-        except AttributeError as error:
-            raise tracer.raised_from(error) from None
-        return tracer.wrap_result(found, f"range.{name}")
+        return _attribute(tracer, self.range, name)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self.range)
