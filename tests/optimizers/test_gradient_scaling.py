@@ -149,6 +149,27 @@ def test_training_in_kernels_is_eagers(name: str) -> None:
     assert_same(expected, found)
 
 
+def test_a_scaled_step_keeps_nothing_of_the_size_of_parameters(tmp_path: Any, monkeypatch: Any) -> None:
+    """All arithmetic comes after the decision, and is written in place."""
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    owned = [nn.Parameter(torch.randn(64, 64)), nn.Parameter(torch.randn(1000))]
+    optimizer = torch.optim.AdamW(owned, lr=0.01)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step() -> None:
+        scaler.step(optimizer)
+        scaler.update()
+
+    scaler.scale(torch.ones(()))
+    for one in owned:
+        one.grad = torch.randn_like(one)
+    step()
+    stator.compile(step, backend="inductor", fullgraph=True)()
+    (program,) = tmp_path.rglob("50_program*")
+    (line,) = (line for line in program.read_text().splitlines() if line.startswith("intermediate memory"))
+    assert int(line.split()[2].replace(",", "")) < 1000
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_with_state_a_step_is_one_graph(name: str) -> None:
     """Under fullgraph from the second step on; the first is taken eagerly and makes the state."""
@@ -207,6 +228,15 @@ class Noisy(torch.optim.SGD):
         return super().step(closure)
 
 
+class Halving(torch.optim.SGD):
+    """Writes to the gradients, which are not zeroed afterwards."""
+
+    def step(self, closure: Any = None) -> Any:
+        for one in self.param_groups[0]["params"]:
+            one.grad.mul_(0.5)
+        return super().step(closure)
+
+
 class Sign(torch.optim.Optimizer):
     """A user's optimizer, whose state is a tensor that is written in place."""
 
@@ -251,6 +281,7 @@ def _hooked(owned: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 USERS: dict[str, Make] = {
     "counted": lambda owned: Counted(owned, lr=0.01),
+    "halving": lambda owned: Halving(owned, lr=0.01),
     "noisy": lambda owned: Noisy(owned, lr=0.01),
     "sign": Sign,
     "replaced": Replaced,
@@ -271,8 +302,9 @@ def test_other_effects_of_a_step_are_eagers(name: str, backend: str) -> None:
             scaler.scale((owned[0] * x).sum()).backward()
             result = scaler.step(optimizer)
             scaler.update()
+            gradient = owned[0].grad.clone()
             optimizer.zero_grad()
-            return result
+            return result, gradient
 
         torch.manual_seed(3)
         run_step = compiled(step)

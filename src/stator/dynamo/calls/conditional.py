@@ -63,6 +63,18 @@ def _run_unless(tracer: Tracer, skip: Value, function: Value, *args: Value, **kw
     return ConstantValue(None)
 
 
+def unchanged(tensors: list[torch.Tensor]) -> None:
+    """Says of tensors that were computed just before `run_unless` that nothing has written to them."""
+
+
+@calls(unchanged)
+def _unchanged(tracer: Tracer, tensors: Value) -> Value:
+    for one in tracer.iterate(tensors):
+        if isinstance(one, TensorValue) and one.fake.fake_storage.version:  # type: ignore[attr-defined]
+            raise _refused("writes to gradients")
+    return ConstantValue(None)
+
+
 def _put_back(skip: torch.Tensor, tensors: list[torch.Tensor], olds: list[torch.Tensor]) -> None:
     with torch.no_grad():
         for tensor, old in zip(tensors, olds, strict=True):
@@ -93,7 +105,7 @@ class _Start:
         self.tracer, self.recorder = tracer, tracer.recorder
         recorder = self.recorder
         self.known, self.writes, self.freed = len(recorder.by_fake), len(recorder.writes), len(recorder.freed)
-        self.last: fx.Node = next(reversed(recorder.graph.nodes))
+        self.last: fx.Node = next(iter(reversed(recorder.graph.nodes)))
         if self.last.op == "placeholder":
             raise _refused("which is an input")  # nothing marks the place then
 

@@ -14,7 +14,7 @@ from torch.utils._foreach_utils import (
 )
 
 from ..calling import polyfill
-from ..calls.conditional import run_unless
+from ..calls.conditional import run_unless, unchanged
 
 
 @polyfill(torch._C._group_tensors_by_device_and_dtype)
@@ -40,10 +40,22 @@ def group_tensors_by_device_and_dtype(
 def maybe_opt_step(
     self: GradScaler, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
-    """A step of the optimizer unless a gradient holds an infinity or NaN. Captured for steps that return None."""
+    """A step of the optimizer unless a gradient holds an infinity or NaN. Captured for steps that return None.
+
+    In a step that is skipped the optimizer sees zeros: so all of its arithmetic comes after the decision, and nothing
+    of it is done, and kept, while gradients are still being looked through.
+    """
     found = list(optimizer_state["found_inf_per_device"].values())
-    total = sum([one.to(found[0].device) for one in found[1:]], found[0])
-    run_unless(total != 0, optimizer.step, *args, **kwargs)
+    skip = sum([one.to(found[0].device) for one in found[1:]], found[0]) != 0
+    graded = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+    gradients = [one.grad for one in graded]
+    seen = [one.masked_fill(skip.to(one.device), 0) for one in gradients]
+    for one, gradient in zip(graded, seen, strict=True):
+        one.grad = gradient
+    run_unless(skip, optimizer.step, *args, **kwargs)
+    unchanged(seen)
+    for one, gradient in zip(graded, gradients, strict=True):
+        one.grad = gradient
 
 
 @polyfill(AveragedModel.update_parameters)
