@@ -1,4 +1,4 @@
-"""Threads, tasks, forks, nesting and re-entrance: compiled functions give eager's results, and nobody waits for good."""
+"""Threads, tasks, forks, nesting, re-entrance: compiled functions give eager's results, and nobody waits for good."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Net(torch.nn.Module):
         for turn in range(self.number % 3 + 1):
             y = y * 1.1 + turn
         if self.number % 2:
-            print(end="")
+            stator.graph_break()
         return y.sin()
 
 
@@ -101,7 +101,7 @@ def test_two_functions_of_one_converter_compile_while_the_backend_of_one_waits_f
     class Pair(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = x + 1
-            print(end="")  # what follows is a frame of its own, compiled by the same converter
+            stator.graph_break()  # what follows is a frame of its own, compiled by the same converter
             return y * 2
 
     def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:

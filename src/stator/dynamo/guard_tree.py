@@ -212,6 +212,9 @@ def _check_type(builder: Builder, guard: Guard) -> None:
 
 @checkers.register(GuardKind.EQUALS)
 def _check_equals(builder: Builder, guard: Guard) -> None:
+    if type(guard.expected) is CodeType:  # equal code is not the same
+        builder.check(guard, _native.CHECK_IS, guard.expected)
+        return
     if not is_plain(guard.expected):
         raise CompileError("guards", f"{guard.source} == {type(guard.expected).__name__} could run user code")
     builder.check(guard, _native.CHECK_EQUALS, guard.expected)

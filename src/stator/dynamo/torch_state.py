@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from stator.graph.recording import onednn_depth, onednn_put_back
+
 from .guard import Guard, GuardKind
 from .recipe import CallRecipe, Constant, Effect, Evaluate
 from .source import ModuleGlobalSource
@@ -86,6 +88,7 @@ class _Modes:
     function_modes: int
     included: tuple[bool, ...]
     excluded: tuple[bool, ...]
+    onednn_depth: int
     state: TorchState
 
     @classmethod
@@ -95,6 +98,7 @@ class _Modes:
             torch._C._len_torch_function_stack(),
             tuple(map(torch._C._dispatch_tls_is_dispatch_key_included, _KEYS)),
             tuple(map(torch._C._dispatch_tls_is_dispatch_key_excluded, _KEYS)),
+            onednn_depth(),
             TorchState.now(),
         )
 
@@ -109,6 +113,8 @@ class _Modes:
                 torch._C._dispatch_tls_set_dispatch_key_included(key, self.included[at])
             if now.excluded[at] is not self.excluded[at]:
                 torch._C._dispatch_tls_set_dispatch_key_excluded(key, self.excluded[at])
+        if now.onednn_depth != self.onednn_depth:
+            onednn_put_back(self.onednn_depth)
         self.state.restore()
 
 

@@ -7,6 +7,7 @@ inverted in `views.py`. What is run, and what becomes of its results, is not kno
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -505,12 +506,35 @@ class Tracer(FakeMode):
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
+    thread = threading.get_ident()
+    if not _without_onednn:  # the switch is the process's: only who comes first sees the program's setting
+        _onednn_before[0] = torch._C._get_mkldnn_enabled()
+    depth = _without_onednn.get(thread, 0)
     try:
+        _without_onednn[thread] = depth + 1
+        torch._C._set_mkldnn_enabled(False)
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        onednn_put_back(depth)
+
+
+_without_onednn: dict[int, int] = {}  # how deep threads are in such blocks
+_onednn_before = [True]
+
+
+def onednn_depth() -> int:
+    """In how many blocks without oneDNN this thread is."""
+    return _without_onednn.get(threading.get_ident(), 0)
+
+
+def onednn_put_back(depth: int) -> None:
+    """This thread is in so many such blocks again; when no thread is in any, the program's setting holds."""
+    if depth:
+        _without_onednn[threading.get_ident()] = depth
+    else:
+        _without_onednn.pop(threading.get_ident(), None)
+    if not _without_onednn:
+        torch._C._set_mkldnn_enabled(_onednn_before[0])
 
 
 def covers(owner: TensorMeta, view: TensorMeta) -> bool:

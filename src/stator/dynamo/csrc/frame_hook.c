@@ -375,7 +375,8 @@ static PyObject *run_instead(PyThreadState *thread, Frame *frame, PyCodeObject *
 
 static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
 {
-    if (!stator_hook_thread.callback || throwing || frame->owner != FRAME_OWNED_BY_THREAD) {
+    /* trace and profile functions are no part of the program */
+    if (!stator_hook_thread.callback || throwing || frame->owner != FRAME_OWNED_BY_THREAD || thread->tracing) {
         return run_frame(thread, frame, throwing);
     }
     PyCodeObject *code = FRAME_CODE(frame);
