@@ -189,8 +189,8 @@ class ListValue(SequenceValue):
         self.items.extend(items)
 
     def extend(self, tracer: Tracer, more: Value) -> None:
-        """Put what `more` iterates over at the end, one by one: a generator may look at the list meanwhile, and what came
-        before an exception stays."""
+        """Put what `more` iterates over at the end, one by one: a generator may look at the list meanwhile, and what
+        came before an exception stays."""
         self.changed(tracer)
         if isinstance(more, SequenceValue):  # which may be this very list
             self.add(*tracer.iterate(more))
