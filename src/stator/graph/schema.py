@@ -46,6 +46,9 @@ class OpInfo:
     makes_device: bool
 
 
+# Results whose shape depends on data, which torch before 2.13 does not say.
+UNTAGGED = frozenset((aten._unique.default,))
+
 _infos: dict[OpOverload, OpInfo] = {}
 # Seeded with the pair whose names do not follow the rule.
 _functional: dict[OpOverload, OpOverload | None] = {aten.normal_.default: aten.normal_functional.default}
@@ -87,7 +90,7 @@ def _inspect(target: OpOverload) -> OpInfo:
         is_view=any(source is not None and source not in mutates for source in returns),
         inplace_view=torch.Tag.inplace_view in tags,
         composite=_has_kernel(target, "CompositeImplicitAutograd"),
-        dynamic_shape=torch.Tag.dynamic_output_shape in tags and record(target).shape is None,
+        dynamic_shape=(torch.Tag.dynamic_output_shape in tags or target in UNTAGGED) and record(target).shape is None,
         data_dependent=torch.Tag.data_dependent_output in tags,
         random=torch.Tag.nondeterministic_seeded in tags,
         makes_device=any(argument.name == "device" for argument in schema.arguments),
