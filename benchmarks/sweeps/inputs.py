@@ -223,10 +223,6 @@ KINDS = (
             )
         },
     ),
-    Kind("grid", {"grid_thw": (lambda fields: torch.tensor([[1, 8, 8]]),)}),
-    Kind(
-        "queries", {"query_embeds": (lambda fields: torch.randn(BATCH, 8, fields.number("hidden_size", default=64)),)}
-    ),
     Kind("input", {"inputs": (_ids,)}),
 )
 

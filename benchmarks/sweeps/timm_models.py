@@ -56,7 +56,7 @@ class Built:
 
     def inputs(self, seed: int) -> dict[str, Any]:
         torch.manual_seed(seed)
-        return {"x": torch.randn(2, *self.size)}
+        return {"x": torch.randn(2 if self.size[-1] <= _LARGEST_IMAGE else 1, *self.size)}
 
 
 def families() -> dict[str, str]:

@@ -27,6 +27,7 @@ from .subgraphs import Subgraph
 from .values.base import NotConstant, Value, cannot_rebuild, unsupported
 from .values.constants import ConstantValue
 from .values.containers import ListValue, TupleValue
+from .values.grown_lists import GrownList
 from .values.mappings import DictValue
 from .values.numbers import NumberValue
 from .values.read_numbers import ReadNumberValue
@@ -453,6 +454,7 @@ _LOWER: dict[type, Callable[[Recorder, Any], tuple[Any, Any]]] = {
     ReadNumberValue: _lower_read_number,
     TupleValue: _lower_tuple,
     ListValue: _lower_list,
+    GrownList: _lower_list,
     DictValue: _lower_dict,
     SliceValue: _lower_slice,
 }

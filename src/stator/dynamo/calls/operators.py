@@ -13,6 +13,7 @@ from ..calling import calls
 from ..values.base import NotConstant, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import ListValue, SequenceValue, SetValue, TupleValue
+from ..values.grown_lists import GrownList
 from ..values.mappings import DictValue, DictViewValue
 from ..values.objects import ObjectValue
 from ..values.tensors import TensorValue
@@ -203,6 +204,7 @@ def _family(value: Value) -> str:
 
 _FAMILIES: dict[type, str] = {
     ListValue: "list",
+    GrownList: "list",
     TupleValue: "tuple",
     SetValue: "set",
     DictValue: "dict",
