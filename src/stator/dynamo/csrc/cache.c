@@ -269,6 +269,9 @@ Version *stator_cache_miss(Cache *cache, PyCodeObject *code, PyObject *const *lo
     if (PyErr_Occurred()) {
         return NULL;
     }
+    if (stator_stack_is_low(STATOR_STACK_FOR_COMPILING)) {
+        return NULL;
+    }
     if (cache->busy) {
         /* In this thread: the compiler itself calls the function. In another: it is being compiled there. Running the
          * original is right in both cases, and never waiting means never a deadlock. */

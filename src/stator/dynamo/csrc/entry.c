@@ -216,6 +216,10 @@ static PyObject *entry_vectorcall(PyObject *callable, PyObject *const *args, siz
 {
     Entry *self = (Entry *)callable;
     Cache *cache = (Cache *)self->cache;
+    if (stator_stack_is_low(STATOR_STACK_FOR_CALLS)) {
+        PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded: the stack of this thread is used up");
+        return NULL;
+    }
     if (!cache || cache->eager || stator_runs_originals() || PyFunction_GET_CODE(self->function) != self->code) {
         if (!self->function) {
             PyErr_SetString(PyExc_RuntimeError, "this compiled function was already destroyed");

@@ -100,6 +100,11 @@ int stator_hook_add_to(PyObject *module);
 /* 1: compiled functions that are called now in this thread and context run their originals. May run Python code where a
  * trace function is seen for the first time; never leaves an exception. */
 int stator_runs_originals(void);
+/* 1: fewer than so many bytes are left of this thread's C stack. A compiled function takes some of it where eager Python
+ * takes none, so that a deep recursion, let through by sys.setrecursionlimit, must be stopped before it is used up. */
+int stator_stack_is_low(size_t needed);
+#define STATOR_STACK_FOR_CALLS (128 * 1024)
+#define STATOR_STACK_FOR_COMPILING (1024 * 1024)
 int stator_switches_add_to(PyObject *module);
 
 /* Number of values that a call binds: positional, keyword-only, *args, **kwargs. */

@@ -66,6 +66,43 @@ int stator_runs_originals(void)
     return stator_entries_off || (stance_watched && stance_is_eager()) || debugged(PyThreadState_Get());
 }
 
+/* ---- the C stack ---- */
+
+#ifdef __GLIBC__
+#include <pthread.h>
+
+static __thread char const *stack_end = NULL; /* lowest address of this thread's stack */
+
+static void find_stack_end(void)
+{
+    pthread_attr_t attributes;
+    void *lowest;
+    size_t size;
+    stack_end = (char const *)1; /* unknown: never low */
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+        if (pthread_attr_getstack(&attributes, &lowest, &size) == 0) {
+            stack_end = lowest;
+        }
+        pthread_attr_destroy(&attributes);
+    }
+}
+
+int stator_stack_is_low(size_t needed)
+{
+    char here;
+    if (!stack_end) {
+        find_stack_end();
+    }
+    return &here < stack_end + needed;
+}
+#else
+int stator_stack_is_low(size_t needed)
+{
+    (void)needed;
+    return 0;
+}
+#endif
+
 /* ---- for Python ---- */
 
 static PyObject *switch_entries(PyObject *Py_UNUSED(self), PyObject *off)
