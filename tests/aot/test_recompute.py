@@ -12,7 +12,7 @@ from torch import fx
 from stator.aot.budget import choose, fill_knapsack
 from stator.aot.liveness import estimate_peak
 from stator.aot.partition import partition
-from stator.aot.recompute import Problem
+from stator.aot.recompute import HOLDING, HOLDING_AT_PEAK, Problem
 from stator.aot.sides import divide
 from stator.graph.verifier import verify
 
@@ -57,11 +57,11 @@ def pointwise_chain() -> HandMade:
 
 
 def products(layers: int = 12) -> HandMade:
-    """A tower of x -> sin(x @ w) / 100, with something like the gradients of all weights."""
+    """A tower of x -> sin(x @ w) / 100, with something like the gradients of all weights, which are smaller than x."""
     w = Writer()
-    x = w.primal(N, N)
+    x = w.primal(8 * N, N)
     weights = [w.primal(N, N) for _ in range(layers)]
-    tangent = w.tangent(N, N)
+    tangent = w.tangent(8 * N, N)
     inputs, grown = [x], []
     for weight in weights:
         grown.append(w.call(aten.sin.default, w.call(aten.mm.default, inputs[-1], weight)))
@@ -124,6 +124,38 @@ def test_what_is_returned_anyway_is_preferred() -> None:
     choice = choose(joint, divide(joint))
     assert [node.target for node in choice.saved] == [aten.mm.default]
     assert choice.saved_bytes == 0
+    check_gradients(joint)
+
+
+def activations(layers: int, last: int) -> HandMade:
+    """A tower of x -> exp(x @ w), whose last layer has `last` columns: kept values, then one large gradient."""
+    w = Writer()
+    widths = [N] * layers + [last]
+    x, tangent = w.primal(N, N), None
+    weights = [w.primal(N, width) for width in widths]
+    inputs, products = [x], []
+    for weight in weights:
+        products.append(w.call(aten.mm.default, inputs[-1], weight))
+        inputs.append(w.call(aten.exp.default, w.call(aten.sin.default, products[-1])))
+    tangent = w.tangent(N, last)
+    w.backward = True
+    gradients, flowing = [], tangent
+    for at in reversed(range(len(widths))):
+        slope = w.call(aten.cos.default, products[at])
+        flowing = w.call(aten.mul.Tensor, flowing, w.call(aten.mul.Tensor, slope, inputs[at + 1]))
+        gradients.append(w.call(aten.mm.default, w.call(aten.t.default, inputs[at]), flowing))
+        flowing = w.call(aten.mm.default, flowing, w.call(aten.t.default, weights[at]))
+    return w.joint([inputs[-1]], gradients)
+
+
+@pytest.mark.parametrize(("last", "again"), [(8, True), (40 * N, False)])
+def test_more_is_computed_again_only_where_that_lowers_the_peak(last: int, again: bool) -> None:
+    joint = activations(4, last)
+    sides = divide(joint)
+    problem = Problem(joint, sides, library_again=False)
+    plain, lean = problem.solve(HOLDING), problem.solve(HOLDING_AT_PEAK)
+    assert lean.saved_bytes < plain.saved_bytes
+    assert choose(joint, sides) == (lean if again else plain)
     check_gradients(joint)
 
 

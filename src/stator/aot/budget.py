@@ -5,13 +5,14 @@ What a choice needs is estimated on the graph, in liveness.py; the choices thems
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from itertools import accumulate
 
 from torch import fx
 
 from .liveness import estimate_peak
-from .recompute import DEAREST, HOLDING, Choice, Problem
+from .recompute import DEAREST, HOLDING, HOLDING_AT_PEAK, Choice, Problem
 from .sides import JointGraph, Sides
 
 # Prices of a held byte that are tried; recomputing a product of inner size k costs about k / 16 per byte
@@ -19,6 +20,8 @@ _PRICES = tuple(float(1 << power) for power in range(1, 13))
 _FRACTIONS = (0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125)
 _SEGMENTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 _KNAPSACK_UNITS = 256
+# By how much of itself the peak must fall for more to be computed again: below that nothing but time would be paid
+_WORTHWHILE = 0.05
 
 
 def choose(joint: JointGraph, sides: Sides, memory_budget: float = 1.0) -> Choice:
@@ -29,17 +32,29 @@ def choose(joint: JointGraph, sides: Sides, memory_budget: float = 1.0) -> Choic
     """
     if not 0.0 <= memory_budget <= 1.0:
         raise ValueError(f"memory_budget must lie between 0 and 1, not {memory_budget}")
-    fastest = Problem(joint, sides, library_again=False).solve(HOLDING)
+    fusing = Problem(joint, sides, library_again=False)
+    plain, lean = fusing.solve(HOLDING), fusing.solve(HOLDING_AT_PEAK)
+    fastest = _fastest(fusing, plain, lean)
     if memory_budget == 1.0:
         return fastest
     problem = Problem(joint, sides, library_again=True)
-    choices = {
-        choice.saved: choice for choice in (fastest, *_by_price(problem, fastest), *_by_segments(problem, fastest))
-    }
-    peaks = {choice: estimate_peak(sides, choice.saved, problem.held) for choice in choices.values()}
+    found = (plain, lean, *_by_price(problem, plain), *_by_segments(problem, fastest))
+    choices = {choice.saved: choice for choice in found}
+    peaks = {choice: estimate_peak(sides, choice.saved, problem.held) for choice in (*choices.values(), fastest)}
     least, most = min(peaks.values()), peaks[fastest]
     room = least + memory_budget * (most - least)
     return min((choice for choice in peaks if peaks[choice] <= room), key=lambda c: (c.recompute_cost, peaks[c]))
+
+
+def _fastest(problem: Problem, plain: Choice, lean: Choice) -> Choice:
+    """Of two choices that take about the same time, `lean` if it lowers the peak.
+
+    In many steps the peak is where all gradients exist and few kept values are left: keeping less would not lower it.
+    """
+    if lean.saved_bytes >= plain.saved_bytes:
+        return plain
+    peaks = [estimate_peak(problem.sides, choice.saved, problem.held) for choice in (plain, lean)]
+    return lean if peaks[1] <= (1 - _WORTHWHILE) * peaks[0] else plain
 
 
 def _by_price(problem: Problem, fastest: Choice) -> Iterator[Choice]:
@@ -92,9 +107,11 @@ class _Crossings:
         changes = [0] * (len(nodes) + 1)
         for node, candidate in problem.candidates.items():
             if node in order and candidate.keep is not None:
+                # one of several results exists from where its operator runs
+                first = order[node.all_input_nodes[0] if node.target is operator.getitem else node]
                 last = max((order[reader] for reader in problem.readers[node]), default=order[node])
-                self.spans.append((order[node], last, node))
-                changes[order[node] + 1] += candidate.held
+                self.spans.append((first, last, node))
+                changes[first + 1] += candidate.held
                 changes[last + 1] -= candidate.held
         self.bytes = list(accumulate(changes))
         kept = [0] * (len(nodes) + 1)
