@@ -13,13 +13,13 @@ from typing import Any
 from .run import RESULTS, SUITES, runs_equal
 
 PAGE = Path(__file__).parents[2] / "docs" / "sweeps.md"
-TITLES = {"transformers": "transformers: every architecture", "timm": "timm: the smallest model of every family"}
+TITLES = {"transformers": "transformers: every architecture", "timm": "timm: a small model of every family"}
 COLUMNS = ("stator", "peer")
 
 HEAD = """# Sweeps over other people's models
 
-Every architecture of transformers that a small configuration can be made for, and the smallest model of every family
-(module) of timm, in eval mode without gradients, captured by `stator.compile(model, backend="eager")` and by
+Every architecture of transformers that a small configuration can be made for, and one of the smallest models of every
+family (module) of timm, in eval mode without gradients, captured by `stator.compile(model, backend="eager")` and by
 `torch.compile(model, backend="eager")`. Each model is called twice with other values of the same shapes; both outputs,
 with everything inside them, are compared with eager PyTorch's. The models are not changed, weights are random, nothing
 is downloaded.
@@ -35,6 +35,7 @@ is downloaded.
   make attention masks without looking at the data, so another kernel may run). Anything else counts as not equal.
 - *breaks*: every place where a graph ended early or a frame was left to eager, each time it was compiled.
 - *recompiled*: frames compiled anew for the second call.
+- Seconds are those of one process on a machine that was shared with other work; they are no benchmark.
 """
 
 
@@ -52,7 +53,11 @@ def section(suite: str, kept: dict[str, Any]) -> str:
     built = {name: row for name, row in rows.items() if "built" in row}
     lines = [f"## {TITLES[suite]}", ""]
     lines.append(", ".join(f"{name} {number}" for name, number in kept["versions"].items()) + ".")
-    lines += ["", f"{len(built)} of {len(rows)} families were built and run in eager PyTorch.", ""]
+    lines += [
+        "",
+        f"{kept['known']} families are known, {len(rows)} were tried, {len(built)} built and run in eager.",
+        "",
+    ]
     lines += [*summary(built), ""]
     for column in COLUMNS:
         lines += reasons(built, column)
@@ -67,19 +72,26 @@ def section(suite: str, kept: dict[str, Any]) -> str:
 def summary(built: dict[str, Any]) -> list[str]:
     lines = ["| | families | run | equal to eager | bitwise | in one go (no breaks) | graphs | breaks | recompiled |"]
     lines.append("| --- |" + " ---: |" * 8)
-    for column in COLUMNS:
-        entries = [row[column] for row in built.values() if column in row]
-        if not entries:
-            continue
-        ran = [entry for entry in entries if "error" not in entry]
-        equal = [entry for entry in ran if runs_equal(entry)]
-        bitwise = [entry for entry in ran if entry["equal"] == "bitwise"]
-        whole = [entry for entry in ran if not entry["breaks"]]
-        cells = [str(len(entries)), *(_share(part, entries) for part in (ran, equal, bitwise, whole))]
-        cells += [str(sum(entry[field] for entry in ran)) for field in ("graphs", "breaks")]
-        cells.append(str(sum(entry["recompiled"] > 0 for entry in ran)))
-        lines.append(f"| {_who(column)} | " + " | ".join(cells) + " |")
+    both = {name: row for name, row in built.items() if all(column in row for column in COLUMNS)}
+    for who, column, rows in (
+        ("stator", "stator", built),
+        ("stator, on the families below", "stator", both),
+        ("torch.compile", "peer", both),
+    ):
+        entries = [row[column] for row in rows.values() if column in row]
+        if entries and not (rows is both and len(both) == len(built) and column == "stator"):
+            lines.append(f"| {who} | " + " | ".join(_counts(entries)) + " |")
     return lines
+
+
+def _counts(entries: list[dict[str, Any]]) -> list[str]:
+    ran = [entry for entry in entries if "error" not in entry]
+    equal = [entry for entry in ran if runs_equal(entry)]
+    bitwise = [entry for entry in ran if entry["equal"] == "bitwise"]
+    whole = [entry for entry in ran if not entry["breaks"]]
+    cells = [str(len(entries)), *(_share(part, entries) for part in (ran, equal, bitwise, whole))]
+    cells += [str(sum(entry[field] for entry in ran)) for field in ("graphs", "breaks")]
+    return [*cells, str(sum(entry["recompiled"] > 0 for entry in ran))]
 
 
 def reasons(built: dict[str, Any], column: str) -> list[str]:

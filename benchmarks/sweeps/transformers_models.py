@@ -19,7 +19,7 @@ from .inputs import Recipe, recipes
 from .small_configs import EXTRA, SCALES, Scale, overrides
 
 _MOST_PARAMETERS = 150_000_000
-_SEARCH_S = 3.0  # of the processor
+_SEARCH_S = 2.0  # of the processor
 
 
 class NotBuilt(Exception):
