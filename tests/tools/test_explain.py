@@ -38,6 +38,40 @@ def test_prints_a_report() -> None:
     assert "data-dependent-jump" in text and "sin" in text
 
 
+def test_breaks_are_ranked_by_their_cost() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for i in range(3):
+            x = x + i
+            time.sleep(0.02)
+            if x.sum() > 1e9:
+                x = x - 1
+        return x
+
+    found = stator.explain(function)(torch.ones(100))
+    slow, jump = found.break_costs
+    assert (slow.reason.kind, slow.passes) == ("call-builtin", 3) and 0.06 < slow.native_seconds < 0.3
+    assert (jump.reason.kind, jump.passes, jump.native_seconds) == ("data-dependent-jump", 3, 0)
+    assert slow.carried_bytes == 3 * 400 and slow.seconds > slow.native_seconds
+    text = str(found)
+    assert text.index("call-builtin") < text.index("data-dependent-jump") and "passed 3 times" in text
+    assert all(cost.reason.hint for cost in found.break_costs)
+
+
+def test_what_is_compiled_inside_a_native_call_is_not_its_cost() -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        time.sleep(0.03)
+        return x * 2
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        return inner(x) + 1
+
+    found = stator.explain(outer)(torch.ones(3))
+    by_place = {cost.reason.place.function.split(".")[-1]: cost for cost in found.break_costs}
+    assert by_place["inner"].native_seconds > 0.03
+    assert sum(cost.native_seconds for cost in found.break_costs) < 0.06
+
+
 def test_modules_methods_and_compiled_things() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
     x = torch.randn(2, 3)

@@ -149,8 +149,13 @@ class Converter:
         code = _user_code(captured.code)
         return self._places[code] < _MOST_PLACES and _KEEPS_FRAMES.isdisjoint(code.co_names)
 
-    def _make_resume(self, point: ResumePoint, namespace: dict[str, Any]) -> Any:
-        """What emitted code calls to go on at `point`; see `emit`."""
+    def dispatch_at(self, captured: Captured) -> Callable[[Any], Any]:
+        """What gives, at run time, the callable that stands for the callee of the call at which this capture broke."""
+        return self.dispatch
+
+    def continuation(self, captured: Captured, point: ResumePoint) -> Any:
+        """What emitted code calls to go on at `point` of a frame whose capture broke; see `emit`."""
+        namespace = captured.function.__globals__
         key = (id(namespace), id(point.code), point)  # as equal code is not the same
         made = self._resumed.get(key)
         if made is None:
@@ -197,12 +202,11 @@ class Converter:
         return compiled
 
     def _emit(self, captured: Captured, compiled: Callable[..., Any] | None) -> CodeType:
-        namespace = captured.function.__globals__
         return emit(
             captured,
             compiled,
-            make_resume=lambda point: self._make_resume(point, namespace),
-            dispatch=self.dispatch,
+            make_resume=lambda point: self.continuation(captured, point),
+            dispatch=self.dispatch_at(captured),
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported, UserPlace
 
+from .break_kinds import way_out
 from .program import Program
 from .values.base import Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
@@ -152,7 +153,8 @@ class Frame:
         if error.place is not None:
             return error
         stack = "".join(f"\n    {frame.place()}" for frame in self.tracer.frames)
-        located = Unsupported(error.kind, error.reason, place=self.place(), hint=error.hint, until=error.until)
+        hint = way_out(error.kind, error.hint)
+        located = Unsupported(error.kind, error.reason, place=self.place(), hint=hint, until=error.until)
         if len(self.tracer.frames) > 1:
             located.args = (f"{located.args[0]}\n  The calls that led there:{stack}",)
         return located

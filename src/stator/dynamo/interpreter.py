@@ -13,6 +13,7 @@ from stator.base import counters
 from stator.base.errors import Unsupported
 
 from . import calls, opcodes, polyfills
+from .break_kinds import way_out
 from .bytecode import live_locals
 from .captured import Break, BreakReason, Captured, Return
 from .exits import ExitBuilder
@@ -154,7 +155,7 @@ class _Attempt:
         return _Restart(
             frame.step - 1 if step is None else step,
             error,
-            BreakReason(error.kind, error.reason, error.place, error.hint),
+            BreakReason(error.kind, error.reason, error.place, way_out(error.kind, error.hint)),
         )
 
     def _uncaught(self, tracer: Tracer, frame: Frame, raised: Raised) -> Unsupported:

@@ -14,10 +14,10 @@ from stator.base.errors import MissingToolchain, UsageError
 from stator.dynamo import native_status
 from stator.dynamo.callables import compiled_call
 from stator.dynamo.captured import Break, BreakReason, Captured
-from stator.dynamo.convert import Converter, Settings
 from stator.dynamo.guard import Guard
 from stator.dynamo.text import guard_text
 
+from .break_costs import BreakCost, WatchingConverter
 from .step_memory import StepMemory
 
 
@@ -26,6 +26,7 @@ class Explanation:
     """What one call was captured as. Prints as a report.
 
     out_guards: what the captures relied on, over all frames.
+    break_costs: of each place that ended graphs, the costliest first.
     memory: of each graph, if it was asked for.
     result: what the call returned.
     """
@@ -35,6 +36,7 @@ class Explanation:
     out_guards: list[Guard] = field(default_factory=list)
     op_count: int = 0
     frame_count: int = 0
+    break_costs: list[BreakCost] = field(default_factory=list)
     memory: list[StepMemory] = field(default_factory=list)
     result: Any = None
 
@@ -53,12 +55,12 @@ class Explanation:
             f"operations: {self.op_count}",
             f"guards: {len(self.out_guards)}",
         ]
-        if self.break_reasons:
-            lines.append("why graphs ended early:")
-            for number, reason in enumerate(self.break_reasons, 1):
+        if self.break_costs:
+            lines.append("why graphs ended early, by estimated cost:")
+            for number, cost in enumerate(self.break_costs, 1):
                 lines += [
                     f"  {number}. {line}" if not index else f"     {line.strip()}"
-                    for index, line in enumerate(str(reason).splitlines())
+                    for index, line in enumerate([*str(cost.reason).splitlines(), f"Cost: {cost}"])
                 ]
         if self.memory:
             lines.append("memory at the peak, beside what the caller holds anyway:")
@@ -97,8 +99,11 @@ def explain(target: Callable[..., Any], *, memory: bool = False) -> Callable[...
             raise MissingToolchain(f"stator's C extension is not usable: {native_status.problem}")
         explanation = Explanation()
         backend = _Measured(explanation) if memory else run_eagerly
-        converter = Converter(Settings(backend, on_captured=lambda captured: _add(explanation, captured)))
-        explanation.result = compiled_call(target, converter)(*args, **kwargs)
+        converter = WatchingConverter(backend, lambda captured: _add(explanation, captured))
+        try:
+            explanation.result = compiled_call(target, converter)(*args, **kwargs)
+        finally:
+            explanation.break_costs = converter.costs()
         return explanation
 
     return run

@@ -1,0 +1,130 @@
+"""What each graph break of one call cost, as an estimate; how it is made up is said in docs/graph-breaks.md."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base.errors import UserPlace
+from stator.dynamo.captured import Break, BreakReason, Captured
+from stator.dynamo.convert import Backend, Converter, Settings
+from stator.dynamo.entry import CompiledFrame
+from stator.dynamo.resume import ResumePoint
+
+# Seconds for leaving compiled code and finding what goes on, with two values carried over, on one core of a server
+SECONDS_A_PASS = 5e-6
+# Bytes a second at which tensors between two graphs are written, and read again
+BANDWIDTH = 10e9
+
+
+@dataclass(slots=True)
+class BreakCost:
+    """One place that ended graphs. `passes`: how often the program came by; `native_seconds`: in what was called there,
+    without what was captured, compiled or itself broken inside; `carried_bytes`: of tensors that graphs wrote for what
+    came behind, over all passes."""
+
+    reason: BreakReason
+    passes: int = 0
+    native_seconds: float = 0.0
+    carried_bytes: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """The estimate."""
+        return self.native_seconds + self.passes * SECONDS_A_PASS + 2 * self.carried_bytes / BANDWIDTH
+
+    def __str__(self) -> str:
+        times = "once" if self.passes == 1 else f"{self.passes} times"
+        parts = [f"passed {times}", f"{_duration(self.native_seconds)} in native calls"]
+        if self.carried_bytes:
+            parts.append(f"{self.carried_bytes:,} bytes carried over")
+        return f"about {_duration(self.seconds)}: {', '.join(parts)}"
+
+
+class WatchingConverter(Converter):
+    """Compiles frames, and notes what their breaks cost while the compiled code runs."""
+
+    def __init__(self, backend: Backend, on_captured: Callable[[Captured], None]) -> None:
+        self._costs: dict[tuple[str, UserPlace], BreakCost] = {}
+        self._apart = 0.0  # seconds so far in what is not the native code of the call at hand
+        super().__init__(Settings(self._timed(backend), on_captured=on_captured))
+
+    def costs(self) -> list[BreakCost]:
+        """The costliest first."""
+        return sorted(self._costs.values(), key=lambda cost: -cost.seconds)
+
+    def compile_frame(self, function: FunctionType, bound: Mapping[str, Any]) -> CompiledFrame:
+        began = time.perf_counter()
+        try:
+            return super().compile_frame(function, bound)
+        finally:
+            self._apart += time.perf_counter() - began
+
+    def dispatch_at(self, captured: Captured) -> Callable[[Any], Any]:
+        if not isinstance(captured.exit, Break):
+            return self.dispatch
+        cost = self._cost(captured.exit.reason)
+
+        def timed(callee: Any, *args: Any, **kwargs: Any) -> Any:
+            began, apart = time.perf_counter(), self._apart
+            try:
+                return callee(*args, **kwargs)
+            finally:
+                took = time.perf_counter() - began - (self._apart - apart)
+                cost.native_seconds += took
+                self._apart += took
+
+        return lambda callee: partial(timed, self.dispatch(callee))
+
+    def continuation(self, captured: Captured, point: ResumePoint) -> Any:
+        assert isinstance(captured.exit, Break)
+        cost, goes_on = self._cost(captured.exit.reason), super().continuation(captured, point)
+        carried = _bytes_of_outputs(captured.graph)
+
+        def counted(*values: Any) -> Any:
+            cost.passes += 1
+            cost.carried_bytes += carried
+            return goes_on(*values)
+
+        return counted
+
+    def _timed(self, backend: Backend) -> Backend:
+        """The same backend, whose graphs do not count as native code."""
+
+        def compile_timed(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            compiled = backend(gm, example_inputs)
+
+            def run(*args: Any) -> Any:
+                began = time.perf_counter()
+                try:
+                    return compiled(*args)
+                finally:
+                    self._apart += time.perf_counter() - began
+
+            return run
+
+        return compile_timed
+
+    def _cost(self, reason: BreakReason) -> BreakCost:
+        return self._costs.setdefault((reason.kind, reason.place), BreakCost(reason))
+
+
+def _bytes_of_outputs(graph: fx.GraphModule | None) -> int:
+    if graph is None:
+        return 0
+    output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    examples = [node.meta.get("example_value") for node in output.args[0] if isinstance(node, fx.Node)]
+    return sum(one.numel() * one.element_size() for one in examples if isinstance(one, torch.Tensor))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
