@@ -58,7 +58,7 @@ UNSUPPORTED = frozenset((
 REFUSED_LATE = frozenset(("tensor_split",))
 # Eager's kernels read past the end of an expanded tensor: of weights that they take for contiguous, and in a dimension
 # of stride 0 that they take for one of stride 1.
-READ_AS_CONTIGUOUS = frozenset(("native_group_norm", "median", "nanmedian"))
+READ_AS_CONTIGUOUS = frozenset(("native_group_norm", "median", "nanmedian", "masked.median"))
 # Of a bfloat16 input whose parameters are bfloat16 too, eager's CPU kernel rounds the slope and the offset that it
 # makes of mean, deviation, weight and bias to bfloat16. Where the deviation is small beside the mean the two nearly
 # cancel, and what is left is wrong in the first digit. A weighted loss rounds each term before the weight of either

@@ -77,8 +77,12 @@ def laid_out(tensor: torch.Tensor, expected: TensorMeta) -> torch.Tensor:
     """The tensor with the expected strides, copied if need be. Layouts with gaps stay as they are."""
     shape, strides = expected.shape, expected.stride
     own = tensor.stride()
-    if own == strides or all(a == b or size == 1 for a, b, size in zip(own, strides, shape, strict=True)):
+    if own == strides:
         return tensor
+    if all(a == b or size == 1 for a, b, size in zip(own, strides, shape, strict=True)):
+        # of one channel, the stride that addresses nothing tells whether what is made of it is channels-last too
+        one_channel = len(shape) == 4 and shape[1] == 1 and shape[2] != 1 and strides == channels_last_strides(shape)
+        return aten.clone.default(tensor, memory_format=torch.channels_last) if one_channel else tensor
     if strides == contiguous_strides(shape):
         return aten.clone.default(tensor, memory_format=torch.contiguous_format)
     if len(shape) == 4 and strides == channels_last_strides(shape):
