@@ -60,7 +60,7 @@ def bind_to_class(tracer: Tracer, cls_value: ClassValue, name: str, raw: Any) ->
 
 def _bind_property(tracer: Tracer, owner: Value, cls: type, name: str, raw: property) -> Value:
     if raw.fget is None:
-        raise tracer.raised(AttributeError, f"property '{name}' cannot be read")
+        raise tracer.raised(AttributeError, f"property '{name}' of '{cls.__qualname__}' object has no getter")
     if not isinstance(raw.fget, FunctionType):
         return tracer.call(tracer.known(raw.fget), [owner], {})
     return tracer.class_function(cls, name, raw.fget).call(tracer, [owner], {})

@@ -117,7 +117,13 @@ class Miss:
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         """The version to call, or None: run the original. csrc/cache.c sees to it that this is never called again while
         it is at work, and that Python's collector rests meanwhile."""
-        return self._version(cache, function, bound)
+        try:
+            return self._version(cache, function, bound)
+        except RecursionError:  # the program is so deep in calls that the compiler has no room: another call may have
+            if self.fullgraph:
+                raise
+            counters.count("dynamo.eager_for_depth")
+            return None
 
     def forget(self) -> None:
         """Take up again what was given up."""
@@ -187,7 +193,7 @@ class Miss:
                     + describe_failure(version.detail, failure)
                 )
         except Exception as error:
-            if self.fullgraph:
+            if self.fullgraph or isinstance(error, RecursionError):
                 raise
             self._failed(cache, function, error)
             return None

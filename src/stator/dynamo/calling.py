@@ -5,6 +5,7 @@ The handlers are registered in calls/; this file only decides who answers.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from types import FunctionType
@@ -20,7 +21,7 @@ from .values.constants import ConstantValue
 from .values.exceptions import ExceptionValue
 from .values.functions import FunctionValue
 from .values.numbers import derived
-from .values.objects import ObjectValue
+from .values.objects import MISSING, ObjectValue, new_of_layout
 from .values.read_numbers import computed
 from .values.tensors import TensorValue
 
@@ -133,6 +134,7 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
         return _marked_call(tracer, mark, tracer.known(fn), args, kwargs)
     handler = _hashable_get(handlers, fn)
     if handler is not None:
+        _check_arguments(fn, args, kwargs)
         return tracer.call_handler(handler, args, kwargs)
     replacement = _hashable_get(replacements, fn)
     if replacement is not None:
@@ -149,6 +151,36 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
     if mark is not None:
         return _marked_call(tracer, mark, tracer.known(fn), args, kwargs)
     raise unsupported("call-builtin", f"calling {tracer.known(fn).describe(tracer)}")
+
+
+def _check_arguments(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """Handlers name their parameters as they like: refuse what the function itself would not take."""
+    if fn not in _shapes:
+        _shapes[fn] = _shape_of(fn)
+    shape = _shapes[fn]
+    if shape is not None and (len(args) > shape[0] or not shape[1].issuperset(kwargs)):
+        raise unsupported("call-builtin", f"arguments of {fn.__name__}()")
+
+
+def _shape_of(fn: Any) -> tuple[float, frozenset[str]] | None:
+    """How many positional arguments a function takes, and which by name; None for one that does not say."""
+    if type(fn).__module__ != "builtins" or (getattr(fn, "__module__", None) or "").partition(".")[0] not in _STANDARD:
+        return None
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (ValueError, TypeError):
+        return None
+    kinds = inspect.Parameter
+    if any(one.kind is kinds.VAR_KEYWORD for one in parameters):
+        return None
+    many = any(one.kind is kinds.VAR_POSITIONAL for one in parameters)
+    positional = sum(one.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD) for one in parameters)
+    named = frozenset(one.name for one in parameters if one.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY))
+    return (float("inf") if many else positional), named
+
+
+_shapes: dict[Any, tuple[float, frozenset[str]] | None] = {}
+_STANDARD = frozenset({"builtins", "_operator", "itertools", "_functools", "math", "collections", "_collections"})
 
 
 def _marked_call(tracer: Tracer, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -260,6 +292,7 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
         return _marked_call(tracer, mark, cls, args, kwargs)
     handler = handlers.get(cls.cls)
     if handler is not None:
+        _check_arguments(cls.cls, args, kwargs)
         return tracer.call_handler(handler, args, kwargs)
     if cls.cls in foldable:
         return run_folded(tracer, cls.cls, args, kwargs)
@@ -277,38 +310,58 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
 
 
 def make_instance(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """type.__call__: __new__, then __init__."""
+    """type.__call__: __new__, then __init__ of the class of what it made."""
     kind = cls.cls
     new = tracer.class_lookup(kind, "__new__")
     inner = new.__func__ if isinstance(new, staticmethod) else new
     if isinstance(inner, FunctionType):
         made = tracer.class_function(kind, "__new__", inner).call(tracer, [cls, *args], kwargs)
-    else:
+    elif isinstance(inner, types.BuiltinFunctionType):
         made = new_object(tracer, kind, args, kwargs)
-    if not issubclass(made.python_type(tracer), kind):
-        return made
+    else:
+        raise unsupported("new-object", f"__new__ of {kind.__qualname__} is no function")
+    made_kind = made.python_type(tracer)
+    if kind in made_kind.__mro__:
+        _initialize(tracer, made, made_kind, args, kwargs, plain_new=inner is object.__new__)
+    return made
+
+
+def _initialize(
+    tracer: Tracer, made: Value, kind: type, args: list[Value], kwargs: dict[str, Value], *, plain_new: bool
+) -> None:
     init = tracer.class_lookup(kind, "__init__")
-    if isinstance(init, FunctionType):
-        tracer.class_function(kind, "__init__", init).call(tracer, [made, *args], kwargs)
-    elif init is not object.__init__ and isinstance(made, (ObjectValue, ExceptionValue)):
+    if not isinstance(init, types.WrapperDescriptorType):
+        bound = (
+            tracer.class_function(kind, "__init__", init)
+            if isinstance(init, FunctionType)
+            else tracer.bind(made, kind, "__init__", init)
+        )
+        result = bound.call(tracer, [made, *args] if isinstance(init, FunctionType) else args, kwargs)
+        if not tracer.is_none(result):
+            raise unsupported("call", f"__init__ of {kind.__qualname__} that returns something")
+    elif init is object.__init__:
+        if (args or kwargs) and plain_new:
+            raise unsupported("call-builtin", f"{kind.__qualname__}() takes no arguments")
+    elif isinstance(made, (ObjectValue, ExceptionValue)):
         handler = made.builtin_method(tracer, "__init__")
         if handler is not None:
             tracer.call_handler(handler, [made, *args], kwargs)
-    return made
 
 
 # How an object of a built-in layout is made, without __init__: base class -> maker(tracer, cls, args, kwargs).
 makers: Registry[type, Callable[..., Value]] = Registry("base class")
-_HEAP_TYPE = 1 << 9
+_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 
 
 def new_object(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """object.__new__, or that of the built-in class below."""
+    if tracer.class_lookup(kind, "__del__") is not MISSING:
+        raise unsupported("new-object", f"making an instance of {kind.__qualname__}, which has a finalizer")
     for base in kind.__mro__:
         if base in makers:
             return makers[base](tracer, kind, args, kwargs)
-        if base is not object and not base.__flags__ & _HEAP_TYPE and not issubclass(base, BaseException):
-            break
-    else:
+    if kind.__flags__ & _ABSTRACT:
+        raise unsupported("new-object", f"making an instance of the abstract class {kind.__qualname__}")
+    if new_of_layout(kind) is object.__new__:
         return ObjectValue(kind)
     raise unsupported("new-object", f"making an instance of {kind.__module__}.{kind.__qualname__}")

@@ -146,6 +146,8 @@ class Converter:
         """Whether the frame gains by running emitted code instead of its own."""
         if not isinstance(captured.exit, Break):
             return captured.graph is not None
+        if captured.exit.reason.kind == "long-loop":
+            return False  # it runs on for long, and would be followed again and again
         code = _user_code(captured.code)
         return self._places[code] < _MOST_PLACES and _KEEPS_FRAMES.isdisjoint(code.co_names)
 
@@ -207,6 +209,7 @@ class Converter:
             compiled,
             make_resume=lambda point: self.continuation(captured, point),
             dispatch=self.dispatch_at(captured),
+            hook=(partial(native.hook_on, self._hook_callback), native.hook_off),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from .values.grown_lists import GrownList
 from .values.live_iterators import LiveIterator
 from .values.mappings import DictValue
 from .values.numbers import is_changing
-from .values.objects import MISSING, ObjectValue
+from .values.objects import MISSING, ObjectValue, lookup_in_class
 from .values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class ExitBuilder:
             return
         if now is not MISSING:
             self.effects.append(SetAttr(target, name, self.recipe(now), raw))
-        elif value.instance_dict() is not None and name in value.instance_dict():  # type: ignore[operator]
+        elif value.obj is not None and (name in (value.instance_dict() or {}) or _fills_slot(value.obj, name)):
             self.effects.append(DelAttr(target, name, raw))
         self._changed[id(value)] = value
 
@@ -202,6 +203,15 @@ class ExitBuilder:
             for other in others:
                 if other is not value:
                     self.tracer.guard(value.source, GuardKind.DISTINCT, other.source)
+
+
+def _fills_slot(obj: Any, name: str) -> bool:
+    """Whether the object holds something in its `__slots__` member of that name."""
+    member = lookup_in_class(type(obj), name)
+    try:
+        return inspect.ismemberdescriptor(member) and member.__get__(obj) is not MISSING
+    except AttributeError:
+        return False
 
 
 _REPLAY: dict[str, Callable[[ExitBuilder, Any, str], None]] = {

@@ -132,12 +132,16 @@ class Frame:
                     if handler is None:
                         raise unsupported("opcode", f"the instruction {instructions[pc].opname}")
                     signal = handler(self, instructions[pc])
+                except RecursionError as error:
+                    raise unsupported("inline-depth", "calls nested too deeply to be followed") from error
                 except Raised as raised:
                     self.pc = pc + 1
                     self.unwind(pc, raised)
                     continue
                 if signal is not None:
                     return signal
+                if self.pc <= pc:
+                    tracer.count_turn()
         except Unsupported as error:
             raise self.located(error) from error.__cause__
         finally:

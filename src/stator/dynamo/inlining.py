@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from .frame import Frame
 from .program import program_of
-from .values.base import Value, unsupported
+from .values.base import Raised, Value, unsupported
 from .values.constants import ConstantValue
 from .values.containers import TupleValue
 from .values.functions import FunctionValue
@@ -51,24 +52,22 @@ def bind(tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: dic
         for name, value in kwargs.items():
             if name in by_keyword:
                 if name in bound:
-                    raise tracer.raised(TypeError, f"{function.name}() got multiple values for argument '{name}'")
+                    raise mismatch(tracer, function, args, kwargs)
                 bound[name] = value
             elif code.co_flags & _VARKEYWORDS:
                 extra_keywords[name] = value
             else:
-                raise tracer.raised(TypeError, f"{function.name}() got an unexpected keyword argument '{name}'")
-    if len(args) < count:
-        _fill_defaults(tracer, function, bound)
-    if keyword_count:
-        _fill_keyword_defaults(tracer, function, bound)
+                raise mismatch(tracer, function, args, kwargs)
+    if len(args) < count and not _fill_defaults(tracer, function, bound):
+        raise mismatch(tracer, function, args, kwargs)
+    if keyword_count and not _fill_keyword_defaults(tracer, function, bound):
+        raise mismatch(tracer, function, args, kwargs)
     at = count + keyword_count
     if code.co_flags & _VARARGS:
         bound[names[at]] = TupleValue(args[count:])
         at += 1
     elif len(args) > count:
-        raise tracer.raised(
-            TypeError, f"{function.name}() takes {count} positional arguments but {len(args)} were given"
-        )
+        raise mismatch(tracer, function, args, kwargs)
     if code.co_flags & _VARKEYWORDS:
         made = DictValue({})
         for name, value in extra_keywords.items():
@@ -77,25 +76,61 @@ def bind(tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: dic
     return bound
 
 
-def _fill_defaults(tracer: Tracer, function: FunctionValue, bound: dict[str, Value]) -> None:
+def _fill_defaults(tracer: Tracer, function: FunctionValue, bound: dict[str, Value]) -> bool:
+    """Give the positional parameters that have no argument their defaults; False where one has none."""
     code = function.code
     names, count = code.co_varnames, code.co_argcount
     missing = [at for at in range(count) if names[at] not in bound]
     if not missing:
-        return
+        return True
     defaults = function.default_values(tracer)
     first = count - len(defaults)
+    if missing[0] < first:
+        return False
     for at in missing:
-        if at < first:
-            raise tracer.raised(TypeError, f"{function.name}() missing required argument: '{names[at]}'")
         bound[names[at]] = defaults[at - first]
+    return True
 
 
-def _fill_keyword_defaults(tracer: Tracer, function: FunctionValue, bound: dict[str, Value]) -> None:
+def _fill_keyword_defaults(tracer: Tracer, function: FunctionValue, bound: dict[str, Value]) -> bool:
     code = function.code
     for name in code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]:
         if name not in bound:
             default = function.keyword_defaults(tracer).get(name)
             if default is None:
-                raise tracer.raised(TypeError, f"{function.name}() missing required keyword-only argument: '{name}'")
+                return False
             bound[name] = default
+    return True
+
+
+def mismatch(tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Raised:
+    """The TypeError of a call whose arguments do not fit, in this version's words: from a function without a body."""
+    code = function.code
+    count = code.co_argcount + code.co_kwonlyargcount
+    variadic = code.co_flags & (_VARARGS | _VARKEYWORDS)
+    count += bool(variadic & _VARARGS) + bool(variadic & _VARKEYWORDS)
+    empty = _without_body.__code__
+    twin = FunctionType(
+        empty.replace(
+            co_argcount=code.co_argcount,
+            co_posonlyargcount=code.co_posonlyargcount,
+            co_kwonlyargcount=code.co_kwonlyargcount,
+            co_varnames=code.co_varnames[:count],
+            co_nlocals=count,
+            co_flags=empty.co_flags | variadic,
+        ),
+        {},
+        function.name,
+        (None,) * len(function.default_values(tracer)),
+    )
+    twin.__qualname__ = function.qualname
+    twin.__kwdefaults__ = dict.fromkeys(function.keyword_defaults(tracer))
+    try:
+        twin(*[None] * len(args), **dict.fromkeys(kwargs))
+    except TypeError as error:
+        return tracer.raised(TypeError, str(error))
+    raise unsupported("call", f"arguments of {function.qualname}")
+
+
+def _without_body() -> None:
+    pass

@@ -160,7 +160,7 @@ class _Attempt:
 
     def _uncaught(self, tracer: Tracer, frame: Frame, raised: Raised) -> Unsupported:
         value: Any = raised.value
-        text = f"{value.python_type(tracer).__name__}: {value.text(tracer)}"
+        text = f"{value.python_type(tracer).__name__}: {value.message(tracer)}"
         place = value.place or frame.place()
         return Unsupported("exception", f"the program raises {text}", place=place)
 

@@ -16,7 +16,7 @@ from types import CodeType
 
 from .bytecode import OPERAND_KINDS, Builder, Instruction, assemble, code_units, decode, reachable
 
-_STACK_PREFIX = "__stack_"
+_STACK_PREFIX = "__stack_"  # of the parameters of made code that hold the value stack
 
 
 class Offset(int):

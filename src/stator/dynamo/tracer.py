@@ -52,9 +52,9 @@ from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, stop_aware
 from .values.live_iterators import LiveIterator
-from .values.mappings import AttributesValue, DictValue
+from .values.mappings import AttributesValue, DictValue, FunctionAttributesValue
 from .values.numbers import is_changing, is_member, looked_up
-from .values.objects import ObjectValue, lookup_in_class, lookup_record, owner_in_class
+from .values.objects import MISSING, ObjectValue, lookup_in_class, lookup_record, owner_in_class
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import REFUSED, TensorValue
 
@@ -91,11 +91,21 @@ class Tracer:
         self._fixed: dict[int, Guard] = {}  # identity guards of parameters and buffers that only make them static
         self._present: list[tuple[SourcedConstant, UserPlace]] = []
         self._global_hooks: bool | None = None
+        self._turns = (0, 0)  # operations in the graph, and turns of loops since there were so many
 
     # ---- places and errors ----
 
     def place(self) -> UserPlace:
         return self.frames[-1].place() if self.frames else UserPlace(self.function.__code__.co_filename, 0, "<module>")
+
+    def count_turn(self) -> None:
+        """Called for each jump backwards. A loop that makes no graph is followed for a while only: it runs
+        as quickly by itself, and following it would take a thousand times as long."""
+        if self.recorder.op_count != self._turns[0]:
+            self._turns = (self.recorder.op_count, 0)
+        self._turns = (self._turns[0], self._turns[1] + 1)
+        if self._turns[1] > _MOST_TURNS:
+            raise unsupported("long-loop", f"more than {_MOST_TURNS} turns of loops without an operation on tensors")
 
     def outer_step(self) -> int:
         """The step that the outermost frame is taking."""
@@ -396,11 +406,20 @@ class Tracer:
         except NotConstant:
             return self.constant_of(value, what)
 
+    def length_of(self, result: Value) -> int:
+        """What `__len__` returned."""
+        length = self.constant_of(result, "a length")
+        if type(length) is not int or length < 0:
+            raise unsupported("special-method", "__len__ that returns no length")
+        return length
+
     def index_of(self, value: Value) -> int:
         if isinstance(value, ObjectValue):
             method = value.special(self, "__index__")
             if method is not None:
                 value = method.call(self, [], {})
+                if type(self.constant_of(value, "an index")) is not int:
+                    raise unsupported("special-method", "__index__ that returns no plain int")
         return self.run_real(operator.index, (self.constant_of(value, "an index"),))
 
     def is_none(self, value: Value) -> bool:
@@ -417,7 +436,14 @@ class Tracer:
         for name in ("__bool__", "__len__"):
             method = value.special(self, name)
             if method is not None:
-                return self.truth(method.call(self, [], {}))
+                result = method.call(self, [], {})
+                if result.python_type(self) is not (bool if name == "__bool__" else int):
+                    raise unsupported("special-method", f"{name} of {value.describe(self)} returns another type")
+                if name == "__len__":
+                    return self.length_of(result) > 0
+                return self.truth(result)
+            if type(value) is ObjectValue and self.class_lookup(value.cls, name) not in (MISSING, None):
+                raise unsupported("special-method", f"{name} of {value.describe(self)}")
         return value.length(self) > 0 if plain is None else plain
 
     def same(self, left: Value, right: Value) -> bool:
@@ -437,6 +463,20 @@ class Tracer:
                 return True
             self.guard(left.source, GuardKind.DISTINCT, right.source)
         return False
+
+    def identical(self, left: Value, right: Value) -> bool:
+        """`left is right`, as the program asks it: exact also for equal constants and equal tuples."""
+        if isinstance(left, TupleValue) and isinstance(right, TupleValue) and left is not right:
+            may_be = not (left.source and right.source) and len(left.items) == len(right.items)
+            if may_be and (left.items or left.cls is not tuple or right.cls is not tuple):
+                raise unsupported("identity", "whether two equal tuples are one object")
+            if may_be:
+                return True
+        if left is not right and isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+            for one in (left, right) if self.same(left, right) else ():
+                if one.source is not None and not is_changing(one) and type(one.value) in _INTERNED_AT_WILL:
+                    self.guard(one.source, GuardKind.IS, one.value)
+        return self.same(left, right)
 
     def equal(self, left: Value, right: Value) -> bool:
         return self.truth(self.compare(operator.eq, left, right))
@@ -487,7 +527,7 @@ class Tracer:
         return TupleValue(items)
 
     def make_iterator(self, items: Iterator[Value], pure: bool = True) -> IteratorValue:
-        return IteratorValue(items, pure)
+        return IteratorValue(items, pure, made_at=self.outer_step())
 
     def next_item(self, iterator: Value) -> Value | None:
         """The next item, or None at the end."""
@@ -519,6 +559,14 @@ class Tracer:
         return [items[at] for at in order]
 
     def format_value(self, value: Value, conversion: int, spec: str) -> str:
+        if conversion == 0 and not isinstance(value, ConstantValue):
+            kind = value.python_type(self)
+            method = self.class_lookup(kind, "__format__")
+            if isinstance(method, FunctionType):
+                bound = self.bind(value, kind, "__format__", method)
+                return self._text(bound.call(self, [ConstantValue(spec)], {}))
+            if spec:
+                raise unsupported("format", f"{value.describe(self)} with a format specification")
         text = self.text_of(value, conversion)
         return self.run_real(format, (text, spec))
 
@@ -526,7 +574,7 @@ class Tracer:
         """What format() would be given: the constant itself, or text."""
         convert = _CONVERSIONS[conversion]
         if isinstance(value, ExceptionValue):
-            return value.text(self)
+            return value.text(self, convert if conversion else str)
         try:
             return convert(value.constant())
         except NotConstant:
@@ -535,20 +583,39 @@ class Tracer:
             for name in ("__repr__",) if conversion == 2 else ("__str__", "__repr__"):
                 method = value.special(self, name)
                 if method is not None:
-                    return self.constant_of(method.call(self, [], {}), "text")
+                    return self._text(method.call(self, [], {}))
+                if name == "__str__" and self.class_lookup(value.cls, name) is not object.__str__:
+                    break
         raise unsupported("format", f"{value.describe(self)} in a string", "format it outside of the compiled function")
+
+    def _text(self, value: Value) -> str:
+        text = self.constant_of(value, "text")
+        if not isinstance(text, str):
+            raise unsupported("format", "a method for text that returns something else")
+        return text
 
     def instance_dict_view(self, owner: ObjectValue) -> Value:
         return AttributesValue(owner)
 
-    def function_dict(self, function: FunctionValue) -> Value:
+    def dict_of(self, flat: list[Value]) -> DictValue:
+        """A new dictionary of keys and values in turn."""
         made = DictValue({})
+        for at in range(0, len(flat), 2):
+            made.put(self, flat[at], flat[at + 1])
+        return made
+
+    def tuple_of(self, items: list[Value]) -> TupleValue:
+        return TupleValue(list(items))
+
+    def function_dict(self, function: FunctionValue) -> DictValue:
+        made = FunctionAttributesValue(function)
         for name, value in function.attributes.items():
-            made.put(self, ConstantValue(name), value)
+            if not hasattr(FunctionType, name):
+                made.entries[name] = value
         for name, real in (vars(function.fn) if function.fn is not None else {}).items():
             if name not in function.attributes:
                 source = AttrSource(function.source, name) if function.source is not None else None
-                made.put(self, ConstantValue(name), self.lazy(real, source))
+                made.entries[name] = self.lazy(real, source)
         return made
 
     # ---- calls ----
@@ -608,6 +675,7 @@ class Tracer:
         return self.record_method(name, [owner, *args], kwargs)
 
 
+_MOST_TURNS = 20_000
 # values of objects for which it does not matter whether two paths lead to one object
 _WITHOUT_IDENTITY = (ConstantValue, BoundMethodValue, TupleValue, SliceValue, RangeValue)
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, ascii)
@@ -622,6 +690,7 @@ _IDENTITY_TYPES: tuple[type, ...] = (
 )
 
 
+_INTERNED_AT_WILL = (int, float, complex, str, bytes)  # equal ones may be one object or several
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 

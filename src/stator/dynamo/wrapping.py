@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import types
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
 Wrapper = Callable[["Tracer", Any, "Source | None"], Value]
 wrappers: Registry[type, Wrapper] = Registry("type")
-_chosen: dict[type, Wrapper] = {}
-_MOST_CHOSEN = 4096  # so that classes made without end are not all kept alive
+_chosen: dict[int, tuple[weakref.ref[type], Wrapper]] = {}  # by the id of a class, which may die
+_MOST_CHOSEN = 4096
 
 CONSTANT_TYPES: frozenset[type] = frozenset(
     {
@@ -77,12 +78,13 @@ def wraps(*kinds: type) -> Callable[[Wrapper], Wrapper]:
 
 
 def wrapper_of(kind: type) -> Wrapper:
-    found = _chosen.get(kind)
-    if found is None:
-        found = next(wrappers[base] for base in kind.__mro__ if base in wrappers)
-        if len(_chosen) >= _MOST_CHOSEN:
-            _chosen.clear()
-        _chosen[kind] = found
+    known = _chosen.get(id(kind))
+    if known is not None and known[0]() is kind:
+        return known[1]
+    found = next(wrappers[base] for base in kind.__mro__ if base in wrappers)
+    if len(_chosen) >= _MOST_CHOSEN:
+        _chosen.clear()
+    _chosen[id(kind)] = weakref.ref(kind), found
     return found
 
 
@@ -111,11 +113,24 @@ def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
             tracer.rely_on_presence(made)
         return made
     # an instance of a subclass, or numpy.float32: its own == might be anything, so the plain value is compared
+    if getattr(obj, "__dict__", None) or any(map(_adds_behaviour, type(obj).__mro__)):
+        raise unsupported("constant-subclass", f"an instance of {type(obj).__qualname__}, made from a number or text")
     tracer.guard(source, GuardKind.TYPE, type(obj))
     tracer.guard(CallSource(plain, (source,)), GuardKind.EQUALS, plain(obj))
     return ConstantValue(obj)
 
 
+def _adds_behaviour(cls: type) -> bool:
+    """Whether a class of a Python program defines more than a name: then it is no plain number or text."""
+    return bool(cls.__flags__ & _HEAP_TYPE) and cls.__module__ != "numpy" and not vars(cls).keys() <= _PLAIN_NAMES
+
+
+_HEAP_TYPE = 1 << 9  # a class of a Python program
+_PLAIN_NAMES = frozenset({"__module__", "__doc__", "__dict__", "__weakref__", "__slots__", "__firstlineno__"}) | {
+    "__static_attributes__",
+    "__orig_bases__",
+    "__parameters__",
+}
 _PLAIN: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
 
 
@@ -230,8 +245,15 @@ def _class(tracer: Tracer, obj: type, source: Source | None) -> Value:
 
 @wraps(types.ModuleType)
 def _module(tracer: Tracer, obj: types.ModuleType, source: Source | None) -> Value:
+    if type(obj) is not types.ModuleType and any(
+        isinstance(getattr(type(obj), name), types.FunctionType) for name in _MODULE_HOOKS
+    ):
+        raise unsupported("module-class", f"the module {obj.__name__}, whose class looks attributes up in its own way")
     _guard_identity(tracer, obj, source)
     return PythonModuleValue(obj, source)
+
+
+_MODULE_HOOKS = ("__getattribute__", "__setattr__", "__delattr__")
 
 
 # ---- containers ----

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import operator
+import types
 from collections.abc import Iterator
+from types import FunctionType, GetSetDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ..calling import calls, fold, run_folded
@@ -13,6 +15,7 @@ from ..values.classes import ClassValue
 from ..values.constants import ConstantMethod, ConstantValue
 from ..values.containers import ListValue, SequenceValue, TupleValue
 from ..values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
+from ..values.generators import GeneratorValue
 from ..values.iterators import EnumerateValue, IteratorValue, ZipValue
 from ..values.mappings import DictValue
 from ..values.modules import PythonModuleValue
@@ -33,7 +36,10 @@ fold(chr, ord, hex, oct, bin, ascii, round, divmod, pow, hash, format, complex, 
 def _classes(tracer: Tracer, value: Value) -> tuple[Any, ...]:
     if isinstance(value, TupleValue):
         return tuple(cls for item in tracer.iterate(value) for cls in _classes(tracer, item))
-    return (tracer.real_of(value, "a class"),)
+    real = tracer.real_of(value, "a class")
+    if not isinstance(real, type | types.UnionType) and type(real).__module__ != "typing":
+        raise unsupported("call-builtin", f"isinstance() or issubclass() with {value.describe(tracer)}")
+    return (real,)
 
 
 @calls(isinstance)
@@ -41,7 +47,26 @@ def _isinstance(tracer: Tracer, value: Value, classes: Value) -> Value:
     wanted = _classes(tracer, classes)
     if isinstance(value, TensorValue):
         return ConstantValue(_tensor_isinstance(value, wanted))
-    return ConstantValue(tracer.run_real(issubclass, (value.python_type(tracer), wanted)))
+    kind = value.python_type(tracer)
+    return ConstantValue(any(_is_instance(tracer, value, kind, one) for one in wanted))
+
+
+def _is_instance(tracer: Tracer, value: Value, kind: type, wanted: Any) -> bool:
+    """isinstance(value, wanted) for one class, through its metaclass's `__instancecheck__` where that is Python."""
+    if kind is wanted:
+        return True
+    check = tracer.class_lookup(type(wanted), "__instancecheck__") if isinstance(wanted, type) else None
+    if isinstance(check, FunctionType) and not check.__module__.startswith(_KNOWN_CHECKS):
+        answer = tracer.class_function(type(wanted), "__instancecheck__", check)
+        return tracer.truth(answer.call(tracer, [tracer.known(wanted), value], {}))
+    if tracer.run_real(issubclass, (kind, wanted)):
+        return True
+    if isinstance(value, ObjectValue) and not isinstance(tracer.class_lookup(kind, "__class__"), GetSetDescriptorType):
+        raise unsupported("call-builtin", f"isinstance() of {value.describe(tracer)}, which says what its class is")
+    return False
+
+
+_KNOWN_CHECKS = ("abc", "typing", "torch", "_py_abc", "enum")  # they ask about the class alone
 
 
 def _tensor_isinstance(value: TensorValue, wanted: tuple[Any, ...]) -> bool:
@@ -55,7 +80,12 @@ def _tensor_isinstance(value: TensorValue, wanted: tuple[Any, ...]) -> bool:
 
 @calls(issubclass)
 def _issubclass(tracer: Tracer, cls: Value, classes: Value) -> Value:
-    return ConstantValue(tracer.run_real(issubclass, (tracer.real_of(cls, "a class"), _classes(tracer, classes))))
+    wanted = _classes(tracer, classes)
+    for one in wanted:
+        check = tracer.class_lookup(type(one), "__subclasscheck__")
+        if isinstance(check, FunctionType) and not check.__module__.startswith(_KNOWN_CHECKS):
+            raise unsupported("call-builtin", f"issubclass() with {type(one).__qualname__}.__subclasscheck__")
+    return ConstantValue(tracer.run_real(issubclass, (tracer.real_of(cls, "a class"), wanted)))
 
 
 @calls(callable)
@@ -163,12 +193,18 @@ def _iter(tracer: Tracer, value: Value, sentinel: Value | None = None) -> Value:
 
 @calls(next)
 def _next(tracer: Tracer, iterator: Value, default: Value | None = None) -> Value:
+    kind = iterator.python_type(tracer)
+    if tracer.class_lookup(kind, "__next__") is MISSING:
+        raise tracer.raised(TypeError, f"'{kind.__name__}' object is not an iterator")
+    ended_before = isinstance(iterator, GeneratorValue) and iterator.returned is not None
     item = tracer.next_item(iterator)
     if item is not None:
         return item
     if default is not None:
         return default
-    raise tracer.raised(StopIteration, "")
+    raise tracer.stop_iteration(
+        iterator.returned if isinstance(iterator, GeneratorValue) and not ended_before else None
+    )
 
 
 def _steps(tracer: Tracer, value: Value) -> Iterator[Value]:
@@ -195,7 +231,7 @@ def _zipped(tracer: Tracer, sources: list[Iterator[Value]], strict: bool) -> Ite
             item = next(source, None)
             if item is None:
                 if strict and (at or any(next(other, None) is not None for other in sources[1:])):
-                    raise tracer.raised(ValueError, "zip() arguments have different lengths")
+                    raise unsupported("iteration", "zip(strict=True) of iterables that end one after another")
                 return
             row.append(item)
         yield TupleValue(row)
@@ -230,10 +266,12 @@ def _reversed(tracer: Tracer, value: Value) -> Value:
             return method.call(tracer, [], {})
         if not isinstance(value, DictValue):
             items = [tracer.get_item(value, ConstantValue(at)) for at in range(value.length(tracer))]
-            return IteratorValue(iter(items[::-1]), cls=reversed)
+            return IteratorValue(iter(items[::-1]), cls=reversed, made_at=tracer.outer_step())
     if isinstance(value, SequenceValue) and value.special(tracer, "__iter__") is None:
         return value.backwards(tracer)
-    return IteratorValue(iter(list(tracer.iterate(value))[::-1]), cls=reversed)
+    if isinstance(value, RangeValue):
+        return tracer.iterator(RangeValue(tracer.constant_of(value, "a range")[::-1]))
+    return IteratorValue(iter(list(tracer.iterate(value))[::-1]), cls=reversed, made_at=tracer.outer_step())
 
 
 @calls(range)
@@ -262,12 +300,17 @@ def _any(tracer: Tracer, items: Value) -> Value:
 @calls(sum)
 def _sum(tracer: Tracer, items: Value, start: Value | None = None) -> Value:
     total = start if start is not None else ConstantValue(0)
-    for item in _steps(tracer, items):
+    steps = list(_steps(tracer, items))
+    if all(type(item) is ConstantValue for item in (total, *steps)):  # floats are summed with care from 3.12 on
+        return run_folded(tracer, sum, [ListValue(steps), total], {})
+    for item in steps:
         total = tracer.binary(operator.add, total, item)
     return total
 
 
 def _extreme(tracer: Tracer, function: Any, better: Any, values: tuple[Value, ...], options: dict[str, Value]) -> Value:
+    if not values or options.keys() - {"key", "default"} or (len(values) > 1 and "default" in options):
+        raise unsupported("call-builtin", f"arguments of {function.__name__}()")
     items = list(tracer.iterate(values[0])) if len(values) == 1 else list(values)
     key, default = options.get("key"), options.get("default")
     if not items:
@@ -326,7 +369,10 @@ def _number(tracer: Tracer, kind: Any, special: str, args: tuple[Value, ...]) ->
     if args and isinstance(args[0], ObjectValue):
         method = args[0].special(tracer, special)
         if method is not None:
-            return method.call(tracer, [], {})
+            result = method.call(tracer, [], {})
+            if result.python_type(tracer) is not kind:
+                raise unsupported("special-method", f"{special} that returns no {kind.__name__}")
+            return result
     return run_folded(tracer, kind, list(args), {})
 
 

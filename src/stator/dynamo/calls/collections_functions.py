@@ -6,10 +6,13 @@ from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING
 
 from ..calling import calls
-from ..values.base import Value, unsupported
+from ..values import deques
+from ..values.base import Value
 from ..values.constants import ConstantValue
 from ..values.containers import DequeValue, ListValue, SetValue, TupleValue
 from ..values.mappings import DictValue
+
+_REGISTERED = (deques,)  # for the methods that it registers
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -34,6 +37,8 @@ def _set(tracer: Tracer, items: Value | None = None) -> Value:
 
 @calls(frozenset)
 def _frozenset(tracer: Tracer, items: Value | None = None) -> Value:
+    if isinstance(items, SetValue) and items.cls is frozenset:
+        return items
     return SetValue.of(tracer, tracer.iterate(items) if items is not None else [], frozenset)
 
 
@@ -81,6 +86,9 @@ def _fromkeys(tracer: Tracer, keys: Value, value: Value | None = None) -> Value:
 
 @calls(deque)
 def _deque(tracer: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
+    most = None
     if maxlen is not None and not tracer.is_none(maxlen):
-        raise unsupported("deque-maxlen", "a deque with a maximal length")
-    return DequeValue(list(tracer.iterate(items)) if items is not None else [], cls=deque)
+        most = tracer.index_of(maxlen)
+        if most < 0:
+            raise tracer.raised(ValueError, "maxlen must be non-negative")
+    return DequeValue(list(tracer.iterate(items)) if items is not None else [], cls=deque, maxlen=most)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections import OrderedDict
+import types
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,14 @@ import torch
 
 from ..calling import calls
 from ..values.base import NotConstant, Value, unsupported
+from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue, SequenceValue, SetValue, TupleValue
+from ..values.containers import DequeValue, ListValue, SequenceValue, SetValue, TupleValue, deque_methods
+from ..values.functions import BoundMethodValue, BuiltinMethodValue, FunctionValue
 from ..values.grown_lists import GrownList
 from ..values.mappings import DictValue, DictViewValue
-from ..values.objects import ObjectValue
+from ..values.numbers import is_changing
+from ..values.objects import MISSING
 from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -77,32 +81,73 @@ def _folded(tracer: Tracer, function: Any, values: list[Value]) -> Value | None:
     return tracer.wrap_result(tracer.run_real(function, constants), "the result of an operator")
 
 
+def _method(tracer: Tracer, value: Value, name: str) -> Value | None:
+    """The special method that the value's class defines in Python, bound; None when it has none, or one in C."""
+    if isinstance(value, (ConstantValue, TensorValue)):
+        return None
+    kind = value.python_type(tracer)
+    raw = tracer.class_lookup(kind, name)
+    if raw is None:
+        raise tracer.raised(TypeError, "'NoneType' object is not callable")
+    if raw is MISSING or isinstance(raw, types.WrapperDescriptorType):
+        return None
+    return tracer.bind(value, kind, name, raw)
+
+
+def _answer(tracer: Tracer, value: Value, name: str, other: Value) -> Value | None:
+    """What one side's special method says; None for NotImplemented, or when there is none."""
+    method = _method(tracer, value, name)
+    if method is None:
+        return None
+    result = method.call(tracer, [other], {})
+    if isinstance(result, ConstantValue) and not is_changing(result) and result.value is NotImplemented:
+        return None
+    return result
+
+
+def _is_proper_subtype(kind: type, base: type) -> bool:
+    """By inheritance alone: Python's operators do not ask `__subclasscheck__`."""
+    return kind is not base and base in kind.__mro__
+
+
 def _through_methods(tracer: Tracer, left: Value, right: Value, name: str, reflected: str) -> Value | None:
-    """Special methods written in Python, tried in Python's order; None when neither side has an answer."""
-    attempts = [(left, name, right), (right, reflected, left)]
+    """Special methods of a binary operator written in Python, in Python's order; None when neither side answers."""
     left_type, right_type = left.python_type(tracer), right.python_type(tracer)
-    if left_type is not right_type and issubclass(right_type, left_type):
-        attempts.reverse()
-    for owner, method_name, other in attempts:
-        if isinstance(owner, ObjectValue):
-            method = owner.special(tracer, method_name)
-            if method is not None:
-                result = method.call(tracer, [other], {})
-                if not (isinstance(result, ConstantValue) and result.value is NotImplemented):
-                    return result
-    return None
+    if left_type is right_type:
+        return _answer(tracer, left, name, right)
+    overridden = tracer.class_lookup(right_type, reflected) is not tracer.class_lookup(left_type, reflected)
+    if overridden and _is_proper_subtype(right_type, left_type):
+        return _answer(tracer, right, reflected, left) or _answer(tracer, left, name, right)
+    return _answer(tracer, left, name, right) or _answer(tracer, right, reflected, left)
+
+
+def _through_comparisons(tracer: Tracer, left: Value, right: Value, name: str, reflected: str) -> Value | None:
+    """The same for comparisons: a subtype on the right is asked first, and both sides are asked also if they are of
+    one type."""
+    if _is_proper_subtype(right.python_type(tracer), left.python_type(tracer)):
+        return _compared(tracer, right, reflected, left) or _compared(tracer, left, name, right)
+    return _compared(tracer, left, name, right) or _compared(tracer, right, reflected, left)
+
+
+def _compared(tracer: Tracer, value: Value, name: str, other: Value) -> Value | None:
+    inherits = name == "__ne__" and not isinstance(value, (ConstantValue, TensorValue))
+    if inherits and tracer.class_lookup(value.python_type(tracer), "__ne__") is object.__ne__:
+        equal = _answer(tracer, value, "__eq__", other)
+        return None if equal is None else ConstantValue(not tracer.truth(equal))
+    return _answer(tracer, value, name, other)
 
 
 def _register_binary(function: Any, name: str, reflected: str) -> None:
     def handler(tracer: Tracer, left: Value, right: Value) -> Value:
         if isinstance(left, TensorValue) or isinstance(right, TensorValue):
             return tracer.record_function(function, [left, right], {})
+        found = _through_methods(tracer, left, right, name, reflected)
+        if found is not None:
+            return found
         special = _CONTAINERS.get((function, _family(left), _family(right)))
         if special is not None:
             return special(tracer, left, right)
-        found = _through_methods(tracer, left, right, name, reflected)
-        if found is None:
-            found = _folded(tracer, function, [left, right])
+        found = _folded(tracer, function, [left, right])
         if found is None:
             raise unsupported(
                 "operator", f"{function.__name__} of {left.describe(tracer)} and {right.describe(tracer)}"
@@ -116,10 +161,27 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
     def handler(tracer: Tracer, left: Value, right: Value) -> Value:
         if isinstance(left, TensorValue):
             return tracer.record_function(function, [left, right], {})
+        found = _answer(tracer, left, name, right)
+        if found is not None:
+            return found
+        if isinstance(left, DequeValue) and plain is operator.add:
+            deque_methods["extend"](tracer, left, right)
+            return left
         if isinstance(left, ListValue) and plain is operator.add:
             left.extend(tracer, right)
             return left
-        if isinstance(left, SetValue) and left.cls is set and plain is operator.or_:
+        if isinstance(left, ListValue) and left.builtin is list and plain is operator.mul:
+            left.items[:] = left.items * tracer.index_of(right)
+            left.changed(tracer)
+            return left
+        if isinstance(left, SetValue) and left.cls is set and isinstance(right, SetValue) and plain in _SET_CHANGES:
+            handler_of = left.builtin_method(tracer, _SET_CHANGES[plain])
+            assert handler_of is not None
+            result = handler_of(tracer, left, right)
+            left.members = dict(result.members)  # type: ignore[attr-defined]
+            left.changed(tracer)
+            return left
+        if isinstance(left, SetValue) and left.cls is set and isinstance(right, SetValue) and plain is operator.or_:
             for item in tracer.iterate(right):
                 left.add(tracer, item)
             left.changed(tracer)
@@ -128,20 +190,23 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
             for key, value in tracer.pairs(right):
                 left.set_item(tracer, key, value)
             return left
-        if isinstance(left, ObjectValue):
-            method = left.special(tracer, name)
-            if method is not None:
-                return method.call(tracer, [right], {})
         return tracer.binary(plain, left, right)
 
     calls(function)(handler)
+
+
+_SET_CHANGES = {
+    operator.and_: "intersection",
+    operator.sub: "difference",
+    operator.xor: "symmetric_difference",
+}
 
 
 def _register_compare(function: Any, name: str, reflected: str) -> None:
     def handler(tracer: Tracer, left: Value, right: Value) -> Value:
         if isinstance(left, TensorValue) or isinstance(right, TensorValue):
             return tracer.record_function(function, [left, right], {})
-        found = _through_methods(tracer, left, right, name, reflected)
+        found = _through_comparisons(tracer, left, right, name, reflected)
         if found is not None:
             return found
         if function in (operator.eq, operator.ne):
@@ -170,23 +235,40 @@ def structurally_equal(tracer: Tracer, left: Value, right: Value) -> bool:
             for one, other in zip(left.raw_items(tracer), right.raw_items(tracer), strict=True)
         )
     if isinstance(left, DictValue) and isinstance(right, DictValue):
-        if set(left.keys(tracer)) != set(right.keys(tracer)):
+        keys, others = left.keys(tracer), right.keys(tracer)
+        if set(keys) != set(others):
+            return False
+        if keys != others and issubclass(left.cls, OrderedDict) and issubclass(right.cls, OrderedDict):
             return False
         pairs = ((left.find(tracer, key), right.find(tracer, key)) for key in left.keys(tracer))
         return all(tracer.same(one, other) or tracer.equal(one, other) for one, other in pairs)  # type: ignore[arg-type]
     if isinstance(left, SetValue) and isinstance(right, SetValue):
         return left.members.keys() == right.members.keys()
+    if isinstance(left, BoundMethodValue) and isinstance(right, BoundMethodValue):
+        return tracer.same(left.owner, right.owner) and tracer.equal(left.function, right.function)
+    if isinstance(left, BuiltinMethodValue) and isinstance(right, BuiltinMethodValue):
+        return tracer.same(left.owner, right.owner) and left.name == right.name
+    for one in (left, right):
+        if tracer.class_lookup(one.python_type(tracer), "__eq__") not in (object.__eq__, MISSING) and not (
+            _is_builtin_family(left) and _is_builtin_family(right)
+        ):
+            raise unsupported("operator", f"comparing {left.describe(tracer)} and {right.describe(tracer)}")
     return tracer.same(left, right)
+
+
+def _is_builtin_family(value: Value) -> bool:
+    """Values of different ones of these are never equal."""
+    families = (SequenceValue, DictValue, SetValue, ConstantValue, FunctionValue, ClassValue, TensorValue)
+    return isinstance(value, families)
 
 
 def _register_unary(function: Any, name: str) -> None:
     def handler(tracer: Tracer, value: Value) -> Value:
         if isinstance(value, TensorValue):
             return tracer.record_function(function, [value], {})
-        if isinstance(value, ObjectValue):
-            method = value.special(tracer, name)
-            if method is not None:
-                return method.call(tracer, [], {})
+        method = _method(tracer, value, name)
+        if method is not None:
+            return method.call(tracer, [], {})
         found = _folded(tracer, function, [value])
         if found is None:
             raise unsupported("operator", f"{function.__name__} of {value.describe(tracer)}")
@@ -228,7 +310,9 @@ def _repeat_reflected(tracer: Tracer, left: Value, right: SequenceValue) -> Valu
 
 def _set_operation(name: str) -> Callable[[Tracer, Value, Value], Value]:
     def run(tracer: Tracer, left: Value, right: Value) -> Value:
-        owner = left if isinstance(left, SetValue) else SetValue.of(tracer, list(tracer.iterate(left)))
+        both = isinstance(left, SetValue) and isinstance(right, SetValue)  # with a view of a dict it is always a set
+        owner = left if both else SetValue.of(tracer, list(tracer.iterate(left)))
+        assert isinstance(owner, SetValue)
         handler = owner.builtin_method(tracer, name)
         assert handler is not None
         return handler(tracer, owner, right)
@@ -237,7 +321,11 @@ def _set_operation(name: str) -> Callable[[Tracer, Value, Value], Value]:
 
 
 def _merge(tracer: Tracer, left: DictValue, right: DictValue) -> Value:
-    made = DictValue({}, cls=left.cls if left.cls in (dict, OrderedDict) else dict)
+    kinds = {left.cls, right.cls}
+    if not kinds <= {dict, OrderedDict} and not (left.cls is defaultdict and right.cls is dict):
+        raise unsupported("operator", f"merging {left.describe(tracer)} and {right.describe(tracer)}")
+    cls = left.cls if left.cls is not dict else right.cls
+    made = DictValue({}, cls=cls, factory=left.factory)
     for part in (left, right):
         for key, value in part.items(tracer):
             made.put(tracer, key, value)
@@ -307,12 +395,12 @@ def _truth(tracer: Tracer, value: Value) -> Value:
 
 @calls(operator.is_)
 def _is(tracer: Tracer, left: Value, right: Value) -> Value:
-    return ConstantValue(tracer.same(left, right))
+    return ConstantValue(tracer.identical(left, right))
 
 
 @calls(operator.is_not)
 def _is_not(tracer: Tracer, left: Value, right: Value) -> Value:
-    return ConstantValue(not tracer.same(left, right))
+    return ConstantValue(not tracer.identical(left, right))
 
 
 @calls(operator.index)

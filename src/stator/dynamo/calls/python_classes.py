@@ -18,7 +18,7 @@ from ..values.exceptions import ExceptionValue
 from ..values.functions import BoundMethodValue
 from ..values.mappings import DictValue
 from ..values.modules import ModuleValue
-from ..values.objects import ObjectValue
+from ..values.objects import ObjectValue, lookup_in_class
 from ..values.slices import SliceValue
 
 if TYPE_CHECKING:
@@ -65,11 +65,15 @@ def _object(tracer: Tracer) -> Value:
 
 @calls(object.__new__)
 def _object_new(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    if args or kwargs:
+        raise unsupported("call-builtin", "object.__new__ with arguments")
     return new_object(tracer, tracer.real_of(cls, "a class"), [], {})
 
 
 @calls(object.__init__)
-def _object_init(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+def _object_init(tracer: Tracer, owner: Value, *args: Value, **kwargs: Value) -> Value:
+    if args or kwargs:
+        raise unsupported("call-builtin", "object.__init__ with arguments")
     return ConstantValue(None)
 
 
@@ -144,7 +148,14 @@ def _make_module(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str
 
 @makers.register(BaseException)
 def _make_exception(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if issubclass(kind, BaseExceptionGroup) or (issubclass(kind, OSError) and len(args) > 1):
+        raise unsupported("new-object", f"making an instance of {kind.__qualname__}, whose constructor chooses")
+    if kwargs and not issubclass(kind, _NAMED_PARTS) and lookup_in_class(kind, "__init__") is BaseException.__init__:
+        raise unsupported("call-builtin", f"{kind.__qualname__}() takes no keyword arguments")
     return ExceptionValue(kind, list(args))
+
+
+_NAMED_PARTS = (ImportError, AttributeError, NameError)  # their constructors take some parts by keyword
 
 
 @makers.register(types.SimpleNamespace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import copyreg
 import dataclasses
 import functools
 import inspect
@@ -18,6 +19,7 @@ import threading
 import time
 import typing
 import weakref
+from collections import OrderedDict, defaultdict
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from ..calling import calls, fold
 from ..guard import GuardKind
 from ..plain import numpy_numbers
 from ..source import AttrSource, CallSource, ConstantSource
-from ..values.base import NotConstant, Value, unsupported
+from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import ListValue, SetValue, TupleValue
 from ..values.functions import BoundMethodValue, BuiltinValue, FunctionValue
@@ -86,9 +88,19 @@ def _wrap_partial(tracer: Tracer, obj: Any, source: Source | None) -> Value:
 def _update_wrapper(tracer: Tracer, wrapper: Value, wrapped: Value, *args: Value, **kwargs: Value) -> Value:
     if not isinstance(wrapper, FunctionValue) or wrapper.fn is not None:
         raise unsupported("functools", f"functools.update_wrapper on {wrapper.describe(tracer)}")
+    options = dict(zip(("assigned", "updated"), args, strict=False)) | kwargs
+    defaults = {"assigned": functools.WRAPPER_ASSIGNMENTS, "updated": functools.WRAPPER_UPDATES}
+    if any(tracer.constant_of(value, name) != defaults[name] for name, value in options.items()):
+        raise unsupported("functools", "functools.update_wrapper with a choice of attributes")
+    for name in functools.WRAPPER_ASSIGNMENTS:
+        try:
+            value = tracer.get_attr(wrapped, name)
+        except Raised:
+            continue
+        wrapper.set_attr(tracer, name, value)
     if isinstance(wrapped, FunctionValue):
-        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-            wrapper.set_attr(tracer, name, wrapped.get_attr(tracer, name))
+        for key, value in tracer.function_dict(wrapped).items(tracer):
+            wrapper.set_attr(tracer, key.constant(), value)
     wrapper.set_attr(tracer, "__wrapped__", wrapped)
     return wrapper
 
@@ -100,6 +112,7 @@ def _update_wrapper(tracer: Tracer, wrapper: Value, wrapped: Value, *args: Value
 def _exc_info(tracer: Tracer) -> Value:
     none = ConstantValue(None)
     if not tracer.handled:
+        tracer.rely_on_nothing_handled()
         return TupleValue([none, none, none])
     error = tracer.handled[-1]
     return TupleValue([tracer.known(error.python_type(tracer)), error, tracer.get_attr(error, "__traceback__")])
@@ -107,7 +120,10 @@ def _exc_info(tracer: Tracer) -> Value:
 
 @calls(sys.exception)
 def _exception(tracer: Tracer) -> Value:
-    return tracer.handled[-1] if tracer.handled else ConstantValue(None)
+    if tracer.handled:
+        return tracer.handled[-1]
+    tracer.rely_on_nothing_handled()
+    return ConstantValue(None)
 
 
 # ---- weakref ----
@@ -142,23 +158,24 @@ class WeakReferenceValue(Value):
 
 @calls(copy.copy)
 def _copy(tracer: Tracer, value: Value) -> Value:
-    if isinstance(value, (ConstantValue, TupleValue, FunctionValue)):
+    if isinstance(value, (ConstantValue, FunctionValue, BuiltinValue)) or _is_plain_tuple(value):
         return value
     if isinstance(value, ListValue) and value.cls is list:
         return ListValue(list(value.items))
-    if isinstance(value, SetValue):
-        return SetValue(dict(value.members), cls=value.cls)
-    if isinstance(value, DictValue):
+    if isinstance(value, SetValue) and value.cls in (set, frozenset):
+        return value if value.cls is frozenset else SetValue(dict(value.members))
+    if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, defaultdict):
         made = DictValue({}, cls=value.cls, factory=value.factory)
         for key, item in value.items(tracer):
             made.put(tracer, key, item)
-        for name in value.own_names(tracer) if value.cls is not dict else ():
+        for name in value.own_names(tracer) if value.cls is OrderedDict else ():
             made.set_own(tracer, name, value.own_attribute(tracer, name))
         return made
     if type(value) is ObjectValue:
         method = value.special(tracer, "__copy__")
         if method is not None:
             return method.call(tracer, [], {})
+        _rely_on_default_copying(tracer, value, "copy.copy")
         twin = ObjectValue(value.cls)
         for name in value.own_names(tracer):
             twin.set_own(tracer, name, value.own_attribute(tracer, name))
@@ -166,8 +183,14 @@ def _copy(tracer: Tracer, value: Value) -> Value:
     raise unsupported("copy", f"copy.copy of {value.describe(tracer)}")
 
 
+def _is_plain_tuple(value: Value) -> bool:
+    return isinstance(value, TupleValue) and value.cls is tuple
+
+
 @calls(copy.deepcopy)
 def _deepcopy(tracer: Tracer, value: Value, memo: Value | None = None) -> Value:
+    if memo is not None and not tracer.is_none(memo):
+        raise unsupported("copy", "copy.deepcopy with a memo of the caller")
     return _deep(tracer, value, {})
 
 
@@ -175,7 +198,7 @@ def _deep(tracer: Tracer, value: Value, memo: dict[int, Value]) -> Value:
     value = tracer.realized(value)
     if id(value) in memo:
         return memo[id(value)]
-    if isinstance(value, (ConstantValue, FunctionValue)):
+    if isinstance(value, (ConstantValue, FunctionValue, BuiltinValue)):
         return value
     if isinstance(value, TensorValue):
         return tracer.record_method("clone", [value], {})
@@ -183,32 +206,44 @@ def _deep(tracer: Tracer, value: Value, memo: dict[int, Value]) -> Value:
         made_list = memo[id(value)] = ListValue([])
         made_list.items.extend(_deep(tracer, item, memo) for item in value.items)
         return made_list
-    if isinstance(value, TupleValue):
-        return TupleValue([_deep(tracer, item, memo) for item in value.items], cls=value.cls)
-    if isinstance(value, DictValue) and value.cls is dict:
-        made = memo[id(value)] = DictValue({})
+    if isinstance(value, TupleValue) and (value.cls is tuple or value.is_named):
+        items = [_deep(tracer, item, memo) for item in value.items]
+        if value.cls is tuple and all(map(operator.is_, items, map(tracer.realized, value.items))):
+            return value
+        memo[id(value)] = made_tuple = TupleValue(items, cls=value.cls)
+        return made_tuple
+    if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, defaultdict):
+        made = memo[id(value)] = DictValue({}, cls=value.cls, factory=value.factory)
         for key, item in value.items(tracer):
-            made.put(tracer, key, _deep(tracer, item, memo))
+            made.put(tracer, _deep(tracer, key, memo), _deep(tracer, item, memo))
         return made
+    if isinstance(value, SetValue) and value.cls in (set, frozenset) and value.is_constant():
+        return value if value.cls is frozenset else SetValue(dict(value.members))
     if type(value) is ObjectValue:
         return _deep_object(tracer, value, memo)
-    try:
-        value.constant()
-    except NotConstant:
-        raise unsupported("copy", f"copy.deepcopy of {value.describe(tracer)}") from None
-    return value
+    raise unsupported("copy", f"copy.deepcopy of {value.describe(tracer)}")
 
 
-_COPY_HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__slots__")
+_COPY_HOOKS = (
+    *("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"),
+    *("__getnewargs__", "__getnewargs_ex__", "__slots__", "__new__"),
+)
+
+
+def _rely_on_default_copying(tracer: Tracer, value: ObjectValue, what: str) -> None:
+    """Copying makes an object of the class and fills its `__dict__`: unless its class says otherwise."""
+    own = [name for name in _COPY_HOOKS if tracer.class_lookup(value.cls, name) is not lookup_in_class(object, name)]
+    if value.cls in copyreg.dispatch_table:
+        own.append("an entry of copyreg")
+    if own:
+        raise unsupported("copy", f"{what} of {value.describe(tracer)}, which defines {', '.join(own)}")
 
 
 def _deep_object(tracer: Tracer, value: ObjectValue, memo: dict[int, Value]) -> Value:
     method = value.special(tracer, "__deepcopy__")
     if method is not None:
         return method.call(tracer, [DictValue({})], {})
-    own = [name for name in _COPY_HOOKS if tracer.class_lookup(value.cls, name) is not lookup_in_class(object, name)]
-    if own:
-        raise unsupported("copy", f"copy.deepcopy of {value.describe(tracer)}, which defines {', '.join(own)}")
+    _rely_on_default_copying(tracer, value, "copy.deepcopy")
     twin = memo[id(value)] = ObjectValue(value.cls)
     for name in value.own_names(tracer):
         attribute = value.own_attribute(tracer, name)

@@ -53,7 +53,10 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
     kwargs = {}
     if instruction.arg & 1:  # type: ignore[operator]
         for key, value in tracer.mapping_items(frame.stack.pop()):
-            kwargs[tracer.constant_of(key, "name of a keyword argument")] = value
+            name = tracer.constant_of(key, "name of a keyword argument")
+            if not isinstance(name, str):
+                raise unsupported("call", "keyword arguments whose names are no text")
+            kwargs[name] = value
     args = list(tracer.iterate(frame.stack.pop()))
     callee = frame.stack.pop()
     if callee is None:  # 3.13 keeps the NULL above the callable

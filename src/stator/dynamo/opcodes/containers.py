@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from ..bytecode import Instruction
 from ..frame import Frame
 from ..program import opcode
@@ -118,7 +120,7 @@ def dict_merge(frame: Frame, instruction: Instruction) -> None:
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
     for key, value in frame.tracer.mapping_items(more):
         if target.has(frame.tracer, key):
-            raise frame.tracer.raised(TypeError, f"got multiple values for keyword argument {key.constant()!r}")
+            raise unsupported("call", "a keyword argument that is given twice")
         target.store(frame.tracer, key, value)
 
 
@@ -130,10 +132,11 @@ def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     wanted: int = instruction.arg  # type: ignore[assignment]
-    items = list(frame.tracer.iterate(frame.stack.pop()))
-    if len(items) != wanted:
-        problem = "too many" if len(items) > wanted else "not enough"
-        raise frame.tracer.raised(ValueError, f"{problem} values to unpack (expected {wanted}, got {len(items)})")
+    items = list(itertools.islice(frame.tracer.iterate(frame.stack.pop()), wanted + 1))  # as many as Python takes
+    if len(items) > wanted:
+        raise frame.tracer.raised(ValueError, f"too many values to unpack (expected {wanted})")
+    if len(items) < wanted:
+        raise frame.tracer.raised(ValueError, f"not enough values to unpack (expected {wanted}, got {len(items)})")
     frame.stack.extend(reversed(items))
 
 
@@ -142,7 +145,9 @@ def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.arg & 0xFF, instruction.arg >> 8  # type: ignore[operator]
     items = list(frame.tracer.iterate(frame.stack.pop()))
     if len(items) < before + after:
-        raise frame.tracer.raised(ValueError, f"not enough values to unpack (expected at least {before + after})")
+        raise frame.tracer.raised(
+            ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
     rest = ListValue(items[before : len(items) - after])
     tail = items[len(items) - after :]
     parts: list[Value] = [*items[:before], rest, *tail]

@@ -68,7 +68,7 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
 def is_op(frame: Frame, instruction: Instruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    frame.stack.append(frame.tracer.constant(frame.tracer.same(left, right) is not bool(instruction.arg)))
+    frame.stack.append(frame.tracer.constant(frame.tracer.identical(left, right) is not bool(instruction.arg)))
 
 
 @opcode("CONTAINS_OP")

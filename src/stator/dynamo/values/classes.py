@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import enum
+import types
 from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..recipe import Constant, Recipe
 from ..source import Source
-from .base import Value, unsupported
+from .base import Raised, Value, unsupported
 from .constants import ConstantValue
 from .functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
-from .objects import MISSING, lookup_in_class
+from .objects import C_METHODS, MISSING, is_data_descriptor, lookup_in_class
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
     from ..tracer import Tracer
 
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _FACTS = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
+
+
+_CHANGEABLE = ("__dict__", "__annotations__", "__doc__", "__abstractmethods__")
 
 
 class ClassValue(Value):
@@ -49,8 +54,23 @@ class ClassValue(Value):
         return tracer.call_class(self, args, kwargs)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
+        """type.__getattribute__, and the metaclass's `__getattr__` behind it."""
+        kind = type(self.cls)
+        if tracer.class_lookup(kind, "__getattribute__") is not type.__getattribute__:
+            raise unsupported("attribute", f"{kind.__qualname__} looks attributes of classes up in its own way")
+        try:
+            return self._plain_attr(tracer, name)
+        except Raised as raised:
+            hook = tracer.class_lookup(kind, "__getattr__")
+            if not isinstance(hook, FunctionType) or not issubclass(raised.value.python_type(tracer), AttributeError):
+                raise
+        if isinstance(self.cls, enum.EnumMeta):
+            return tracer.known(tracer.run_real(getattr, (self.cls, name)))
+        return tracer.class_function(kind, "__getattr__", hook).call(tracer, [self, ConstantValue(name)], {})
+
+    def _plain_attr(self, tracer: Tracer, name: str) -> Value:
         cls = self.cls
-        if name in _FACTS:
+        if name in _FACTS and isinstance(getattr(cls, name), str | None):
             return ConstantValue(getattr(cls, name))
         if name in ("__mro__", "__bases__"):
             return tracer.known(getattr(cls, name))
@@ -58,10 +78,15 @@ class ClassValue(Value):
             return tracer.known(type(cls))
         if isinstance(cls, enum.EnumMeta):
             return self._enum_attr(tracer, name)
+        in_metaclass = tracer.class_lookup(type(cls), name)
+        if in_metaclass is not MISSING and is_data_descriptor(in_metaclass):
+            return self._through_metaclass(tracer, name, in_metaclass)
         found = tracer.class_lookup(cls, name)
-        if found is MISSING:
-            return self._from_metaclass(tracer, name)
-        return tracer.bind_to_class(self, name, found)
+        if found is not MISSING:
+            return tracer.bind_to_class(self, name, found)
+        if in_metaclass is MISSING:
+            raise tracer.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
+        return self._through_metaclass(tracer, name, in_metaclass)
 
     def _enum_attr(self, tracer: Tracer, name: str) -> Value:
         real = tracer.run_real(getattr, (self.cls, name))
@@ -70,29 +95,51 @@ class ClassValue(Value):
         found = tracer.class_lookup(self.cls, name)
         return tracer.known(real) if found is MISSING else tracer.bind_to_class(self, name, found)
 
-    def _from_metaclass(self, tracer: Tracer, name: str) -> Value:
-        found = tracer.class_lookup(type(self.cls), name)
-        if found is MISSING:
-            raise tracer.raised(AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
-        if isinstance(found, FunctionType):
-            return BoundMethodValue(tracer.class_function(type(self.cls), name, found), self)
+    def _through_metaclass(self, tracer: Tracer, name: str, found: Any) -> Value:
+        if not isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType, *C_METHODS)):
+            return tracer.bind(self, type(self.cls), name, found)
+        if name in _CHANGEABLE and not is_immutable_class(self.cls):
+            raise unsupported("attribute", f"{name} of {self.describe(tracer)}, which may change")
         return tracer.known(tracer.run_real(getattr, (self.cls, name)))
+
+    def _own_method(self, tracer: Tracer, name: str) -> Value | None:
+        """A special method that the metaclass defines in Python, bound to this class."""
+        found = MISSING if isinstance(self.cls, enum.EnumMeta) else tracer.class_lookup(type(self.cls), name)
+        if found is MISSING or found is None or isinstance(found, C_METHODS):
+            return None
+        return tracer.bind(self, type(self.cls), name, found)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
+
+    def truth(self, tracer: Tracer) -> bool:
+        for name in ("__bool__", "__len__"):
+            method = self._own_method(tracer, name)
+            if method is not None:
+                return tracer.truth(method.call(tracer, [], {}))
+        return True
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
         if isinstance(self.cls, enum.EnumMeta):
             members: list[Any] = list(self.cls)
             return iter([ConstantValue(member) for member in members])
+        method = self._own_method(tracer, "__iter__")
+        if method is not None:
+            return tracer.iterate(method.call(tracer, [], {}))
         return super().iterate(tracer)
 
     def length(self, tracer: Tracer) -> int:
+        method = self._own_method(tracer, "__len__")
+        if method is not None:
+            return tracer.length_of(method.call(tracer, [], {}))
         return tracer.run_real(len, (self.cls,))
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if isinstance(self.cls, enum.EnumMeta):
             return tracer.run_real(lambda cls, it: it in cls, (self.cls, tracer.constant_of(item, "operand of `in`")))
+        method = self._own_method(tracer, "__contains__")
+        if method is not None:
+            return tracer.truth(method.call(tracer, [item], {}))
         return super().contains(tracer, item)
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
@@ -100,12 +147,23 @@ class ClassValue(Value):
             return ConstantValue(
                 tracer.run_real(lambda cls, at: cls[at], (self.cls, tracer.constant_of(key, "a name")))
             )
+        method = self._own_method(tracer, "__getitem__")
+        if method is None:
+            own = tracer.class_lookup(self.cls, "__class_getitem__")
+            if isinstance(getattr(own, "__func__", None), FunctionType) and own.__func__.__module__ != "typing":
+                method = tracer.get_attr(self, "__class_getitem__")
+        if method is not None:
+            return method.call(tracer, [key], {})
         return tracer.known(
             tracer.run_real(lambda cls, at: cls[at], (self.cls, tracer.real_of(key, "a type argument")))
         )
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self.cls)
+
+
+def is_immutable_class(cls: type) -> bool:
+    return bool(cls.__flags__ & _IMMUTABLE)
 
 
 class SuperValue(Value):

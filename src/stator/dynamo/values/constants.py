@@ -47,6 +47,8 @@ class ConstantValue(Value):
         return self.value
 
     def describe(self, tracer: Tracer) -> str:
+        if isinstance(self._value, int) and self._value.bit_length() > 1000:
+            return "a very long int"  # there may be a limit to the digits that can be shown
         return f"the constant {self._value!r}"[:200]
 
     def truth(self, tracer: Tracer) -> bool:

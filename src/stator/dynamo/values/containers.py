@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Method = Callable[..., Value]
 list_methods: Registry[str, Method] = Registry("list method")
+deque_methods: Registry[str, Method] = Registry("deque method")
 tuple_methods: Registry[str, Method] = Registry("tuple method")
 set_methods: Registry[str, Method] = Registry("set method")
 
@@ -75,7 +76,8 @@ class SequenceValue(ObjectValue):
 
     def forwards(self, tracer: Tracer) -> ContainerIterator:
         make = support.iterator_at if self.builtin is not deque else support.deque_iterator_at
-        return ContainerIterator(self, self.raw_items(tracer), make, type(iter(self.builtin())))
+        kind = type(iter(self.builtin()))
+        return ContainerIterator(self, self.raw_items(tracer), make, kind, made_at=tracer.outer_step())
 
     def backwards(self, tracer: Tracer) -> ContainerIterator:
         start = len(self.items)
@@ -90,7 +92,8 @@ class SequenceValue(ObjectValue):
                 return support.deque_reversed_at(sequence, taken)
             return support.reversed_at(sequence, start - 1 - taken)
 
-        return ContainerIterator(self, items(), make, type(reversed(self.builtin())))
+        kind = type(reversed(self.builtin()))
+        return ContainerIterator(self, items(), make, kind, made_at=tracer.outer_step())
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if self.cls is not self.builtin and self.special(tracer, "__contains__") is not None:
@@ -239,8 +242,9 @@ class ListValue(SequenceValue):
 class DequeValue(ListValue):
     """A collections.deque."""
 
-    __slots__ = ("maxlen",)
+    __slots__ = ("changes", "maxlen")
     builtin: type = deque
+    methods = deque_methods
 
     def __init__(
         self,
@@ -250,22 +254,60 @@ class DequeValue(ListValue):
         obj: Any = None,
         maxlen: int | None = None,
     ) -> None:
-        super().__init__(items, source, cls, obj)
+        super().__init__(items if maxlen is None else items[len(items) - min(maxlen, len(items)) :], source, cls, obj)
         self.maxlen = maxlen
+        self.changes = 0
 
     def constant(self) -> Any:
         raise NotConstant
 
     def changed(self, tracer: Tracer) -> None:
-        if self.maxlen is not None:
-            raise unsupported("deque-maxlen", "changing a deque with a maximal length")
+        self.changes += 1
         super().changed(tracer)
+
+    def trim(self, *, left: bool) -> None:
+        """Let go of what is too much, at one end."""
+        if self.maxlen is not None and len(self.items) > self.maxlen:
+            too_many = len(self.items) - self.maxlen
+            del self.items[slice(too_many) if left else slice(self.maxlen, None)]
+
+    def raw_items(self, tracer: Tracer) -> Iterator[Value]:
+        return self._while_unchanged(tracer, super().raw_items(tracer), self.changes)
+
+    def _while_unchanged(self, tracer: Tracer, items: Iterator[Value], changes: int) -> Iterator[Value]:
+        while True:
+            if self.changes != changes:
+                raise tracer.raised(RuntimeError, "deque mutated during iteration")
+            item = next(items, None)
+            if item is None:
+                return
+            yield item
+
+    def raw_get_item(self, tracer: Tracer, key: Value) -> Value:
+        if isinstance(key, SliceValue):
+            raise tracer.raised(TypeError, "sequence index must be integer, not 'slice'")
+        return super().raw_get_item(tracer, key)
+
+    def raw_set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        if isinstance(key, SliceValue):
+            raise tracer.raised(TypeError, "sequence index must be integer, not 'slice'")
+        super().raw_set_item(tracer, key, value)
+
+    def slot(self, tracer: Tracer, name: str, descriptor: Any) -> Value:
+        return ConstantValue(self.maxlen) if name == "maxlen" else super().slot(tracer, name, descriptor)
+
+    def rebuilt(self, items: list[Value]) -> Value:
+        return DequeValue(items, cls=deque, maxlen=self.maxlen)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        items = NewList([exits.recipe(item) for item in self.items])
-        return CallRecipe(Constant(self.cls), [items, Constant(self.maxlen)])
+        if self.cls is not deque:
+            raise unsupported("reconstruct", "an instance of a subclass of deque")
+        made = CallRecipe(Constant(deque), [NewList([]), Constant(self.maxlen)])
+        exits.remember(self, made)
+        exits.fill(self, made)
+        return made
 
 
 class SameOrder:
@@ -294,7 +336,10 @@ class SetValue(ObjectValue):
 
     @classmethod
     def of(cls, tracer: Tracer, items: Any, kind: type = set) -> SetValue:
-        return cls({item.key(tracer): item for item in items}, cls=kind)
+        members: dict[Any, Value] = {}
+        for item in items:
+            members.setdefault(item.key(tracer), item)  # of equal ones the first stays
+        return cls(members, cls=kind)
 
     def add(self, tracer: Tracer, item: Value) -> None:
         self.members.setdefault(item.key(tracer), item)
@@ -395,13 +440,6 @@ def _append(tracer: Tracer, self: ListValue, item: Value) -> Value:
     return ConstantValue(None)
 
 
-@list_methods.register("appendleft")
-def _appendleft(tracer: Tracer, self: ListValue, item: Value) -> Value:
-    self.items.insert(0, item)
-    self.changed(tracer)
-    return ConstantValue(None)
-
-
 @list_methods.register("extend")
 def _extend(tracer: Tracer, self: ListValue, more: Value) -> Value:
     self.extend(tracer, more)
@@ -426,16 +464,14 @@ def _pop(tracer: Tracer, self: ListValue, index: Value | None = None) -> Value:
     return item
 
 
-@list_methods.register("popleft")
-def _popleft(tracer: Tracer, self: ListValue) -> Value:
-    return _pop(tracer, self, ConstantValue(0))
-
-
 @list_methods.register("remove")
 def _remove(tracer: Tracer, self: ListValue, item: Value) -> Value:
-    del self.items[tracer.index_of(_index(tracer, self, item))]
-    self.changed(tracer)
-    return ConstantValue(None)
+    for at, mine in enumerate(self.raw_items(tracer)):
+        if tracer.same(mine, item) or tracer.equal(mine, item):
+            del self.items[at]
+            self.changed(tracer)
+            return ConstantValue(None)
+    raise tracer.raised(ValueError, "list.remove(x): x not in list")
 
 
 @list_methods.register("clear")
@@ -470,7 +506,10 @@ def _index(tracer: Tracer, self: SequenceValue, item: Value) -> Value:
     for at, mine in enumerate(self.iterate(tracer)):
         if tracer.same(mine, item) or tracer.equal(mine, item):
             return ConstantValue(at)
-    raise tracer.raised(ValueError, "item is not in the sequence")
+    text = "tuple.index(x): x not in tuple"
+    if self.builtin is not tuple:
+        text = f"{tracer.format_value(item, 2, '')} is not in {self.builtin.__name__}"
+    raise tracer.raised(ValueError, text)
 
 
 @list_methods.register("count")

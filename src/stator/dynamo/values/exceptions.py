@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..recipe import CallRecipe, Constant, Load, NewObject, Recipe
 from ..source import AttrSource, Source
-from .base import NotConstant, Value, cannot_rebuild
+from .base import NotConstant, Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
 from .containers import TupleValue
 from .objects import MISSING, lookup_in_class
@@ -85,6 +86,8 @@ class ExceptionValue(Value):
         if self.obj is not None and self.source is not None and name in vars(self.obj):
             return tracer.wrap(vars(self.obj)[name], AttrSource(self.source, name))
         raw = tracer.class_lookup(self.cls, name)
+        if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            raise unsupported("attribute", f"{name} of {self.describe(tracer)}")
         if raw is MISSING:
             raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         return tracer.bind(self, self.cls, name, raw)
@@ -99,6 +102,8 @@ class ExceptionValue(Value):
             self.cause = value
         elif name == "__context__":
             self.context = value
+        elif isinstance(tracer.class_lookup(self.cls, name), property):
+            raise unsupported("attribute-write", f"writing the property {name} of {self.describe(tracer)}")
         elif name != "__traceback__":  # what was raised never leaves the graph, so nobody sees its traceback
             self.attributes[name] = value
 
@@ -114,12 +119,42 @@ class ExceptionValue(Value):
             at = at.context
         self.context = context
 
-    def text(self, tracer: Tracer) -> str:
-        """What `str(exception)` gives, for messages."""
+    def message(self, tracer: Tracer) -> str:
+        """The text in what the compiler says about this exception; never runs the program's own code."""
         try:
-            return str(self.cls(*[arg.constant() for arg in self.args]))
+            return str(self._plain_twin())
         except NotConstant:
             return ", ".join(arg.describe(tracer) for arg in self.args)
+
+    def text(self, tracer: Tracer, convert: Callable[[Any], str] = str) -> str:
+        """What `str(exception)` gives, or repr() or ascii(): through the class's own methods."""
+        name = "__str__" if convert is str else "__repr__"
+        method = tracer.class_lookup(self.cls, name)
+        if not isinstance(method, types.WrapperDescriptorType):
+            if convert is ascii:
+                raise unsupported("format", f"ascii() of {self.describe(tracer)}")
+            bound = tracer.bind(self, self.cls, name, method)
+            return tracer.constant_of(bound.call(tracer, [], {}), "text")
+        return self.plain_text(tracer, convert)
+
+    def plain_text(self, tracer: Tracer, convert: Callable[[Any], str]) -> str:
+        """The same by the methods of the built-in class."""
+        try:
+            text = convert(self._plain_twin())
+        except NotConstant:
+            raise unsupported("format", f"the text of {self.describe(tracer)}, made of more than constants") from None
+        return text if convert is str else self.cls.__name__ + text[text.index("(") :]
+
+    def _plain_twin(self) -> BaseException:
+        """An exception of the built-in class below, which has the same text. Raises NotConstant."""
+        base = next(base for base in self.cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+        args = [arg.constant() for arg in self.args]
+        if any(type(arg).__flags__ & _HEAP_TYPE for arg in args):
+            raise NotConstant
+        try:
+            return base(*args)
+        except TypeError:
+            raise NotConstant from None
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
@@ -146,10 +181,15 @@ def _init(tracer: Tracer, self: ExceptionValue, *args: Value, **kwargs: Value) -
 
 
 def _str(tracer: Tracer, self: ExceptionValue) -> Value:
-    return ConstantValue(self.text(tracer))
+    return ConstantValue(self.plain_text(tracer, str))
 
 
-_METHODS: dict[str, Callable[..., Value]] = {"__init__": _init, "__str__": _str}
+def _repr(tracer: Tracer, self: ExceptionValue) -> Value:
+    return ConstantValue(self.plain_text(tracer, repr))
+
+
+_METHODS: dict[str, Callable[..., Value]] = {"__init__": _init, "__str__": _str, "__repr__": _repr}
+_HEAP_TYPE = 1 << 9
 
 
 _SET_BY_RAISE = ("__traceback__", "__cause__", "__context__", "__suppress_context__")

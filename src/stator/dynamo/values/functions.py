@@ -60,6 +60,8 @@ class FunctionValue(Value):
             self.defaults = list(tracer.iterate(value))
         elif part == "kwdefaults":
             self.kwdefaults = {key.constant(): item for key, item in tracer.mapping_items(value)}
+        else:  # annotations: names and values in turn
+            self.attributes["__annotations__"] = tracer.dict_of(list(tracer.iterate(value)))
 
     # -- parts of a real function, read when first needed --
     def default_values(self, tracer: Tracer) -> list[Value]:
@@ -145,6 +147,8 @@ class FunctionValue(Value):
             return self
         if name == "__dict__":
             return tracer.function_dict(self)
+        if name == "__class__":
+            return tracer.known(FunctionType)
         if self.fn is None:
             return self._made_attr(tracer, name)
         real = tracer.run_real(getattr, (self.fn, name))
@@ -164,6 +168,17 @@ class FunctionValue(Value):
         if name == "__doc__":
             consts = self.code.co_consts
             return ConstantValue(consts[0] if consts and isinstance(consts[0], str) else None)
+        none = ConstantValue(None)
+        if name == "__annotations__":
+            return self.attributes.setdefault(name, tracer.dict_of([]))
+        if name == "__defaults__":
+            return tracer.tuple_of(self.defaults) if self.defaults else none
+        if name == "__kwdefaults__" and not self.kwdefaults:
+            return none
+        if name == "__closure__":
+            return tracer.tuple_of(list(self.closure)) if self.closure else none
+        if hasattr(FunctionType, name):
+            raise unsupported("attribute", f"{name} of {self.describe(tracer)}")
         raise tracer.raised(AttributeError, f"'function' object has no attribute '{name}'")
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
@@ -173,8 +188,18 @@ class FunctionValue(Value):
             self.name = tracer.constant_of(value, "a function's name")
         elif name == "__qualname__":
             self.qualname = tracer.constant_of(value, "a function's name")
-        else:
+        elif name == "__defaults__":
+            self.defaults = [] if tracer.is_none(value) else list(tracer.iterate(value))
+        elif name in ("__doc__", "__module__", "__annotations__") or not hasattr(FunctionType, name):
             self.attributes[name] = value
+        else:
+            raise unsupported("attribute-write", f"writing {name} of {self.describe(tracer)}")
+
+    def del_attr(self, tracer: Tracer, name: str) -> None:
+        if self.fn is not None or hasattr(FunctionType, name):
+            raise unsupported("attribute-write", f"deleting attribute {name!r} of {self.describe(tracer)}")
+        if self.attributes.pop(name, None) is None:
+            raise tracer.raised(AttributeError, f"'function' object has no attribute '{name}'")
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.fn is not None:
@@ -239,6 +264,8 @@ class BoundMethodValue(Value):
         return self.function.get_attr(tracer, name)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
         return CallRecipe(Constant(MethodType), [exits.recipe(self.function), exits.recipe(self.owner)])
 
 

@@ -62,7 +62,7 @@ class IteratorValue(Value):
         return super().get_attr(tracer, name)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        if not self.pure:
+        if not self.pure or self.cls is reversed:
             raise cannot_rebuild("an iterator over computed items cannot leave the graph", self.made_at)
         rest = list(self.items)
         self.items = iter(rest)
@@ -75,7 +75,7 @@ class ContainerIterator(IteratorValue):
     make: what gives such an iterator of the container; `taken` items were taken off it.
     """
 
-    __slots__ = ("container", "ended", "make", "size", "taken")
+    __slots__ = ("changes", "container", "ended", "make", "size", "taken")
 
     def __init__(
         self,
@@ -89,6 +89,7 @@ class ContainerIterator(IteratorValue):
         """`entries` of a dictionary, whose iterators last only as long as its size stays."""
         super().__init__(items, True, cls, made_at)
         self.container = container
+        self.changes = getattr(container, "changes", 0)  # of a deque, whose iterators last only until it changes
         self.make = make
         self.size = None if entries is None else (entries, len(entries))
         self.taken = 0
@@ -106,6 +107,8 @@ class ContainerIterator(IteratorValue):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.ended:
             return CallRecipe(Constant(iter), [NewList([])])
+        if getattr(self.container, "changes", 0) != self.changes:
+            raise cannot_rebuild("an iterator over a deque that was changed", self.made_at)
         if self.size is not None and len(self.size[0]) != self.size[1]:
             raise cannot_rebuild("an iterator over a dictionary whose size was changed", self.made_at)
         return CallRecipe(Constant(self.make), [exits.recipe(self.container), Constant(self.taken)])

@@ -29,7 +29,7 @@ class DictValue(ObjectValue):
     """A dictionary: hash key -> Value. Of a real dictionary only the entries that were touched are held until
     `complete` is called, which relies on all its keys."""
 
-    __slots__ = ("entries", "factory", "key_values", "whole")
+    __slots__ = ("drops", "entries", "factory", "key_values", "whole")
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class DictValue(ObjectValue):
         self.key_values: dict[Any, Value] = {}
         self.whole = obj is None
         self.factory = factory
+        self.drops = 0  # how often a key was taken out
 
     # -- storage --
     def find(self, tracer: Tracer, key: Any) -> Value | None:
@@ -94,6 +95,7 @@ class DictValue(ObjectValue):
     def drop(self, tracer: Tracer, key: Any) -> None:
         self.complete(tracer)
         del self.entries[key]
+        self.drops += 1
         self.key_values.pop(key, None)
         tracer.mutations.content(self)
 
@@ -113,6 +115,19 @@ class DictValue(ObjectValue):
             yield self.key_value(tracer, key), self.find(tracer, key)  # type: ignore[misc]
 
     # -- protocol --
+    def slot(self, tracer: Tracer, name: str, descriptor: Any) -> Value:
+        if descriptor is not defaultdict.default_factory:  # type: ignore[attr-defined,misc]
+            return super().slot(tracer, name, descriptor)
+        return self.factory if self.factory is not None else ConstantValue(None)
+
+    def generic_set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if tracer.class_lookup(self.cls, name) is not defaultdict.default_factory:  # type: ignore[attr-defined,misc]
+            super().generic_set_attr(tracer, name, value)
+        elif self.obj is None:
+            self.factory = value
+        else:
+            raise unsupported("attribute-write", "changing default_factory of a dictionary that was there before")
+
     def constant(self) -> Any:
         if self.cls is not dict or not self.whole:
             raise NotConstant
@@ -176,12 +191,17 @@ class DictValue(ObjectValue):
     def while_steady(self, tracer: Tracer, items: Iterator[Value]) -> Iterator[Value]:
         """The items, as long as the program does not change the number of keys meanwhile."""
         self.complete(tracer)  # what is looked up while iterating must not look like a change
-        return self._same_size(tracer, items, len(self.entries))
+        return self._same_size(tracer, items, len(self.entries), self.drops)
 
-    def _same_size(self, tracer: Tracer, items: Iterator[Value], size: int) -> Iterator[Value]:
+    def _same_size(self, tracer: Tracer, items: Iterator[Value], size: int, drops: int) -> Iterator[Value]:
         while True:
+            ordered = issubclass(self.cls, OrderedDict)
+            if ordered and (len(self.entries), self.drops) != (size, drops):
+                raise tracer.raised(RuntimeError, "OrderedDict mutated during iteration")
             if len(self.entries) != size:
                 raise tracer.raised(RuntimeError, "dictionary changed size during iteration")
+            if self.drops != drops:
+                raise unsupported("iteration", "a dictionary whose keys were exchanged during iteration")
             item = next(items, None)
             if item is None:
                 return
@@ -244,6 +264,27 @@ class AttributesValue(DictValue):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return GetAttr(exits.recipe(self.owner), "__dict__")
+
+
+class FunctionAttributesValue(DictValue):
+    """`function.__dict__`: what is stored in it becomes an attribute of a function made in the frame."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Value) -> None:
+        super().__init__({})
+        self.function = function
+
+    def store(self, tracer: Tracer, key: Value, value: Value) -> None:
+        self.function.set_attr(tracer, tracer.constant_of(key, "an attribute's name"), value)
+        self.put(tracer, key, value)
+
+    def drop(self, tracer: Tracer, key: Any) -> None:
+        self.function.del_attr(tracer, key)
+        del self.entries[key]
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return GetAttr(exits.recipe(self.function), "__dict__")
 
 
 class DictViewValue(Value):

@@ -7,6 +7,9 @@ Containers and modules build on it.
 from __future__ import annotations
 
 import inspect
+import threading
+import types
+import weakref
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 MISSING: Any = object()
 _PLAIN_GETATTRIBUTE = object.__getattribute__
+# C classes whose attributes are not those of the instance's dictionary
+_OWN_ATTRIBUTES = (threading.local, weakref.ProxyType, weakref.CallableProxyType)
 
 
 def lookup_in_class(cls: type, name: str) -> Any:
@@ -77,7 +82,9 @@ class ObjectValue(Value):
         return self.obj
 
     def key(self, tracer: Tracer) -> Any:
-        hasher = lookup_in_class(self.cls, "__hash__")
+        hasher = tracer.class_lookup(self.cls, "__hash__")
+        if hasher is None:
+            raise tracer.raised(TypeError, f"unhashable type: '{self.cls.__name__}'")
         if isinstance(hasher, FunctionType):
             raise unsupported("unhashable-key", f"{self.describe(tracer)}, whose class defines __hash__, as a key")
         if self.obj is None:
@@ -147,6 +154,8 @@ class ObjectValue(Value):
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         cls = self.cls
         custom = tracer.class_lookup(cls, "__getattribute__")
+        if issubclass(cls, _OWN_ATTRIBUTES):
+            raise unsupported("attribute", f"{self.describe(tracer)} looks attributes up in its own way")
         if custom is not _PLAIN_GETATTRIBUTE and isinstance(custom, FunctionType):
             return self._fall_back(tracer, name, lambda: self._inline(tracer, custom, "__getattribute__", name))
         return self._fall_back(tracer, name, lambda: self.generic_get_attr(tracer, name))
@@ -174,11 +183,11 @@ class ObjectValue(Value):
 
     def generic_get_attr(self, tracer: Tracer, name: str) -> Value:
         """object.__getattribute__."""
-        special = _SPECIAL.get(name)
-        if special is not None:
-            return special(self, tracer)
         in_class = tracer.class_lookup(self.cls, name)
-        if in_class is not MISSING and _is_data_descriptor(in_class):
+        special = _SPECIAL.get(name)
+        if special is not None and isinstance(in_class, types.GetSetDescriptorType | types.MemberDescriptorType):
+            return special(self, tracer)
+        if in_class is not MISSING and is_data_descriptor(in_class) and hasattr(type(in_class), "__get__"):
             return self.bind(tracer, name, in_class)
         found = self.own_attribute(tracer, name)
         if found is not None:
@@ -211,18 +220,22 @@ class ObjectValue(Value):
             bound = tracer.class_function(self.cls, "__setattr__", custom)
             bound.call(tracer, [self, ConstantValue(name), value], {})
             return
+        if issubclass(self.cls, _OWN_ATTRIBUTES) or getattr(custom, "__name__", "") != "__setattr__":
+            raise unsupported("attribute-write", f"{self.describe(tracer)} writes attributes in its own way")
         self.generic_set_attr(tracer, name, value)
 
     def generic_set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         """object.__setattr__."""
         in_class = tracer.class_lookup(self.cls, name)
-        if in_class is not MISSING and _is_data_descriptor(in_class):
+        if in_class is not MISSING and is_data_descriptor(in_class):
             if isinstance(in_class, property):
                 if in_class.fset is None:
-                    raise tracer.raised(AttributeError, f"property '{name}' has no setter")
+                    raise tracer.raised(
+                        AttributeError, f"property '{name}' of '{self.cls.__qualname__}' object has no setter"
+                    )
                 tracer.class_function(self.cls, name, in_class.fset).call(tracer, [self, value], {})
                 return
-            if not inspect.ismemberdescriptor(in_class):
+            if not _is_python_slot(in_class):
                 setter = tracer.class_lookup(type(in_class), "__set__")
                 if isinstance(setter, FunctionType):
                     descriptor = tracer.class_value(self.cls, name)
@@ -231,7 +244,15 @@ class ObjectValue(Value):
                 raise unsupported(
                     "attribute-write", f"writing {name!r} of {self.describe(tracer)} through a descriptor"
                 )
+        elif not self.cls.__dictoffset__:
+            raise self._no_dict(tracer, name, in_class)
         self.set_own(tracer, name, value)
+
+    def _no_dict(self, tracer: Tracer, name: str, in_class: Any) -> Raised:
+        """The error of writing or deleting an attribute where instances have no `__dict__`."""
+        if in_class is MISSING:
+            return tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        return tracer.raised(AttributeError, f"'{self.cls.__name__}' object attribute '{name}' is read-only")
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
         custom = tracer.class_lookup(self.cls, "__delattr__")
@@ -241,21 +262,51 @@ class ObjectValue(Value):
         self.generic_del_attr(tracer, name)
 
     def generic_del_attr(self, tracer: Tracer, name: str) -> None:
+        """object.__delattr__."""
+        in_class = tracer.class_lookup(self.cls, name)
+        if in_class is not MISSING and is_data_descriptor(in_class):
+            self._delete_through(tracer, name, in_class)
+            return
+        if not self.cls.__dictoffset__:
+            raise self._no_dict(tracer, name, in_class)
         if self.own_attribute(tracer, name) is None:
             raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         self.set_own(tracer, name, MISSING)
+
+    def _delete_through(self, tracer: Tracer, name: str, in_class: Any) -> None:
+        """Delete an attribute that is a data descriptor of the class."""
+        if isinstance(in_class, property):
+            if in_class.fdel is None:
+                raise tracer.raised(
+                    AttributeError, f"property '{name}' of '{self.cls.__qualname__}' object has no deleter"
+                )
+            tracer.class_function(self.cls, name, in_class.fdel).call(tracer, [self], {})
+        elif _is_python_slot(in_class):
+            self.slot(tracer, name, in_class)  # raises where there is none
+            self.set_own(tracer, name, MISSING)
+        elif isinstance(tracer.class_lookup(type(in_class), "__delete__"), FunctionType):
+            function = tracer.class_function(
+                type(in_class), "__delete__", tracer.class_lookup(type(in_class), "__delete__")
+            )
+            function.call(tracer, [tracer.class_value(self.cls, name), self], {})
+        else:
+            raise unsupported("attribute-write", f"deleting {name!r} of {self.describe(tracer)} through a descriptor")
 
     # -- operations through special methods of the class --
     def special(self, tracer: Tracer, name: str) -> Value | None:
         """The bound special method if the class defines it in Python, else None."""
         found = tracer.class_lookup(self.cls, name)
-        if found is MISSING or found is None or not (isinstance(found, FunctionType) or _inlinable(found)):
+        if found is MISSING or found is None or isinstance(found, C_METHODS):
+            if isinstance(found, C_METHODS) and found.__name__ != name:
+                raise unsupported("special-method", f"{name} of {self.describe(tracer)} is {found.__qualname__}")
             return None
         return tracer.bind(self, self.cls, name, found)
 
     def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
         """The handler of a method that a built-in base class implements in C."""
-        return _OBJECT_METHODS.get(name)
+        in_c = (base.__dict__.get(name) for base in self.cls.__mro__)
+        first = next((found for found in in_c if isinstance(found, C_METHODS)), None)
+        return _OBJECT_METHODS.get(name) if first is object.__dict__.get(name) else None
 
     def truth(self, tracer: Tracer) -> bool:
         return tracer.override_truth(self, True)
@@ -276,7 +327,7 @@ class ObjectValue(Value):
         self._special_call(tracer, "__delitem__", key)
 
     def length(self, tracer: Tracer) -> int:
-        return tracer.constant_of(self._special_call(tracer, "__len__"), "a length")
+        return tracer.length_of(self._special_call(tracer, "__len__"))
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if self.special(tracer, "__contains__") is not None:
@@ -290,7 +341,7 @@ class ObjectValue(Value):
 
     def iterator(self, tracer: Tracer) -> Value:
         if self.special(tracer, "__iter__") is None and self.special(tracer, "__getitem__") is not None:
-            return tracer.make_iterator(self._by_index(tracer))
+            return tracer.make_iterator(self._by_index(tracer), False)
         return self._special_call(tracer, "__iter__")
 
     def _by_index(self, tracer: Tracer) -> Iterator[Value]:
@@ -315,13 +366,13 @@ class ObjectValue(Value):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        made = NewObject(Constant(self.cls), _new_of_layout(self.cls))
+        made = NewObject(Constant(self.cls), new_of_layout(self.cls))
         exits.remember(self, made)
         exits.fill(self, made)
         return made
 
 
-def _new_of_layout(cls: type) -> Any:
+def new_of_layout(cls: type) -> Any:
     """The `__new__` of the C class that gives instances their layout."""
     return next(base.__dict__["__new__"] for base in cls.__mro__ if isinstance(base.__dict__.get("__new__"), _C_NEW))
 
@@ -344,15 +395,17 @@ class IdentityKey:
         return isinstance(other, IdentityKey) and other.value is self.value
 
 
-def _is_data_descriptor(found: Any) -> bool:
+def _is_python_slot(found: Any) -> bool:
+    """Whether it is a member that `__slots__` made, which can always be written and deleted."""
+    return inspect.ismemberdescriptor(found) and "__slots__" in vars(found.__objclass__)
+
+
+def is_data_descriptor(found: Any) -> bool:
     kind = type(found)
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
-def _inlinable(found: Any) -> bool:
-    return isinstance(found, (staticmethod, classmethod)) or isinstance(
-        getattr(found, "__wrapped__", None), FunctionType
-    )
+C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 
 
 def _class_of(self: ObjectValue, tracer: Tracer) -> Value:
@@ -384,6 +437,8 @@ def _object_getattribute(tracer: Tracer, self: ObjectValue, name: Value) -> Valu
 
 
 def _object_init(tracer: Tracer, self: ObjectValue, *args: Value, **kwargs: Value) -> Value:
+    if args or kwargs:
+        raise unsupported("call-builtin", "object.__init__ with arguments")
     return ConstantValue(None)
 
 
@@ -392,7 +447,12 @@ def _object_eq(tracer: Tracer, self: ObjectValue, other: Value) -> Value:
 
 
 def _object_ne(tracer: Tracer, self: ObjectValue, other: Value) -> Value:
-    return ConstantValue(False if self is other else NotImplemented)
+    """The opposite of what the class's `__eq__` says."""
+    method = self.special(tracer, "__eq__")
+    equal = _object_eq(tracer, self, other) if method is None else method.call(tracer, [other], {})
+    if isinstance(equal, ConstantValue) and equal.value is NotImplemented:
+        return equal
+    return ConstantValue(not tracer.truth(equal))
 
 
 _OBJECT_METHODS: dict[str, Callable[..., Value]] = {

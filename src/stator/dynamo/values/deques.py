@@ -1,0 +1,120 @@
+"""Methods of collections.deque, with and without a maximal length.
+
+The value itself stands beside list in containers.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .base import Value
+from .constants import ConstantValue
+from .containers import DequeValue, deque_methods, list_methods
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+_AS_LISTS = ("__getitem__", "__len__", "__iter__", "__contains__", "__setitem__", "reverse", "clear", "count")
+for _name in _AS_LISTS:
+    deque_methods.add(_name, list_methods[_name])
+
+
+def _is_full(self: DequeValue) -> bool:
+    return self.maxlen is not None and len(self.items) >= self.maxlen
+
+
+@deque_methods.register("append")
+def _append(tracer: Tracer, self: DequeValue, item: Value) -> Value:
+    self.items.append(item)
+    self.trim(left=True)
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@deque_methods.register("appendleft")
+def _appendleft(tracer: Tracer, self: DequeValue, item: Value) -> Value:
+    self.items.insert(0, item)
+    self.trim(left=False)
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@deque_methods.register("extend", "__iadd__")
+def _extend(tracer: Tracer, self: DequeValue, more: Value) -> Value:
+    for item in list(self.items) if more is self else tracer.iterate(more):
+        _append(tracer, self, tracer.realized(item))
+    return ConstantValue(None)
+
+
+@deque_methods.register("extendleft")
+def _extendleft(tracer: Tracer, self: DequeValue, more: Value) -> Value:
+    for item in list(self.items) if more is self else tracer.iterate(more):
+        _appendleft(tracer, self, tracer.realized(item))
+    return ConstantValue(None)
+
+
+def _taken(tracer: Tracer, self: DequeValue, at: int) -> Value:
+    if not self.items:
+        raise tracer.raised(IndexError, "pop from an empty deque")
+    item = self.at(tracer, at)
+    del self.items[at]
+    self.changed(tracer)
+    return item
+
+
+@deque_methods.register("pop")
+def _pop(tracer: Tracer, self: DequeValue) -> Value:
+    return _taken(tracer, self, -1)
+
+
+@deque_methods.register("popleft")
+def _popleft(tracer: Tracer, self: DequeValue) -> Value:
+    return _taken(tracer, self, 0)
+
+
+@deque_methods.register("insert")
+def _insert(tracer: Tracer, self: DequeValue, index: Value, item: Value) -> Value:
+    at = tracer.index_of(index)
+    if _is_full(self):
+        raise tracer.raised(IndexError, "deque already at its maximum size")
+    self.items.insert(at, item)
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@deque_methods.register("remove")
+def _remove(tracer: Tracer, self: DequeValue, item: Value) -> Value:
+    changes = self.changes
+    for at in range(len(self.items)):
+        mine = self.at(tracer, at)
+        found = tracer.same(mine, item) or tracer.equal(mine, item)
+        if self.changes != changes:
+            raise tracer.raised(IndexError, "deque mutated during remove().")
+        if found:
+            del self.items[at]
+            self.changed(tracer)
+            return ConstantValue(None)
+    raise tracer.raised(ValueError, "deque.remove(x): x not in deque")
+
+
+@deque_methods.register("index")
+def _index(tracer: Tracer, self: DequeValue, item: Value) -> Value:
+    for at, mine in enumerate(self.raw_items(tracer)):
+        if tracer.same(mine, item) or tracer.equal(mine, item):
+            return ConstantValue(at)
+    raise tracer.raised(ValueError, f"{tracer.format_value(item, 2, '')} is not in deque")
+
+
+@deque_methods.register("rotate")
+def _rotate(tracer: Tracer, self: DequeValue, steps: Value | None = None) -> Value:
+    by = tracer.index_of(steps) if steps is not None else 1
+    if self.items:
+        by %= len(self.items)
+        self.items[:] = self.items[len(self.items) - by :] + self.items[: len(self.items) - by]
+    self.changed(tracer)
+    return ConstantValue(None)
+
+
+@deque_methods.register("copy", "__copy__")
+def _copy(tracer: Tracer, self: DequeValue) -> Value:
+    return self.rebuilt(list(self.items))
