@@ -227,6 +227,8 @@ def select_backward(grad: Any, input_sizes: Any, dim: int, index: Any) -> Any:
 def pixel_shuffle(self: Any, upscale_factor: Any) -> Any:
     *batch, channels, height, width = self.shape
     r = upscale_factor
+    if r == 1:
+        return aten.clone.default(self)
     rank = len(batch)
     split = aten.reshape.default(self, [*batch, channels // (r * r), r, r, height, width])
     order = [*range(rank), rank, rank + 3, rank + 1, rank + 4, rank + 2]
@@ -239,6 +241,8 @@ def pixel_shuffle(self: Any, upscale_factor: Any) -> Any:
 def pixel_unshuffle(self: Any, downscale_factor: Any) -> Any:
     *batch, channels, height, width = self.shape
     r = downscale_factor
+    if r == 1:
+        return aten.clone.default(self)
     rank = len(batch)
     split = aten.reshape.default(self, [*batch, channels, height // r, r, width // r, r])
     order = [*range(rank), rank, rank + 2, rank + 4, rank + 1, rank + 3]
