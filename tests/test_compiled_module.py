@@ -236,3 +236,63 @@ def test_nothing_is_kept_alive() -> None:
     del compiled, local
     gc.collect()
     assert reference() is None
+
+
+class Counting:
+    """A backend that counts graphs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, gm: Any, inputs: Any) -> Any:
+        self.count += 1
+        return gm.forward
+
+
+def test_forward_by_name_is_compiled_too(net: Net) -> None:
+    backend = Counting()
+    compiled = stator.compile(net, backend=backend)
+    same(compiled.forward(X), net.forward(X))
+    same(compiled.forward(X), net.forward(X))
+    assert backend.count == 1
+    assert type(compiled).forward is Net.forward and net.forward.__func__ is Net.forward  # type: ignore[attr-defined]
+    compiled.forward = lambda x: x + (1 if stator.is_compiling() else 10)
+    assert torch.equal(compiled.forward(X), X + 1) and torch.equal(net(X), X + 10)
+    del compiled.forward
+    same(compiled.forward(X), net(X))
+    assert "forward" not in vars(net)
+
+
+def test_forward_by_name_inside_captured_code(net: Net) -> None:
+    compiled = compiled_of(net)
+    outer = stator.compile(lambda x: compiled.forward(x) + compiled(x), backend="eager", fullgraph=True)
+    same(outer(X), net(X) * 2)
+
+
+class Breaking(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        stator.graph_break()
+        return x * 2
+
+
+def test_a_sequential_behind_a_break_is_compiled() -> None:
+    """What captures cannot follow calls it: only the frame hook sees it."""
+    backend = Counting()
+    layers = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), Breaking(), torch.nn.Linear(3, 3))
+
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return next(map(self.layers, [x])) + 1
+
+    model = Outer()
+    x = torch.randn(2, 3)
+    compiled = stator.compile(model, backend=backend)
+    same(compiled(x), model(x))
+    assert backend.count >= 3  # before the break, behind it, and the outer part
+    before = backend.count
+    same(compiled(x), model(x))
+    assert backend.count == before

@@ -8,7 +8,9 @@ from __future__ import annotations
 import copy
 import copyreg
 import inspect
+import weakref
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ import torch
 from stator.dynamo.callables import ORIGINAL, compiled_call, original_of
 from stator.dynamo.convert import Converter
 
-_CALL, _COMPILE = "_stator_call", "_stator_compile"
+_CALL, _COMPILE, _FORWARD = "_stator_call", "_stator_compile", "_stator_forward"
 
 
 class CompiledModule:
@@ -59,16 +61,47 @@ class _CallSignature:
         return inspect.signature(original_of(instance))
 
 
-_classes: dict[type, type] = {}
+def _is_same(one: Any, other: Any) -> bool:
+    """Bound methods are made anew each time they are asked for."""
+    if isinstance(one, MethodType) and isinstance(other, MethodType):
+        return one.__func__ is other.__func__ and one.__self__ is other.__self__
+    return one is other
+
+
+class _Forward:
+    """`forward` of a compiled module: compiled too, also where one was set on the instance. The original, and what its
+    own code calls, see the plain one."""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return owner.__dict__["_stator_compiled_class"].forward
+        target = original_of(instance).forward
+        known = getattr(instance, _FORWARD, None)
+        if known is None or not _is_same(known[0], target):
+            known = target, compiled_call(target, getattr(instance, _COMPILE)())
+            object.__setattr__(instance, _FORWARD, known)
+        return known[1]
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        original_of(instance).forward = value
+
+    def __delete__(self, instance: Any) -> None:
+        del original_of(instance).forward
+
+
+# made classes lead to the user's, so only who has an instance holds one
+_classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
 
 def compile_module(module: torch.nn.Module, make_converter: Callable[[], Converter]) -> torch.nn.Module:
     """`module`, compiled. `make_converter` gives the settings; each compiled module has a converter of its own."""
     module = original_of(module)
     cls = type(module)
-    made = _classes.get(cls)
+    reference = _classes.get(cls)
+    made = None if reference is None else reference()
     if made is None:
-        made = _classes[cls] = _make_class(cls)
+        made = _make_class(cls)
+        _classes[cls] = weakref.ref(made)
     compiled: Any = object.__new__(made)
     object.__setattr__(compiled, "__dict__", module.__dict__)
     object.__setattr__(compiled, ORIGINAL, module)
@@ -79,11 +112,17 @@ def compile_module(module: torch.nn.Module, make_converter: Callable[[], Convert
 
 def _make_class(cls: type) -> type:
     body = {
-        "__slots__": (_CALL, ORIGINAL, _COMPILE),  # not in the shared __dict__, where the original would see them
+        "__slots__": (
+            _CALL,
+            ORIGINAL,
+            _COMPILE,
+            _FORWARD,
+        ),  # not in the shared __dict__, where the original would see them
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         "__signature__": _CallSignature(),
+        "forward": _Forward(),
         "_stator_compiled_class": cls,
         "_get_name": lambda self: original_of(self)._get_name(),
     }

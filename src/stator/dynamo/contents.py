@@ -46,6 +46,12 @@ class FollowingMode(FakeMode):
         self.relied_on: set[TensorValue] = set()
         self.times = 0
 
+    def forget(self) -> None:
+        """The capture is over: fakes that live on must not hold it."""
+        super().forget()
+        self.relied_on.clear()
+        del self.tracer
+
     def rely_on(self, known_from: frozenset[Any]) -> None:
         self.times += 1
         for value in known_from - self.relied_on:

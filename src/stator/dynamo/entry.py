@@ -19,7 +19,7 @@ from stator.base.config import Options
 from . import debuggers as debuggers  # tells csrc whose trace functions run everything eagerly
 from . import guard_torch as guard_torch  # registers what tensors and torch's state need
 from .cache import CompiledFrame, CompileFrame, Miss, around_compilations, code_marks, make_cache, reset
-from .hook import leave_alone
+from .hook import compile_wherever_it_is, leave_alone
 from .native_status import native as _native
 from .native_status import warn_if_missing
 from .torch_state import modes_put_back
@@ -95,6 +95,16 @@ _hide_from_torch_compile(Miss.__call__.__code__)  # and with it all of our compi
 
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 leave_alone(TORCH_FOLDER)
+# modules made of modules: where one of those breaks, the others are still to be compiled with their neighbours
+for _kind in (
+    torch.nn.Sequential,
+    torch.nn.Transformer,
+    torch.nn.TransformerDecoder,
+    torch.nn.TransformerDecoderLayer,
+    torch.nn.TransformerEncoder,
+    torch.nn.TransformerEncoderLayer,
+):
+    compile_wherever_it_is(_kind.forward.__code__)
 # torch.compile compiles what it is given, and its compiler is nothing to be compiled
 leave_alone(os.path.join(TORCH_FOLDER, "_dynamo") + os.sep, with_callees=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -15,8 +16,11 @@ from ..resume import resumption_of
 from . import effects as _effects
 from . import recipes as _recipes
 from . import sources as _sources
-from .breaks import BreakWriter, MakeResume
+from .breaks import BreakWriter, Hook, MakeResume
 from .writer import Writer
+
+# a compiled module has an entry of its own: what is compiled there lives no longer than its parameters
+_CALL_OF_A_MODULE = ("Module._wrapped_call_impl", "torch/nn/modules/module.py")
 
 _REGISTERED = (_effects, _recipes, _sources)  # imported for the visitors they register
 
@@ -27,6 +31,7 @@ def emit(
     *,
     make_resume: MakeResume | None = None,
     dispatch: Callable[[Any], Any] | None = None,
+    hook: Hook | None = None,
 ) -> CodeType:
     """Code with the captured frame's signature that does what the frame does, by the compiled graph.
 
@@ -34,6 +39,7 @@ def emit(
         closure, the values of its locals, then those of its stack, and what it gives is returned at once; needed when
         the capture ends in a break.
     dispatch: makes, at run time, from the callee of a call at a break a callable that compiles what it reaches.
+    hook: for other operations than calls that reach code which could be compiled: what has that done, and what ends it.
     Raises CompileError for what cannot be expressed as bytecode.
     """
     writer = Writer(captured)
@@ -54,7 +60,7 @@ def emit(
         elif make_resume is None:
             raise CompileError("dynamo", f"the graph ends early: {captured.exit.reason}")
         else:
-            BreakWriter(writer, captured.exit, make_resume, dispatch).write()
+            BreakWriter(writer, captured.exit, make_resume, dispatch, hook).write()
         writer.write_leaving()
         return _assemble(writer)
     except BytecodeError as error:
@@ -89,9 +95,16 @@ def _cells_needed(writer: Writer) -> tuple[str, ...]:
 def _call_graph(writer: Writer, compiled_graph: Callable[..., Any]) -> None:
     captured, builder = writer.captured, writer.builder
     builder.const_callee(compiled_graph)
+    name, file = _CALL_OF_A_MODULE
+    of_one_module = captured.code.co_qualname == name and captured.code.co_filename.endswith(file)
     for entry in captured.inputs:
-        if entry.is_static:
+        if entry.is_static and of_one_module:
             builder.const(entry.example)
+        elif (
+            entry.is_static
+        ):  # guards hold it to be this very tensor, but do not keep it alive, and neither may the code
+            builder.const_callee(weakref.ref(entry.example))
+            builder.call(0)
         else:
             writer.load(entry.recipe)
     builder.call(len(captured.inputs))

@@ -39,10 +39,20 @@ class ModuleValue(ObjectValue):
         found = self.stored.get(name)
         if found is not None:
             return found
+        if name == "forward" and "_stator_compiled_class" in self.cls.__dict__:
+            return self._plain_forward(tracer)
         if self._is_plain(tracer) and tracer.class_lookup(self.cls, name) is MISSING:
             # a registered name is never in the instance dictionary: registering refuses names that are taken
             found = self._registered(tracer, name)
         return found if found is not None else super().get_attr(tracer, name)
+
+    def _plain_forward(self, tracer: Tracer) -> Value:
+        """Of a compiled module: what is compiled when `forward` is called, found as in the module it was made from."""
+        own = self.own_attribute(tracer, "forward")
+        if own is not None:
+            return own
+        made_from = self.cls.__dict__["_stator_compiled_class"]
+        return tracer.bind(self, made_from, "forward", tracer.class_lookup(made_from, "forward"))
 
     def _is_plain(self, tracer: Tracer) -> bool:
         """Whether the class looks attributes up as nn.Module does."""
