@@ -1,7 +1,10 @@
-"""torch.optim groups tensors by device and dtype in captured code as in eager."""
+"""torch.optim groups tensors and prepares its state in captured code as in eager, also beside torch.compile."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -29,3 +32,33 @@ def test_groups_are_eagers(dtypes: tuple[torch.dtype, ...], with_indices: bool) 
         assert [[float(one[0]) for one in part] for part in tensors] == [
             [float(one[0]) for one in part] for part in by_kind[device, dtype]
         ]
+
+
+BESIDE_TORCH_COMPILE = """
+import torch
+before = {before}
+if before:
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+import stator
+if not before:
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+for name in ("Adam", "SGD"):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    optimizer = getattr(torch.optim, name)([parameter], lr=0.5)
+    stator.compile(lambda: optimizer.step(), backend="eager", fullgraph=True)()
+    torch.testing.assert_close(parameter.detach(), torch.full((3,), 0.5))
+"""
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_steps_are_whole_after_torch_compile_was_used(before: bool) -> None:
+    """Its first use disables the optimizers' own preparation, for itself."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BESIDE_TORCH_COMPILE.format(before=before)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stator.base.registry import Registry
 
-from .marks import Mark, Treatment, disabled, disabled_reason, mark_of, substitute_of_torch
+from .marks import Mark, Treatment, behind_torch_disable, disabled, disabled_reason, mark_of, substitute_of_torch
 from .recorder import NotATensorCall
 from .values.base import NotConstant, Value, unsupported
 from .values.classes import ClassValue
@@ -88,7 +88,8 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
     mark = mark_of(real)
     if mark is not None:
         return _marked_call(tracer, mark, function, args, kwargs)
-    handler = handlers.get(real)
+    # torch.compile disables functions of torch's own for itself, when it is first used: the optimizers' `_init_group`
+    handler = handlers.get(real) or _hashable_get(handlers, behind_torch_disable(real))
     if handler is not None:
         return tracer.call_handler(handler, args, kwargs)
     made = made_functions.get(id(real.__code__))

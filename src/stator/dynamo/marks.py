@@ -90,6 +90,11 @@ def left_alone_by_torch(callee: Any) -> Any:
     return MethodType(inner, callee.__self__) if type(callee) is MethodType else inner
 
 
+def behind_torch_disable(function: FunctionType) -> Any:
+    """What torch.compiler.disable was given, or the function itself."""
+    return function.__dict__.get("_torchdynamo_orig_callable", function)
+
+
 def disabled_reason(function: FunctionType) -> str:
     """What was given as the reason, or an empty text."""
     given = function.__dict__.get("_torchdynamo_disable_msg") or function.__dict__.get(f"{DISABLED_MARK}_reason")

@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..calling import calls
+from ..marks import behind_torch_disable
 from ..values.base import NotConstant, Value
 from ..values.constants import ConstantValue
 from ..values.containers import ListValue
@@ -80,7 +81,7 @@ def _make_state_of_group(
         return
     with _gradients_for(real_group["params"], graded), torch.no_grad():
         init_group(real, real_group, *([] for _ in range(count)))
-        if init_group is torch.optim.SGD._init_group:
+        if isinstance(real, torch.optim.SGD):
             _make_momentum(real, real_group, graded)
 
 
@@ -116,6 +117,7 @@ def _gradients_for(parameters: list[torch.Tensor], graded: list[Any]) -> Iterato
             parameter.grad = gradient
 
 
-for _class in vars(torch.optim).values():
-    if isinstance(_class, type) and isinstance(vars(_class).get("_init_group"), FunctionType):
-        _prepares(vars(_class)["_init_group"])
+_found = [vars(_class).get("_init_group") for _class in vars(torch.optim).values() if isinstance(_class, type)]
+# a class that inherits it has it as its own where torch.compile disabled it
+for _init_group in {behind_torch_disable(_one) for _one in _found if isinstance(_one, FunctionType)}:
+    _prepares(_init_group)
