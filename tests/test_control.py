@@ -639,6 +639,32 @@ def test_questions_are_answered() -> None:
     assert stator.compile(program, backend="eager", fullgraph=True)(X)[0] == 1 + 2 + 16
 
 
+def test_other_names_of_the_question(dynamo: Any) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        answers = [
+            torch._dynamo.is_compiling(),
+            torch._utils.is_compiling(),
+            torch._dynamo.external_utils.is_compiling(),
+        ]
+        return x + sum(answers)
+
+    assert stator.compile(program, backend="eager", fullgraph=True)(X)[0] == 3 and program(X)[0] == 0
+
+
+def test_functions_that_torch_was_told_to_keep_out(dynamo: Any) -> None:
+    @torch._dynamo.forbid_in_graph
+    def forbidden(x: torch.Tensor) -> torch.Tensor:
+        return mode(x)
+
+    def kept_out(x: torch.Tensor) -> torch.Tensor:
+        return mode(x)
+
+    torch._dynamo.disallow_in_graph(torch._dynamo.allow_in_graph(kept_out))
+    for function in (forbidden, kept_out):
+        with pytest.raises(stator.Unsupported, match="disabled"):
+            stator.compile(lambda x, f=function: f(x), backend="eager", fullgraph=True)(X)
+
+
 def test_marks_of_torch_compiler_are_obeyed(dynamo: Any) -> None:
     @torch.compiler.disable(reason="not now")
     def disabled(x: torch.Tensor) -> torch.Tensor:

@@ -93,7 +93,7 @@ def is_constant_object(obj: Any) -> bool:
     kind = type(obj)
     return (
         kind in CONSTANT_TYPES
-        or isinstance(obj, enum.Enum)
+        or issubclass(kind, enum.Enum)
         or (kind in (tuple, frozenset) and all(map(is_constant_object, obj)))
     )
 
