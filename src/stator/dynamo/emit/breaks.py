@@ -18,6 +18,7 @@ from ..source import LocalSource
 from .writer import Writer
 
 MakeResume = Callable[[ResumePoint], Any]
+Hook = tuple[Callable[[], object], Callable[[], object]]  # turn it on, turn it off
 
 _CALL_PREFIXES = ("KW_NAMES", "PRECALL")
 _CALL_OPERANDS: dict[str, Callable[[int], int]] = {  # opname -> stack slots it takes, the callable's NULL included
@@ -35,8 +36,14 @@ class BreakWriter:
     """Writes the exit of one frame that breaks."""
 
     def __init__(
-        self, writer: Writer, exit_: Break, make_resume: MakeResume, dispatch: Callable[[Any], Any] | None
+        self,
+        writer: Writer,
+        exit_: Break,
+        make_resume: MakeResume,
+        dispatch: Callable[[Any], Any] | None,
+        hook: Hook | None = None,
     ) -> None:
+        self.hook = hook
         self.writer = writer
         self.builder = writer.builder
         self.exit = exit_
@@ -58,7 +65,10 @@ class BreakWriter:
         if main.opname in _OF_HANDLERS:
             raise CompileError("dynamo", f"a break at {main.opname}")
         self._put_back(self._callee_slot(main), self._consumed_from(main))
+        if not self._may_call_unseen(main):
+            self.hook = None
         exits: list[Callable[[], None]] = []
+        self._turn_hook(on=True)
         self._protect(native, exits)
         if main.target is not None:
             self._jump_exit(native, exits)
@@ -71,6 +81,22 @@ class BreakWriter:
             write_exit()
 
     # ---- what runs natively ----
+
+    def _may_call_unseen(self, main: Instruction) -> bool:
+        """Whether the operation may run Python code: a property, a class's operator, an iterator, a context manager.
+        A call dispatches by itself, and a jump is rarely decided by a `__bool__` of the user's."""
+        if main.opname in _CALL_OPERANDS or main.opname in _NO_WAY_ON:
+            return False
+        place = self.exit.reason.place
+        line = self.original[self.exit.index].position.line
+        broke_in_a_call = (place.filename, place.line) != (self.writer.code.co_filename, line)
+        return broke_in_a_call or main.target is None or main.opname == "FOR_ITER"
+
+    def _turn_hook(self, *, on: bool) -> None:
+        if self.hook is not None:
+            self.builder.const_callee(self.hook[0] if on else self.hook[1])
+            self.builder.call(0)
+            self.builder.pop()
 
     def _native_instructions(self) -> tuple[list[Instruction], int, bool]:
         """Copies of the instructions that make up the operation, the index behind them, and whether it was a load in
@@ -187,6 +213,7 @@ class BreakWriter:
         if region is None:
             if self.exit.handlers:
                 raise CompileError("dynamo", "a handler of exceptions that is not protected itself")
+            self._leave_unhooked(native, exits)
             return
         label = self.builder.label()
         handler = Handler(label, region.depth, lasti=False)
@@ -199,6 +226,21 @@ class BreakWriter:
         def write() -> None:
             self.builder.append(label)
             self._continue_at(region.target.index, slots, cut=region.depth)
+
+        exits.append(write)
+
+    def _leave_unhooked(self, native: list[Instruction], exits: list[Callable[[], None]]) -> None:
+        """Let an exception of the operation leave the frame, but not the hook on."""
+        if self.hook is None:
+            return
+        label = self.builder.label()
+        for instruction in native:
+            instruction.handler = Handler(label, 0, lasti=False)
+
+        def write() -> None:
+            self.builder.append(label)
+            self._turn_hook(on=False)
+            self.builder.reraise()
 
         exits.append(write)
 
@@ -228,6 +270,7 @@ class BreakWriter:
 
         cut: the operation raised, and the stack was cut to this depth."""
         builder = self.builder
+        self._turn_hook(on=False)
         point = self._point(index, slots, len(slots) if cut is None else cut)
         held: list[str] = []
         for position in reversed(range(len(slots))):
