@@ -477,6 +477,24 @@ static PyObject *call_with_hook(PyObject *Py_UNUSED(self), PyObject *const *args
     return call_under(args[0] == Py_None ? NULL : args[0], NULL, args[1], args + 2, count - 2, keywords);
 }
 
+/* For compiled code, in which the hook is off: on for one instruction that may call what nobody has seen. */
+static PyObject *hook_on(PyObject *Py_UNUSED(self), PyObject *callback)
+{
+    if (ensure_index() < 0) {
+        return NULL;
+    }
+    acquire_hook(PyInterpreterState_Get());
+    stator_hook_thread = (HookThread){callback, NULL};
+    Py_RETURN_NONE;
+}
+
+static PyObject *hook_off(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    stator_hook_thread = (HookThread){NULL, NULL};
+    release_hook(PyInterpreterState_Get());
+    Py_RETURN_NONE;
+}
+
 /* ---- for Python ---- */
 
 static PyObject *hook_callback(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
@@ -585,6 +603,9 @@ static PyMethodDef methods[] = {
      "call_with_hook(callback, function, *args, **kwargs): call it, and ask callback(function) -> Cache or None about the\n"
      "code of each Python frame that starts in this thread meanwhile; the callback keeps its caches alive. callback None:\n"
      "the hook is off during the call."},
+    {"hook_on", hook_on, METH_O,
+     "hook_on(callback), from compiled code only: as in call_with_hook, until hook_off(); the code keeps the callback alive."},
+    {"hook_off", hook_off, METH_NOARGS, "The end of hook_on."},
     {"hook_callback", hook_callback, METH_NOARGS, "The callback that is on in this thread, or None."},
     {"forget_other_threads", forget_other_threads, METH_NOARGS, "In a forked child: the hook is on for this thread alone."},
     {"hook_users", hook_users, METH_NOARGS, "How many call_with_hook are in flight, over all threads."},

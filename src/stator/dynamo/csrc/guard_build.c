@@ -1,8 +1,8 @@
 /* Builds guard trees: the Python type GuardTree, its nodes and checks, and their life. What is put into a tree is decided by
  * dynamo/guard_tree.py. */
-#include "guards.h"
+#include "guard_memo.h"
 
-static void *grown(void *block, int *capacity, int count, size_t size)
+void *guard_grown(void *block, int *capacity, int count, size_t size)
 {
     if (count < *capacity) {
         return block;
@@ -19,7 +19,7 @@ static void *grown(void *block, int *capacity, int count, size_t size)
 
 static int new_node(GuardTree *tree, Access access, PyObject *key, Py_ssize_t index, Py_ssize_t guard)
 {
-    Node *nodes = grown(tree->nodes, &tree->node_capacity, tree->node_count, sizeof(Node));
+    Node *nodes = guard_grown(tree->nodes, &tree->node_capacity, tree->node_count, sizeof(Node));
     if (!nodes) {
         return -1;
     }
@@ -171,7 +171,7 @@ static void check_release(Check *check)
 /* Index of a new check that is linked to nothing yet, or -1. */
 static int new_check(GuardTree *tree, int kind, PyObject *payload, Py_ssize_t guard)
 {
-    Check *checks = grown(tree->checks, &tree->check_capacity, tree->check_count, sizeof(Check));
+    Check *checks = guard_grown(tree->checks, &tree->check_capacity, tree->check_count, sizeof(Check));
     if (!checks) {
         return -1;
     }
@@ -305,7 +305,7 @@ static PyObject *tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!tree) {
         return NULL;
     }
-    tree->first_relation = tree->last_relation = -1;
+    tree->first_relation = tree->last_relation = tree->memo_mismatch = -1;
     tree->invalidated = invalidated == Py_None ? NULL : Py_NewRef(invalidated);
     if (new_node(tree, ACCESS_ROOT, NULL, 0, -1) < 0) {
         Py_DECREF(tree);
@@ -333,9 +333,11 @@ static int tree_clear(PyObject *self)
     GuardTree *tree = (GuardTree *)self;
     Node *nodes = tree->nodes;
     Check *checks = tree->checks;
+    Memo *memo = tree->memo;
     int node_count = tree->node_count, check_count = tree->check_count;
     tree->nodes = NULL;
     tree->checks = NULL;
+    tree->memo = NULL;
     tree->node_count = tree->check_count = tree->node_capacity = tree->check_capacity = 0;
     tree->first_relation = tree->last_relation = -1;
     for (int i = 0; i < node_count; i++) {
@@ -344,6 +346,7 @@ static int tree_clear(PyObject *self)
     for (int i = 0; i < check_count; i++) {
         check_release(&checks[i]);
     }
+    stator_memo_release(memo);
     PyMem_Free(nodes);
     PyMem_Free(checks);
     Py_CLEAR(tree->invalidated);
@@ -374,6 +377,7 @@ static PyMethodDef tree_methods[] = {
 static PyMemberDef tree_members[] = {
     {"node_count", T_INT, offsetof(GuardTree, node_count), READONLY, NULL},
     {"check_count", T_INT, offsetof(GuardTree, check_count), READONLY, NULL},
+    {"memo_hits", T_ULONGLONG, offsetof(GuardTree, memo_hits), READONLY, "how often a memo stood for the whole tree"},
     {0},
 };
 

@@ -1,15 +1,6 @@
 /* Evaluation of a guard tree: follows the accessors, runs the checks, and leaves no Exception behind: what cannot be
  * read does not hold. User code runs only through attribute access, calls and predicates that were asked for by name. */
-#include "guards.h"
-
-typedef struct {
-    GuardTree *tree;
-    PyObject *const *locals;
-    Py_ssize_t local_count;
-    PyObject *function;
-    PyObject **saved;
-    Failure *failure;
-} Run;
+#include "guard_memo.h"
 
 static PyObject *call_saved(Run *run, Node const *node)
 {
@@ -70,7 +61,7 @@ static int predicate_holds(PyObject *predicate, PyObject *value)
     return truth > 0;
 }
 
-static int check_holds(Check *check, PyObject *value)
+int guard_check_holds(Check *check, PyObject *value)
 {
     switch (check->kind) {
     case CHECK_IS:
@@ -115,32 +106,42 @@ static int failed(Run *run, Py_ssize_t guard, PyObject *found)
     return 0;
 }
 
+int guard_check_of_run_holds(Run *run, int at, PyObject *value)
+{
+    Check *check = &run->tree->checks[at];
+    return guard_check_holds(check, value) || failed(run, check->guard, value);
+}
+
 /* Checks of one node, then its children. */
 static int node_holds(Run *run, Node const *node, PyObject *value)
 {
     GuardTree *tree = run->tree;
     for (int at = node->first_check; at >= 0; at = tree->checks[at].next) {
-        Check *check = &tree->checks[at];
-        if (!check_holds(check, value)) {
-            return failed(run, check->guard, value);
+        if (!guard_check_of_run_holds(run, at, value)) {
+            return 0;
         }
     }
     if (node->saved >= 0) {
         run->saved[node->saved] = Py_NewRef(value);
     }
     for (int at = node->first_child; at >= 0; at = tree->nodes[at].next_sibling) {
-        Node const *child = &tree->nodes[at];
-        PyObject *found = access_value(run, child, value);
-        if (!found) {
-            return failed(run, child->guard, NULL);
-        }
-        int holds = node_holds(run, child, found);
-        Py_DECREF(found);
-        if (!holds) {
+        if (!guard_child_holds(run, at, value)) {
             return 0;
         }
     }
     return 1;
+}
+
+int guard_child_holds(Run *run, int child, PyObject *parent)
+{
+    Node const *node = &run->tree->nodes[child];
+    PyObject *found = access_value(run, node, parent);
+    if (!found) {
+        return failed(run, node->guard, NULL);
+    }
+    int holds = node_holds(run, node, found);
+    Py_DECREF(found);
+    return holds;
 }
 
 /* Whether no two of the saved values in `slots` are one object, by a table that is at most half full. */
@@ -168,7 +169,7 @@ static int all_distinct(Run *run, PyObject *slots)
     return distinct;
 }
 
-static int relations_hold(Run *run)
+int guard_relations_hold(Run *run)
 {
     for (int at = run->tree->first_relation; at >= 0; at = run->tree->checks[at].next) {
         Check const *check = &run->tree->checks[at];
@@ -209,7 +210,13 @@ int stator_guards_hold(PyObject *self, PyObject *const *locals, Py_ssize_t count
         *failure = (Failure){-1, NULL};
     }
     Run run = {tree, locals, count, function, saved, failure};
-    int holds = node_holds(&run, &tree->nodes[0], Py_None) && relations_hold(&run);
+    int holds = stator_memo_holds(tree, &run);
+    if (holds < 0) {
+        holds = node_holds(&run, &tree->nodes[0], Py_None) && guard_relations_hold(&run);
+        if (holds) {
+            stator_memo_after_success(tree, &run);
+        }
+    }
     for (int i = 0; i < tree->saved_count; i++) {
         Py_XDECREF(saved[i]);
     }

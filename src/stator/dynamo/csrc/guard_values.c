@@ -74,8 +74,8 @@ int guard_constant_equal(PyObject *found, PyObject *expected)
 }
 /* ---- containers ---- */
 
-/* The dict behind an exact mappingproxy (the classes' __dict__, signature.parameters); anything else as it is. */
-static PyObject *behind_proxy(PyObject *value)
+/* E.g. the classes' __dict__, or signature.parameters. */
+PyObject *guard_behind_proxy(PyObject *value)
 {
     struct {
         PyObject_HEAD
@@ -86,7 +86,7 @@ static PyObject *behind_proxy(PyObject *value)
 
 Py_ssize_t guard_length(PyObject *value)
 {
-    value = behind_proxy(value);
+    value = guard_behind_proxy(value);
     if (PyList_Check(value)) {
         return PyList_GET_SIZE(value);
     }
@@ -127,7 +127,7 @@ static int ordered_keys_are(PyObject *value, PyObject *expected)
 
 int guard_keys_are(PyObject *value, PyObject *expected)
 {
-    value = behind_proxy(value);
+    value = guard_behind_proxy(value);
     if (PyAnySet_Check(value)) {
         if (PySet_GET_SIZE(value) != PyTuple_GET_SIZE(expected)) {
             return 0;
@@ -157,7 +157,7 @@ int guard_keys_are(PyObject *value, PyObject *expected)
 
 PyObject *guard_key_at(PyObject *value, Py_ssize_t index)
 {
-    value = behind_proxy(value);
+    value = guard_behind_proxy(value);
     if (!PyDict_Check(value)) {
         return NULL;
     }
@@ -281,7 +281,7 @@ int guard_lookups_are_valid(PyObject *payload)
 
 PyObject *guard_sequence_item(PyObject *value, PyObject *key, Py_ssize_t index)
 {
-    value = behind_proxy(value);
+    value = guard_behind_proxy(value);
     if (PyDict_Check(value)) {
         return Py_XNewRef(PyDict_GetItemWithError(value, key));
     }
@@ -327,7 +327,7 @@ PyObject *guard_module_dict(PyObject *name)
 
 PyObject *guard_dict_item(PyObject *value, PyObject *key)
 {
-    value = behind_proxy(value);
+    value = guard_behind_proxy(value);
     return PyDict_Check(value) ? Py_XNewRef(PyDict_GetItemWithError(value, key)) : NULL;
 }
 
@@ -338,7 +338,7 @@ PyObject *guard_builtins_dict(void)
 
 int guard_not_in(PyObject *value, PyObject *key)
 {
-    value = behind_proxy(value);
+    value = guard_behind_proxy(value);
     int contained = PyDict_Check(value) ? PyDict_Contains(value, key) : PyAnySet_Check(value) ? PySet_Contains(value, key) : -1;
     return contained == 0;
 }
