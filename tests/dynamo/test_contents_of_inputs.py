@@ -96,6 +96,30 @@ def test_a_table_that_nobody_reads_is_not_relied_on() -> None:
     assert not counters.counts["frames"]
 
 
+class Scheduled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("chances", torch.tensor([1.0, 0.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index in range(2):
+            if self.chances[index] > 0:
+                x = x * 2 + index
+        return x
+
+
+def test_a_branch_on_a_small_buffer_follows_the_buffer() -> None:
+    model = Scheduled()
+    compiled = stator.compile(model, backend="eager")
+    x = torch.randn(3)
+    counters.clear()
+    assert torch.equal(compiled(x), model(x))
+    assert counters.counts["graphs"] == 1 and not counters.counts["graph_breaks"]
+    for chances in ([0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [float("nan"), 1.0], [1.0, 0.0]):
+        model.chances.copy_(torch.tensor(chances))
+        assert torch.equal(compiled(x), model(x))
+
+
 def test_gradients_flow_past_a_table() -> None:
     def repeated(x, grid):
         return (torch.repeat_interleave(x, grid[0]) ** 2).sum()

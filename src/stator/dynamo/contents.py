@@ -1,4 +1,5 @@
-"""Small tables of whole numbers among the inputs (sizes of images, lengths, splits), whose contents may be relied on.
+"""Small tables of whole numbers among the inputs (sizes of images, lengths, splits), and small buffers of modules:
+their contents may be relied on.
 
 Where the program turns such a table into Python numbers, or into the size of a tensor, the graph goes on with what the
 table holds now, under a guard on its contents. Where that guard fails again and again, the graph breaks there instead.
@@ -14,6 +15,7 @@ from stator.graph.fake import FakeMode
 
 from .changing import contents, contents_source
 from .guard import GuardKind
+from .source import ItemSource, Source
 
 if TYPE_CHECKING:
     from .tracer import Tracer
@@ -27,14 +29,21 @@ _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uin
 def follow_contents(tracer: Tracer, value: TensorValue) -> None:
     """Let the fake of an input hold what the input holds, if it is a small table that was not seen to change."""
     tensor: torch.Tensor = value.obj  # type: ignore[assignment]
-    if tensor.dtype not in _WHOLE or not tensor.dim() or not 0 < tensor.numel() <= _LARGEST:
+    if not tensor.dim() or not 0 < tensor.numel() <= _LARGEST:
         return  # single numbers are counters more often than sizes
+    if not (tensor.dtype in _WHOLE or _is_buffer(value.source)) or tensor.requires_grad or tensor.is_complex():
+        return
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or value.fake.followed_value() is not None:  # type: ignore[attr-defined]
         return
     if value.fake.fake_storage.version or tracer.changing.get(contents_source(value.source), 0) >= _OFTEN:  # type: ignore[attr-defined,arg-type]
         return
     with torch.inference_mode(False), torch.no_grad():
         value.fake.hold(torch.empty_like(tensor).copy_(tensor), frozenset((value,)))  # type: ignore[attr-defined]
+
+
+def _is_buffer(source: Source | None) -> bool:
+    """Whether it is a module's: what a model decides by may be any numbers."""
+    return type(source) is ItemSource and type(source.base) is ItemSource and source.base.key == "_buffers"
 
 
 class FollowingMode(FakeMode):
