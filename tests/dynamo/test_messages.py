@@ -1,4 +1,4 @@
-"""print, logging and warnings in captured code: said in every call, in order, from the user's lines, without a break."""
+"""print, logging and warnings in captured code: said in every call, in order, from the user's lines, with no break."""
 
 from __future__ import annotations
 
@@ -161,3 +161,14 @@ def test_what_is_not_known_breaks(says, capsys):
     assert said(stator.compile(function, backend="eager"), capsys, x)[:2] == said(function, capsys, x)[:2]
     with pytest.raises(Unsupported):
         stator.compile(function, backend="eager", fullgraph=True)(x)
+
+
+@pytest.mark.parametrize("text", [lambda x: f"{x}", repr, str, lambda x: f"{x.sum():.2f}", lambda x: x.__format__("")])
+def test_the_text_of_a_tensor_is_that_of_its_values(text):
+    def function(x):
+        y = x * 2
+        return text(y), y + 1
+
+    stator.reset()
+    x = torch.ones(2)
+    assert stator.compile(function, backend="eager")(x)[0] == function(x)[0]

@@ -1,4 +1,5 @@
-"""print, logging and warnings in captured code: no reason to end the graph where all that is said is known."""
+"""print, logging and warnings in captured code: no reason to end the graph where all that is said is known. The text
+of a tensor is not."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from ..calling import calls
@@ -53,6 +55,12 @@ def _print(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
         raise unsupported("call-builtin", "print to a file", "call it outside of the compiled function")
     said = [_settled(tracer, arg, "printing") for arg in args]
     return _say(tracer, print, said, {name: _settled(tracer, arg, "printing") for name, arg in kwargs.items()})
+
+
+@calls(torch.Tensor.__format__, torch.Tensor.__repr__)
+def _text_of_tensor(tracer: Tracer, tensor: Value, *args: Value, **kwargs: Value) -> Value:
+    """Followed, it would show the stand-in that capture works with."""
+    raise unsupported("format", f"{tensor.describe(tracer)} in a string", "format it outside of the compiled function")
 
 
 # ---- logging ----

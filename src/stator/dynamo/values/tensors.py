@@ -53,6 +53,9 @@ _TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 # Methods whose result needs the tensor's data, or whose effect reaches outside the graph.
 REFUSED = frozenset(
     {
+        "__format__",  # text would show the stand-in that capture works with
+        "__repr__",
+        "__str__",
         "tolist",
         "numpy",
         "item",
