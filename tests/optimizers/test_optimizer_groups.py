@@ -42,10 +42,10 @@ if before:
 import stator
 if not before:
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
-for name in ("Adam", "SGD"):
+for name, options in (("Adam", {{}}), ("SGD", {{}}), ("Adam", {{"fused": True}})):
     parameter = torch.nn.Parameter(torch.ones(3))
     parameter.grad = torch.ones(3)
-    optimizer = getattr(torch.optim, name)([parameter], lr=0.5)
+    optimizer = getattr(torch.optim, name)([parameter], lr=0.5, **options)
     stator.compile(lambda: optimizer.step(), backend="eager", fullgraph=True)()
     torch.testing.assert_close(parameter.detach(), torch.full((3,), 0.5))
 """

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stator.base.registry import Registry
 
-from .marks import Mark, Treatment, behind_torch_disable, disabled, disabled_reason, mark_of, substitute_of_torch
+from .marks import (
+    REASONS_OF_TORCH,
+    Mark,
+    Treatment,
+    behind_torch_disable,
+    disabled,
+    disabled_reason,
+    mark_of,
+    substitute_of_torch,
+)
 from .recorder import NotATensorCall
 from .values.base import NotConstant, Value, unsupported
 from .values.classes import ClassValue
@@ -104,6 +113,8 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
         return tracer.call(tracer.known(replacement), args, kwargs)
     if disabled(real) is not None:
         reason = disabled_reason(real)
+        if reason in REASONS_OF_TORCH:
+            return tracer.call(tracer.known(behind_torch_disable(real)), args, kwargs)
         raise unsupported("disabled", f"{function.qualname} is kept from being compiled{reason and f': {reason}'}")
     if real.__module__ in _OTHER_COMPILER:
         raise unsupported("disabled", f"{real.__module__}.{function.qualname} belongs to torch's own compiler")

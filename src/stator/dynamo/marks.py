@@ -90,6 +90,10 @@ def left_alone_by_torch(callee: Any) -> Any:
     return MethodType(inner, callee.__self__) if type(callee) is MethodType else inner
 
 
+# The reasons that torch.compile gives for what it disables of torch's own, for itself alone.
+REASONS_OF_TORCH = frozenset(("don't trace into fused optimizer",))
+
+
 def behind_torch_disable(function: FunctionType) -> Any:
     """What torch.compiler.disable was given, or the function itself."""
     return function.__dict__.get("_torchdynamo_orig_callable", function)
