@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from .guard import GuardKind
 from .messages import Message
+from .numpy_boundary import shared_tensor
 from .recipe import (
     Constant,
     DelAttr,
     Effect,
     ExtendList,
     GraphOutput,
+    Load,
     NewDict,
     Recipe,
     ReplaceDict,
@@ -24,7 +26,7 @@ from .recipe import (
     SetGlobal,
 )
 from .scopes import GlobalScope
-from .source import ItemSource
+from .source import CallSource, ItemSource, Source
 from .values.base import Lazy, Value, unsupported
 from .values.cells import CellValue
 from .values.constants import ConstantValue
@@ -185,6 +187,19 @@ class ExitBuilder:
             others = [other for other in by_kind.get(kind, ()) if not getattr(other, "is_static", False)]
             self._guard_distinct(values, others)
 
+    def rely_on_unwritten_elements(self) -> None:
+        """Numbers of arrays that are read again behind the graph must be those from before it."""
+        elements, recorder = self.tracer.array_elements, self.tracer.recorder
+        if not elements or not any(
+            value.fake.fake_storage is written  # type: ignore[attr-defined]
+            for value in recorder.input_values
+            for written in recorder.writes
+        ):
+            return
+        for _, recipe in self._recipes.values():
+            if isinstance(recipe, Load) and _reads(recipe.source, elements):
+                raise unsupported("mutation", "writing to a tensor or array after a number of an array was read")
+
     def rely_on_distinct_inputs(self) -> None:
         """Inputs that the graph writes to must not be the same tensor as another input."""
         recorder = self.tracer.recorder
@@ -196,13 +211,13 @@ class ExitBuilder:
     def _guard_distinct(self, values: list[Any], others: list[Any]) -> None:
         """Each of `values` is none of `others`: pair by pair, or all at once when there would be very many pairs."""
         if len(values) * len(others) > _PAIRS_AT_MOST:
-            sources = {id(value): value.source for value in (*values, *others)}
-            self.tracer.guard(values[0].source, GuardKind.ALL_DISTINCT, tuple(sources.values()))
+            sources = {id(value): _object_source(value) for value in (*values, *others)}
+            self.tracer.guard(sources[id(values[0])], GuardKind.ALL_DISTINCT, tuple(sources.values()))
             return
         for value in values:
             for other in others:
                 if other is not value:
-                    self.tracer.guard(value.source, GuardKind.DISTINCT, other.source)
+                    self.tracer.guard(_object_source(value), GuardKind.DISTINCT, _object_source(other))
 
 
 def _fills_slot(obj: Any, name: str) -> bool:
@@ -212,6 +227,17 @@ def _fills_slot(obj: Any, name: str) -> bool:
         return inspect.ismemberdescriptor(member) and member.__get__(obj) is not MISSING
     except AttributeError:
         return False
+
+
+def _reads(source: Source, elements: set[Source]) -> bool:
+    """Whether one of these is read on the way to what `source` says."""
+    return source in elements or (isinstance(source, CallSource) and any(_reads(arg, elements) for arg in source.args))
+
+
+def _object_source(value: Any) -> Source:
+    """Where the program's own object is: for the tensor on an array's memory, which is made anew, the array."""
+    source = value.source
+    return source.args[0] if type(source) is CallSource and source.function is shared_tensor else source
 
 
 _REPLAY: dict[str, Callable[[ExitBuilder, Any, str], None]] = {

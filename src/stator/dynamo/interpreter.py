@@ -197,6 +197,7 @@ class _Attempt:
         for generator in exits.tracer.generators:
             generator.rely_on_no_cleanup()
         exits.replay()
+        exits.rely_on_unwritten_elements()
         exits.rely_on_distinct_inputs()
         exits.rely_on_distinct_objects()
         return [*exits.steps, *exits.fills, *exits.effects, *self.entry_state.effects_since()]

@@ -42,6 +42,7 @@ from .source import (
     Source,
 )
 from .subgraphs import Later
+from .values.arrays import ArrayValue
 from .values.base import Lazy, NotConstant, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.classes import ClassValue
@@ -82,6 +83,8 @@ class Tracer:
         self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from
         self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
+        self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph
+        self.relies_on_error_modes = False  # of NumPy
         self._keep: list[Any] = []
         self._scopes: dict[int, GlobalScope] = {}
         self._class_values: dict[tuple[type, str], Value] = {}
@@ -456,7 +459,7 @@ class Tracer:
             return left.value is right.value
         if isinstance(left, BuiltinValue | ClassValue) and isinstance(right, BuiltinValue | ClassValue):
             return left.real() is right.real()
-        comparable = (ObjectValue, TensorValue)
+        comparable = (ObjectValue, TensorValue, ArrayValue)
         if isinstance(left, comparable) and isinstance(right, comparable) and left.source and right.source:
             if left.obj is not None and left.obj is right.obj:  # tuples are wrapped anew for each path
                 self.guard(left.source, GuardKind.SAME, right.source)

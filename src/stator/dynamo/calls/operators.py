@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..array_operations import apply_in_place, apply_operator
 from ..calling import calls
+from ..values.arrays import ArrayValue
 from ..values.base import NotConstant, Value, unsupported
 from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
@@ -139,6 +141,8 @@ def _compared(tracer: Tracer, value: Value, name: str, other: Value) -> Value | 
 
 def _register_binary(function: Any, name: str, reflected: str) -> None:
     def handler(tracer: Tracer, left: Value, right: Value) -> Value:
+        if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
+            return apply_operator(tracer, function, [left, right])
         if isinstance(left, TensorValue) or isinstance(right, TensorValue):
             return tracer.record_function(function, [left, right], {})
         found = _through_methods(tracer, left, right, name, reflected)
@@ -159,6 +163,8 @@ def _register_binary(function: Any, name: str, reflected: str) -> None:
 
 def _register_in_place(function: Any, name: str, plain: Any) -> None:
     def handler(tracer: Tracer, left: Value, right: Value) -> Value:
+        if isinstance(left, ArrayValue) and not left.scalar:
+            return apply_in_place(tracer, plain, left, right)
         if isinstance(left, TensorValue):
             return tracer.record_function(function, [left, right], {})
         found = _answer(tracer, left, name, right)
@@ -204,6 +210,8 @@ _SET_CHANGES = {
 
 def _register_compare(function: Any, name: str, reflected: str) -> None:
     def handler(tracer: Tracer, left: Value, right: Value) -> Value:
+        if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
+            return apply_operator(tracer, function, [left, right])
         if isinstance(left, TensorValue) or isinstance(right, TensorValue):
             return tracer.record_function(function, [left, right], {})
         found = _through_comparisons(tracer, left, right, name, reflected)
@@ -264,6 +272,8 @@ def _is_builtin_family(value: Value) -> bool:
 
 def _register_unary(function: Any, name: str) -> None:
     def handler(tracer: Tracer, value: Value) -> Value:
+        if isinstance(value, ArrayValue):
+            return apply_operator(tracer, function, [value])
         if isinstance(value, TensorValue):
             return tracer.record_function(function, [value], {})
         method = _method(tracer, value, name)

@@ -1,0 +1,260 @@
+"""Element by element: NumPy's universal functions on arrays as operators on tensors, by NumPy's own rules for dtypes.
+
+NumPy itself says in which dtypes a function computes (`resolve_dtypes`); operands are cast to these, so that torch has
+nothing to promote, and what comes out is checked against NumPy's answer. What is not surely the same breaks the graph.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .numpy_boundary import BOOL, FOLLOWED, NUMPY_OF, TORCH_OF, numpy
+from .plain import is_number
+from .values.arrays import ArrayValue, made
+from .values.base import Value, unsupported
+from .values.constants import ConstantValue
+from .values.numbers import NumberValue, is_changing
+from .values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """What computes a universal function on tensors, and the kinds of dtypes (NumPy's letters) it does so for.
+
+    takes_numbers: numbers may be handed over as they are, without becoming tensors first.
+    """
+
+    function: Callable[..., Any]
+    kinds: str
+    takes_numbers: bool = False
+
+
+# of one floating-point array, under the same name in torch
+_ALIKE = """
+    sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh exp exp2 expm1 log log2 log10 log1p sqrt
+    reciprocal ceil floor trunc isnan isinf isfinite
+"""
+_UNARY: dict[str, tuple[Any, str]] = {
+    **{name: (getattr(torch, name), "f") for name in _ALIKE.split()},
+    "rint": (torch.round, "f"),
+    "absolute": (torch.abs, "fiu"),
+    "negative": (torch.neg, "fiu"),
+    "square": (torch.square, "fiu"),
+    "logical_not": (torch.logical_not, "b"),
+    "invert": (torch.bitwise_not, "biu"),
+}
+_BINARY: dict[str, tuple[Any, str, bool]] = {
+    "add": (operator.add, "fiub", True),
+    "subtract": (operator.sub, "fiu", True),
+    "multiply": (operator.mul, "fiub", True),
+    "divide": (operator.truediv, "f", True),
+    "power": (torch.pow, "f", False),
+    "remainder": (torch.remainder, "f", False),
+    "maximum": (torch.maximum, "fiub", False),
+    "minimum": (torch.minimum, "fiub", False),
+    "arctan2": (torch.atan2, "f", False),
+    "hypot": (torch.hypot, "f", False),
+    "equal": (operator.eq, "fiub", True),
+    "not_equal": (operator.ne, "fiub", True),
+    "less": (operator.lt, "fiub", True),
+    "less_equal": (operator.le, "fiub", True),
+    "greater": (operator.gt, "fiub", True),
+    "greater_equal": (operator.ge, "fiub", True),
+    "logical_and": (torch.logical_and, "b", False),
+    "logical_or": (torch.logical_or, "b", False),
+    "logical_xor": (torch.logical_xor, "b", False),
+    "bitwise_and": (torch.bitwise_and, "biu", False),
+    "bitwise_or": (torch.bitwise_or, "biu", False),
+    "bitwise_xor": (torch.bitwise_xor, "biu", False),
+}
+
+
+def _table() -> dict[Any, Elementwise]:
+    if not FOLLOWED:
+        return {}
+    unary = {getattr(numpy, name): Elementwise(*entry) for name, entry in _UNARY.items()}
+    return {**unary, **{getattr(numpy, name): Elementwise(*entry) for name, entry in _BINARY.items()}}
+
+
+ELEMENTWISE = _table()
+_OPERATORS: dict[Any, str] = {
+    operator.add: "add",
+    operator.sub: "subtract",
+    operator.mul: "multiply",
+    operator.truediv: "divide",
+    operator.mod: "remainder",
+    operator.pow: "power",
+    operator.and_: "bitwise_and",
+    operator.or_: "bitwise_or",
+    operator.xor: "bitwise_xor",
+    operator.eq: "equal",
+    operator.ne: "not_equal",
+    operator.lt: "less",
+    operator.le: "less_equal",
+    operator.gt: "greater",
+    operator.ge: "greater_equal",
+    operator.neg: "negative",
+    operator.invert: "invert",
+    abs: "absolute",
+}
+
+
+def refused(tracer: Tracer, what: str, args: list[Value]) -> Exception:
+    described = ", ".join(arg.describe(tracer) for arg in args)
+    return unsupported("call-builtin", f"{what} of {described}", "use torch's function on tensors, or call it outside")
+
+
+def apply_operator(tracer: Tracer, function: Any, args: list[Value]) -> Value:
+    """A Python operator of which one operand is an array, or one of NumPy's numbers in the graph."""
+    if any(isinstance(arg, TensorValue) for arg in args):
+        return _number_beside_tensor(tracer, function, args)
+    if function is operator.matmul:
+        return matrix_product(tracer, *args)
+    name = _OPERATORS.get(function)
+    if name is None:
+        raise refused(tracer, f"operator {function.__name__}", args)
+    return apply_elementwise(tracer, getattr(numpy, name), args)
+
+
+def _number_beside_tensor(tracer: Tracer, function: Any, args: list[Value]) -> Value:
+    """A number of NumPy's beside a tensor: it decides no dtype, unless it is of a higher kind."""
+    number, tensor = sorted(args, key=lambda arg: isinstance(arg, TensorValue))
+    if isinstance(number, ArrayValue) and number.scalar and function in _WITH_TENSORS:
+        assert isinstance(tensor, TensorValue)
+        dtype = tensor.fake.dtype
+        kind = "f" if dtype.is_floating_point else "" if dtype.is_complex or dtype is torch.bool else "i"
+        if tensor.fake.dim() and number.dtype.kind == kind:
+            pair = [arg.tensor if isinstance(arg, ArrayValue) else arg for arg in args]
+            return tracer.record_function(function, pair, {})
+    raise refused(tracer, f"operator {function.__name__}", args)
+
+
+_WITH_TENSORS = frozenset({operator.add, operator.sub, operator.mul, operator.truediv})
+
+
+def apply_elementwise(tracer: Tracer, ufunc: Any, args: list[Value]) -> ArrayValue:
+    """A universal function; the result is a number where all operands have no dimensions."""
+    name = ufunc.__name__
+    known = ELEMENTWISE.get(ufunc)
+    if known is None or len(args) != ufunc.nin:
+        raise refused(tracer, f"numpy.{name}", args)
+    *loop, result = resolved_dtypes(tracer, ufunc, args)
+    if not all(dtype in TORCH_OF and dtype.kind in known.kinds for dtype in loop) or result not in TORCH_OF:
+        raise refused(tracer, f"numpy.{name}", args)
+    operands = [cast_operand(tracer, arg, dtype, known.takes_numbers) for arg, dtype in zip(args, loop, strict=True)]
+    return checked(tracer, tracer.record_function(known.function, operands, {}), result, name)
+
+
+def checked(tracer: Tracer, tensor: Value, dtype: Any, name: str, is_array: bool = False) -> ArrayValue:
+    """The result of a function as NumPy would give it: of that dtype; a number if it has no dimensions."""
+    assert isinstance(tensor, TensorValue)
+    if NUMPY_OF.get(tensor.fake.dtype) != dtype:
+        raise unsupported("torch-result", f"numpy.{name}, which gives {dtype} where torch gives {tensor.fake.dtype}")
+    return made(tracer, tensor, scalar=not is_array and not tensor.fake.dim())
+
+
+def resolved_dtypes(tracer: Tracer, ufunc: Any, args: list[Value]) -> tuple[Any, ...]:
+    """In which dtypes NumPy computes."""
+    kinds = tuple(operand_kind(tracer, arg) for arg in args)
+    try:
+        return ufunc.resolve_dtypes((*kinds, None))
+    except TypeError:
+        raise refused(tracer, f"numpy.{ufunc.__name__}", args) from None  # NumPy's error, when it runs for real
+
+
+def operand_kind(tracer: Tracer, value: Value) -> Any:
+    """What decides dtypes: a dtype, or int or float for Python's numbers, which adapt."""
+    if isinstance(value, ArrayValue):
+        return value.dtype
+    if isinstance(value, ConstantValue):
+        kind = value.python_type(tracer)
+        if kind in (int, float):
+            return kind
+        if kind in (bool, BOOL):
+            return numpy.dtype(bool)
+        if is_number(value.example if isinstance(value, NumberValue) else value.value):
+            return numpy.dtype(kind)
+    raise refused(tracer, "a function of NumPy", [value])
+
+
+def cast_operand(tracer: Tracer, value: Value, dtype: Any, as_number: bool = False) -> Value:
+    """An operand in the dtype that NumPy computes in."""
+    if isinstance(value, ArrayValue):
+        if value.dtype == dtype:
+            return value.tensor
+        return tracer.record_method("to", [value.tensor, ConstantValue(TORCH_OF[dtype])], {})
+    changes = isinstance(value, NumberValue) and is_changing(value) and type(value.plain_example) is float
+    if as_number and changes and dtype.kind == "f":
+        return value
+    number = _in_dtype(tracer, tracer.constant_of(value, "an operand"), dtype)
+    return ConstantValue(number) if as_number else full(tracer, (), number, dtype)
+
+
+def _in_dtype(tracer: Tracer, number: Any, dtype: Any) -> Any:
+    """A number rounded as NumPy rounds it; one that does not fit is NumPy's affair."""
+    if dtype.kind == "b":
+        return bool(number)
+    if dtype.kind == "f":
+        with numpy.errstate(all="ignore"):
+            rounded = float(dtype.type(number))
+        if math.isfinite(rounded) == math.isfinite(number):
+            return rounded
+    else:
+        bounds = numpy.iinfo(dtype)
+        if number == int(number) and bounds.min <= number <= bounds.max:
+            return int(number)
+    raise unsupported("call-builtin", f"the number {number!r} as an operand of an array of {dtype}")
+
+
+def full(tracer: Tracer, shape: tuple[int, ...], number: Any, dtype: Any) -> Value:
+    """A new tensor that holds one number throughout."""
+    named: dict[str, Value] = {"dtype": ConstantValue(TORCH_OF[dtype]), "device": ConstantValue(torch.device("cpu"))}
+    return tracer.record_function(torch.full, [tracer.known(shape), ConstantValue(number)], named)
+
+
+def matrix_product(tracer: Tracer, left: Value, right: Value) -> ArrayValue:
+    """`left @ right`."""
+    if not (isinstance(left, ArrayValue) and isinstance(right, ArrayValue) and left.shape and right.shape):
+        raise refused(tracer, "numpy.matmul", [left, right])
+    *loop, result = resolved_dtypes(tracer, numpy.matmul, [left, right])
+    if result not in TORCH_OF or result.kind not in "fi" or torch.is_autocast_enabled("cpu"):
+        raise refused(tracer, "numpy.matmul", [left, right])
+    operands = [cast_operand(tracer, arg, dtype) for arg, dtype in zip((left, right), loop, strict=True)]
+    return checked(tracer, tracer.record_function(torch.matmul, operands, {}), result, "matmul")
+
+
+def write(tracer: Tracer, array: ArrayValue, part: TensorValue, value: Value) -> None:
+    """Write into an array, or into a part of it, as assignment does: cast whatever the dtypes are. What is written is
+    copied first where it may share the array's memory, for NumPy reads all before it writes."""
+    if isinstance(value, ArrayValue):
+        operand: Value = value.tensor
+        if value.dtype.kind == "f" and array.dtype.kind in "iu":
+            raise refused(tracer, f"writing to {array.dtype}", [value])
+        if value.shape != tuple(part.fake.shape) and len(value.shape) > part.fake.dim():
+            raise refused(tracer, "writing to a part of fewer dimensions", [value])
+        operand = tracer.record_method("clone", [operand], {})
+    else:
+        kind = operand_kind(tracer, value)
+        if kind is float and array.dtype.kind in "iu":
+            raise refused(tracer, f"writing to {array.dtype}", [value])
+        operand = cast_operand(tracer, value, array.dtype)
+    tracer.record_method("copy_", [part, operand], {})
+
+
+def apply_in_place(tracer: Tracer, function: Any, array: ArrayValue, other: Value) -> Value:
+    """`array += other` and the like; `function` is the plain operator."""
+    result = apply_operator(tracer, function, [array, other])
+    assert isinstance(result, ArrayValue)
+    if result.shape != array.shape or not numpy.can_cast(result.dtype, array.dtype, "same_kind"):
+        raise refused(tracer, f"{function.__name__} in place", [array, other])
+    tracer.record_method("copy_", [array.tensor, result.tensor], {})
+    return array
