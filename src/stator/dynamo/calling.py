@@ -30,7 +30,7 @@ from .values.constants import ConstantValue
 from .values.exceptions import ExceptionValue
 from .values.functions import FunctionValue
 from .values.numbers import derived
-from .values.objects import MISSING, ObjectValue, new_of_layout
+from .values.objects import C_METHODS, MISSING, ObjectValue, new_of_layout
 from .values.read_numbers import computed
 from .values.tensors import TensorValue
 
@@ -268,6 +268,9 @@ def _unbound_method(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str
     if isinstance(owner, TensorValue):
         return tracer.call_tensor_method(owner, fn.__name__, args[1:], kwargs)
     if isinstance(owner, ObjectValue):
+        in_c = (base.__dict__.get(fn.__name__) for base in owner.cls.__mro__)
+        if next((found for found in in_c if isinstance(found, C_METHODS)), fn) is not fn:
+            raise unsupported("call-builtin", f"calling {fn.__qualname__} past {owner.describe(tracer)}'s own")
         handler = owner.builtin_method(tracer, fn.__name__)
         if handler is not None:
             return tracer.call_handler(handler, args, kwargs)

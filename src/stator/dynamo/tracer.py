@@ -476,9 +476,11 @@ class Tracer:
             if may_be:
                 return True
         if left is not right and isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-            for one in (left, right) if self.same(left, right) else ():
-                if one.source is not None and not is_changing(one) and type(one.value) in _INTERNED_AT_WILL:
-                    self.guard(one.source, GuardKind.IS, one.value)
+            numbers = [one for one in (left, right) if not is_changing(one) and type(one.value) in _INTERNED_AT_WILL]
+            if len(numbers) == 2 and type(left.value) is type(right.value) and left.value == right.value:
+                for one in numbers:
+                    if one.source is not None:
+                        self.guard(one.source, GuardKind.IS, one.value)
         return self.same(left, right)
 
     def equal(self, left: Value, right: Value) -> bool:

@@ -257,15 +257,15 @@ def structurally_equal(tracer: Tracer, left: Value, right: Value) -> bool:
     if isinstance(left, BuiltinMethodValue) and isinstance(right, BuiltinMethodValue):
         return tracer.same(left.owner, right.owner) and left.name == right.name
     for one in (left, right):
-        if tracer.class_lookup(one.python_type(tracer), "__eq__") not in (object.__eq__, MISSING) and not (
-            _is_builtin_family(left) and _is_builtin_family(right)
-        ):
+        raw = tracer.class_lookup(one.python_type(tracer), "__eq__")  # one written in Python was asked before
+        in_c = isinstance(raw, types.WrapperDescriptorType) and raw is not object.__eq__
+        if in_c and not _is_builtin_family(one):
             raise unsupported("operator", f"comparing {left.describe(tracer)} and {right.describe(tracer)}")
     return tracer.same(left, right)
 
 
 def _is_builtin_family(value: Value) -> bool:
-    """Values of different ones of these are never equal."""
+    """Values of different ones of these are never equal, nor equal to other objects."""
     families = (SequenceValue, DictValue, SetValue, ConstantValue, FunctionValue, ClassValue, TensorValue)
     return isinstance(value, families)
 

@@ -53,6 +53,9 @@ def _settled(tracer: Tracer, value: Value, what: str) -> Value | Recipe:
 def _print(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     if not set(kwargs) <= {"sep", "end", "flush"}:
         raise unsupported("call-builtin", "print to a file", "call it outside of the compiled function")
+    for name, value in kwargs.items():
+        if name in ("sep", "end") and not (tracer.is_none(value) or value.python_type(tracer) is str):
+            raise unsupported("call-builtin", f"print() with {name} that is no text")
     said = [_settled(tracer, arg, "printing") for arg in args]
     return _say(tracer, print, said, {name: _settled(tracer, arg, "printing") for name, arg in kwargs.items()})
 

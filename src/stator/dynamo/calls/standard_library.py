@@ -212,7 +212,8 @@ def _deep(tracer: Tracer, value: Value, memo: dict[int, Value]) -> Value:
             return value
         memo[id(value)] = made_tuple = TupleValue(items, cls=value.cls)
         return made_tuple
-    if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, defaultdict):
+    ordered = isinstance(value, DictValue) and value.cls is OrderedDict and value.own_names(tracer)
+    if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, defaultdict) and not ordered:
         made = memo[id(value)] = DictValue({}, cls=value.cls, factory=value.factory)
         for key, item in value.items(tracer):
             made.put(tracer, _deep(tracer, key, memo), _deep(tracer, item, memo))

@@ -133,6 +133,8 @@ class BreakWriter:
         if asks and code.co_argcount and code.co_varnames[0] not in live:
             live[code.co_varnames[0]] = Load(LocalSource(code.co_varnames[0]))
         order = {name: index for index, name in enumerate(code.co_varnames)}
+        if not order.keys() >= live.keys():
+            raise CompileError("dynamo", "a break before the value stack of a resumed frame is back in its place")
         return {name: live[name] for name in sorted(live, key=order.__getitem__)}
 
     def _put_back(self, callee: int | None, consumed_nulls: int) -> None:

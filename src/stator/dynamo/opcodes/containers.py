@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 from ..bytecode import Instruction
 from ..frame import Frame
+from ..guard import GuardKind
 from ..program import opcode
+from ..source import AttrSource, ConstantSource
 from ..values.base import Raised, Value, unsupported
 from ..values.containers import ListValue, SetValue, TupleValue
 from ..values.mappings import DictValue
+from ..values.objects import ObjectValue
 from ..values.slices import SliceValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
 
 
 @opcode("BUILD_TUPLE")
@@ -227,12 +234,27 @@ def get_len(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("MATCH_SEQUENCE")
 def match_sequence(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.tracer.constant(isinstance(frame.stack[-1], (ListValue, TupleValue))))
+    frame.stack.append(frame.tracer.constant(_has_flag(frame, frame.stack[-1], _SEQUENCE)))
 
 
 @opcode("MATCH_MAPPING")
 def match_mapping(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.tracer.constant(isinstance(frame.stack[-1], DictValue)))
+    frame.stack.append(frame.tracer.constant(_has_flag(frame, frame.stack[-1], _MAPPING)))
+
+
+_SEQUENCE, _MAPPING, _MATCHES_ITSELF = 1 << 5, 1 << 6, 1 << 22  # flags of types
+_HEAP_TYPE = 1 << 9
+
+
+def _has_flag(frame: Frame, subject: Value, flag: int) -> bool:
+    """Whether the subject's class is a sequence, or a mapping, to patterns; others may be registered later."""
+    kind = subject.python_type(frame.tracer)
+    if kind.__flags__ & flag:
+        return True
+    if kind.__flags__ & _HEAP_TYPE:
+        of_class = ConstantSource(f"{kind.__module__}.{kind.__qualname__}", kind)
+        frame.tracer.guard(AttrSource(of_class, "__flags__"), GuardKind.EQUALS, kind.__flags__)
+    return False
 
 
 @opcode("MATCH_CLASS")
@@ -241,34 +263,61 @@ def match_class(frame: Frame, instruction: Instruction) -> None:
     tracer = frame.tracer
     subject, cls, names = frame.pop_many(3)
     kind = tracer.real_of(cls, "the class of a pattern")
+    if not isinstance(kind, type):
+        raise unsupported("call", "a class pattern with something that is no class")
     count: int = instruction.arg  # type: ignore[assignment]
-    if not issubclass(subject.python_type(tracer), kind):
+    if not tracer.truth(tracer.call(tracer.known(isinstance), [subject, cls], {})):
         frame.stack.append(tracer.constant(None))
         return
-    wanted = list(getattr(kind, "__match_args__", ()))[:count] if count else []
-    if count == 1 and not wanted and kind in _SELF_MATCHING:
-        frame.stack.append(TupleValue([subject]))
-        return
-    if len(wanted) < count:
-        raise tracer.raised(
-            TypeError, f"{kind.__name__}() accepts {len(wanted)} positional sub-patterns ({count} given)"
-        )
-    wanted.extend(tracer.constant_of(names, "names of a pattern"))
+    attributes = list(tracer.constant_of(names, "names of a pattern"))
+    itself = False
+    if count:
+        positional, itself = _positional_names(tracer, cls, kind, count)
+        attributes = positional + attributes
+    if len(set(attributes)) < len(attributes):
+        raise unsupported("call", f"a pattern that asks {kind.__qualname__} for one attribute twice")
+    found = [subject] if itself else []
     try:
-        frame.stack.append(TupleValue([tracer.get_attr(subject, name) for name in wanted]))
+        found += [tracer.get_attr(subject, name) for name in attributes]
     except Raised as raised:
         if not issubclass(raised.value.python_type(tracer), AttributeError):
             raise
         frame.stack.append(tracer.constant(None))
+        return
+    frame.stack.append(TupleValue(found))
 
 
-_SELF_MATCHING = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
+def _positional_names(tracer: Tracer, cls: Value, kind: type, count: int) -> tuple[list[str], bool]:
+    """The attributes that the first `count` sub-patterns look at, and whether the only one is the subject itself."""
+    names: tuple[str, ...] = ()
+    try:
+        names = tracer.constant_of(tracer.get_attr(cls, "__match_args__"), "__match_args__")
+    except Raised:
+        if kind.__flags__ & _MATCHES_ITSELF and count == 1:
+            return [], True
+    if type(names) is not tuple or not all(isinstance(name, str) for name in names):
+        raise unsupported("call", f"__match_args__ of {kind.__qualname__} is no tuple of names")
+    if len(names) < count:
+        plural = "" if len(names) == 1 else "s"
+        raise tracer.raised(
+            TypeError, f"{kind.__name__}() accepts {len(names)} positional sub-pattern{plural} ({count} given)"
+        )
+    return list(names[:count]), False
 
 
 @opcode("MATCH_KEYS")
 def match_keys(frame: Frame, instruction: Instruction) -> None:
-    keys, subject = list(frame.tracer.iterate(frame.stack[-1])), frame.stack[-2]
-    if all(subject.contains(frame.tracer, key) for key in keys):
-        frame.stack.append(TupleValue([subject.get_item(frame.tracer, key) for key in keys]))
-    else:
-        frame.stack.append(frame.tracer.constant(None))
+    """Reads the keys of a mapping pattern through `get`, as Python does; pushes the tuple of values, or None."""
+    tracer = frame.tracer
+    keys, subject = list(tracer.iterate(frame.stack[-1])), frame.stack[-2]
+    if len({key.key(tracer) for key in keys}) < len(keys):
+        raise unsupported("call", "a mapping pattern that asks for one key twice")
+    found: list[Value] = []
+    missing = ObjectValue(object)
+    for key in keys:
+        value = tracer.call(tracer.get_attr(subject, "get"), [key, missing], {})
+        if value is missing:
+            frame.stack.append(tracer.constant(None))
+            return
+        found.append(value)
+    frame.stack.append(TupleValue(found))

@@ -52,7 +52,7 @@ def load_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
 def store_fast(frame: Frame, instruction: Instruction) -> None:
     # 3.12 puts the variables of an inlined comprehension back: they may have been unbound, and they may be cells
     name, value = instruction.argval, frame.stack.pop()
-    if type(value) is CellValue:
+    if type(value) is CellValue and name in frame.program.code.co_cellvars:
         frame.cells[name] = value
     elif value is None:
         frame.cells.pop(name, None)

@@ -200,12 +200,12 @@ class SuperValue(Value):
         if isinstance(found, classmethod):
             target = owner if isinstance(owner, ClassValue) else tracer.known(kind)
             return BoundMethodValue(tracer.class_function(base, name, found.__func__), target)
+        if isinstance(found, types.ClassMethodDescriptorType):
+            return BuiltinValue(found.__get__(None, owner.cls if isinstance(owner, ClassValue) else kind))
         if isinstance(owner, ClassValue):
             if isinstance(found, staticmethod):  # __new__
                 return tracer.known(found.__func__)
             return BuiltinValue(found) if through_class else BoundMethodValue(BuiltinValue(found), owner)
-        if base is object and name == "__init_subclass__":
-            return tracer.known(found)
         if isinstance(found, (property, staticmethod)) or lookup_in_class(type(found), "__get__") is MISSING:
             return tracer.bind(owner, base, name, found)
         return BuiltinMethodValue(owner, name, found)

@@ -5,9 +5,11 @@ The value itself stands beside list in containers.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from .base import Value
+from .base import Raised, Value, unsupported
 from .constants import ConstantValue
 from .containers import DequeValue, deque_methods, list_methods
 
@@ -94,7 +96,7 @@ def _remove(tracer: Tracer, self: DequeValue, item: Value) -> Value:
             del self.items[at]
             self.changed(tracer)
             return ConstantValue(None)
-    raise tracer.raised(ValueError, "deque.remove(x): x not in deque")
+    raise _not_found(tracer, deque.remove, item)
 
 
 @deque_methods.register("index")
@@ -102,7 +104,16 @@ def _index(tracer: Tracer, self: DequeValue, item: Value) -> Value:
     for at, mine in enumerate(self.raw_items(tracer)):
         if tracer.same(mine, item) or tracer.equal(mine, item):
             return ConstantValue(at)
-    raise tracer.raised(ValueError, f"{tracer.format_value(item, 2, '')} is not in deque")
+    raise _not_found(tracer, deque.index, item)
+
+
+def _not_found(tracer: Tracer, method: Callable[..., Any], item: Value) -> Raised:
+    """The error of an item that is not there, in this version's words."""
+    try:
+        method(deque(), tracer.constant_of(item, "an item that is not in a deque"))
+    except ValueError as error:
+        return tracer.raised_from(error)
+    raise unsupported("contains", "an item that is not in a deque")
 
 
 @deque_methods.register("rotate")

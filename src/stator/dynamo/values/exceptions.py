@@ -221,4 +221,6 @@ class WithTraceback(Value):
         self.error = error
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.error.caught_at is None and not (len(args) == 1 and tracer.is_none(args[0])):
+            raise unsupported("raise", "giving an exception a traceback")
         return self.error

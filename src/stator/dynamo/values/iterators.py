@@ -89,7 +89,7 @@ class ContainerIterator(IteratorValue):
         """`entries` of a dictionary, whose iterators last only as long as its size stays."""
         super().__init__(items, True, cls, made_at)
         self.container = container
-        self.changes = getattr(container, "changes", 0)  # of a deque, whose iterators last only until it changes
+        self.changes = _changes_of(container)
         self.make = make
         self.size = None if entries is None else (entries, len(entries))
         self.taken = 0
@@ -107,11 +107,17 @@ class ContainerIterator(IteratorValue):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.ended:
             return CallRecipe(Constant(iter), [NewList([])])
-        if getattr(self.container, "changes", 0) != self.changes:
-            raise cannot_rebuild("an iterator over a deque that was changed", self.made_at)
+        if _changes_of(self.container) != self.changes:
+            raise cannot_rebuild("an iterator over a container that was changed", self.made_at)
         if self.size is not None and len(self.size[0]) != self.size[1]:
             raise cannot_rebuild("an iterator over a dictionary whose size was changed", self.made_at)
         return CallRecipe(Constant(self.make), [exits.recipe(self.container), Constant(self.taken)])
+
+
+def _changes_of(container: Any) -> int:
+    """How often that was changed which ends the iterators of a deque (anything) or of a dictionary (its keys)."""
+    of = getattr(container, "owner", container)  # behind a view
+    return int(getattr(of, "changes", 0) or getattr(of, "drops", 0))
 
 
 class EnumerateValue(IteratorValue):

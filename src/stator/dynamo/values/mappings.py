@@ -440,7 +440,10 @@ def _popitem(tracer: Tracer, self: DictValue, last: Value | None = None) -> Valu
 def _move_to_end(tracer: Tracer, self: DictValue, key: Value, last: Value | None = None) -> Value:
     self.complete(tracer)
     real = key.key(tracer)
+    if real not in self.entries:
+        raise tracer.raised_with(KeyError, [key])
     value = self.entries.pop(real)
+    self.drops += 1
     if last is None or tracer.truth(last):
         self.entries[real] = value
     else:
@@ -458,6 +461,8 @@ def _clear(tracer: Tracer, self: DictValue) -> Value:
 
 @dict_methods.register("copy", "__copy__")
 def _copy(tracer: Tracer, self: DictValue) -> Value:
+    if self.cls is not OrderedDict and issubclass(self.cls, (OrderedDict, defaultdict)) and self.cls is not defaultdict:
+        raise unsupported("copy", f"copying {self.describe(tracer)}")
     made = DictValue({}, cls=self.cls if self.cls in (dict, OrderedDict, defaultdict) else dict, factory=self.factory)
     for key, value in self.items(tracer):
         made.put(tracer, key, value)

@@ -1,0 +1,471 @@
+"""What Python's operators, attributes, copies, patterns and errors do, against eager: results, order of calls, texts.
+
+Each program takes a tensor and returns what can be compared; it is run as it is and through stator.compile.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+import weakref
+from collections import OrderedDict, defaultdict, deque
+
+import pytest
+import torch
+
+import stator
+
+
+class Counted:
+    """Notes which of its methods were asked."""
+
+    def __init__(self, name, log, answers=()):
+        self.name, self.log, self.answers = name, log, answers
+
+    def __eq__(self, other):
+        self.log.append(f"{self.name}.eq")
+        return True if "eq" in self.answers else NotImplemented
+
+    __hash__ = None
+
+    def __add__(self, other):
+        self.log.append(f"{self.name}.add")
+        return f"{self.name}+" if "add" in self.answers else NotImplemented
+
+    def __radd__(self, other):
+        self.log.append(f"{self.name}.radd")
+        return f"+{self.name}" if "radd" in self.answers else NotImplemented
+
+    def __iadd__(self, other):
+        self.log.append(f"{self.name}.iadd")
+        return NotImplemented
+
+
+class Derived(Counted):
+    def __radd__(self, other):
+        self.log.append(f"{self.name}.derived")
+        return "derived"
+
+
+class Blocked:
+    __eq__ = None
+    __hash__ = None
+
+
+class Inverted:
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return self.value == other.value
+
+    __hash__ = None
+
+
+class OwnText(Exception):
+    def __str__(self):
+        return "own"
+
+
+class Formatted:
+    def __format__(self, spec):
+        return f"<{spec}>"
+
+
+class Meta(type):
+    def __len__(cls):
+        return 3
+
+    def __getitem__(cls, key):
+        return ("item", key)
+
+    def __contains__(cls, item):
+        return item == 1
+
+    def __add__(cls, other):
+        return ("added", other)
+
+    def __getattr__(cls, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return f"made {name}"
+
+    @property
+    def size(cls):
+        return "of the metaclass"
+
+
+class WithMeta(metaclass=Meta):
+    size = "of the class"
+
+
+class Slotted:
+    __slots__ = ("a",)
+    b = 1
+
+
+class OnlySet:
+    def __set__(self, owner, value):
+        owner.__dict__["field"] = value * 2
+
+
+class HasOnlySet:
+    field = OnlySet()
+
+
+class Deleter:
+    @property
+    def it(self):
+        return 1
+
+    @it.deleter
+    def it(self):
+        self.gone = True
+
+
+class Point:
+    __match_args__ = ("x", "y")
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+
+class Reduced:
+    def __init__(self):
+        self.value = 1
+
+    def __reduce__(self):
+        return Reduced, ()
+
+
+def operators_ask_in_order(x):
+    log = []
+    left, right = Counted("l", log), Counted("r", log, ("eq", "radd"))
+    derived = Derived("d", log)
+    out = [left == right, left != right, left + derived, left == left]
+    try:
+        out.append(left + Counted("m", log))
+    except TypeError as error:
+        out.append(str(error))
+    left += derived
+    out.append(left)
+    return x + 1, out, log
+
+
+def inequality_inverts_equality(x):
+    return x + 1, [Inverted(1) != Inverted(1), Inverted(1) != Inverted(2)]
+
+
+def a_blocked_comparison(x):
+    try:
+        return x + 1, Blocked() == Blocked()
+    except TypeError as error:
+        return x + 2, str(error)
+
+
+def methods_are_equal(x):
+    items = [1]
+    return x + 1, [items.append == items.append, items.append == [1].append, items.append == items.pop]
+
+
+def texts_of_exceptions(x):
+    errors = [ValueError(), ValueError("a"), ValueError("a", 1), KeyError("k"), OwnText("given")]
+    return x + 1, [(str(error), repr(error), f"{error!r:>20}") for error in errors]
+
+
+def texts_of_objects(x):
+    return x + 1, [f"{Formatted():.3}", f"{Formatted()}", format(Formatted(), "x")]
+
+
+def metaclasses_answer(x):
+    return x + 1, [
+        len(WithMeta),
+        WithMeta[2],
+        1 in WithMeta,
+        WithMeta + 1,
+        WithMeta.other,
+        WithMeta.size,
+        bool(WithMeta),
+    ]
+
+
+def slots_and_descriptors(x):
+    out = []
+    made = Slotted()
+    made.a = 1
+    for name in ("a", "a", "b", "c"):
+        try:
+            delattr(made, name)
+            out.append("deleted")
+        except AttributeError as error:
+            out.append(str(error))
+    try:
+        made.c = 1
+    except AttributeError as error:
+        out.append(str(error))
+    field = HasOnlySet()
+    out.append(field.field is HasOnlySet.__dict__["field"])
+    field.field = 4
+    out.append(field.field)
+    deleter = Deleter()
+    del deleter.it
+    out.append(deleter.gone)
+    out.append(hasattr(object(), "__dict__"))
+    return x + 1, out
+
+
+def copies(x):
+    shared = [1]
+    ordered = OrderedDict(a=shared)
+    nested = (shared, {"k": {1, 2}})
+    deep = copy.deepcopy(nested)
+    plain = (1, (2, 3))
+    reduced = Reduced()
+    reduced.value = 2
+    factory = defaultdict(list, a=[1])
+    return x + 1, [
+        copy.copy(ordered)["a"] is shared,
+        deep,
+        deep[0] is shared,
+        deep[1]["k"] is nested[1]["k"],
+        copy.deepcopy(plain) is plain,
+        copy.copy(reduced).value,
+        factory.copy().default_factory is list,
+        (factory | {"b": 1})["c"],
+    ]
+
+
+def bounded_deques(x):
+    last = deque([1, 2, 3], maxlen=3)
+    out = []
+    last.append(4)
+    out.append(list(last))
+    last.appendleft(0)
+    last.extend([7, 8])
+    out.append(list(last))
+    last.extendleft([5, 6])
+    last.rotate(1)
+    last += [9]
+    out += [list(last), last.maxlen, list(last.copy())]
+    for act in (lambda: last.insert(0, 1), lambda: deque().pop(), lambda: last.remove(77), lambda: last.index(77)):
+        try:
+            act()
+        except (IndexError, ValueError) as error:
+            out.append(repr(error))
+    try:
+        for item in last:
+            last.append(item)
+    except RuntimeError as error:
+        out.append(str(error))
+    return x + 1, out, last
+
+
+def changes_while_iterating(x):
+    out = []
+    ordered = OrderedDict(a=1, b=2)
+    try:
+        for key in ordered:
+            ordered.move_to_end(key)
+    except RuntimeError as error:
+        out.append(str(error))
+    plain = {1: 1}
+    try:
+        for key in plain:
+            del plain[key]
+            plain[key + 1] = 1
+    except RuntimeError as error:
+        out.append(str(error))
+    return x + 1, out
+
+
+def changes_in_place(x):
+    items = same = [1]
+    items *= 3
+    members = alike = {1, 2, 3}
+    members &= {2, 3}
+    members -= {3}
+    members ^= {5}
+    return x + 1, items, same is items, members, alike is members
+
+
+def functions_keep_what_they_carry(x):
+    def decorate(function):
+        function.__dict__["author"] = "me"
+
+        @functools.wraps(function)
+        def wrapper(a: int, b: str = "b") -> float:
+            return function(a)
+
+        return wrapper
+
+    @decorate
+    def named(a: int) -> str:
+        "Its text."
+        return a
+
+    return x + 1, [named.author, named.__name__, named.__doc__, named.__annotations__, named.__wrapped__.author]
+
+
+def errors_of_calls(x):
+    def function(a, /, b, *, c=1):
+        return a, b, c
+
+    out = []
+    for args, kwargs in (((), {}), ((1,), {}), ((1, 2, 3), {}), ((1, 2), {"d": 1}), ((1,), {"a": 1, "b": 2})):
+        try:
+            out.append(function(*args, **kwargs))
+        except TypeError as error:
+            out.append(str(error))
+    for values in ((1,), (1, 2, 3)):
+        try:
+            _first, _second = values
+        except ValueError as error:
+            out.append(str(error))
+    try:
+        _first, _second, *_rest = (1,)
+    except ValueError as error:
+        out.append(str(error))
+    return x + 1, out
+
+
+def builtins_refuse_what_they_refuse(x):
+    out = []
+    for act in (lambda: sorted([2, 1], None), lambda: next([1]), lambda: max(1, 2, default=3), lambda: sum("ab", "")):
+        try:
+            out.append(act())
+        except TypeError as error:
+            out.append(str(error))
+    return x + 1, out
+
+
+def patterns(x):
+    out = []
+    for subject in (deque([1, 2]), range(3), "ab", {"k": 1, "l": 2}, Point(1, [2, 3]), 3, (1,), [], defaultdict(int)):
+        match subject:
+            case {"k": first, **rest}:
+                out.append(("mapping", first, rest))
+            case Point(1, [_, last]):
+                out.append(("point", last))
+            case int(number):
+                out.append(("int", number))
+            case [first, *rest]:
+                out.append(("sequence", first, rest))
+            case []:
+                out.append("empty")
+            case _:
+                out.append("other")
+    return x + 1, out
+
+
+def cells_are_objects(x):
+    def make():
+        inside = 42
+
+        def inner():
+            return inside
+
+        return inner
+
+    cell = make().__closure__[0]
+    return x + 1, cell.cell_contents
+
+
+def a_value_of_a_generator(x):
+    def generator():
+        yield 1
+        return "end"
+
+    steps = generator()
+    out = [next(steps)]
+    for _ in range(2):
+        try:
+            next(steps)
+        except StopIteration as stop:
+            out.append(stop.value)
+    return x + 1, out
+
+
+PROGRAMS = [
+    operators_ask_in_order,
+    inequality_inverts_equality,
+    a_blocked_comparison,
+    methods_are_equal,
+    texts_of_exceptions,
+    texts_of_objects,
+    metaclasses_answer,
+    slots_and_descriptors,
+    copies,
+    bounded_deques,
+    changes_while_iterating,
+    changes_in_place,
+    functions_keep_what_they_carry,
+    errors_of_calls,
+    builtins_refuse_what_they_refuse,
+    patterns,
+    cells_are_objects,
+    a_value_of_a_generator,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_same_as_eager(program):
+    x = torch.arange(3.0)
+    expected = program(x)
+    compiled = stator.compile(program, backend="eager")
+    for _ in range(2):
+        got = compiled(x)
+        assert torch.equal(got[0], expected[0])
+        assert got[1:] == expected[1:]
+        assert [type(item) for item in got[1:]] == [type(item) for item in expected[1:]]
+
+
+def test_dir_and_vars_show_the_program_s_variables_alone():
+    def function(x):
+        return x + 1, set(vars()), set(dir())
+
+    _, names, listed = stator.compile(function, backend="eager")(torch.ones(2))
+    assert names == {"x"} and listed == {"x"}
+
+
+def test_an_exception_handled_by_the_caller_is_seen():
+    def function(x):
+        return x + 1, sys.exception()
+
+    compiled = stator.compile(function, backend="eager")
+    assert compiled(torch.ones(2))[1] is None
+    try:
+        raise ValueError("outer")
+    except ValueError as error:
+        assert compiled(torch.ones(2))[1] is error
+
+
+def test_equal_numbers_of_two_arguments_need_not_be_one_object():
+    def function(x, one, other):
+        return x + 1, one is other
+
+    compiled = stator.compile(function, backend="eager")
+    one, other = int("12345"), int("12345")
+    for left, right in ((one, other), (one, one), (one, other)):
+        assert compiled(torch.ones(2), left, right)[1] is (left is right)
+
+
+def test_a_long_loop_without_tensors_runs_by_itself():
+    def function(x):
+        total = 0
+        for i in range(300_000):
+            total += i
+        return x + 1, total
+
+    assert stator.compile(function, backend="eager")(torch.zeros(1))[1] == sum(range(300_000))
+
+
+def test_a_weak_proxy_reads_what_it_stands_for():
+    class Owner:
+        field = 5
+
+    def function(x, proxy):
+        return x + proxy.field
+
+    owner = Owner()
+    assert stator.compile(function, backend="eager")(torch.zeros(1), weakref.proxy(owner)).item() == 5
