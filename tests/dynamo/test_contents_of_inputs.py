@@ -120,6 +120,39 @@ def test_a_branch_on_a_small_buffer_follows_the_buffer() -> None:
         assert torch.equal(compiled(x), model(x))
 
 
+class Padded(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("stride", torch.tensor(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        frames = torch.ceil((x.shape[-1] + 1) / self.stride).to(torch.int64)
+        return torch.nn.functional.pad(x, (0, frames * self.stride - x.shape[-1]))
+
+
+def test_sizes_computed_from_buffers_that_hold_one_number() -> None:
+    model = Padded()
+    compiled = stator.compile(model, backend="aot_eager")
+    x = torch.randn(2, 6)
+    counters.clear()
+    assert torch.equal(compiled(x), model(x))
+    assert counters.counts["graphs"] == 1 and not counters.counts["graph_breaks"]
+    for stride in (3, 4, 5, 2):
+        model.stride.fill_(stride)
+        assert torch.equal(compiled(x), model(x))
+
+
+def test_arithmetic_of_numbers_alone_gives_tensors() -> None:
+    def computed(x):
+        rows = torch.div(x.size(0), 3, rounding_mode="trunc")
+        made = torch.add(1, 2), torch.div(7, 2), torch.mul(1.5, 2), torch.sub(2, 1, alpha=3), torch.add(True, 1)
+        return x.view(rows, 3, -1), *made, x + torch.add(1, 0.5)
+
+    x = torch.randn(6, 4)
+    compiled = stator.compile(computed, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), computed(x), rtol=0, atol=0)
+
+
 def test_gradients_flow_past_a_table() -> None:
     def repeated(x, grid):
         return (torch.repeat_interleave(x, grid[0]) ** 2).sum()

@@ -29,9 +29,10 @@ _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uin
 def follow_contents(tracer: Tracer, value: TensorValue) -> None:
     """Let the fake of an input hold what the input holds, if it is a small table that was not seen to change."""
     tensor: torch.Tensor = value.obj  # type: ignore[assignment]
-    if not tensor.dim() or not 0 < tensor.numel() <= _LARGEST:
-        return  # single numbers are counters more often than sizes
-    if not (tensor.dtype in _WHOLE or _is_buffer(value.source)) or tensor.requires_grad or tensor.is_complex():
+    if not 0 < tensor.numel() <= _LARGEST or tensor.requires_grad or tensor.is_complex():
+        return
+    # single numbers that are no buffer are counters more often than sizes
+    if not _is_buffer(value.source) and (not tensor.dim() or tensor.dtype not in _WHOLE):
         return
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or value.fake.followed_value() is not None:  # type: ignore[attr-defined]
         return

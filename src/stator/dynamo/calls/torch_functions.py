@@ -16,6 +16,7 @@ from ..values.constants import ConstantValue
 from ..values.containers import SequenceValue, TupleValue
 from ..values.mappings import DictValue
 from ..values.modules import ModuleValue
+from ..values.numbers import NumberValue
 from ..values.objects import ObjectValue
 from ..values.tensors import TensorValue
 
@@ -56,6 +57,8 @@ FACTORIES = frozenset(
         "polar",
     }
 )
+# Arithmetic that gives a tensor also where it is given numbers alone.
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "divide", "floor_divide", "true_divide", "remainder"})
 _NAMESPACES = (
     torch,
     torch._C._nn,
@@ -146,7 +149,16 @@ def _answer(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]
         return None
     if fn.__name__ in FACTORIES or any(map(holds_tensor, args)) or any(map(holds_tensor, kwargs.values())):
         return tracer.record_function(fn, args, kwargs)
+    if fn.__name__ in _ARITHMETIC and len(args) == 2 and all(_is_number(tracer, arg) for arg in args):
+        kind = args[0].python_type(tracer)
+        dtype = torch.get_default_dtype() if kind is float else {int: torch.int64, bool: torch.bool}[kind]
+        first = tracer.record_function(torch.scalar_tensor, args[:1], {"dtype": ConstantValue(dtype)})
+        return tracer.record_function(fn, [first, args[1]], kwargs)
     return None
+
+
+def _is_number(tracer: Tracer, value: Value) -> bool:
+    return type(value) in (ConstantValue, NumberValue) and value.python_type(tracer) in (int, float, bool)
 
 
 torch_answer.append(_answer)
