@@ -469,3 +469,13 @@ def test_a_weak_proxy_reads_what_it_stands_for():
 
     owner = Owner()
     assert stator.compile(function, backend="eager")(torch.zeros(1), weakref.proxy(owner)).item() == 5
+
+
+def test_a_method_of_the_same_object_under_another_name_is_another_method():
+    def function(x, method):
+        return x + 1, method(2)
+
+    compiled = stator.compile(function, backend="eager")
+    items = [1, 2, 3]
+    for method in (items.count, items.index, items.count):
+        assert compiled(torch.ones(2), method)[1] == method(2)

@@ -39,8 +39,6 @@ WAYS_OUT: dict[str, str] = {
     "format": "convert the object to a plain container or number before",
     "unhashable-key": "use a plain dict, list or set of constants",
     "set-members": "use a plain dict, list or set of constants",
-    "mapping-proxy": "use a plain dict, list or set of constants",
-    "constant-subclass": "use a plain dict, list or set of constants",
     "module-class": "use a plain dict, list or set of constants",
     "long-loop": "nothing: it runs by itself, as in eager",
     "identity": "compare with ==",

@@ -114,7 +114,7 @@ def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
         return made
     # an instance of a subclass, or numpy.float32: its own == might be anything, so the plain value is compared
     if getattr(obj, "__dict__", None) or any(map(_adds_behaviour, type(obj).__mro__)):
-        raise unsupported("constant-subclass", f"an instance of {type(obj).__qualname__}, made from a number or text")
+        return _object(tracer, obj, source)  # known by its class only: what it does is the program's
     tracer.guard(source, GuardKind.TYPE, type(obj))
     tracer.guard(CallSource(plain, (source,)), GuardKind.EQUALS, plain(obj))
     return ConstantValue(obj)
@@ -234,6 +234,7 @@ def _bound_builtin(tracer: Tracer, obj: Any, owner: Any, source: Source | None) 
     if source is None:
         raise unsupported("unguardable", f"the bound method {obj!r}")
     tracer.guard(source, GuardKind.TYPE, type(obj))
+    tracer.guard(AttrSource(source, "__name__"), GuardKind.EQUALS, obj.__name__)
     return tracer.get_attr(tracer.wrap(owner, AttrSource(source, "__self__")), obj.__name__)
 
 
@@ -299,7 +300,7 @@ wrappers.add(defaultdict, _dict)
 @wraps(types.MappingProxyType)
 def _mapping_proxy(tracer: Tracer, obj: types.MappingProxyType[Any, Any], source: Source | None) -> Value:
     if source is None or not is_rooted_in_constant(source):
-        raise unsupported("mapping-proxy", "a read-only view of a dictionary")
+        return _object(tracer, obj, source)
     made = DictValue({})
     for key, item in obj.items():
         made.entries[key] = tracer.known(item)

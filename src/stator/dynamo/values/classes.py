@@ -79,7 +79,8 @@ class ClassValue(Value):
         if isinstance(cls, enum.EnumMeta):
             return self._enum_attr(tracer, name)
         in_metaclass = tracer.class_lookup(type(cls), name)
-        if in_metaclass is not MISSING and is_data_descriptor(in_metaclass):
+        reads = in_metaclass is not MISSING and hasattr(type(in_metaclass), "__get__")
+        if reads and is_data_descriptor(in_metaclass):
             return self._through_metaclass(tracer, name, in_metaclass)
         found = tracer.class_lookup(cls, name)
         if found is not MISSING:

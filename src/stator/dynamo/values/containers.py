@@ -304,10 +304,8 @@ class DequeValue(ListValue):
             return Load(self.source)
         if self.cls is not deque:
             raise unsupported("reconstruct", "an instance of a subclass of deque")
-        made = CallRecipe(Constant(deque), [NewList([]), Constant(self.maxlen)])
-        exits.remember(self, made)
-        exits.fill(self, made)
-        return made
+        items = NewList([exits.recipe(item) for item in self.items])
+        return CallRecipe(Constant(deque), [items, Constant(self.maxlen)])
 
 
 class SameOrder:

@@ -128,4 +128,6 @@ def _rotate(tracer: Tracer, self: DequeValue, steps: Value | None = None) -> Val
 
 @deque_methods.register("copy", "__copy__")
 def _copy(tracer: Tracer, self: DequeValue) -> Value:
+    if self.cls is not deque:
+        raise unsupported("copy", f"copying {self.describe(tracer)}")
     return self.rebuilt(list(self.items))
