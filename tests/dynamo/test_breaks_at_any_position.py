@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import stator
+from stator.base import counters
 
 PROGRAMS = []
 
@@ -769,3 +770,81 @@ def test_as_eager(function, arguments):
         warnings.simplefilter("error")
         for _ in range(3):
             assert outcome(compiled, arguments) == expected
+
+
+def captures_of(compiled, *arguments):
+    """How many frames a call captures, and the result."""
+    counters.clear()
+    result = compiled(*arguments)
+    return counters.counts["captured_frames"], result
+
+
+def test_the_number_of_turns_does_not_matter():
+    def function(log, x, n):
+        for i in range(n):
+            x = x + i
+            log(i)
+        while x.sum() > 100:
+            x = x * 0.9
+            log("smaller")
+        return x
+
+    stator.reset()
+    compiled = stator.compile(function, backend="eager")
+    for turns in (20, 21):
+        captures_of(compiled, Log(), torch.ones(3), turns)
+    captures, result = captures_of(compiled, Log(), torch.ones(3), 2000)
+    assert captures == 0 and torch.equal(result, function(Log(), torch.ones(3), 2000))
+
+
+def test_each_turn_is_one_graph():
+    graphs = []
+
+    def backend(gm, example_inputs):
+        def run(*args):
+            graphs.append(len(gm.graph.nodes))
+            return gm.forward(*args)
+
+        return run
+
+    def function(log, x):
+        for i in [1, 2, 3, 4, 5]:
+            x = x + i
+            log(i)
+            x = x * 2
+        return x
+
+    stator.reset()
+    stator.compile(function, backend=backend)(Log(), torch.ones(3))
+    assert len(graphs) == 6, "before the first break, from break to break, behind the last"
+
+
+@torch._dynamo.disable
+def callers(log):
+    log.append([frame.function for frame in inspect.stack()])
+
+
+def deep(log, x, n):
+    x = x + n
+    callers(log)
+    return x * 2
+
+
+def test_each_frame_on_the_way_is_compiled_in_its_parts():
+    def middle(log, x):
+        x = x * 3
+        x = deep(log, x, 1) + 1
+        return x - 1
+
+    def function(log, x):
+        x = x + 1
+        x = middle(log, x) * 2
+        return x + 5
+
+    stator.reset()
+    log, eager_log = Log(), Log()
+    captures, result = captures_of(stator.compile(function, backend="eager"), log, torch.ones(3))
+    assert captures == 6, "three frames, each before and behind the break"
+    assert torch.equal(result, function(eager_log, torch.ones(3)))
+    start, length = eager_log[0].index("deep"), len(["deep", "middle", "function"])
+    assert [name for name in log[0] if name in ("deep", "middle", "function")] == eager_log[0][start : start + length]

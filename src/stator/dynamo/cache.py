@@ -146,7 +146,7 @@ class Miss:
             refuse_recompile(_frame_name(function), reasons)
         if not may_compile(_frame_name(function), reasons):
             return None
-        limit = self.options.recompile_limit * (1 + _loops(bound))
+        limit = self.options.recompile_limit * max(1, _loops(bound))
         if of_instance >= limit or len(cache.versions) >= limit * _INSTANCES:
             return self._stop_recompiling(cache, function, reasons, instance)
         if reasons:
