@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -185,25 +186,28 @@ def test_a_forked_child_calls_and_compiles() -> None:
 
 @FORK
 def test_a_child_compiles_what_another_thread_of_the_parent_was_compiling() -> None:
-    started, go = threading.Event(), threading.Event()
+    started: list[int] = []  # no Event: its lock may be held in the moment of the fork
+    go: list[int] = []
 
     def slow(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
-        started.set()
-        assert go.wait(30)
+        started.append(1)
+        while not go:
+            time.sleep(0.01)
         return gm.forward
 
     compiled = stator.compile(lambda x: x * 5, backend=slow)
     thread = threading.Thread(target=lambda: compiled(torch.ones(2)), daemon=True)
     thread.start()
-    assert started.wait(30)
+    while not started:
+        time.sleep(0.01)
 
     def check() -> None:
-        go.set()
+        go.append(1)
         assert compiled(torch.ones(2)).tolist() == [5, 5]
         assert len(cache_of(compiled).versions) == 1
 
     in_child(check)
-    go.set()
+    go.append(1)
     thread.join(30)
 
 
