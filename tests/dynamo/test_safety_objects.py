@@ -4,6 +4,7 @@ and results are eager's. And deep structures and recursions end as they do in ea
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -217,7 +218,10 @@ def test_nothing_is_asked_that_eager_does_not_ask(kind: str, program: Callable[.
     h = OBJECTS[kind]()
     expected, asked = outcome(program, h)
     compiled = stator.compile(program, backend="eager")
-    found, _ = outcome(compiled, h)
+    with warnings.catch_warnings():
+        # compiling must not fail; but where classes themselves refuse to be compared it may, and runs eagerly
+        warnings.simplefilter("ignore" if kind == "metaclass" else "error", RuntimeWarning)
+        found, _ = outcome(compiled, h)
     assert same(found, expected)
     for _ in range(2):  # guards, and what was compiled
         found, asked_now = outcome(compiled, h)

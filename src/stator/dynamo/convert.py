@@ -149,6 +149,8 @@ class Converter:
         if captured.exit.reason.kind == "long-loop":
             return False  # it runs on for long, and would be followed again and again
         code = _user_code(captured.code)
+        if not set(code.co_varnames).issuperset(captured.exit.locals):
+            return False  # a value on the stack at the break before cannot even be looked at
         return self._places[code] < _MOST_PLACES and _KEEPS_FRAMES.isdisjoint(code.co_names)
 
     def dispatch_at(self, captured: Captured) -> Callable[[Any], Any]:
