@@ -95,7 +95,7 @@ def test_an_interrupt_leaves_nothing_behind(backend: str, counts: Event) -> None
     before, seen = thread_state(), [0]
     with interrupt_at(-1, counts, seen):
         stator.compile(program, backend=backend)(x, w)
-    for _ in range(12):
+    for _ in range(8):
         at = generator.randrange(1, seen[0] * 9 // 10)
         compiled = stator.compile(program, backend=backend)
         with pytest.raises(Interrupt), interrupt_at(at, counts, [0]):

@@ -106,7 +106,7 @@ def test_compiling_and_deleting_leaves_no_object_behind(backend: str) -> None:
     for _ in range(3):
         make_module(), make_closure()
     settle()
-    before, fakes, graphs = len(gc.get_objects()), count(FakeTensor), 12
+    before, fakes, graphs = len(gc.get_objects()), count(FakeTensor), 8
     for _ in range(graphs):
         make_module(), make_closure()
     settle()
