@@ -479,3 +479,15 @@ def test_a_method_of_the_same_object_under_another_name_is_another_method():
     items = [1, 2, 3]
     for method in (items.count, items.index, items.count):
         assert compiled(torch.ones(2), method)[1] == method(2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_complex_constants_keep_the_signs_of_zeros(backend):
+    def function(x):
+        return x * complex(-0.0, 1.0), x + complex(0.0, -0.0), x * complex(float("inf"), 1.0)
+
+    x = torch.tensor([1 + 0j, 0j])
+    for got, expected in zip(stator.compile(function, backend=backend)(x), function(x), strict=True):
+        got, expected = torch.view_as_real(got), torch.view_as_real(expected)
+        assert torch.equal(got.nan_to_num(7.0), expected.nan_to_num(7.0))
+        assert torch.equal(torch.signbit(got[~got.isnan()]), torch.signbit(expected[~expected.isnan()]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator
@@ -360,7 +361,20 @@ def _lower_tensor(recorder: Recorder, value: TensorValue) -> tuple[Any, Any]:
 
 def _lower_constant(recorder: Recorder, value: ConstantValue) -> tuple[Any, Any]:
     constant = plain_number(value.value)
+    if type(constant) is complex:
+        return PrintedComplex(constant), constant
     return constant, constant
+
+
+class PrintedComplex(complex):
+    """A complex constant of a graph. Graphs are printed as Python and run from the text, and `(-0+1j)`, as Python shows
+    complex(-0.0, 1.0), is a sum that has lost the sign of its zero; infinities cannot be read at all."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        parts = [repr(part) if math.isfinite(part) else f"float('{part!r}')" for part in (self.real, self.imag)]
+        return f"complex({', '.join(parts)})"
 
 
 def plain_number(constant: Any) -> Any:
