@@ -364,8 +364,11 @@ def _slice(tracer: Tracer, obj: slice, source: Source | None) -> Value:
 def _range(tracer: Tracer, obj: range, source: Source | None) -> Value:
     if source is not None:
         tracer.guard(source, GuardKind.TYPE, range)
-        for part in ("start", "stop", "step"):
-            tracer.guard(AttrSource(source, part), GuardKind.EQUALS, getattr(obj, part))
+        parts = [AttrSource(source, part) for part in ("start", "stop", "step")]
+        if any(part in tracer.changing for part in parts):
+            return ObjectValue(range, obj, source)  # of another length in each call: its iterator is, too
+        for part in parts:
+            tracer.guard(part, GuardKind.EQUALS, getattr(obj, part.name))
     return RangeValue(obj)
 
 

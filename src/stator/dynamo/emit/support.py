@@ -51,6 +51,10 @@ def keys_at(container: Any, taken: int) -> Any:
     return _advanced(_keys(container), taken)
 
 
+def range_iterator_at(container: range, taken: int) -> Any:
+    return iter(container[taken:])
+
+
 def _advanced(iterator: Any, taken: int) -> Any:
     next(islice(iterator, taken, taken), None)
     return iterator

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..emit import support
 from ..recipe import Constant, NewSlice, Recipe
 from .base import Value
 from .constants import ConstantMethod, ConstantValue
+from .iterators import ContainerIterator
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -71,6 +73,9 @@ class RangeValue(Value):
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
         return (ConstantValue(number) for number in self.range)
+
+    def iterator(self, tracer: Tracer) -> Value:
+        return ContainerIterator(self, self.iterate(tracer), support.range_iterator_at, type(iter(self.range)))
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         return tracer.constant_of(item, "operand of `in`") in self.range

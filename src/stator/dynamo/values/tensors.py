@@ -76,7 +76,6 @@ REFUSED = frozenset(
         "is_shared",
         "is_pinned",
         "__array__",
-        "__repr__",
         "__reduce_ex__",
         "__setstate__",
         "__dlpack__",
