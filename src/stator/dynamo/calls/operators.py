@@ -311,7 +311,10 @@ def _concatenate(tracer: Tracer, left: SequenceValue, right: SequenceValue) -> V
 
 
 def _repeat(tracer: Tracer, left: SequenceValue, right: Value) -> Value:
-    return left.rebuilt(left.items * tracer.index_of(right))
+    times = tracer.index_of(right)
+    if left.cls is tuple and times == 1:
+        return left
+    return left.rebuilt(left.items * times)
 
 
 def _repeat_reflected(tracer: Tracer, left: Value, right: SequenceValue) -> Value:

@@ -133,12 +133,17 @@ def _make_list(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, 
 
 @makers.register(tuple)
 def _make_tuple(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if kwargs and tracer.class_lookup(kind, "__init__") is object.__init__:
+        raise unsupported("call-builtin", f"{kind.__qualname__}() takes no keyword arguments")
     return TupleValue(list(tracer.iterate(args[0])) if args else [], cls=kind)
 
 
 @makers.register(set, frozenset)
 def _make_set(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return SetValue.of(tracer, tracer.iterate(args[0]) if args else [], kind)
+    if kwargs:
+        raise unsupported("call-builtin", f"{kind.__qualname__}() with keyword arguments")
+    fills = issubclass(kind, frozenset) or tracer.class_lookup(kind, "__init__") is set.__init__
+    return SetValue.of(tracer, tracer.iterate(args[0]) if args and fills else [], kind)
 
 
 @makers.register(nn.Module)
