@@ -290,12 +290,29 @@ def test_lazily_changed_inputs_are_refused(make: Callable[..., Any]) -> None:
         compiled_of(lambda x: (x + 1,), make(torch.randn(3, dtype=torch.complex64)))
 
 
-def test_as_strided_follows_the_memory_given_now() -> None:
+@pytest.mark.filterwarnings("error")
+def test_as_strided_without_an_offset_follows_the_memory_given_now() -> None:
     memory = torch.arange(20.0)
     run = compiled_of(lambda x: (x.as_strided((2, 2), (1, 2)) + 1,), memory[:6])
     assert torch.equal(run(memory[10:16])[0], torch.tensor([[11.0, 13.0], [12.0, 14.0]]))
-    with pytest.raises(Unsupported, match="as-strided"):
-        compiled_of(lambda x: (x.as_strided((2,), (1,), 1),), memory)
+
+
+def test_as_strided_from_an_offset_reads_the_storage_from_its_beginning_wherever_the_input_begins() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.as_strided((2, 3), (4, 1), 1) * 2, x + 1
+
+    memory = torch.arange(40.0)
+    run = compiled_of(function, memory[:20])
+    forget_warnings()
+    warned: list[int] = []
+    for given in (memory[:20], memory[8:28], -memory[:20], memory[20:]):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            results = run(given)
+        warned.append(sum("as_strided" in str(one.message) for one in caught))
+        for result, expected in zip(results, function(given), strict=True):
+            assert torch.equal(result, expected)
+    assert warned == [0, 1, 0, 0]  # the second and the fourth run eagerly, which is said once
 
 
 def test_a_write_to_an_expanded_input_is_refused() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .fake import FakeMode, specials
+from .recording import Tracer
 from .schema import op_info
 
 aten = torch.ops.aten
@@ -18,7 +19,7 @@ aten = torch.ops.aten
 
 @specials.register(aten.rand.default)
 def _rand(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if type(mode) is not FakeMode:
+    if isinstance(mode, Tracer):
         return NotImplemented
     info = op_info(aten.rand.default)
     made = mode._wrap(info, mode.infer(info, args, kwargs, []), [], args)

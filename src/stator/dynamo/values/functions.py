@@ -171,6 +171,8 @@ class FunctionValue(Value):
         none = ConstantValue(None)
         if name == "__annotations__":
             return self.attributes.setdefault(name, tracer.dict_of([]))
+        if name == "__type_params__" and hasattr(FunctionType, name):  # CPython 3.12
+            return tracer.tuple_of([])
         if name == "__defaults__":
             return tracer.tuple_of(self.defaults) if self.defaults else none
         if name == "__kwdefaults__" and not self.kwdefaults:
@@ -191,6 +193,10 @@ class FunctionValue(Value):
         elif name == "__defaults__":
             self.defaults = [] if tracer.is_none(value) else list(tracer.iterate(value))
         elif name in ("__doc__", "__module__", "__annotations__") or not hasattr(FunctionType, name):
+            self.attributes[name] = value
+        elif name == "__type_params__":  # CPython 3.12; functools.wraps writes it
+            if not issubclass(value.python_type(tracer), tuple):
+                raise tracer.raised(TypeError, "__type_params__ must be set to a tuple")
             self.attributes[name] = value
         else:
             raise unsupported("attribute-write", f"writing {name} of {self.describe(tracer)}")
