@@ -276,7 +276,17 @@ def changes_while_iterating(x):
             plain[key + 1] = 1
     except RuntimeError as error:
         out.append(str(error))
-    return x + 1, out
+    members = {1, 2}
+    try:
+        for member in members:
+            members.add(member + 10)
+    except RuntimeError as error:
+        out.append(str(error))
+    return x + 1, out, type(OwnSet([1]) | {2}), OwnSet([1]).copy()
+
+
+class OwnSet(set):
+    pass
 
 
 def changes_in_place(x):

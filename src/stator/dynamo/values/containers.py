@@ -373,7 +373,18 @@ class SetValue(ObjectValue):
             tracer.guard(self.source, GuardKind.PREDICATE, SameOrder(ordered))  # type: ignore[arg-type]
         else:
             raise unsupported("set-members", "iterating over a set that was changed before")
-        return iter([self.members[key] for key in ordered])
+        return self._while_steady(tracer, [self.members[key] for key in ordered])
+
+    def _while_steady(self, tracer: Tracer, items: list[Value]) -> Iterator[Value]:
+        for item in items:
+            if len(self.members) != len(items):
+                raise tracer.raised(RuntimeError, "Set changed size during iteration")
+            yield item
+
+    @property
+    def basic(self) -> type:
+        """The class of unions, differences and copies of it."""
+        return frozenset if issubclass(self.cls, frozenset) else set
 
     def iterator(self, tracer: Tracer) -> Value:
         return IteratorValue(self.iterate(tracer))
@@ -567,7 +578,9 @@ def _set_clear(tracer: Tracer, self: SetValue) -> Value:
 
 @set_methods.register("copy")
 def _set_copy(tracer: Tracer, self: SetValue) -> Value:
-    return SetValue(dict(self.members), cls=self.cls)
+    if self.cls is frozenset:
+        return self
+    return SetValue(dict(self.members), cls=self.basic)
 
 
 def _members(tracer: Tracer, other: Value) -> dict[Any, Value]:
@@ -580,7 +593,7 @@ def _set_union(tracer: Tracer, self: SetValue, *others: Value) -> Value:
     for other in others:
         for key, item in _members(tracer, other).items():
             members.setdefault(key, item)
-    return SetValue(members, cls=self.cls)
+    return SetValue(members, cls=self.basic)
 
 
 @set_methods.register("intersection")
@@ -589,7 +602,7 @@ def _set_intersection(tracer: Tracer, self: SetValue, *others: Value) -> Value:
     for other in others:
         allowed = _members(tracer, other)
         members = {key: item for key, item in members.items() if key in allowed}
-    return SetValue(members, cls=self.cls)
+    return SetValue(members, cls=self.basic)
 
 
 @set_methods.register("difference")
@@ -598,14 +611,14 @@ def _set_difference(tracer: Tracer, self: SetValue, *others: Value) -> Value:
     for other in others:
         refused = _members(tracer, other)
         members = {key: item for key, item in members.items() if key not in refused}
-    return SetValue(members, cls=self.cls)
+    return SetValue(members, cls=self.basic)
 
 
 @set_methods.register("symmetric_difference")
 def _set_symmetric_difference(tracer: Tracer, self: SetValue, other: Value) -> Value:
     mine, theirs = self.members, _members(tracer, other)
     members = {key: item for key, item in {**mine, **theirs}.items() if (key in mine) != (key in theirs)}
-    return SetValue(members, cls=self.cls)
+    return SetValue(members, cls=self.basic)
 
 
 @set_methods.register("issubset")
