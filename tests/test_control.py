@@ -340,6 +340,32 @@ def test_disabled_coroutines_and_generators_keep_their_kind() -> None:
     assert list(steps) == []
 
 
+def test_a_disabled_asynchronous_generator_is_sent_values_and_exceptions() -> None:
+    f = compiled_mode()
+    f(X)
+    ended: list[float] = []
+
+    @stator.disable
+    async def items() -> Any:
+        try:
+            got = yield f(X)[0].item()
+            try:
+                yield got + f(X)[0].item()
+            except KeyError:
+                yield -1
+        finally:
+            ended.append(f(X)[0].item())
+
+    async def main() -> list[float]:
+        steps = items()
+        found = [await anext(steps), await steps.asend(5), await steps.athrow(KeyError()), f(X)[0].item()]
+        await steps.aclose()
+        return found
+
+    assert asyncio.run(main()) == [10, 15, -1, 1]
+    assert ended == [10]
+
+
 # ---- graph_break ----
 
 

@@ -220,17 +220,28 @@ def _disabled_generator(target: Any) -> Any:
 
 def _disabled_async_generator(target: Any) -> Any:
     async def run_disabled(*args: Any, **kwargs: Any) -> Any:
+        """Each step runs disabled; what consumes the items does not."""
         items = target(*args, **kwargs)
+        step: Callable[..., Any] = items.asend
+        argument: Any = None
         try:
             while True:
                 with disable():
                     try:
-                        item = await anext(items)
+                        item = await step(argument)
                     except StopAsyncIteration:
                         return
-                yield item
+                try:
+                    sent = yield item
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    step, argument = items.athrow, error
+                else:
+                    step, argument = items.asend, sent
         finally:
-            await items.aclose()
+            with disable():
+                await items.aclose()
 
     return run_disabled
 

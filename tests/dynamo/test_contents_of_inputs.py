@@ -171,3 +171,26 @@ def test_the_list_of_a_tensor_of_one_element_is_a_list() -> None:
     x = torch.randn(2)
     actual, expected = stator.compile(listed, backend="eager")(x), listed(x)
     assert torch.equal(actual[0], expected[0]) and actual[1:] == expected[1:] == ([3], 3)
+
+
+def written_as_other_dtype() -> tuple[torch.Tensor, torch.Tensor]:
+    table = torch.tensor([2, 3])
+    return table, table.view(torch.int32)
+
+
+def written_as_array() -> tuple[torch.Tensor, object]:
+    table = torch.tensor([2, 3])
+    return table, table.numpy()[:1]
+
+
+@pytest.mark.parametrize("make", [written_as_other_dtype, written_as_array])
+def test_a_table_that_is_written_to_under_another_name_is_read_again(make) -> None:
+    def decided(table, other):
+        other += 5
+        return table * 2 if table[0] > 4 else table - 5
+
+    compiled = stator.compile(decided, backend="eager")
+    for _ in range(2):
+        table, expected = make(), make()
+        assert torch.equal(compiled(*table), decided(*expected))
+        assert torch.equal(table[0], expected[0])

@@ -156,7 +156,7 @@ class Miss:
 
     def _was_made_for(self, instance: object, version: Any) -> bool:
         made_for = self.made_for.get(id(version))
-        return instance is (None if made_for is None else made_for())
+        return instance is None if made_for is None else instance is not None and made_for() is instance
 
     def _near(self, cache: Any, instance: object) -> list[Any]:
         """Versions to explain: those made for this very instance, and some of others."""

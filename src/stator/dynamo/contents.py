@@ -16,6 +16,7 @@ from stator.graph.fake import FakeMode
 from .changing import contents, contents_source
 from .guard import GuardKind
 from .source import ItemSource, Source
+from .values.base import unsupported
 
 if TYPE_CHECKING:
     from .tracer import Tracer
@@ -63,7 +64,29 @@ class FollowingMode(FakeMode):
         del self.tracer
 
     def rely_on(self, known_from: frozenset[Any]) -> None:
+        """Raises Unsupported where the contents may have been written to under another name."""
         self.times += 1
         for value in known_from - self.relied_on:
+            if self._written_elsewhere(value):
+                raise unsupported("data-dependent-value", f"what {value.source} holds after a write to its memory")
             self.relied_on.add(value)
             self.tracer.guard(contents_source(value.source), GuardKind.EQUALS, contents(value.obj))
+
+    def _written_elsewhere(self, value: TensorValue) -> bool:
+        """Whether the graph writes to another input on the same memory that has a storage of its own: a view of another
+        dtype, or an array of NumPy."""
+        recorder = self.tracer.recorder
+        written = {id(storage) for storage in recorder.writes}
+        return any(
+            id(other.fake.fake_storage) in written and _share_memory(other.obj, value.obj)  # type: ignore[attr-defined,arg-type]
+            for other in recorder.input_values
+            if other.fake.fake_storage is not value.fake.fake_storage  # type: ignore[attr-defined]
+        )
+
+
+def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the storages of two tensors overlap; those of arrays begin at the array."""
+    mine, theirs = one.untyped_storage(), other.untyped_storage()
+    if mine.device != theirs.device:
+        return False
+    return mine.data_ptr() < theirs.data_ptr() + theirs.nbytes() and theirs.data_ptr() < mine.data_ptr() + mine.nbytes()
