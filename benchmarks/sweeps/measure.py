@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import re
 import time
 import warnings
 from collections import Counter
@@ -111,7 +112,12 @@ class _Lines(logging.Handler):
 
 
 def _ranked(lines: list[str]) -> dict[str, int]:
-    return dict(Counter(lines).most_common())
+    return dict(Counter(map(_without_folders, lines)).most_common())
+
+
+def _without_folders(text: str) -> str:
+    """Paths as they are inside of a package: the same on every machine."""
+    return re.sub(r"/[^\s\"']*/(?:site-packages|python3\.\d+)/", "", text)
 
 
 # ---- comparing outputs ----
