@@ -21,7 +21,7 @@ from .frame import Frame, StopAtBreak
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
 from .program import program_of
-from .recipe import Effect, Load, Recipe
+from .recipe import Effect, Evaluate, Load, Recipe
 from .source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
 from .torch_state import TorchState, forward_ad_guard
 from .tracer import Tracer
@@ -200,7 +200,8 @@ class _Attempt:
         exits.rely_on_unwritten_elements()
         exits.rely_on_distinct_inputs()
         exits.rely_on_distinct_objects()
-        return [*exits.steps, *exits.fills, *exits.effects, *self.entry_state.effects_since()]
+        drawn = [Evaluate(draw) for draw in exits.tracer.draws]  # also those that nothing uses
+        return [*drawn, *exits.steps, *exits.fills, *exits.effects, *self.entry_state.effects_since()]
 
     def _captured(self, frame: Frame, exits: ExitBuilder, effects: list[Effect], exit_: Return | Break) -> Captured:
         tracer = frame.tracer

@@ -23,7 +23,7 @@ from stator.graph.numbers import Number
 from .captured import GraphInput
 from .contents import FollowingMode
 from .plain import plain_converter
-from .recipe import Load
+from .recipe import Load, Recipe
 from .subgraphs import Subgraph
 from .values.base import NotConstant, Value, cannot_rebuild, unsupported
 from .values.constants import ConstantValue
@@ -96,6 +96,13 @@ class Recorder:
         node = self._new_placeholder(str(value.source), value.plain_example)
         node.meta["number"] = True
         self.inputs.append(GraphInput(node.name, Load(value.plain_source), value.plain_example))
+        return node
+
+    def drawn_placeholder(self, name: str, recipe: Recipe) -> fx.Node:
+        """A float as an input that is made anew in each call, by what may only be done once; in the order of inputs."""
+        node = self._new_placeholder(name, 0.5)
+        node.meta["number"] = True
+        self.inputs.append(GraphInput(node.name, recipe, 0.5))
         return node
 
     def _new_placeholder(self, text: str, example: Any) -> fx.Node:

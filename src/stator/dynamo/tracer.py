@@ -28,6 +28,7 @@ from .guard import Guard, GuardKind, Lookup, TensorGuard
 from .inlining import inline
 from .mutations import MutationLog
 from .plain import is_number, is_truth
+from .recipe import Recipe
 from .recorder import NotATensorCall, Recorder
 from .resume import Offset
 from .scopes import GlobalScope
@@ -83,6 +84,7 @@ class Tracer:
         self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from
         self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
+        self.draws: list[Recipe] = []  # of Python's random numbers, in order
         self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph
         self.relies_on_error_modes = False  # of NumPy
         self._keep: list[Any] = []

@@ -1,5 +1,5 @@
-"""Functions of NumPy and methods of its arrays, by NumPy's rules: reductions, shapes, selection, new arrays, and the
-way from arrays to tensors and back. Element-wise functions are in array_operations.py."""
+"""Functions of NumPy and methods of its arrays, by NumPy's rules: reductions, shapes, selection, new arrays.
+Element-wise functions are in array_operations.py, the way to tensors and back in numpy_tensors.py."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..array_operations import (
     refused,
     write,
 )
-from ..calling import calls, run_folded, tensor_methods
+from ..calling import calls, run_folded
 from ..guard import GuardKind
-from ..numpy_boundary import ARRAY, FOLLOWED, NUMPY_OF, TORCH_OF, is_followed, numpy, shared_tensor
+from ..numpy_boundary import ARRAY, FOLLOWED, TORCH_OF, is_followed, numpy, shared_tensor
 from ..source import CallSource
 from ..values.arrays import ArrayValue, array_methods, made, writers
 from ..values.base import NotConstant, Value, unsupported
@@ -568,60 +568,3 @@ for _name, _method in _METHODS.items():
     array_methods.add(_name, _method)
 if FOLLOWED:
     _register_functions()
-
-
-# ---- tensors of arrays, and arrays of tensors ----
-
-
-def _on_the_same_memory(tracer: Tracer, tensor: TensorValue) -> Value:
-    return tracer.record_method("detach", [tensor], {})
-
-
-@calls(torch.from_numpy)
-def _from_numpy(tracer: Tracer, array: Value) -> Value:
-    if not isinstance(array, ArrayValue) or array.scalar:
-        raise unsupported("torch-argument", f"{array.describe(tracer)} as the argument of torch.from_numpy")
-    return _on_the_same_memory(tracer, array.tensor)
-
-
-def _tensor_maker(function: Any, shares: bool) -> None:
-    """torch.tensor copies an array; torch.as_tensor and torch.asarray share its memory where they can."""
-
-    def handler(tracer: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
-        if not isinstance(data, ArrayValue):
-            return tracer.record_function(function, [data, *args], kwargs)
-        if args or (shares and data.scalar):
-            raise unsupported("torch-argument", f"{data.describe(tracer)} as an argument of torch.{function.__name__}")
-        tensor = tracer.record_function(function, [data.tensor], kwargs) if not shares or kwargs else data.tensor
-        assert isinstance(tensor, TensorValue)
-        return _on_the_same_memory(tracer, tensor) if tensor is data.tensor else tensor
-
-    handler.__name__ = function.__name__
-    calls(function)(handler)
-
-
-_tensor_maker(torch.as_tensor, True)
-_tensor_maker(torch.asarray, True)
-
-
-@calls(torch.tensor)
-def _tensor(tracer: Tracer, data: Value, **kwargs: Value) -> Value:
-    if not isinstance(data, ArrayValue):
-        return tracer.record_function(torch.tensor, [data], kwargs)
-    wanted = kwargs.pop("dtype", None)
-    if kwargs:
-        raise unsupported("torch-argument", f"{data.describe(tracer)} as an argument of torch.tensor, with options")
-    copied = tracer.record_method("clone", [data.tensor], {})
-    return copied if wanted is None else tracer.record_method("to", [copied, wanted], {})
-
-
-@tensor_methods.register("numpy")
-def _numpy(tracer: Tracer, tensor: TensorValue) -> Value:
-    fake = tensor.fake
-    if fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in NUMPY_OF or not fake.numel():
-        raise unsupported(
-            "data-dependent-value",
-            f"Tensor.numpy() on {tensor.describe(tracer)}",
-            "keep the value in a tensor, or call it outside of the compiled function",
-        )
-    return made(tracer, _on_the_same_memory(tracer, tensor))

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from ..calling import calls, fold
 from ..guard import GuardKind
 from ..plain import numpy_numbers
-from ..source import AttrSource, CallSource, ConstantSource
+from ..source import AttrSource, CallSource, ConstantSource, ReadSource
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import ListValue, SetValue, TupleValue
@@ -46,8 +46,6 @@ fold(
     platform.system,
     platform.machine,
     os.fspath,
-    os.getpid,
-    sys.getrecursionlimit,
     typing.get_origin,
     typing.get_args,
     inspect.isclass,
@@ -59,8 +57,20 @@ fold(
     re.fullmatch,
     re.sub,
     re.split,
-    threading.get_ident,
 )
+
+
+def _may_change(function: Any) -> None:
+    """A fact of the process or thread that is read in each call anew."""
+
+    def handler(tracer: Tracer) -> Value:
+        return tracer.wrap(function(), ReadSource(function))
+
+    calls(function)(handler)
+
+
+for _fact in (os.getpid, sys.getrecursionlimit, threading.get_ident):
+    _may_change(_fact)
 
 
 # ---- functools ----

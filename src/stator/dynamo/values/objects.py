@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from stator.base.registry import Registry
+
 from ..guard import GuardKind, Lookup
 from ..recipe import Constant, Load, NewObject, Recipe
 from ..source import AttrSource, InstanceDictSource, ItemSource, Source
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from ..tracer import Tracer
 
 MISSING: Any = object()
+# Methods that classes implement in C, by the descriptor in the class: `handler(tracer, owner, *args, **kwargs)`.
+c_methods: Registry[Any, Callable[..., Value]] = Registry("method in C")
 _PLAIN_GETATTRIBUTE = object.__getattribute__
 # C classes whose attributes are not those of the instance's dictionary
 _OWN_ATTRIBUTES = (threading.local, weakref.ProxyType, weakref.CallableProxyType)
@@ -306,7 +310,7 @@ class ObjectValue(Value):
         """The handler of a method that a built-in base class implements in C."""
         in_c = (base.__dict__.get(name) for base in self.cls.__mro__)
         first = next((found for found in in_c if isinstance(found, C_METHODS)), None)
-        return _OBJECT_METHODS.get(name) if first is object.__dict__.get(name) else None
+        return _OBJECT_METHODS.get(name) if first is object.__dict__.get(name) else c_methods.get(first)
 
     def truth(self, tracer: Tracer) -> bool:
         return tracer.override_truth(self, True)

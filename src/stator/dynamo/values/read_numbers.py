@@ -1,4 +1,5 @@
-"""Python floats that are read from tensors inside of the graph, and what is computed from them: nodes of the graph.
+"""Python floats that are read from tensors inside of the graph, or drawn ahead of it, and what is computed from them:
+nodes of the graph.
 
 Nobody knows their values while capturing, so they are good for one thing: as numbers that operators on tensors take.
 """
@@ -12,12 +13,13 @@ from torch import fx
 
 from stator.graph.numbers import larger, power, smaller
 
+from ..recipe import CallRecipe, Constant, Recipe
 from .base import Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
+from .numbers import is_changing
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
-    from ..recipe import Recipe
     from ..tracer import Tracer
 
 # what is called in the graph for what the program calls
@@ -39,24 +41,27 @@ _FUNCTIONS: dict[Any, Any] = {
 
 
 class ReadNumberValue(Value):
-    """A float that only the running graph knows."""
+    """A float that only the running graph knows. `origin`: how it is made outside of the graph, if it can be."""
 
-    __slots__ = ("node",)
+    __slots__ = ("node", "origin")
 
-    def __init__(self, node: fx.Node) -> None:
+    def __init__(self, node: fx.Node, origin: Recipe | None = None) -> None:
         super().__init__(None)
         self.node = node
+        self.origin = origin
 
     def python_type(self, tracer: Tracer) -> type:
         return float
 
     def describe(self, tracer: Tracer) -> str:
-        return "a number that is read from a tensor"
+        return "a number that is read from a tensor" if self.origin is None else "a random number"
 
     def truth(self, tracer: Tracer) -> bool:
-        raise unsupported("data-dependent-jump", "a branch on a number that is read from a tensor")
+        raise unsupported("data-dependent-jump", f"a branch on {self.describe(tracer)}")
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.origin is not None:
+            return self.origin
         raise cannot_rebuild("a number that was read from a tensor inside of the graph")
 
 
@@ -67,7 +72,24 @@ def computed(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
     target = _FUNCTIONS.get(function)
     if target is None or not all(type(arg) is ReadNumberValue or _is_number(tracer, arg) for arg in args):
         return None
-    return ReadNumberValue(tracer.recorder.number_call(target, args))
+    if not any(type(arg) is ReadNumberValue and arg.origin is not None for arg in args):
+        return ReadNumberValue(tracer.recorder.number_call(target, args))
+    parts = [_origin(arg) for arg in args]
+    if function not in _NEVER_RAISING or any(part is None for part in parts):
+        return None
+    origin = CallRecipe(Constant(function), parts)  # type: ignore[arg-type]
+    return ReadNumberValue(tracer.recorder.number_call(target, args), origin)
+
+
+# of finite floats
+_NEVER_RAISING = frozenset({operator.add, operator.sub, operator.mul, operator.neg})
+
+
+def _origin(value: Value) -> Recipe | None:
+    """How a number is made outside of the graph."""
+    if type(value) is ReadNumberValue:
+        return value.origin
+    return Constant(value.constant()) if isinstance(value, ConstantValue) and not is_changing(value) else None
 
 
 def _is_number(tracer: Tracer, value: Value) -> bool:

@@ -1,0 +1,70 @@
+"""From arrays of NumPy to tensors, and back: both share the memory wherever they do in eager."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..calling import calls, tensor_methods
+from ..numpy_boundary import NUMPY_OF
+from ..values.arrays import ArrayValue, made
+from ..values.base import Value, unsupported
+from ..values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+
+def _on_the_same_memory(tracer: Tracer, tensor: TensorValue) -> Value:
+    return tracer.record_method("detach", [tensor], {})
+
+
+@calls(torch.from_numpy)
+def _from_numpy(tracer: Tracer, array: Value) -> Value:
+    if not isinstance(array, ArrayValue) or array.scalar:
+        raise unsupported("torch-argument", f"{array.describe(tracer)} as the argument of torch.from_numpy")
+    return _on_the_same_memory(tracer, array.tensor)
+
+
+def _tensor_maker(function: Any, shares: bool) -> None:
+    """torch.tensor copies an array; torch.as_tensor and torch.asarray share its memory where they can."""
+
+    def handler(tracer: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
+        if not isinstance(data, ArrayValue):
+            return tracer.record_function(function, [data, *args], kwargs)
+        if args or (shares and data.scalar):
+            raise unsupported("torch-argument", f"{data.describe(tracer)} as an argument of torch.{function.__name__}")
+        tensor = tracer.record_function(function, [data.tensor], kwargs) if not shares or kwargs else data.tensor
+        assert isinstance(tensor, TensorValue)
+        return _on_the_same_memory(tracer, tensor) if tensor is data.tensor else tensor
+
+    handler.__name__ = function.__name__
+    calls(function)(handler)
+
+
+_tensor_maker(torch.as_tensor, True)
+_tensor_maker(torch.asarray, True)
+
+
+@calls(torch.tensor)
+def _tensor(tracer: Tracer, data: Value, **kwargs: Value) -> Value:
+    if not isinstance(data, ArrayValue):
+        return tracer.record_function(torch.tensor, [data], kwargs)
+    wanted = kwargs.pop("dtype", None)
+    if kwargs:
+        raise unsupported("torch-argument", f"{data.describe(tracer)} as an argument of torch.tensor, with options")
+    copied = tracer.record_method("clone", [data.tensor], {})
+    return copied if wanted is None else tracer.record_method("to", [copied, wanted], {})
+
+
+@tensor_methods.register("numpy")
+def _numpy(tracer: Tracer, tensor: TensorValue) -> Value:
+    fake = tensor.fake
+    if fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in NUMPY_OF or not fake.numel():
+        raise unsupported(
+            "data-dependent-value",
+            f"Tensor.numpy() on {tensor.describe(tracer)}",
+            "keep the value in a tensor, or call it outside of the compiled function",
+        )
+    return made(tracer, _on_the_same_memory(tracer, tensor))
