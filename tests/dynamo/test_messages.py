@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import pprint
+import types
 import warnings
 
 import pytest
@@ -172,3 +174,47 @@ def test_the_text_of_a_tensor_is_that_of_its_values(text):
     stator.reset()
     x = torch.ones(2)
     assert stator.compile(function, backend="eager")(x)[0] == function(x)[0]
+
+
+TEXTS = {
+    "percent": lambda x: "%s" % x,  # noqa: UP031
+    "str.format": lambda x: "{}".format(x),  # noqa: UP032
+    "joined": lambda x: ",".join(map(str, [x])),
+    "of a list": lambda x: str([x]),
+    "of a dictionary": lambda x: repr({"a": x}),
+    "of a tuple": lambda x: f"{(x, 1)}",
+    "ascii": lambda x: f"{x!a}",
+    "of an exception": lambda x: str(ValueError("a", x)),
+    "specification": lambda x: format(x.sum(), ".3f"),
+    "of a parameter": lambda x: str(torch.nn.Parameter(x)),
+    "of a namespace": lambda x: repr(types.SimpleNamespace(a=x)),
+    "printed nicely": lambda x: pprint.pformat([x]),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_text_of_what_holds_a_tensor_is_that_of_its_values(name):
+    def function(x):
+        y = x * 2
+        return TEXTS[name](y), y + 1
+
+    stator.reset()
+    x = torch.ones(2)
+    assert stator.compile(function, backend="eager")(x)[0] == function(x)[0]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_text_made_inside_one_operation_of_the_graph_is_that_of_its_values(backend):
+    """Capture calls such a function on stand-ins, which say nothing of themselves."""
+    said = []
+
+    @stator.allow_in_graph
+    def named(x):
+        said.append(f"{x}")
+        return x * 2
+
+    x = torch.ones(2)
+    compiled = stator.compile(lambda x: named(x + 1) + 1, backend=backend)
+    for _ in range(2):
+        assert compiled(x).tolist() == [5.0, 5.0]
+    assert said == [f"{x + 1}"] * 2

@@ -110,6 +110,12 @@ class FakeTensor(torch.Tensor):
         return tensor
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """For those who look at graphs. A program that is being captured would see a stand-in in place of its numbers,
+        whatever way it asks for text: str(), format(), f-strings and logging all come here."""
+        if not self.fake_mode.over:
+            raise Unsupported(
+                "format", "the text of a tensor, asked for while capturing", hint="format it outside of the graph"
+            )
         grad = ", requires_grad=True" if self.requires_grad else ""
         return f"FakeTensor({tuple(self.shape)}, {self.dtype}, {self.device}{grad})"
 
@@ -194,10 +200,14 @@ formulas: Registry[tuple[OpOverload, str], Formula] = Registry("gradient formula
 
 
 class FakeMode(TorchDispatchMode):
-    """Inside `with mode:` every operator works on fake tensors; real tensors that are met count as constants."""
+    """Inside `with mode:` every operator works on fake tensors; real tensors that are met count as constants.
+
+    over: its program was followed to the end; what is still done with its fakes is not the program's doing.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.over = False
         self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
         self._storages: weakref.WeakValueDictionary[int, _SharedStorage] = weakref.WeakValueDictionary()
         self._constants: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
@@ -236,6 +246,7 @@ class FakeMode(TorchDispatchMode):
         """Let go of every fake and every constant; those that others hold stay as they are. Without this, fakes that
         autograd knows would hold their mode and be held by it for good: references from C++ are none for Python's
         collector."""
+        self.over = True
         self._fakes.clear()
         self._constants.clear()
 
