@@ -23,6 +23,7 @@ from .marks import (
     mark_of,
     substitute_of_torch,
 )
+from .plain import is_pure_function
 from .recorder import NotATensorCall
 from .values.base import NotConstant, Value, unsupported
 from .values.classes import ClassValue
@@ -157,7 +158,7 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
             return answered
     if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return _unbound_method(tracer, fn, args, kwargs)
-    if fn in foldable or _is_constant_method(fn) or _is_numpy_function(fn):
+    if fn in foldable or _is_constant_method(fn) or is_pure_function(fn):
         return run_folded(tracer, fn, args, kwargs)
     mark = substitute_of_torch(fn)
     if mark is not None:
@@ -253,11 +254,6 @@ _TREATMENTS: dict[Treatment, Callable[..., Value]] = {
 def _is_constant_method(fn: Any) -> bool:
     owner = getattr(fn, "__self__", None)
     return isinstance(owner, (str, bytes, int, float, complex, tuple, frozenset)) or owner in (str, bytes, int, float)
-
-
-def _is_numpy_function(fn: Any) -> bool:
-    """A universal function such as numpy.sqrt: pure, and with numbers it gives numbers."""
-    return type(fn).__module__ == "numpy" and type(fn).__name__ == "ufunc"
 
 
 def _unbound_method(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -1,4 +1,5 @@
-"""Numbers of NumPy as torch takes them: which types count as numbers, and how each becomes an int or a float.
+"""Numbers of NumPy as torch takes them: which types count as numbers, how each becomes an int or a float, and which
+functions of numbers are pure.
 
 To operators on tensors they are Python numbers (they promote no type). No arrays here.
 """
@@ -42,3 +43,11 @@ def is_number(obj: Any) -> bool:
 def is_truth(obj: Any) -> bool:
     """Is this what comparing NumPy's numbers gives?"""
     return type(obj).__module__ == "numpy" and type(obj).__name__ in ("bool", "bool_")
+
+
+def is_pure_function(function: Any) -> bool:
+    """Is this a universal function written in C, such as numpy.sqrt? Those that numpy.frompyfunc makes of Python code,
+    which may do anything, take and give objects alone."""
+    if type(function).__module__ != "numpy" or type(function).__name__ != "ufunc":
+        return False
+    return any("O" not in kinds for kinds in function.types)

@@ -56,7 +56,7 @@ def _is_instance(tracer: Tracer, value: Value, kind: type, wanted: Any) -> bool:
     if kind is wanted:
         return True
     check = tracer.class_lookup(type(wanted), "__instancecheck__") if isinstance(wanted, type) else None
-    if isinstance(check, FunctionType) and not check.__module__.startswith(_KNOWN_CHECKS):
+    if isinstance(check, FunctionType) and not _asks_class_alone(check):
         answer = tracer.class_function(type(wanted), "__instancecheck__", check)
         return tracer.truth(answer.call(tracer, [tracer.known(wanted), value], {}))
     if tracer.run_real(issubclass, (kind, wanted)):
@@ -66,7 +66,12 @@ def _is_instance(tracer: Tracer, value: Value, kind: type, wanted: Any) -> bool:
     return False
 
 
-_KNOWN_CHECKS = ("abc", "typing", "torch", "_py_abc", "enum")  # they ask about the class alone
+def _asks_class_alone(check: FunctionType) -> bool:
+    """Whether a metaclass's check of instances or subclasses is known to look at nothing but the class."""
+    return (check.__module__ or "").partition(".")[0] in _KNOWN_CHECKS
+
+
+_KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "_py_abc", "enum"})
 
 
 def _tensor_isinstance(value: TensorValue, wanted: tuple[Any, ...]) -> bool:
@@ -83,7 +88,7 @@ def _issubclass(tracer: Tracer, cls: Value, classes: Value) -> Value:
     wanted = _classes(tracer, classes)
     for one in wanted:
         check = tracer.class_lookup(type(one), "__subclasscheck__")
-        if isinstance(check, FunctionType) and not check.__module__.startswith(_KNOWN_CHECKS):
+        if isinstance(check, FunctionType) and not _asks_class_alone(check):
             raise unsupported("call-builtin", f"issubclass() with {type(one).__qualname__}.__subclasscheck__")
     return ConstantValue(tracer.run_real(issubclass, (tracer.real_of(cls, "a class"), wanted)))
 

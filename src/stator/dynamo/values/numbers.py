@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
-from ..plain import is_number, is_truth, plain_converter
+from ..plain import is_number, is_pure_function, is_truth, plain_converter
 from ..recipe import Constant, Load, Recipe
 from ..source import CallSource, ConstantSource, Source
 from .base import Value, unsupported
@@ -144,7 +144,7 @@ def derived(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
 
 def _is_of_numpy(function: Any) -> bool:
     """Whether it is one of NumPy's types of numbers, or a universal function: pure, and of numbers it makes one."""
-    return type(function).__name__ == "ufunc" or plain_converter(function) is not None
+    return is_pure_function(function) or plain_converter(function) is not None
 
 
 def _derive(
