@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from .guard import GuardKind
@@ -186,6 +187,12 @@ class ExitBuilder:
         for kind, values in changed.items():
             others = [other for other in by_kind.get(kind, ()) if not getattr(other, "is_static", False)]
             self._guard_distinct(values, others)
+
+    def rely_on_distinct_iterators(self) -> None:
+        """What was read ahead of one iterator must not be taken off it under another name."""
+        for one, other in combinations(self.tracer.live_iterators.values(), 2):
+            if one.cls is other.cls:
+                self.tracer.guard(one.source, GuardKind.DISTINCT, other.source)  # type: ignore[arg-type]
 
     def rely_on_unwritten_elements(self) -> None:
         """Numbers of arrays that are read again behind the graph must be those from before it."""

@@ -195,11 +195,12 @@ class _Attempt:
 
     def _effects(self, exits: ExitBuilder) -> list[Effect]:
         for generator in exits.tracer.generators:
-            generator.rely_on_no_cleanup()
+            generator.rely_on_no_cleanup(exits.tracer)
         exits.replay()
         exits.rely_on_unwritten_elements()
         exits.rely_on_distinct_inputs()
         exits.rely_on_distinct_objects()
+        exits.rely_on_distinct_iterators()
         drawn = [Evaluate(draw) for draw in exits.tracer.draws]  # also those that nothing uses
         return [*drawn, *exits.steps, *exits.fills, *exits.effects, *self.entry_state.effects_since()]
 

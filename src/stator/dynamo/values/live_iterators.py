@@ -29,7 +29,7 @@ class LiveIterator(IteratorValue):
     time at its end perhaps; it may also be asked through an enumerate() or zip() around it.
     """
 
-    __slots__ = ("at_end", "obj", "position", "steps")
+    __slots__ = ("apart_from", "at_end", "obj", "position", "steps")
 
     def __init__(self, obj: Any, source: Source) -> None:
         super().__init__(iter(()), cls=type(obj))
@@ -37,6 +37,7 @@ class LiveIterator(IteratorValue):
         self.obj = obj
         self.position = self.steps = 0
         self.at_end = False
+        self.apart_from: set[int] = set()  # ids of changed values that are known not to be its container
 
     def real(self) -> Any:
         return self.obj
@@ -59,14 +60,24 @@ class LiveIterator(IteratorValue):
         return tracer.wrap(item, source)
 
     def _check_unchanged(self, tracer: Tracer) -> None:
-        """What comes next is read from the real container, which must not have been changed in the captured code."""
+        """What comes next is read from the real container, which must not have been changed in the captured code; and
+        what was changed must not be the container of such an iterator in another call."""
         container = iterator_state.iterated_container(self.obj)
         if container is None:
             return
         for kind, changed, _ in tracer.mutations.entries.values():
-            mine = kind == "content" and changed.obj is container
-            if mine or (kind == "attribute" and changed.instance_dict() is container):
+            if kind == "content":
+                real, source = changed.obj, changed.source
+            elif kind == "attribute":
+                real, source = changed.instance_dict(), changed.dict_source
+            else:
+                continue
+            if real is container:
                 raise unsupported("iteration", "going on over a container that was changed meanwhile")
+            if source is not None and _of_one_kind(real, container) and id(changed) not in self.apart_from:
+                self.apart_from.add(id(changed))
+                mine = ReadSource(iterator_state.iterated_container, (self.source,))  # type: ignore[arg-type]
+                tracer.guard(source, GuardKind.DISTINCT, mine)
 
     def read(self, function: Any, index: int) -> ReadSource:
         return ReadSource(function, (self.source, ConstantSource(repr(index), index)))  # type: ignore[arg-type]
@@ -87,6 +98,10 @@ class LiveIterator(IteratorValue):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Load(self.source)  # type: ignore[arg-type]
+
+
+def _of_one_kind(one: Any, other: Any) -> bool:
+    return any(isinstance(one, kind) and isinstance(other, kind) for kind in (list, dict, set))
 
 
 class LiveEnumerate(LiveIterator):
