@@ -186,9 +186,16 @@ def operand_kind(tracer: Tracer, value: Value) -> Any:
     raise refused(tracer, "a function of NumPy", [value])
 
 
+def note_layout(tracer: Tracer, array: ArrayValue) -> None:
+    """What is computed from arrays in C order is in C order; of others NumPy and torch may make different layouts."""
+    if len(array.shape) > 1 and not array.tensor.fake.is_contiguous():
+        tracer.unlike_layouts = True
+
+
 def cast_operand(tracer: Tracer, value: Value, dtype: Any, as_number: bool = False) -> Value:
     """An operand in the dtype that NumPy computes in."""
     if isinstance(value, ArrayValue):
+        note_layout(tracer, value)
         if value.dtype == dtype:
             return value.tensor
         return tracer.record_method("to", [value.tensor, ConstantValue(TORCH_OF[dtype])], {})
@@ -239,8 +246,8 @@ def write(tracer: Tracer, array: ArrayValue, part: TensorValue, value: Value) ->
         operand: Value = value.tensor
         if value.dtype.kind == "f" and array.dtype.kind in "iu":
             raise refused(tracer, f"writing to {array.dtype}", [value])
-        if value.shape != tuple(part.fake.shape) and len(value.shape) > part.fake.dim():
-            raise refused(tracer, "writing to a part of fewer dimensions", [value])
+        if not _fits(value.shape, tuple(part.fake.shape)):
+            raise refused(tracer, f"writing to a part of shape {tuple(part.fake.shape)}", [value])
         operand = tracer.record_method("clone", [operand], {})
     else:
         kind = operand_kind(tracer, value)
@@ -248,6 +255,12 @@ def write(tracer: Tracer, array: ArrayValue, part: TensorValue, value: Value) ->
             raise refused(tracer, f"writing to {array.dtype}", [value])
         operand = cast_operand(tracer, value, array.dtype)
     tracer.record_method("copy_", [part, operand], {})
+
+
+def _fits(shape: tuple[int, ...], place: tuple[int, ...]) -> bool:
+    """Whether what has this shape is broadcast to that one."""
+    behind = place[len(place) - len(shape) :]
+    return len(shape) <= len(place) and all(one in (1, size) for one, size in zip(shape, behind, strict=True))
 
 
 def apply_in_place(tracer: Tracer, function: Any, array: ArrayValue, other: Value) -> Value:

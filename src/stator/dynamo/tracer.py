@@ -87,6 +87,7 @@ class Tracer:
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
         self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph
         self.relies_on_error_modes = False  # of NumPy
+        self.unlike_layouts = False  # NumPy may lay out arrays computed from now on in another way than torch
         self._keep: list[Any] = []
         self._scopes: dict[int, GlobalScope] = {}
         self._class_values: dict[tuple[type, str], Value] = {}

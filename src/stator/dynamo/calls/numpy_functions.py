@@ -16,6 +16,7 @@ from ..array_operations import (
     checked,
     full,
     matrix_product,
+    note_layout,
     operand_kind,
     refused,
     write,
@@ -312,6 +313,7 @@ def _position(name: str, function: Any) -> Callable[..., Value]:
         array = _array(tracer, a, f"numpy.{name}")
         if array.dtype.kind == "b":
             raise refused(tracer, f"numpy.{name}", [a])
+        note_layout(tracer, array)
         dims = [] if axis is None or tracer.is_none(axis) else [ConstantValue(_whole(tracer, axis))]
         found = tracer.record_function(function, [array.tensor, *dims], {})
         return checked(tracer, found, numpy.dtype("int64"), name)
@@ -347,8 +349,11 @@ def _reshape(tracer: Tracer, a: Value, *shape: Value) -> Value:
 
 
 def _known_layout(tracer: Tracer, array: ArrayValue) -> None:
-    """Whether reshaping copies depends on the layout, which for what was computed here may differ from NumPy's."""
-    if array.obj is None and not array.tensor.fake.is_contiguous():
+    """Whether the result is a view depends on the layout, which must be NumPy's: that of an input is."""
+    storage = array.tensor.fake.fake_storage  # type: ignore[attr-defined]
+    if not tracer.unlike_layouts or len(array.shape) < 2 or array.obj is not None:
+        return
+    if not any(value.fake.fake_storage is storage for value in tracer.recorder.input_values):  # type: ignore[attr-defined]
         raise refused(tracer, "reshaping", [array])
 
 
@@ -370,6 +375,12 @@ def _flatten(tracer: Tracer, a: Value) -> Value:
 
 def _copy(tracer: Tracer, a: Value) -> Value:
     return made(tracer, _copied(tracer, _array(tracer, a, "ndarray.copy")))
+
+
+def _copy_as_it_lies(tracer: Tracer, a: Value) -> Value:
+    """numpy.copy keeps the layout, where the method makes it C order."""
+    note_layout(tracer, _array(tracer, a, "numpy.copy"))
+    return _copy(tracer, a)
 
 
 def _transpose(tracer: Tracer, a: Value, *axes: Value) -> Value:
@@ -436,6 +447,7 @@ def _where(tracer: Tracer, condition: Value, x: Value, y: Value) -> Value:
         dtype = numpy.result_type(*(kind(0) if adapts else kind for kind, adapts in zip(kinds, plain, strict=True)))
     if dtype not in TORCH_OF:
         raise refused(tracer, "numpy.where", [condition, x, y])
+    note_layout(tracer, condition)
     operands = [condition.tensor, *(cast_operand(tracer, value, dtype) for value in (x, y))]
     return checked(tracer, tracer.record_function(torch.where, operands, {}), dtype, "where", is_array=True)
 
@@ -461,6 +473,7 @@ def _dot(tracer: Tracer, a: Value, b: Value) -> Value:
 def _like(number: int) -> Callable[..., Value]:
     def handler(tracer: Tracer, a: Value, dtype: Value | None = None) -> Value:
         array = _array(tracer, a, "numpy.zeros_like")
+        note_layout(tracer, array)
         wanted = _dtype(tracer, dtype) or array.dtype
         if wanted not in TORCH_OF:
             raise refused(tracer, f"an array of {wanted} like", [a])
@@ -475,6 +488,7 @@ def _like(number: int) -> Callable[..., Value]:
 def _astype(tracer: Tracer, a: Value, dtype: Value) -> Value:
     if not isinstance(a, ArrayValue):
         raise refused(tracer, "ndarray.astype", [a])
+    note_layout(tracer, a)
     wanted = _dtype(tracer, dtype)
     if wanted is None:
         raise refused(tracer, "ndarray.astype", [a, dtype])
@@ -487,6 +501,7 @@ def _new_array(tracer: Tracer, a: Value, dtype: Value | None = None) -> Value:
     """numpy.array of an array: always a copy."""
     if not isinstance(a, ArrayValue):
         raise refused(tracer, "numpy.array", [a])
+    note_layout(tracer, a)
     wanted = _dtype(tracer, dtype) or a.dtype
     cast = a.tensor if wanted == a.dtype else _cast(tracer, a, wanted, "numpy.array")
     return made(tracer, tracer.record_method("clone", [cast], {}) if cast is a.tensor else cast)
@@ -530,7 +545,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "squeeze": _squeeze,
     "clip": _clip,
     "dot": _dot,
-    "copy": _copy,
+    "copy": _copy_as_it_lies,
     "expand_dims": _expand_dims,
     "matmul": matrix_product,
     "concatenate": _joined("concatenate", torch.cat),
@@ -555,9 +570,9 @@ _ALSO_METHODS = {
     "squeeze",
     "clip",
     "dot",
-    "copy",
 }
 _METHODS: dict[str, Callable[..., Value]] = {
+    "copy": _copy,
     "flatten": _flatten,
     "astype": _astype,
     "item": _item,

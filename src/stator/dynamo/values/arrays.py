@@ -19,7 +19,7 @@ from ..source import CallSource, ConstantSource, Source
 from .base import Value, unsupported
 from .constants import ConstantValue
 from .containers import TupleValue
-from .numbers import changing_number
+from .numbers import NumberValue, changing_number, is_changing
 from .slices import SliceValue
 from .tensors import TensorValue
 
@@ -147,10 +147,12 @@ class ArrayValue(Value):
             return None
         if len(self.shape) != 1 or self.dtype.kind not in "if" or key.python_type(tracer) is not int:
             return None
-        at = key.constant()
+        changing = isinstance(key, NumberValue) and is_changing(key)
+        at = key.example if changing else key.constant()  # type: ignore[attr-defined]
         if not -self.shape[0] <= at < self.shape[0]:
             return None
-        source = CallSource(operator.getitem, (self.source, ConstantSource(repr(at), at)))
+        place = key.source if changing else ConstantSource(repr(at), at)
+        source = CallSource(operator.getitem, (self.source, place))  # type: ignore[arg-type]
         tracer.array_elements.add(source)
         return changing_number(tracer, self.obj[at], source)
 
