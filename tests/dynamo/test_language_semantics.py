@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import sys
+import warnings
 import weakref
 from collections import OrderedDict, defaultdict, deque
 
@@ -396,6 +398,16 @@ def a_value_of_a_generator(x):
     return x + 1, out
 
 
+def flattened(parts):
+    for part in parts:
+        yield from part
+
+
+def a_generator_left_waiting_in_another(x):
+    """There is nothing to clean up in either of them."""
+    return x + 1, next(flattened([[1], [2]])), next(itertools.chain([3], [4]))
+
+
 PROGRAMS = [
     operators_ask_in_order,
     inequality_inverts_equality,
@@ -415,6 +427,7 @@ PROGRAMS = [
     patterns,
     cells_are_objects,
     a_value_of_a_generator,
+    a_generator_left_waiting_in_another,
 ]
 
 
@@ -428,6 +441,43 @@ def test_same_as_eager(program):
         assert torch.equal(got[0], expected[0])
         assert got[1:] == expected[1:]
         assert [type(item) for item in got[1:]] == [type(item) for item in expected[1:]]
+
+
+class Closeable:
+    """An iterator that is no generator, but wants to know of the end."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return 5
+
+    def close(self):
+        self.log.append("closed")
+
+
+def test_an_iterator_behind_yield_from_is_closed_with_the_generator():
+    def dropped(x):
+        log = []
+        steps = flattened([Closeable(log)])
+        y = x + next(steps)
+        del steps
+        return y, (*log, "after")
+
+    def closed(x):
+        log = []
+        steps = flattened([Closeable(log)])
+        y = x + next(steps)
+        steps.close()
+        return y, (*log, "after")
+
+    for function in (dropped, closed):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert stator.compile(function, backend="eager")(torch.ones(2))[1] == ("closed", "after")
 
 
 def test_dir_and_vars_show_the_program_s_variables_alone():

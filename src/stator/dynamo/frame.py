@@ -176,6 +176,9 @@ class Frame:
             at = region.target.index
             if instructions[at].opname.startswith("CALL_INTRINSIC"):
                 return False  # the wrapper that 3.12 puts around every generator
+            if instructions[at].opname == "CLEANUP_THROW":  # and around each `yield from`
+                region = instructions[at].handler
+                continue
             if instructions[at].opname == "PUSH_EXC_INFO":
                 at += 1
                 while instructions[at + 1].opname == "CHECK_EXC_MATCH" and self._lets_generator_exit_pass(at):

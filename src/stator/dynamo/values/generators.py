@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..recipe import Recipe
 from .base import Raised, Value, cannot_rebuild, unsupported
+from .objects import MISSING, ObjectValue, lookup_in_class
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -73,9 +74,10 @@ class GeneratorValue(Value):
         frame = self.frame
         waiting = frame.pc - 1
         before = frame.program.instructions[waiting - 1]
-        delegate = frame.stack[-1] if before.opname == "SEND" else None
+        delegate = self._delegate()
         try:
             if not isinstance(delegate, GeneratorValue):
+                self._asks_nothing(tracer, delegate)
                 raise Raised(error)
             item = delegate.resume(tracer, tracer.constant(None), error)
         except Raised as raised:
@@ -90,11 +92,28 @@ class GeneratorValue(Value):
                 frame.stack[-1] = delegate.returned
         return item
 
+    def _delegate(self) -> Value | None:
+        """What the generator, which waits at a yield, gets its items from: what stands behind its `yield from`."""
+        frame = self.frame
+        return frame.stack[-1] if frame.program.instructions[frame.pc - 2].opname == "SEND" else None
+
+    def _asks_nothing(self, tracer: Tracer, delegate: Value | None) -> None:
+        """Python passes an error, and the end, on to any iterator with methods for that, which we do not follow."""
+        if isinstance(delegate, ObjectValue) and any(
+            lookup_in_class(delegate.cls, name) is not MISSING for name in ("close", "throw", "__getattr__")
+        ):
+            raise unsupported(
+                "generator", f"`yield from` {delegate.describe(tracer)}, which has methods of a generator"
+            )
+
     def rely_on_no_cleanup(self) -> None:
         """When the program drops a generator that waits inside `try` or `with`, Python runs the cleanup at once.
         Capture does not know when the program drops it, so such a generator must not be left behind."""
-        if self.started and self.returned is None and self.frame.waits_in_try():
+        if not self.started or self.returned is not None:
+            return
+        if self.frame.waits_in_try():
             raise unsupported("generator", "a generator that is left waiting inside `try` or `with`")
+        self._asks_nothing(self.frame.tracer, self._delegate())
 
     def next_item(self, tracer: Tracer) -> Value | None:
         return self.resume(tracer, tracer.constant(None))
