@@ -17,11 +17,12 @@ import stator
 
 _OPERATIONS = """
 v{n} = v{i}[{k}:] | v{n} = v{i}[{k}] | v{n} = v{i}.T | v{n} = v{i}.reshape(-1) | v{n} = v{i}.ravel()
-| v{n} = v{i}.copy() | v{i} += {c} | v{i} *= v{j} | v{i}[{k}] = v{j}[{l}] | v{i}[...] = {c} | v{i}[{k}] = {c} | v{n} = v{i} + v{j}
-| v{n} = torch.from_numpy(v{i}) | torch.from_numpy(v{i}).mul_({c}) | v{n} = v{i}.sum(0) | v{n} = v{i} * v{i}.max()
-| v{n} = np.concatenate([v{i}, v{i}]) | v{n} = v{i}[:, ::2] | v{n} = np.where(v{i} > v{j}, v{i}, v{j})
-| v{n} = v{i}.astype('float32') | x += torch.from_numpy(v{i}).sum().float() | v{n} = x.numpy() | v{n} = v{i} - {c}
-| v{n} = v{i} / {c} | v{n} = v{i}.squeeze() | v{n} = v{i}[:, None] | v{n} = np.maximum(v{i}, {c}) | v{i} -= v{i}[0]
+| v{n} = v{i}.copy() | v{i} += {c} | v{i} *= v{j} | v{i}[{k}] = v{j}[{l}] | v{i}[...] = {c} | v{i}[{k}] = {c}
+| v{n} = v{i} + v{j} | v{n} = torch.from_numpy(v{i}) | torch.from_numpy(v{i}).mul_({c}) | v{n} = v{i}.sum(0)
+| v{n} = v{i} * v{i}.max() | v{n} = np.concatenate([v{i}, v{i}]) | v{n} = v{i}[:, ::2]
+| v{n} = np.where(v{i} > v{j}, v{i}, v{j}) | v{n} = v{i}.astype('float32')
+| x += torch.from_numpy(v{i}).sum().float() | v{n} = x.numpy() | v{n} = v{i} - {c} | v{n} = v{i} / {c}
+| v{n} = v{i}.squeeze() | v{n} = v{i}[:, None] | v{n} = np.maximum(v{i}, {c}) | v{i} -= v{i}[0]
 | v{i}[1:] += v{i}[:-1] | v{n} = v{i}.flatten() | v{n} = np.copy(v{i}) | v{n} = np.zeros_like(v{i})
 """
 _DTYPES = [("float64", "float64"), ("float32", "float64"), ("int64", "float64"), ("int32", "int32")]
