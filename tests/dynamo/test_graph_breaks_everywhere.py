@@ -57,6 +57,7 @@ class EndingAt:
         return interpreter.capture(function, arguments, fullgraph=fullgraph)
 
 
+@pytest.mark.filterwarnings("error:stator")  # an error of the compiler would be hidden by its running eagerly
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].__name__)
 def test_the_rest_goes_on_right(case, monkeypatch):
     function, makers = case

@@ -50,9 +50,11 @@ def load_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("STORE_FAST")
 def store_fast(frame: Frame, instruction: Instruction) -> None:
-    # 3.12 puts the variables of an inlined comprehension back: they may have been unbound, and they may be cells
+    # 3.12 puts the variables of an inlined comprehension back: they may have been unbound, and they may be cells, which
+    # in code behind a break are those of the part before it
     name, value = instruction.argval, frame.stack.pop()
-    if type(value) is CellValue and name in frame.program.code.co_cellvars:
+    code = frame.program.code
+    if type(value) is CellValue and (name in code.co_cellvars or name in code.co_freevars):
         frame.cells[name] = value
     elif value is None:
         frame.cells.pop(name, None)
