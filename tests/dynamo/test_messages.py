@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import pprint
+import sys
 import types
 import warnings
 
@@ -218,3 +221,47 @@ def test_text_made_inside_one_operation_of_the_graph_is_that_of_its_values(backe
     for _ in range(2):
         assert compiled(x).tolist() == [5.0, 5.0]
     assert said == [f"{x + 1}"] * 2
+
+
+def by_context_manager(x):
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        print("inside", x.shape)
+    print("outside")
+    return x + len(stream.getvalue())
+
+
+def by_assignment(x):
+    before, sys.stdout = sys.stdout, io.StringIO()
+    print("inside", x.shape)
+    stream, sys.stdout = sys.stdout, before
+    print("outside")
+    return x + len(stream.getvalue())
+
+
+@pytest.mark.parametrize("redirects", [by_context_manager, by_assignment])
+def test_messages_go_where_the_captured_code_sends_them(redirects, capsys):
+    compiled = stator.compile(redirects, backend="eager")
+    x = torch.ones(2)
+    for _ in range(2):
+        assert torch.equal(compiled(x), redirects(x))
+    assert capsys.readouterr().out == "outside\n" * 4
+
+
+def test_a_logger_that_the_captured_code_turns_off_for_a_while():
+    def speak(x):
+        LOGGER.disabled = True
+        LOGGER.warning("never")
+        LOGGER.disabled = False
+        LOGGER.warning("always")
+        return x + 1
+
+    records = Records()
+    LOGGER.addHandler(records)
+    try:
+        compiled = stator.compile(speak, backend="eager")
+        for _ in range(2):
+            compiled(torch.ones(2))
+    finally:
+        LOGGER.removeHandler(records)
+    assert [record[1] for record in records.seen] == ["always", "always"]

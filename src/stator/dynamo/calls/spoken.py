@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import logging
+import sys
 import warnings
 from dataclasses import dataclass
 from functools import cache
@@ -30,10 +31,24 @@ if TYPE_CHECKING:
 
 
 def _say(tracer: Tracer, function: Any, arguments: list[Any], keywords: dict[str, Any] | None = None) -> ConstantValue:
+    _refuse_redirected(tracer)
     outermost = tracer.frames[0]
     position = outermost.program.instructions[outermost.now].position
     tracer.mutations.message(Message(function, arguments, keywords or {}, position))
     return ConstantValue(None)
+
+
+def _refuse_redirected(tracer: Tracer) -> None:
+    """What is said at the end of the graph goes where it would have gone at once: unless the captured code has changed
+    the streams or loggers by then, perhaps for a while."""
+    streams = tracer.scope_of(vars(sys)).written.keys() & _STREAMS
+    changed = (getattr(value, "obj", None) for _, value, _ in tracer.mutations.entries.values())
+    if streams or any(isinstance(one, _OF_LOGGING) for one in changed):
+        raise unsupported("call-builtin", "a message behind a change of where messages go")
+
+
+_STREAMS = frozenset({"stdout", "stderr"})
+_OF_LOGGING = (logging.Filterer, logging.Manager)
 
 
 def _settled(tracer: Tracer, value: Value, what: str) -> Value | Recipe:
@@ -94,6 +109,7 @@ def _log_level(tracer: Tracer, logger: Value, level: Value, message: Value, *arg
 
 def _log(tracer: Tracer, logger: Value, level: int, said: list[Value], kwargs: dict[str, Value]) -> Value:
     real = tracer.real_of(logger, "a logger")
+    _refuse_redirected(tracer)
     if not real.isEnabledFor(level):
         if logger.source is not None:
             enabled = ReadSource(type(real).isEnabledFor, (logger.source, ConstantSource(repr(level), level)))
