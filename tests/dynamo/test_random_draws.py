@@ -98,6 +98,18 @@ def of_numpy(x: torch.Tensor) -> Any:
     return x + np.random.rand(), x * np.random.randint(1, 10), NUMPY_GENERATOR.random(), np.random.permutation(4)
 
 
+def floats_of_numpy(x: torch.Tensor) -> Any:
+    first = np.random.uniform(0, 2)
+    return x * np.random.rand() + first, np.random.normal(1.0, 0.5), np.random.random(), np.random.uniform(), first
+
+
+def refused_by_numpy(x: torch.Tensor) -> Any:
+    try:
+        return x + np.random.normal(0.0, -1.0)
+    except ValueError:
+        return x - np.random.uniform(-1, 1)
+
+
 def broken_around(x: torch.Tensor) -> Any:
     first = random.random()
     stator.graph_break()
@@ -122,6 +134,8 @@ PROGRAMS = [
     overridden,
     in_a_container,
     of_numpy,
+    floats_of_numpy,
+    refused_by_numpy,
     broken_around,
 ]
 
@@ -167,7 +181,7 @@ def flat(value: Any) -> list[float]:
     return [number for item in value for number in flat(item)] if isinstance(value, (list, tuple)) else [value]
 
 
-@pytest.mark.parametrize("program", [one, several, unused, uniform, own_generator, in_a_container])
+@pytest.mark.parametrize("program", [one, several, unused, uniform, own_generator, in_a_container, floats_of_numpy])
 def test_floats_are_drawn_without_a_break_and_without_recompiling(program: Any) -> None:
     wanted = sequence(program)
     compiled = stator.compile(program, backend="eager", fullgraph=True)

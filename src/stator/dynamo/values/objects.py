@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 MISSING: Any = object()
 # Methods that classes implement in C, by the descriptor in the class: `handler(tracer, owner, *args, **kwargs)`.
 c_methods: Registry[Any, Callable[..., Value]] = Registry("method in C")
+# Functions of extensions made by Cython, by (module, qualified name): `handler(tracer, *args, **kwargs)`.
+functions_in_c: Registry[tuple[str, str], Callable[..., Value]] = Registry("function in C")
+_CYTHON = "cython_function_or_method"  # each extension has a type of that name
 _PLAIN_GETATTRIBUTE = object.__getattribute__
 # C classes whose attributes are not those of the instance's dictionary
 _OWN_ATTRIBUTES = (threading.local, weakref.ProxyType, weakref.CallableProxyType)
@@ -317,9 +320,13 @@ class ObjectValue(Value):
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         method = self.special(tracer, "__call__")
-        if method is None:
+        if method is not None:
+            return method.call(tracer, args, kwargs)
+        handler = functions_in_c.get((getattr(self.obj, "__module__", ""), getattr(self.obj, "__qualname__", "")))
+        if handler is None or self.cls.__name__ != _CYTHON or self.source is None:
             raise unsupported("call", f"calling {self.describe(tracer)}")
-        return method.call(tracer, args, kwargs)
+        tracer.guard_identity_once(self)
+        return tracer.call_handler(handler, args, kwargs)
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
         return self._special_call(tracer, "__getitem__", key)
