@@ -112,12 +112,8 @@ def compile_module(module: torch.nn.Module, make_converter: Callable[[], Convert
 
 def _make_class(cls: type) -> type:
     body = {
-        "__slots__": (
-            _CALL,
-            ORIGINAL,
-            _COMPILE,
-            _FORWARD,
-        ),  # not in the shared __dict__, where the original would see them
+        # not in the shared __dict__, where the original would see them
+        "__slots__": (_CALL, ORIGINAL, _COMPILE, _FORWARD),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,

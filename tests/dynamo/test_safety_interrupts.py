@@ -7,9 +7,10 @@ import gc
 import random
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -227,3 +228,50 @@ def test_a_defect_behind_a_break_keeps_what_was_done_before_it(monkeypatch: pyte
     with pytest.warns(RuntimeWarning, match="a defect"):
         assert stator.compile(frame_of_the_user, backend="eager")(torch.ones(2)).tolist() == [4, 4]
     assert log == ["before", "after"]
+
+
+class Timed:
+    @property
+    def now(self) -> float:
+        return time.time()
+
+
+def reads_the_clock(x: torch.Tensor, timed: Timed) -> float:
+    return x.sum().item() * 0 + timed.now
+
+
+def reads_the_clock_and_handles(x: torch.Tensor, timed: Timed) -> float:
+    try:
+        return reads_the_clock(x, timed)
+    except Interrupt:
+        return -1.0
+
+
+def reads_the_clock_and_cleans_up(x: torch.Tensor, timed: Timed) -> float:
+    try:
+        return x.shape[0] + timed.now
+    finally:
+        x.zero_()
+
+
+@pytest.mark.parametrize("function", [reads_the_clock, reads_the_clock_and_handles, reads_the_clock_and_cleans_up])
+def test_an_interrupt_right_behind_turning_the_hook_on(
+    function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turned = []
+    turn_on = native.hook_on
+
+    def turn_on_and_interrupt(callback: Any) -> None:
+        turn_on(callback)
+        turned.append(callback)
+        if len(turned) == 2:
+            raise Interrupt
+
+    monkeypatch.setattr(native, "hook_on", turn_on_and_interrupt)
+    compiled = stator.compile(function, backend="eager")
+    before = thread_state()
+    assert compiled(torch.ones(2), Timed()) > 0
+    with suppress(Interrupt):
+        compiled(torch.ones(2), Timed())
+    assert len(turned) == 2
+    assert thread_state() == before

@@ -68,7 +68,6 @@ class BreakWriter:
         if not self._may_call_unseen(main):
             self.hook = None
         exits: list[Callable[[], None]] = []
-        self._turn_hook(on=True)
         self._protect(native, exits)
         if main.target is not None:
             self._jump_exit(native, exits)
@@ -97,6 +96,12 @@ class BreakWriter:
             self.builder.const_callee(self.hook[0] if on else self.hook[1])
             self.builder.call(0)
             self.builder.pop()
+
+    def _turning_on(self) -> list[Instruction]:
+        """Write what turns the hook on. It is protected like the operation: an interrupt may come right behind it."""
+        before = len(self.builder.instructions)
+        self._turn_hook(on=True)
+        return self.builder.instructions[before:]
 
     def _native_instructions(self) -> tuple[list[Instruction], int, bool]:
         """Copies of the instructions that make up the operation, the index behind them, and whether it was a load in
@@ -219,7 +224,7 @@ class BreakWriter:
             return
         label = self.builder.label()
         handler = Handler(label, region.depth, lasti=False)
-        for instruction in native:
+        for instruction in (*self._turning_on(), *native):
             instruction.handler = handler
         # 3.13 looks an exception that leaves a called Python function up one unit before the call
         self.builder.add("NOP").handler = handler
@@ -236,7 +241,7 @@ class BreakWriter:
         if self.hook is None:
             return
         label = self.builder.label()
-        for instruction in native:
+        for instruction in (*self._turning_on(), *native):
             instruction.handler = Handler(label, 0, lasti=False)
 
         def write() -> None:

@@ -100,9 +100,8 @@ def _call_graph(writer: Writer, compiled_graph: Callable[..., Any]) -> None:
     for entry in captured.inputs:
         if entry.is_static and of_one_module:
             builder.const(entry.example)
-        elif (
-            entry.is_static
-        ):  # guards hold it to be this very tensor, but do not keep it alive, and neither may the code
+        elif entry.is_static:
+            # guards hold it to be this very tensor, but do not keep it alive, and neither may the code
             builder.const_callee(weakref.ref(entry.example))
             builder.call(0)
         else:
