@@ -28,21 +28,23 @@ BOOL: Any = numpy.bool_ if FOLLOWED else bool
 
 def is_followed(array: Any) -> bool:
     """Whether capture follows this array: a plain one with elements, which torch can share the memory of."""
-    if type(array) is not ARRAY or array.dtype not in TORCH_OF or not array.dtype.isnative:
-        return False
-    if not array.size or not array.flags.writeable or not array.flags.aligned:
-        return False
-    return all(stride >= 0 and not stride % array.itemsize for stride in array.strides)
+    return type(array) is ARRAY and array.dtype in TORCH_OF and shared_tensor(array) is not None
 
 
 def shared_tensor(array: Any) -> torch.Tensor | None:
-    """The tensor on the memory of an array; None where the array is not followed."""
-    return torch.from_numpy(array) if is_followed(array) else None
+    """The tensor on the memory of an array; None where it is read-only, or torch takes no such dtype or strides. Part
+    of every guard on an array."""
+    if type(array) is not ARRAY or not array.size or not array.flags.behaved:
+        return None
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError):
+        return None
 
 
 def to_array(tensor: torch.Tensor) -> Any:
     """The array on the memory of a tensor of the graph, which needs no gradient."""
-    return tensor.detach().numpy()
+    return tensor.detach().numpy() if tensor.requires_grad else tensor.numpy()
 
 
 def to_number(tensor: torch.Tensor) -> Any:
