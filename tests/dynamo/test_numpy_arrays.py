@@ -178,6 +178,19 @@ def _parts(a: Any) -> Any:
     )
 
 
+def _facts(a: Any) -> Any:
+    return (
+        np.prod(a.shape),
+        np.prod([2, 3]) * 1.5,
+        np.dtype("float32") == a.dtype,
+        np.dtype(float).itemsize,
+        np.issubdtype(a.dtype, np.floating),
+        a.dtype in (np.float32, np.float64),
+        isinstance(a, np.ndarray),
+        a + 1,
+    )
+
+
 def _several(a: Any, b: Any) -> Any:
     return (
         np.concatenate([a, b]),
@@ -216,7 +229,7 @@ def _new(a: Any) -> Any:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("function", [_reduce_more, _shapes, _parts, _new])
+@pytest.mark.parametrize("function", [_reduce_more, _shapes, _parts, _new, _facts])
 @pytest.mark.parametrize("dtype", ["int32", "float32", "float64"])
 def test_methods_and_functions_of_one_array(function: Any, dtype: str, backend: str) -> None:
     assert_captured(function, rough(6, (4, 5), dtype), backend=backend)

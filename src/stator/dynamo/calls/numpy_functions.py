@@ -108,6 +108,10 @@ def _dtype(tracer: Tracer, value: Value | None) -> Any:
         raise refused(tracer, "numpy.dtype", [value]) from None
 
 
+def _dtype_made(tracer: Tracer, dtype: Value) -> Value:
+    return ConstantValue(_dtype(tracer, dtype) or numpy.dtype(None))
+
+
 def _whole(tracer: Tracer, value: Value) -> int:
     found = tracer.constant_of(value, "an axis or size")
     if type(found) is not int:
@@ -225,9 +229,10 @@ def _elementwise(ufunc: Any) -> None:
 def _register_functions() -> None:
     for ufunc in ELEMENTWISE:
         _elementwise(ufunc)
-    for name in ("zeros", "ones", "full", "arange", "linspace", "eye", "identity", "logspace"):
+    for name in ("zeros", "ones", "full", "arange", "linspace", "eye", "identity", "logspace", "prod"):
         function = getattr(numpy, name)
         calls(function)(_made_of_constants(function))
+    calls(numpy.dtype)(_dtype_made)
     for name, entry in _REDUCTIONS.items():
         function = getattr(numpy, name)
         _function(function, method=name)(_reduction(name, *entry))
