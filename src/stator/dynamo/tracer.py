@@ -6,6 +6,7 @@ Frames step through bytecode in frame.py; what functions do when called is regis
 
 from __future__ import annotations
 
+import enum
 import functools
 import operator
 import re
@@ -27,7 +28,7 @@ from .frame import Frame
 from .guard import Guard, GuardKind, Lookup, TensorGuard
 from .inlining import inline
 from .mutations import MutationLog
-from .plain import is_number, is_truth
+from .plain import is_number, is_truth, numpy_numbers
 from .recipe import Recipe
 from .recorder import NotATensorCall, Recorder
 from .resume import Offset
@@ -43,7 +44,6 @@ from .source import (
     Source,
 )
 from .subgraphs import Later
-from .values.arrays import ArrayValue
 from .values.base import Lazy, NotConstant, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.classes import ClassValue
@@ -88,6 +88,7 @@ class Tracer:
         self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph
         self.relies_on_error_modes = False  # of NumPy
         self.unlike_layouts = False  # NumPy may lay out arrays computed from now on in another way than torch
+        self._stands: dict[int, tuple[Value, Any, Source]] = {}  # where values were found that do not say it themselves
         self._keep: list[Any] = []
         self._scopes: dict[int, GlobalScope] = {}
         self._class_values: dict[tuple[type, str], Value] = {}
@@ -249,13 +250,19 @@ class Tracer:
         if not isinstance(value, _WITHOUT_IDENTITY):
             self.wrapped[id(obj)] = value
             self._keep.append(obj)
+        if source is not None and (value.source is None or isinstance(value, _WRAPPED_ANEW)):
+            self._stands[id(value)] = value, obj, source
         return value
 
     def _reached_again(self, known: Value, obj: Any, source: Source | None) -> None:
         if source is None or known.source is source:
             return
         if known.source is None:
-            self.guard(source, GuardKind.IS, obj)
+            found = self._stands.get(id(known))
+            if found is None:
+                self.guard(source, GuardKind.IS, obj)
+            elif found[2] != source:
+                self.guard(source, GuardKind.SAME, found[2])
         elif known.source != source:
             fixed = isinstance(known, (ClassValue, BuiltinValue)) or (isinstance(known, FunctionValue) and known.fixed)
             if fixed or isinstance(known.source, ConstantSource) or isinstance(obj, types.ModuleType):
@@ -459,16 +466,49 @@ class Tracer:
         if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
             if (is_changing(left) or is_changing(right)) and left.python_type(self) is not right.python_type(self):
                 return False
+            if _is_no_number(left.value) and _is_no_number(right.value):
+                self._guard_identity_of(left, right)
             return left.value is right.value
         if isinstance(left, BuiltinValue | ClassValue) and isinstance(right, BuiltinValue | ClassValue):
             return left.real() is right.real()
-        comparable = (ObjectValue, TensorValue, ArrayValue)
-        if isinstance(left, comparable) and isinstance(right, comparable) and left.source and right.source:
-            if left.obj is not None and left.obj is right.obj:  # tuples are wrapped anew for each path
-                self.guard(left.source, GuardKind.SAME, right.source)
-                return True
-            self.guard(left.source, GuardKind.DISTINCT, right.source)
-        return False
+        one, other = self._found_at(left), self._found_at(right)
+        if one is None or other is None:
+            return False  # made in the frame, and that is known of both
+        for value in (left, right):
+            if isinstance(value, SourcedConstant):
+                self.rely_on_presence(value)
+        if self._type_of(left) is not self._type_of(right):
+            return False
+        return self._related(*one, *other)
+
+    def _type_of(self, value: Value) -> type:
+        return type(value.peek()) if isinstance(value, SourcedConstant) else value.python_type(self)
+
+    def _found_at(self, value: Value) -> tuple[Any, Source] | None:
+        """What tells a value's object from others, and where it stands at entry; None if it was made in the frame."""
+        found = self._stands.get(id(value))
+        if found is not None:
+            return found[1:]
+        if value.source is None:
+            return None
+        if isinstance(value, TupleValue) and value.obj is not None:  # tuples are wrapped anew for each path
+            return value.obj, value.source
+        return (value._value if isinstance(value, ConstantValue) else value), value.source
+
+    def _related(self, one: Any, at: Source, other: Any, other_at: Source) -> bool:
+        """Whether two objects from outside of the frame are one, which is then relied on."""
+        if isinstance(at, ConstantSource):
+            at, other_at = other_at, at
+        self.guard(at, GuardKind.SAME if one is other else GuardKind.DISTINCT, other_at)
+        return one is other
+
+    def _guard_identity_of(self, left: ConstantValue, right: ConstantValue) -> None:
+        """Rely on two equal constants being one object, or two."""
+        one, other = (
+            found[1] if (found := self._found_at(value)) else ConstantSource(repr(value.value), value.value)
+            for value in (left, right)
+        )
+        self._related(left.value, one, right.value, other)
 
     def identical(self, left: Value, right: Value) -> bool:
         """`left is right`, as the program asks it: exact also for equal constants and equal tuples."""
@@ -479,11 +519,11 @@ class Tracer:
             if may_be:
                 return True
         if left is not right and isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-            numbers = [one for one in (left, right) if not is_changing(one) and type(one.value) in _INTERNED_AT_WILL]
-            if len(numbers) == 2 and type(left.value) is type(right.value) and left.value == right.value:
-                for one in numbers:
-                    if one.source is not None:
-                        self.guard(one.source, GuardKind.IS, one.value)
+            same = self.same(left, right)
+            alike = type(left.value) is type(right.value) and _may_be_several(left.value)
+            if alike and left.value == right.value:
+                self._guard_identity_of(left, right)
+            return same
         return self.same(left, right)
 
     def equal(self, left: Value, right: Value) -> bool:
@@ -686,6 +726,7 @@ class Tracer:
 _MOST_TURNS = 20_000
 # values of objects for which it does not matter whether two paths lead to one object
 _WITHOUT_IDENTITY = (ConstantValue, BoundMethodValue, TupleValue, SliceValue, RangeValue)
+_WRAPPED_ANEW = (BoundMethodValue, SliceValue, RangeValue)
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, ascii)
 _IDENTITY_TYPES: tuple[type, ...] = (
     types.GenericAlias,
@@ -698,12 +739,24 @@ _IDENTITY_TYPES: tuple[type, ...] = (
 )
 
 
-_INTERNED_AT_WILL = (int, float, complex, str, bytes)  # equal ones may be one object or several
+def _is_no_number(constant: Any) -> bool:
+    """Such as nan, which is not equal to itself but is found in a list that holds it."""
+    return _may_be_several(constant) and constant != constant
+
+
+def _may_be_several(constant: Any) -> bool:
+    """Whether constants equal to this one may be one object or several."""
+    return isinstance(constant, _MANY_EQUAL) and not isinstance(constant, (bool, enum.Enum))
+
+
+_MANY_EQUAL = (int, float, complex, str, bytes, torch.device, types.CodeType, *numpy_numbers())
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
 _RESULTS: dict[type, Callable[[Tracer, Any, str], Value]] = {
-    slice: lambda tracer, obj, what: SliceValue(*(ConstantValue(part) for part in (obj.start, obj.stop, obj.step))),
+    slice: lambda tracer, obj, what: SliceValue(
+        ConstantValue(obj.start), ConstantValue(obj.stop), ConstantValue(obj.step)
+    ),
     range: lambda tracer, obj, what: RangeValue(obj),
     list: lambda tracer, obj, what: ListValue([tracer.wrap_result(item, what) for item in obj]),
     set: lambda tracer, obj, what: SetValue.of(tracer, [tracer.wrap_result(item, what) for item in obj]),

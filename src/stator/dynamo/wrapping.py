@@ -31,7 +31,7 @@ from .values.compiled import CompiledFunctionValue
 from .values.constants import ConstantValue, SourcedConstant
 from .values.containers import DequeValue, SetValue, TupleValue
 from .values.exceptions import ExceptionValue
-from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
+from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from .values.grown_lists import GrownList
 from .values.live_iterators import live_iterator
 from .values.mappings import DictValue
@@ -117,7 +117,9 @@ def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
         return _object(tracer, obj, source)  # known by its class only: what it does is the program's
     tracer.guard(source, GuardKind.TYPE, type(obj))
     tracer.guard(CallSource(plain, (source,)), GuardKind.EQUALS, plain(obj))
-    return ConstantValue(obj)
+    made = SourcedConstant(obj, source, tracer)
+    made.guarded = True
+    return made
 
 
 def _adds_behaviour(cls: type) -> bool:
@@ -235,7 +237,10 @@ def _bound_builtin(tracer: Tracer, obj: Any, owner: Any, source: Source | None) 
         raise unsupported("unguardable", f"the bound method {obj!r}")
     tracer.guard(source, GuardKind.TYPE, type(obj))
     tracer.guard(AttrSource(source, "__name__"), GuardKind.EQUALS, obj.__name__)
-    return tracer.get_attr(tracer.wrap(owner, AttrSource(source, "__self__")), obj.__name__)
+    found = tracer.get_attr(tracer.wrap(owner, AttrSource(source, "__self__")), obj.__name__)
+    if isinstance(found, BuiltinMethodValue):
+        found.source = source
+    return found
 
 
 @wraps(type)
@@ -356,8 +361,9 @@ def _iterator(tracer: Tracer, obj: Any, source: Source | None) -> Value:
 def _slice(tracer: Tracer, obj: slice, source: Source | None) -> Value:
     if source is not None:
         tracer.guard(source, GuardKind.TYPE, slice)
-        return SliceValue(*(tracer.wrap(getattr(obj, at), AttrSource(source, at)) for at in ("start", "stop", "step")))
-    return SliceValue(*(tracer.known(part) for part in (obj.start, obj.stop, obj.step)))
+        start, stop, step = (tracer.wrap(getattr(obj, at), AttrSource(source, at)) for at in ("start", "stop", "step"))
+        return SliceValue(start, stop, step, source)
+    return SliceValue(tracer.known(obj.start), tracer.known(obj.stop), tracer.known(obj.step))
 
 
 @wraps(range)
@@ -369,7 +375,7 @@ def _range(tracer: Tracer, obj: range, source: Source | None) -> Value:
             return ObjectValue(range, obj, source)  # of another length in each call: its iterator is, too
         for part in parts:
             tracer.guard(part, GuardKind.EQUALS, getattr(obj, part.name))
-    return RangeValue(obj)
+    return RangeValue(obj, source)
 
 
 # ---- objects ----

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..guard import GuardKind
 from ..recipe import Constant, Load, RaisedAt, Recipe
 from ..source import Source
@@ -92,6 +94,11 @@ class LastInstruction(ConstantValue):
         return RaisedAt(self.value)
 
 
+_UNIQUE = frozenset(  # types of which equal constants are one object
+    (bool, type(None), type(...), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
+)
+
+
 class SourcedConstant(ConstantValue):
     """A constant read from the running program: its EQUALS guard is laid when it is first looked at."""
 
@@ -114,7 +121,9 @@ class SourcedConstant(ConstantValue):
         return self._value
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        return Constant(self._value) if self.guarded else Load(self.source)  # type: ignore[arg-type]
+        if self.guarded and (type(self._value) in _UNIQUE or (type(self._value) is int and -5 <= self._value <= 256)):
+            return Constant(self._value)
+        return Load(self.source)  # type: ignore[arg-type]  # an equal one may be another object
 
 
 class ConstantMethod(Value):

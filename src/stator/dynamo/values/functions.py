@@ -311,6 +311,8 @@ class BuiltinMethodValue(Value):
         return super().get_attr(tracer, name)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
         if self.descriptor is not None:
             return CallRecipe(Constant(self.descriptor.__get__), [exits.recipe(self.owner)])
         return GetAttr(exits.recipe(self.owner), self.name)

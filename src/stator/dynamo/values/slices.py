@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..emit import support
-from ..recipe import Constant, NewSlice, Recipe
+from ..recipe import Constant, Load, NewSlice, Recipe
+from ..source import Source
 from .base import Value
 from .constants import ConstantMethod, ConstantValue
 from .iterators import ContainerIterator
@@ -28,8 +29,8 @@ class SliceValue(Value):
 
     __slots__ = ("start", "step", "stop")
 
-    def __init__(self, start: Value, stop: Value, step: Value) -> None:
-        self.source = None
+    def __init__(self, start: Value, stop: Value, step: Value, source: Source | None = None) -> None:
+        self.source = source
         self.start, self.stop, self.step = start, stop, step
 
     def python_type(self, tracer: Tracer) -> type:
@@ -44,6 +45,8 @@ class SliceValue(Value):
         return _attribute(tracer, self.constant(), name)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
         return NewSlice(exits.recipe(self.start), exits.recipe(self.stop), exits.recipe(self.step))
 
 
@@ -52,8 +55,8 @@ class RangeValue(Value):
 
     __slots__ = ("range",)
 
-    def __init__(self, value: range) -> None:
-        self.source = None
+    def __init__(self, value: range, source: Source | None = None) -> None:
+        self.source = source
         self.range = value
 
     def python_type(self, tracer: Tracer) -> type:
@@ -88,4 +91,4 @@ class RangeValue(Value):
         return _attribute(tracer, self.range, name)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        return Constant(self.range)
+        return Constant(self.range) if self.source is None else Load(self.source)

@@ -1,0 +1,148 @@
+"""`is` between objects of every kind that capture tells apart, reached in two ways: as arguments, items, in loops."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import stator
+
+
+class Plain:
+    value = 0
+
+    def method(self) -> int:
+        return 1
+
+
+class NamedInt(int):
+    pass
+
+
+class NamedError(Exception):
+    pass
+
+
+def numbers() -> Any:
+    yield 1
+
+
+MADE: dict[str, Callable[[], Any]] = {
+    "function": lambda: lambda: 1,
+    "method": lambda: Plain().method,
+    "method of C": lambda: [].append,
+    "exception": lambda: NamedError(1),
+    "generator": numbers,
+    "iterator": lambda: iter([1, 2]),
+    "zip": lambda: zip([1], [2], strict=True),
+    "slice": lambda: slice(1, 2),
+    "range": lambda: range(3, 9),
+    "partial": lambda: functools.partial(max, 1),
+    "tuple": lambda: tuple(map(int, "12")),
+    "frozenset": lambda: frozenset([1, 2]),
+    "list": lambda: [1],
+    "dict": lambda: {1: 2},
+    "deque": lambda: collections.deque([1]),
+    "object": Plain,
+    "int": lambda: int("100000"),
+    "nan": lambda: float("nan"),
+    "text": lambda: "".join(["ab", "cd"]),
+    "subclass of int": lambda: NamedInt(3),
+    "number of numpy": lambda: numpy.float64(1.5),
+    "array": lambda: numpy.zeros(2),
+    "tensor": lambda: torch.zeros(2),
+    "device": lambda: torch.device("cpu"),
+    "cell": lambda: types.CellType(1),
+    "class": lambda: type("Made", (), {}),
+}
+
+
+@stator.disable
+def unseen(*_: Any) -> None:
+    return None
+
+
+def two_arguments(a: Any, b: Any, x: torch.Tensor) -> Any:
+    return a is b, a is not b, x + 1
+
+
+def around_breaks(a: Any, b: Any, x: torch.Tensor) -> Any:
+    kept = [a, b]
+    other = a
+    unseen()
+    first = a is b
+    unseen()
+    return first, a is b, kept[0] is other, kept[1] is kept[0], x + 1
+
+
+def nested_loops(a: Any, b: Any, x: torch.Tensor) -> Any:
+    found = []
+    for one in [a, b, a]:
+        for other in (a, b):
+            unseen()
+            found.append((one is other, one is a, other is b))
+            unseen()
+            found.append((one is other, one is a, other is b))
+    return found, x + 1
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return stator.compile(function, backend="eager")
+
+
+@pytest.mark.parametrize("function", [two_arguments, around_breaks, nested_loops], ids=lambda it: it.__name__)
+@pytest.mark.parametrize("kind", MADE)
+def test_is_between_objects_from_outside(kind: str, function: Callable[..., Any]) -> None:
+    one, other, x = MADE[kind](), MADE[kind](), torch.zeros(1)
+    calls = [(one, other), (one, one), (other, one), (other, other)]
+    for order in (calls, calls[::-1]):
+        run = compiled(function)
+        for pair in order:
+            assert repr(run(*pair, x)) == repr(function(*pair, x))
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_what_is_given_back_is_the_object_that_came(kind: str) -> None:
+    run = compiled(lambda a, x: (a, x + 1))
+    for _ in range(3):
+        it = MADE[kind]()
+        assert run(it, torch.zeros(1))[0] is it
+
+
+def test_an_item_is_found_by_identity() -> None:
+    def found(items: list[Any], item: Any, x: torch.Tensor) -> Any:
+        return item in items, items.count(item), x + 1
+
+    run, x, nan, other = compiled(found), torch.zeros(1), float("nan"), float("nan")
+    for items, item in [([nan], nan), ([nan], other), ([other, nan], nan), ([other, other], other)]:
+        assert run(items, item, x)[:2] == found(items, item, x)[:2]
+
+
+def test_a_change_through_one_name_is_seen_through_another() -> None:
+    def turns(items: list[Plain], first: Plain) -> list[Any]:
+        seen = []
+        for one in items:
+            for other in items:
+                unseen()
+                one.value += 1
+                other.value += 10
+                seen.append((one.value, other.value, first.value))
+                unseen()
+                first.value += 100
+                seen.append((one.value, other.value))
+        return seen
+
+    def fresh() -> tuple[list[Plain], Plain]:
+        one, other = Plain(), Plain()
+        return [one, other, one], one
+
+    run = compiled(turns)
+    for _ in range(2):
+        assert run(*fresh()) == turns(*fresh())
