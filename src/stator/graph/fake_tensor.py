@@ -1,0 +1,174 @@
+"""Fake tensors: shape, strides, dtype, device and aliasing of a tensor without data, and the value where it is known.
+
+What operators do with them is the mode's business (`fake.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+
+from stator.base.errors import Unsupported
+from stator.prims.record import TensorMeta
+
+from .numbers import DataDependent
+
+if TYPE_CHECKING:
+    from .fake import FakeMode
+
+_wrapper = torch.Tensor._make_wrapper_subclass
+
+
+class FakeStorage:
+    """The memory that fake tensors share. `version` counts writes; `meta` is the layout of the tensor that owns it.
+
+    `node` belongs to the tracer: the graph value that holds the current contents.
+    """
+
+    __slots__ = ("meta", "node", "version")
+
+    def __init__(self, meta: TensorMeta) -> None:
+        self.meta = meta
+        self.version = 0
+        self.node: Any = None
+
+
+class FakeTensor(torch.Tensor):
+    """A tensor without data. Autograd and Python see its shape, strides, dtype, device and requires_grad.
+
+    Attributes: `fake_mode`, `meta` (TensorMeta), `fake_storage` (FakeStorage), `constant` (its value, or None).
+    """
+
+    fake_mode: FakeMode
+    meta: TensorMeta
+    fake_storage: FakeStorage
+    constant: torch.Tensor | None
+    constant_version: int
+    # the tracer's: see tracer.Tracer
+    node: Any = None
+    seen: int = 0
+    steps: tuple[Any, ...] = ()
+    is_input: bool = False
+    # the real tensor that stands behind a constant
+    real_value: torch.Tensor | None = None
+    # what its constant was read from, if that is another one in the next call: see FakeMode.rely_on
+    known_from: frozenset[Any] = frozenset()
+    # the storage, and its version, for which uniform random numbers were drawn: see drawn
+    drawn: tuple[FakeStorage, int] | None = None
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(
+        cls, mode: FakeMode, meta: TensorMeta, storage: FakeStorage | None = None, requires_grad: bool = False
+    ) -> FakeTensor:
+        tensor = _wrapper(
+            cls,
+            meta.shape,
+            strides=meta.stride,
+            storage_offset=meta.offset,
+            dtype=meta.dtype,
+            device=meta.device,
+            requires_grad=requires_grad,
+        )
+        tensor.fake_mode = mode
+        tensor.meta = meta
+        tensor.fake_storage = FakeStorage(meta) if storage is None else storage
+        tensor.constant = None
+        return tensor
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """For those who look at graphs. A program that is being captured would see a stand-in in place of its numbers,
+        whatever way it asks for text: str(), format(), f-strings and logging all come here."""
+        if not self.fake_mode.over:
+            raise Unsupported(
+                "format", "the text of a tensor, asked for while capturing", hint="format it outside of the graph"
+            )
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        return f"FakeTensor({tuple(self.shape)}, {self.dtype}, {self.device}{grad})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Reached when no mode is on: the mode of the first fake tensor among the arguments takes over."""
+        found: list[FakeTensor] = []
+        collect((args, kwargs), found)
+        return found[0].fake_mode.dispatch(func, args, kwargs or {})
+
+    def known_value(self) -> torch.Tensor | None:
+        """The constant this tensor holds, if it is known and has not been written to since. It is then relied on."""
+        value = self.followed_value()
+        if value is not None and self.known_from:
+            self.fake_mode.rely_on(self.known_from)
+        return value
+
+    def followed_value(self) -> torch.Tensor | None:
+        """The same, for computing other known values from it: nothing is relied on until one of those is asked for."""
+        constant = self.constant
+        return constant if constant is not None and self.constant_version == self.fake_storage.version else None
+
+    def hold(self, value: torch.Tensor | None, known_from: frozenset[Any] = frozenset()) -> None:
+        """Its value is known from now on, until it is written to; None, or a tensor of another kind, says nothing."""
+        if value is not None and (value.shape, value.dtype) == (self.shape, self.dtype):
+            self.constant, self.constant_version = value, self.fake_storage.version
+            self.known_from = known_from
+
+    def tolist(self) -> Any:
+        value = self.known_value()
+        if value is None:
+            raise DataDependent("tensor-data", "Tensor.tolist() needs the data of a tensor that is being traced")
+        return value.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        raise DataDependent("tensor-data", "Tensor.numpy() needs the data of a tensor that is being traced")
+
+    def __array__(self, dtype: Any = None) -> Any:
+        raise DataDependent(
+            "tensor-data", "converting to a NumPy array needs the data of a tensor that is being traced"
+        )
+
+    def data_ptr(self) -> int:
+        raise DataDependent("tensor-data", "Tensor.data_ptr() asks for the address of a tensor that is being traced")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensor:
+        copy = self.fake_mode.make(self.meta, requires_grad=self.requires_grad)
+        memo[id(self)] = copy
+        return copy
+
+    @property
+    def data(self) -> FakeTensor:  # type: ignore[override]
+        with torch.no_grad():
+            return self.detach()  # type: ignore[return-value]
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        self.fake_mode.set_data(self, new)
+
+
+def collect(value: Any, into: list[FakeTensor]) -> None:
+    if isinstance(value, FakeTensor):
+        into.append(value)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            collect(item, into)
+    elif isinstance(value, dict):
+        for item in value.values():
+            collect(item, into)
+
+
+def tensor_position(args: Sequence[Any], where: int) -> int:
+    """How many tensors come before argument `where` among the flattened arguments."""
+    return sum(len(flat_tensors(value)) for value in args[:where])
+
+
+def flat_tensors(value: Any, kind: type = FakeTensor) -> list[Any]:
+    """The tensors in nested tuples and lists, in order."""
+    if isinstance(value, kind):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in flat_tensors(item, kind)]
+    return []
