@@ -127,6 +127,7 @@ class _Attempt:
                 source = ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
                 tracer.guard(source, GuardKind.PREDICATE, _is_empty)
         scope = tracer.scope_of(self.function.__globals__)
+        tracer.given = {name: value for name, value in values.items() if _end_shows(value)}
         frame = Frame(tracer, program_of(code), scope, values, closure, code.co_qualname)
         if self.stop_at is not None:
             frame.break_step = self.stop_at
@@ -195,7 +196,7 @@ class _Attempt:
 
     def _effects(self, exits: ExitBuilder) -> list[Effect]:
         for generator in exits.tracer.generators:
-            generator.rely_on_no_cleanup(exits.tracer)
+            generator.rely_on_no_cleanup()
         exits.replay()
         exits.rely_on_unwritten_elements()
         exits.rely_on_distinct_inputs()
@@ -245,7 +246,7 @@ def _end_shows(value: Value) -> bool:
     """Whether the program might notice that a variable which is not read any more lets go of its object: other objects
     than tensors and the like may have finalizers, and may be referred to weakly."""
     if type(value) is Lazy:
-        return not isinstance(value.obj, (torch.Tensor, *CONSTANT_TYPES))
+        return not issubclass(type(value.obj), (torch.Tensor, *CONSTANT_TYPES))
     return type(value) is ObjectValue or (
         value.source is not None and not isinstance(value, (TensorValue, ConstantValue))
     )

@@ -70,6 +70,7 @@ class Tracer:
         self.function = function
         self.guards: list[Guard] = []
         self.frames: list[Frame] = []
+        self.given: dict[str, Value] = {}  # arguments that may be all that keeps an object alive
         self.handled: list[Value] = []  # exceptions being handled, innermost last
         self.mutations = MutationLog()
         self.later: Later | None = None  # set while code is followed that runs at another time
@@ -152,6 +153,18 @@ class Tracer:
         if sys.exception() is not None:
             raise unsupported("raise", "asking for an exception that a caller may be handling")
         self.guard(ReadSource(sys.exception), GuardKind.EQUALS, None)
+
+    def may_have_dropped(self) -> bool:
+        """Whether an object from outside may have lost its last reference in the captured code."""
+        if self.mutations.entries:
+            return True
+        frame = self.frames[0]
+        for name, given in self.given.items():
+            cell = frame.cells.get(name)
+            now = frame.locals.get(name) if cell is None else cell.content
+            if now is not given and (now is None or now.source != given.source):
+                return True
+        return False
 
     # ---- guards ----
 
@@ -345,7 +358,7 @@ class Tracer:
 
     def is_immutable(self, obj: Any) -> bool:
         """Objects that are compared by identity and never change: guarded by IS, their facts folded."""
-        return isinstance(obj, _IDENTITY_TYPES)
+        return issubclass(type(obj), _IDENTITY_TYPES)  # the class of a weak proxy is another than it says
 
     def scope_of(self, names: dict[str, Any], function_source: Source | None = None) -> GlobalScope:
         found = self._scopes.get(id(names))
@@ -595,9 +608,12 @@ class Tracer:
         if isinstance(value, DictValue):
             yield from value.items(self)
             return
-        for pair in self.iterate(value):
-            key, item = self.iterate(pair)
-            yield key, item
+        for at, pair in enumerate(self.iterate(value)):
+            parts = list(self.iterate(pair))
+            if len(parts) != 2:
+                text = f"dictionary update sequence element #{at} has length {len(parts)}; 2 is required"
+                raise self.raised(ValueError, text)
+            yield parts[0], parts[1]
 
     def sorted_items(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
         by = items if key is None or self.is_none(key) else [self.call(key, [item], {}) for item in items]

@@ -49,6 +49,8 @@ def _implicit(tracer: Tracer) -> tuple[Value, Value]:
     cell = frame.cells.get("__class__")
     if cell is None or cell.content is None:
         raise tracer.raised(RuntimeError, "super(): __class__ cell not found")
+    if frame.program.code.co_argcount == 0:
+        raise tracer.raised(RuntimeError, "super(): no arguments")
     first = frame.program.code.co_varnames[0]
     owner = frame.locals.get(first)
     if owner is None and first in frame.cells:
@@ -87,6 +89,9 @@ def _type_call(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
 @calls(slice)
 def _slice(tracer: Tracer, *args: Value) -> Value:
     none = ConstantValue(None)
+    if not 1 <= len(args) <= 3:
+        expected, count = ("at least 1", 0) if not args else ("at most 3", len(args))
+        raise tracer.raised(TypeError, f"slice expected {expected} argument{'s' * bool(args)}, got {count}")
     if len(args) == 1:
         return SliceValue(none, args[0], none)
     return SliceValue(args[0], args[1], args[2] if len(args) > 2 else none)

@@ -160,7 +160,14 @@ class WeakReferenceValue(Value):
         return type(self.reference)
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if type(self.reference) is not weakref.ref:
+            raise unsupported("call", f"calling {self.describe(tracer)}, of a class of its own")
+        if tracer.may_have_dropped():
+            raise unsupported("call", "asking a weak reference for an object that may have been dropped in the graph")
         return tracer.wrap(self.reference(), CallSource(operator.call, (self.source,)))
+
+    def builtin_method(self, tracer: Tracer, name: str) -> Any:
+        """None of its methods is followed."""
 
 
 # ---- copy ----

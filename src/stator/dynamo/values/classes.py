@@ -76,7 +76,7 @@ class ClassValue(Value):
             return tracer.known(getattr(cls, name))
         if name == "__class__":
             return tracer.known(type(cls))
-        if isinstance(cls, enum.EnumMeta):
+        if isinstance(cls, enum.EnumMeta) and name != "__dict__":
             return self._enum_attr(tracer, name)
         in_metaclass = tracer.class_lookup(type(cls), name)
         reads = in_metaclass is not MISSING and hasattr(type(in_metaclass), "__get__")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,7 @@ class SequenceValue(ObjectValue):
 
     def raw_get_item(self, tracer: Tracer, key: Value) -> Value:
         if isinstance(key, SliceValue):
-            part = self.items[tracer.constant_of(key, "slice bounds")]
+            part = tracer.run_real(operator.getitem, (self.items, tracer.constant_of(key, "slice bounds")))
             return self.rebuilt(part)
         index = tracer.index_of(key)
         if not -len(self.items) <= index < len(self.items):
@@ -209,7 +210,8 @@ class ListValue(SequenceValue):
 
     def raw_set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         if isinstance(key, SliceValue):
-            self.items[tracer.constant_of(key, "slice bounds")] = list(tracer.iterate(value))
+            items = list(tracer.iterate(value))
+            tracer.run_real(operator.setitem, (self.items, tracer.constant_of(key, "slice bounds"), items))
         else:
             index = tracer.index_of(key)
             if not -len(self.items) <= index < len(self.items):
@@ -221,7 +223,7 @@ class ListValue(SequenceValue):
         index = tracer.constant_of(key, "index of a list") if isinstance(key, SliceValue) else tracer.index_of(key)
         try:
             del self.items[index]
-        except IndexError as error:
+        except (IndexError, ValueError) as error:
             raise tracer.raised_from(error) from None
         self.changed(tracer)
 

@@ -113,9 +113,11 @@ class ExceptionValue(Value):
             return
         context = handled[-1]
         at: Value | None = context
-        while isinstance(at, ExceptionValue):
+        seen: set[int] = set()
+        while isinstance(at, ExceptionValue) and id(at) not in seen:  # the program may have made a circle itself
+            seen.add(id(at))
             if at.context is self:
-                at.context = None  # no circles
+                at.context = None  # no circles through this one
             at = at.context
         self.context = context
 

@@ -367,7 +367,7 @@ class BuiltinValue(Value):
         """Type expressions such as `List[Tensor]`."""
         if not tracer.is_immutable(self.fn):
             return super().get_item(tracer, key)
-        return tracer.known(operator.getitem(self.fn, tracer.real_of(key, "a type argument")))
+        return tracer.known(tracer.run_real(operator.getitem, (self.fn, tracer.real_of(key, "a type argument"))))
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self.fn)
