@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -173,24 +174,45 @@ def test_the_list_of_a_tensor_of_one_element_is_a_list() -> None:
     assert torch.equal(actual[0], expected[0]) and actual[1:] == expected[1:] == ([3], 3)
 
 
-def written_as_other_dtype() -> tuple[torch.Tensor, torch.Tensor]:
+def apart() -> tuple[torch.Tensor, object]:
+    return torch.tensor([2, 3]), torch.tensor([2, 3])
+
+
+def as_other_dtype() -> tuple[torch.Tensor, object]:
     table = torch.tensor([2, 3])
     return table, table.view(torch.int32)
 
 
-def written_as_array() -> tuple[torch.Tensor, object]:
+def as_view() -> tuple[torch.Tensor, object]:
+    table = torch.tensor([2, 3])
+    return table, table.view(2)
+
+
+def as_array() -> tuple[torch.Tensor, object]:
     table = torch.tensor([2, 3])
     return table, table.numpy()[:1]
 
 
-@pytest.mark.parametrize("make", [written_as_other_dtype, written_as_array])
-def test_a_table_that_is_written_to_under_another_name_is_read_again(make) -> None:
+def array_apart() -> tuple[torch.Tensor, object]:
+    return torch.tensor([2, 3]), np.array([2])
+
+
+@pytest.mark.parametrize(
+    "makers",
+    [(apart, as_view), (apart, as_other_dtype), (array_apart, as_array)],
+    ids=["view", "dtype", "array"],
+)
+@pytest.mark.parametrize("first", [0, 1], ids=["apart first", "together first"])
+@pytest.mark.parametrize("looks_before", [False, True])
+def test_a_table_that_may_be_written_to_under_another_name(makers, first, looks_before) -> None:
     def decided(table, other):
+        before = table.tolist() if looks_before else None
         other += 5
-        return table * 2 if table[0] > 4 else table - 5
+        return (table * 2 if table[0] > 4 else table - 5), before
 
     compiled = stator.compile(decided, backend="eager")
-    for _ in range(2):
-        table, expected = make(), make()
-        assert torch.equal(compiled(*table), decided(*expected))
-        assert torch.equal(table[0], expected[0])
+    for make in (makers[first], makers[1 - first], makers[first]):
+        ours, theirs = make(), make()
+        actual, expected = compiled(*ours), decided(*theirs)
+        assert torch.equal(actual[0], expected[0]) and actual[1] == expected[1]
+        assert torch.equal(ours[0], theirs[0])

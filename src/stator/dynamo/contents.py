@@ -15,7 +15,7 @@ from stator.graph.fake import FakeMode
 
 from .changing import contents, contents_source
 from .guard import GuardKind
-from .source import ItemSource, Source
+from .source import CallSource, ItemSource, Source
 from .values.base import unsupported
 
 if TYPE_CHECKING:
@@ -55,36 +55,44 @@ class FollowingMode(FakeMode):
         super().__init__()
         self.tracer = tracer
         self.relied_on: set[TensorValue] = set()
+        self.apart: set[tuple[TensorValue, TensorValue]] = set()  # in different memory, by a guard
         self.times = 0
 
     def forget(self) -> None:
         """The capture is over: fakes that live on must not hold it."""
         super().forget()
         self.relied_on.clear()
+        self.apart.clear()
         del self.tracer
 
     def rely_on(self, known_from: frozenset[Any]) -> None:
         """Raises Unsupported where the contents may have been written to under another name."""
         self.times += 1
-        for value in known_from - self.relied_on:
-            if self._written_elsewhere(value):
-                raise unsupported("data-dependent-value", f"what {value.source} holds after a write to its memory")
-            self.relied_on.add(value)
-            self.tracer.guard(contents_source(value.source), GuardKind.EQUALS, contents(value.obj))
+        for value in known_from:
+            self._rely_on_no_other_writer(value)
+            if value not in self.relied_on:
+                self.relied_on.add(value)
+                self.tracer.guard(contents_source(value.source), GuardKind.EQUALS, contents(value.obj))
 
-    def _written_elsewhere(self, value: TensorValue) -> bool:
-        """Whether the graph writes to another input on the same memory that has a storage of its own: a view of another
-        dtype, or an array of NumPy."""
+    def _rely_on_no_other_writer(self, value: TensorValue) -> None:
+        """What the graph has written to does not lie in the same memory under a storage of its own: as a view in
+        another call, a view of another dtype, or an array of NumPy. Tensors that are fixed by identity stay apart."""
         recorder = self.tracer.recorder
-        written = {id(storage) for storage in recorder.writes}
-        return any(
-            id(other.fake.fake_storage) in written and _share_memory(other.obj, value.obj)  # type: ignore[attr-defined,arg-type]
-            for other in recorder.input_values
-            if other.fake.fake_storage is not value.fake.fake_storage  # type: ignore[attr-defined]
-        )
+        written = {id(storage) for storage in recorder.writes} - {id(value.fake.fake_storage)}  # type: ignore[attr-defined]
+        for other in recorder.input_values if written else ():
+            pair = (value, other)
+            if id(other.fake.fake_storage) not in written or pair in self.apart:  # type: ignore[attr-defined]
+                continue
+            if share_memory(value.obj, other.obj):  # type: ignore[arg-type]
+                raise unsupported("data-dependent-value", f"what {value.source} holds after a write to its memory")
+            self.apart.add(pair)
+            if value.is_static and other.is_static:
+                continue
+            overlap = CallSource(share_memory, (value.source, other.source))  # type: ignore[arg-type]
+            self.tracer.guard(overlap, GuardKind.EQUALS, False)
 
 
-def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether the storages of two tensors overlap; those of arrays begin at the array."""
     mine, theirs = one.untyped_storage(), other.untyped_storage()
     if mine.device != theirs.device:

@@ -193,10 +193,9 @@ class Recorder:
         asked = self.mode.times
         result = self._run_fake(run, target, fake_args, fake_kwargs)
         changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
-        if self.numbers and torch.is_grad_enabled() and _decides_in_backward(target, kwargs):
-            if _requires_grad(result) or any(value.fake.requires_grad for value in changed):
-                for number in self.numbers:
-                    number.constant()
+        if self.numbers and self._numbers_decide_gradients(target, kwargs, result, changed):
+            for number in self.numbers:
+                number.constant()
         if any(number.fixed for number in self.numbers):  # the operator had to know it
             node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
         if not _holds_tensor(result) and not changed:
@@ -217,6 +216,14 @@ class Recorder:
     def _lower_all(self, values: list[Value]) -> tuple[list[Any], list[Any]]:
         pairs = [self.lower(value) for value in values]
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+    def _numbers_decide_gradients(
+        self, target: Any, kwargs: dict[str, Value], result: Any, changed: list[TensorValue]
+    ) -> bool:
+        """Whether the operator will be differentiated, by another formula for some of the numbers it takes."""
+        if not torch.is_grad_enabled() or not _decides_in_backward(target, kwargs):
+            return False
+        return _requires_grad(result) or any(value.fake.requires_grad for value in changed)
 
     def _lower_named(self, values: dict[str, Value]) -> tuple[dict[str, Any], dict[str, Any]]:
         pairs = {name: self.lower(value) for name, value in values.items()}
