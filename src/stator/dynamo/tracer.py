@@ -154,18 +154,6 @@ class Tracer:
             raise unsupported("raise", "asking for an exception that a caller may be handling")
         self.guard(ReadSource(sys.exception), GuardKind.EQUALS, None)
 
-    def may_have_dropped(self) -> bool:
-        """Whether an object from outside may have lost its last reference in the captured code."""
-        if self.mutations.entries:
-            return True
-        frame = self.frames[0]
-        for name, given in self.given.items():
-            cell = frame.cells.get(name)
-            now = frame.locals.get(name) if cell is None else cell.content
-            if now is not given and (now is None or now.source != given.source):
-                return True
-        return False
-
     # ---- guards ----
 
     def guard(self, source: Source, kind: GuardKind, expected: Any) -> None:

@@ -24,6 +24,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..calling import calls, fold
+from ..dropped import may_have_dropped
 from ..guard import GuardKind
 from ..plain import numpy_numbers
 from ..source import AttrSource, CallSource, ConstantSource, ReadSource
@@ -162,9 +163,10 @@ class WeakReferenceValue(Value):
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if type(self.reference) is not weakref.ref:
             raise unsupported("call", f"calling {self.describe(tracer)}, of a class of its own")
-        if tracer.may_have_dropped():
+        referent = self.reference()
+        if may_have_dropped(tracer, referent):
             raise unsupported("call", "asking a weak reference for an object that may have been dropped in the graph")
-        return tracer.wrap(self.reference(), CallSource(operator.call, (self.source,)))
+        return tracer.wrap(referent, CallSource(operator.call, (self.source,)))
 
     def builtin_method(self, tracer: Tracer, name: str) -> Any:
         """None of its methods is followed."""

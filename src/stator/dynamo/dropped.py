@@ -1,0 +1,70 @@
+"""Whether captured code may have let go of the last reference to an object from outside, as weak references show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .values.base import Lazy
+from .values.containers import ListValue
+from .values.grown_lists import GrownList
+from .values.mappings import DictValue
+from .values.objects import ObjectValue
+from .values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+_MOST = 64  # items of a changed container that are looked at
+
+
+def may_have_dropped(tracer: Tracer, obj: object) -> bool:
+    """Whether `obj` may be gone by now: a change replaced what may have held it, or a parameter was rebound."""
+    if any(_may_have_held(tracer, kind, value, name, obj) for kind, value, name in tracer.mutations.entries.values()):
+        return True
+    frame = tracer.frames[0]
+    for name, given in tracer.given.items():
+        cell = frame.cells.get(name)
+        now = frame.locals.get(name) if cell is None else cell.content
+        if now is not given and (now is None or now.source != given.source):
+            return True
+    return False
+
+
+def _may_have_held(tracer: Tracer, kind: str, value: Any, name: str, obj: object) -> bool:
+    if kind == "message":
+        return False
+    if kind == "attribute" and isinstance(value, TensorValue) and name == "grad":
+        return isinstance(obj, torch.Tensor)
+    if kind == "attribute" and isinstance(value, ObjectValue):
+        olds: Iterable[Any] = [(value.instance_dict() or {}).get(name)] if _is_in_dict(value, name) else [obj]
+    elif kind == "content" and isinstance(value, DictValue) and isinstance(value.obj, dict):
+        olds = [old for key, old in dict.items(value.obj) if not _is_kept(value.entries.get(key), old, value.whole)]
+    elif kind == "content" and isinstance(value, GrownList) and value.only_appended:
+        return False
+    elif kind == "content" and isinstance(value, ListValue) and isinstance(value.obj, list):
+        kept = {id(getattr(item, "obj", None)) for item in value.items[:_MOST]}
+        olds = [old for old in value.obj if id(old) not in kept]
+    else:
+        return True
+    return any(not _holds_nothing(tracer, old, obj) for old in olds)
+
+
+def _is_in_dict(value: ObjectValue, name: str) -> bool:
+    """Whether the attribute stands in the instance's dictionary, or did not exist."""
+    return value.instance_dict() is not None and not hasattr(type(value.obj), name)
+
+
+def _is_kept(now: Any, old: object, whole: bool) -> bool:
+    if now is None:
+        return not whole
+    return type(now) is Lazy or getattr(now, "obj", None) is old
+
+
+def _holds_nothing(tracer: Tracer, old: object, obj: object) -> bool:
+    """Whether letting go of `old` lets go of nothing else."""
+    if isinstance(old, torch.Tensor):
+        return not isinstance(obj, torch.Tensor) and not getattr(old, "__dict__", None)
+    return tracer.is_constant_object(old)
