@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import types
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,9 @@ OPERATIONS: dict[str, Callable[[list[int]], Any]] = {
     "too many items for a slice": lambda items: items.__setitem__(slice(None, None, 2), [1, 2, 3, 4]),
     "triples for a dictionary": lambda items: dict([(1, 2, 3)]),  # type: ignore[list-item]
     "slice of nothing": lambda items: slice(),  # type: ignore[call-overload]
+    "a namespace of a number": lambda items: types.SimpleNamespace(1),
+    "a part that an error does not take": lambda items: ImportError("a", invalid=1),  # type: ignore[call-arg]
+    "three arguments of super": lambda items: super(1, 2, 3),  # type: ignore[call-overload]
     "slice of four": lambda items: slice(1, 2, 3, 4),  # type: ignore[call-overload]
 }
 
@@ -68,3 +72,29 @@ def test_dict_of_an_enumeration_is_the_class_s() -> None:
     assert repr(stator.compile(names, backend="eager")(Colour.RED, torch.zeros(1))) == repr(
         names(Colour.RED, torch.zeros(1))
     )
+
+
+def test_the_text_of_an_error_follows_its_attributes() -> None:
+    def text(x: torch.Tensor) -> Any:
+        error = UnicodeEncodeError("baz", "xxxxx", 1, 5, "foo")
+        before = str(error)
+        error.end = 2
+        between = str(error)
+        error.reason = "bar"
+        again = ImportError("test")
+        again.__init__("other", name="part")  # type: ignore[misc]
+        return before, between, str(error), (again.msg, again.name, again.args), x + 1
+
+    assert repr(stator.compile(text, backend="eager")(torch.zeros(1))) == repr(text(torch.zeros(1)))
+
+
+class Pair(typing.TypedDict):
+    one: int
+
+
+def test_a_class_whose_metaclass_makes_something_else() -> None:
+    def made(x: torch.Tensor) -> Any:
+        pair = Pair(one=1)
+        return pair, type(pair) is dict, x + 1
+
+    assert repr(stator.compile(made, backend="eager")(torch.zeros(1))) == repr(made(torch.zeros(1)))

@@ -317,6 +317,8 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
             return tracer.call_handler(handler, [cls, *args], kwargs)
         function = tracer.class_function(type(cls.cls), "__call__", metaclass_call)
         return function.call(tracer, [cls, *args], kwargs)
+    if not isinstance(metaclass_call, types.WrapperDescriptorType):
+        raise unsupported("call", f"calling {cls.describe(tracer)}, whose metaclass has a __call__ that is no function")
     return make_instance(tracer, cls, args, kwargs)
 
 

@@ -34,7 +34,11 @@ def _type(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
 
 @calls(super)
 def _super(tracer: Tracer, *args: Value) -> Value:
-    if len(args) == 2:
+    if len(args) > 2:
+        raise tracer.raised(TypeError, f"super() expected at most 2 arguments, got {len(args)}")
+    if len(args) == 1:
+        raise unsupported("super", "super() of a class alone, which is bound later")
+    if args:
         cls, owner = args
     else:
         cls, owner = _implicit(tracer)
@@ -160,16 +164,24 @@ def _make_module(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str
 def _make_exception(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if issubclass(kind, BaseExceptionGroup) or (issubclass(kind, OSError) and len(args) > 1):
         raise unsupported("new-object", f"making an instance of {kind.__qualname__}, whose constructor chooses")
-    if kwargs and not issubclass(kind, _NAMED_PARTS) and lookup_in_class(kind, "__init__") is BaseException.__init__:
-        raise unsupported("call-builtin", f"{kind.__qualname__}() takes no keyword arguments")
+    if kwargs and isinstance(lookup_in_class(kind, "__init__"), types.WrapperDescriptorType):
+        named = next((parts for base, parts in _NAMED_PARTS.items() if issubclass(kind, base)), frozenset())
+        if not kwargs.keys() <= named:
+            raise unsupported("call-builtin", f"{kind.__qualname__}() with keyword arguments that it does not take")
     return ExceptionValue(kind, list(args))
 
 
-_NAMED_PARTS = (ImportError, AttributeError, NameError)  # their constructors take some parts by keyword
+_NAMED_PARTS: dict[type, frozenset[str]] = {  # what some constructors take by keyword
+    ImportError: frozenset(("name", "path")),
+    AttributeError: frozenset(("name", "obj")),
+    NameError: frozenset(("name",)),
+}
 
 
 @makers.register(types.SimpleNamespace)
 def _make_namespace(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args:
+        raise unsupported("call-builtin", f"{kind.__qualname__}() with positional arguments")
     made = ObjectValue(kind)
     for name, value in kwargs.items():
         made.set_own(tracer, name, value)

@@ -6,6 +6,7 @@ Containers of constants are not here; see containers.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +52,8 @@ class ConstantValue(Value):
     def describe(self, tracer: Tracer) -> str:
         if isinstance(self._value, int) and self._value.bit_length() > 1000:
             return "a very long int"  # there may be a limit to the digits that can be shown
+        if not isinstance(type(self._value).__repr__, WrapperDescriptorType):
+            return f"a constant of type {type(self._value).__qualname__}"  # its own code says what it is: not run here
         return f"the constant {self._value!r}"[:200]
 
     def truth(self, tracer: Tracer) -> bool:

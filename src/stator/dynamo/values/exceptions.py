@@ -102,7 +102,7 @@ class ExceptionValue(Value):
             self.cause = value
         elif name == "__context__":
             self.context = value
-        elif isinstance(tracer.class_lookup(self.cls, name), property):
+        elif isinstance(tracer.class_lookup(self.cls, name), (property, *_OF_C)) and name not in _PLAIN:
             raise unsupported("attribute-write", f"writing the property {name} of {self.describe(tracer)}")
         elif name != "__traceback__":  # what was raised never leaves the graph, so nobody sees its traceback
             self.attributes[name] = value
@@ -150,6 +150,8 @@ class ExceptionValue(Value):
     def _plain_twin(self) -> BaseException:
         """An exception of the built-in class below, which has the same text. Raises NotConstant."""
         base = next(base for base in self.cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+        if self.source is not None and base.__str__ not in (BaseException.__str__, KeyError.__str__):
+            raise NotConstant  # its text is made of attributes, which may have been written since
         args = [arg.constant() for arg in self.args]
         if any(type(arg).__flags__ & _HEAP_TYPE for arg in args):
             raise NotConstant
@@ -176,6 +178,8 @@ class ExceptionValue(Value):
 
 
 def _init(tracer: Tracer, self: ExceptionValue, *args: Value, **kwargs: Value) -> Value:
+    if self.source is not None:
+        raise unsupported("attribute-write", f"calling __init__ of {self.describe(tracer)} again")
     self.args = list(args)
     for name, value in kwargs.items():
         self.attributes[name] = value
@@ -192,6 +196,8 @@ def _repr(tracer: Tracer, self: ExceptionValue) -> Value:
 
 _METHODS: dict[str, Callable[..., Value]] = {"__init__": _init, "__str__": _str, "__repr__": _repr}
 _HEAP_TYPE = 1 << 9
+_OF_C = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_PLAIN = frozenset(("__traceback__", "args", "value", "name", "obj"))  # written like any other attribute
 
 
 _SET_BY_RAISE = ("__traceback__", "__cause__", "__context__", "__suppress_context__")
