@@ -151,3 +151,36 @@ def test_a_version_goes_with_the_objects_that_it_compares_with() -> None:
         use()
         gc.collect(1)
     assert len(function._cache.versions) <= 1 and not function._cache.eager  # type: ignore[attr-defined]
+
+
+def test_what_the_program_lets_go_of_is_gone_also_in_calls_that_compile() -> None:
+    """Without the collector's help: capturing leaves no circles behind that hold the program's objects."""
+
+    class Thing:
+        pass
+
+    gone: list[bool] = []
+
+    @stator.disable
+    def look(reference: weakref.ref[Thing]) -> None:
+        gone.append(reference() is None)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            thing = Thing()
+            x = x + 1
+            reference = weakref.ref(thing)
+            look(reference)
+            thing = None
+            look(reference)
+        return x
+
+    compiled = stator.compile(function, backend="eager")
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        compiled(torch.ones(2))
+    finally:
+        if was_on:
+            gc.enable()
+    assert gone == [False, True] * 3

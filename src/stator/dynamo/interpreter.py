@@ -91,7 +91,7 @@ class _Attempt:
         try:
             return self._run(tracer)
         finally:
-            tracer.recorder.mode.forget()
+            tracer.recorder.forget()
             self.entry_state.restore()
 
     def _run(self, tracer: Tracer) -> Captured:

@@ -84,6 +84,11 @@ class Recorder:
         self._last_placeholder: fx.Node | None = None
         self._names: dict[str, int] = {}
 
+    def forget(self) -> None:
+        """The capture is over: tracer and recorder must not hold each other, and with them the program's objects."""
+        self.mode.forget()
+        del self.tracer
+
     # -- inputs --
     def placeholder(self, value: TensorValue) -> fx.Node:
         node = self._new_placeholder(str(value.source), value.fake)
