@@ -7,6 +7,7 @@ Containers and modules build on it.
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 import types
 import weakref
@@ -258,7 +259,8 @@ class ObjectValue(Value):
     def _no_dict(self, tracer: Tracer, name: str, in_class: Any) -> Raised:
         """The error of writing or deleting an attribute where instances have no `__dict__`."""
         if in_class is MISSING:
-            return tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            more = " and no __dict__ for setting new attributes" if sys.version_info >= (3, 13) else ""
+            return tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'{more}")
         return tracer.raised(AttributeError, f"'{self.cls.__name__}' object attribute '{name}' is read-only")
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
