@@ -18,7 +18,7 @@ from stator.base.config import Options
 from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UserPlace
 from stator.graph.printer import print_graph
 
-from .bytecode import decode, instructions_text
+from .bytecode import decode, instructions_text, reachable
 from .cache import make_cache
 from .captured import Break, Captured
 from .emit import emit
@@ -151,6 +151,8 @@ class Converter:
         code = _user_code(captured.code)
         if not set(code.co_varnames).issuperset(captured.exit.locals):
             return False  # a value on the stack at the break before cannot even be looked at
+        if _asks_a_cell_for_super(captured, captured.exit):
+            return False
         return self._places[code] < _MOST_PLACES and _KEEPS_FRAMES.isdisjoint(code.co_names)
 
     def dispatch_at(self, captured: Captured) -> Callable[[Any], Any]:
@@ -220,6 +222,19 @@ def _frame_name(code: CodeType, bound: Mapping[str, Any]) -> str:
     if code is torch.nn.Module._wrapped_call_impl.__code__ or code is torch.nn.Module._call_impl.__code__:
         return type(bound["self"]).__name__
     return code.co_qualname
+
+
+def _asks_a_cell_for_super(captured: Captured, exit_: Break) -> bool:
+    """Whether a super() behind the break looks for its receiver in the frame's first slot, where the code that goes on
+    has none, as the receiver lives in a cell."""
+    code = _user_code(captured.code)
+    if not code.co_argcount or code.co_varnames[0] not in exit_.cells or "super" not in code.co_names:
+        return False
+    instructions = decode(captured.code)
+    return any(
+        instruction.argval == "super" and not any(one.opname == "LOAD_SUPER_ATTR" for one in instructions)
+        for instruction in reachable(instructions, instructions[exit_.index])
+    )
 
 
 def _user_code(code: CodeType) -> CodeType:

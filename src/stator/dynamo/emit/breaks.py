@@ -135,7 +135,8 @@ class BreakWriter:
         code = self.user_code
         live = {name: recipe for name, recipe in self.exit.locals.items() if name not in self.exit.cells}
         asks = "__class__" in code.co_freevars or "super" in code.co_names
-        if asks and code.co_argcount and code.co_varnames[0] not in live:
+        # a receiver in a cell is handed on as that; no such frame is continued where super() is still to come
+        if asks and code.co_argcount and code.co_varnames[0] not in (*live, *self.exit.cells):
             live[code.co_varnames[0]] = Load(LocalSource(code.co_varnames[0]))
         order = {name: index for index, name in enumerate(code.co_varnames)}
         if not order.keys() >= live.keys():
