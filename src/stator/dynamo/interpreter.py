@@ -92,6 +92,7 @@ class _Attempt:
             return self._run(tracer)
         finally:
             tracer.recorder.forget()
+            tracer.given = {}  # lists from outside lead back to the tracer, and would keep these until a collection
             self.entry_state.restore()
 
     def _run(self, tracer: Tracer) -> Captured:
