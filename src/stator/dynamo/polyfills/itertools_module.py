@@ -178,17 +178,33 @@ def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
 
 @polyfill(itertools.groupby)
 def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) -> Iterator[tuple[Any, Iterator[Any]]]:
-    group: list[Any] = []
-    current = None
-    for item in iterable:
-        now = item if key is None else key(item)
-        if group and now != current:
-            yield current, iter(group)
-            group = []
-        current = now
-        group.append(item)
-    if group:
-        yield current, iter(group)
+    source = iter(iterable)
+    turn, started, waiting = 0, False, False  # number of the group; is there a key; was its item not given yet
+    item: Any = None
+    now: Any = None
+
+    def step() -> bool:
+        nonlocal started, waiting, item, now
+        for taken in source:
+            now = taken if key is None else key(taken)
+            item, started, waiting = taken, True, True
+            return True
+        return False
+
+    def members(mine: int, wanted: Any) -> Iterator[Any]:
+        nonlocal waiting
+        while mine == turn and (waiting or step()) and wanted == now:
+            waiting = False
+            yield item
+
+    target, first = None, True
+    while True:
+        turn += 1  # the groups share the source: the one before is at its end from here on
+        while not started or (not first and target == now):
+            if not step():
+                return
+        target, first = now, False
+        yield now, members(turn, target)
 
 
 @polyfill(itertools.tee)
