@@ -25,6 +25,8 @@ OPERATIONS: dict[str, Callable[[list[int]], Any]] = {
     "a namespace of a number": lambda items: types.SimpleNamespace(1),
     "a part that an error does not take": lambda items: ImportError("a", invalid=1),  # type: ignore[call-arg]
     "three arguments of super": lambda items: super(1, 2, 3),  # type: ignore[call-overload]
+    "a traceback that is none": lambda items: setattr(ValueError(), "__traceback__", 5),
+    "a cause that is none": lambda items: setattr(ValueError(), "__cause__", 5),
     "slice of four": lambda items: slice(1, 2, 3, 4),  # type: ignore[call-overload]
 }
 

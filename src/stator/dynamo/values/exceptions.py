@@ -98,6 +98,9 @@ class ExceptionValue(Value):
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if self.source is not None:
             super().set_attr(tracer, name, value)
+        links = {"__cause__": ExceptionValue, "__context__": ExceptionValue, "__traceback__": TracebackValue}
+        if name in links and not isinstance(value, links[name]) and not tracer.is_none(value):
+            raise unsupported("attribute-write", f"writing {name} of {self.describe(tracer)} with something else")
         if name == "__cause__":
             self.cause = value
         elif name == "__context__":
