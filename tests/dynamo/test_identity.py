@@ -146,3 +146,15 @@ def test_a_change_through_one_name_is_seen_through_another() -> None:
     run = compiled(turns)
     for _ in range(2):
         assert run(*fresh()) == turns(*fresh())
+
+
+@pytest.mark.parametrize("kind", ["subclass of int", "number of numpy", "int"])
+def test_a_number_of_a_subclass_is_a_plain_one_in_the_graph(kind: str) -> None:
+    def scaled(number: Any, x: torch.Tensor) -> Any:
+        return number, x * number
+
+    run, number, x = stator.compile(scaled, backend="eager", fullgraph=True), MADE[kind](), torch.ones(2)
+    for _ in range(2):
+        given, result = run(number, x)
+        assert given is number
+        assert torch.equal(result, x * number)

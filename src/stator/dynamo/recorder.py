@@ -26,7 +26,7 @@ from .plain import plain_converter
 from .recipe import Load, Recipe
 from .subgraphs import Subgraph
 from .values.base import NotConstant, Value, cannot_rebuild, unsupported
-from .values.constants import ConstantValue
+from .values.constants import ConstantValue, SourcedConstant
 from .values.containers import ListValue, TupleValue
 from .values.grown_lists import GrownList
 from .values.mappings import DictValue
@@ -483,6 +483,7 @@ def _lower_slice(recorder: Recorder, value: SliceValue) -> tuple[Any, Any]:
 _LOWER: dict[type, Callable[[Recorder, Any], tuple[Any, Any]]] = {
     TensorValue: _lower_tensor,
     ConstantValue: _lower_constant,
+    SourcedConstant: _lower_constant,
     NumberValue: _lower_number,
     ReadNumberValue: _lower_read_number,
     TupleValue: _lower_tuple,
