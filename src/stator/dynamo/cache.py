@@ -17,7 +17,7 @@ from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 from stator.base import counters, logs
-from stator.base.errors import StatorError, UserPlace, VerificationError
+from stator.base.errors import StatorError, Unsupported, UserPlace, VerificationError
 
 from .changing import changed_numbers, changing
 from .guard import Guard
@@ -178,13 +178,11 @@ class Miss:
         return reasons
 
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
-        seen = dict.fromkeys(self.changing, 1) if self.fullgraph else dict(self.changing)  # no break: rather a version
         try:
             with ExitStack() as stack:
                 for around in around_compilations:
                     stack.enter_context(around())
-                stack.enter_context(changing(seen))
-                frame = self.compile_frame(function, bound)
+                frame = self._compile_with_changing(function, bound)
                 version = self._make_version(cache, function, frame, bound.get("self"))
             failure = version.guards.explain(values, function)
             if failure is not None:
@@ -204,6 +202,18 @@ class Miss:
         self.made_for[id(version)] = None if instance is None else weakref.ref(instance)
         cache.versions = (version, *cache.versions)
         return version
+
+    def _compile_with_changing(self, function: FunctionType, bound: dict[str, object]) -> CompiledFrame:
+        """Knowing what changes. Where that ends a graph which has to be whole, the values are relied on: rather another
+        version than none."""
+        try:
+            with changing(dict(self.changing)):
+                return self.compile_frame(function, bound)
+        except Unsupported:
+            if not self.fullgraph or not self.changing:
+                raise
+        with changing(dict.fromkeys(self.changing, 1)):
+            return self.compile_frame(function, bound)
 
     def _failed(self, cache: Any, function: FunctionType, error: Exception) -> None:
         """Run this call eagerly, and say once why. Later ones too, unless there is something to hope for: versions that
