@@ -118,9 +118,10 @@ def test_memory_of_a_training_step_is_predicted_and_measured(perceptron: torch.n
     assert memory.saved is not None and 0 < memory.saved <= 1024 * (2 * 512 + 256) * 4 + 4096
     assert list(memory.parts) == ["forward", "backward"]
     assert memory.parts["backward"].predicted > weights  # all gradients
+    scratch = 160_000 * torch.get_num_threads()  # of the library that multiplies matrices, for each thread
     for part in memory.parts.values():
         assert part.measured is not None
-        assert part.predicted <= part.measured <= 1.05 * part.predicted  # libraries take scratch memory
+        assert part.predicted <= part.measured <= part.predicted + scratch
     text = str(found)
     assert "  forward: " in text and "  backward: " in text and "MB predicted" in text and "MB measured" in text
     assert "for its backward" in text
