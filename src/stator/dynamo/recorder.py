@@ -22,6 +22,7 @@ from stator.graph.numbers import Number
 
 from .captured import GraphInput
 from .contents import FollowingMode
+from .failing import is_noticed, may_fail
 from .plain import plain_converter
 from .recipe import Load, Recipe
 from .subgraphs import Subgraph
@@ -189,6 +190,8 @@ class Recorder:
         kwargs: dict[str, Value],
     ) -> Value:
         """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
+        if may_fail(_name(target)) and is_noticed(self.tracer):
+            raise unsupported("exception", f"{_name(target)}, which may fail on its data, inside of `try` or `with`")
         self.used, self.numbers = [], []
         is_part = hasattr(target, "part_of_graph")  # whose own operators have said what they take
         self.takes_floats = is_part or not isinstance(_callee(target), FunctionType)
