@@ -1,14 +1,20 @@
-"""What a user can choose: one small typed record, built from `mode` and `options`. No global switches."""
+"""What a user can choose: one small typed record, built from `mode` and `options`. No global switches, but for one that
+only judges of capture turn."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import UsageError
+
+# Not for users: code without operations on tensors is replaced all the same, so that tests without tensors judge what
+# capture makes of it and not the interpreter. Read when a frame is compiled.
+keep_empty_graphs: bool = os.environ.get("STATOR_KEEP_EMPTY_GRAPHS", "0") not in ("", "0")
 
 MODES = ("default", "reduce-overhead", "max-autotune")
 
