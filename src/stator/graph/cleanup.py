@@ -55,6 +55,8 @@ def clean_up(graph: fx.Graph) -> None:
 
 
 def remove_dead(graph: fx.Graph) -> None:
+    """Drop nodes that nobody uses, unless they check something or draw. (torch.fx would ask a table of operators with
+    effects that holds more or less by what else was imported.)"""
     for node in reversed(list(graph.nodes)):
         if not node.users and node.op in ("call_function", "get_attr") and is_pure(node):
             graph.erase_node(node)

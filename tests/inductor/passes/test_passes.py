@@ -99,3 +99,12 @@ def test_a_constant_made_from_a_constant_that_is_used_otherwise():
 
 def test_cheap_generators_are_left_to_the_loops():
     assert "aten.arange.default" in check(lambda x: x + torch.arange(6), run_passes, torch.randn(6))
+
+
+def test_what_only_checks_is_kept(monkeypatch):
+    """Whatever torch.fx thinks of the operator's effects: that depends on what else was imported."""
+    monkeypatch.setattr(
+        torch.fx.Node, "is_impure", lambda node, impure_random=True: node.op in ("placeholder", "output")
+    )
+    graph = trace(lambda x: torch.linalg.cholesky(x + 0), (torch.eye(2),), keep=can_lower).graph
+    assert "aten._linalg_check_errors.default" in targets(run_passes(graph))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from torch import fx
 
+from stator.graph.cleanup import remove_dead
+
 from .accumulation import accumulate_into_sums
 from .common_subexpressions import merge_common_subexpressions
 from .constants import fold_constants
@@ -21,7 +23,7 @@ def run_passes(gm: fx.GraphModule) -> fx.GraphModule:
     """Apply every pass, in place, and drop dead code. The result computes the same outputs from the same inputs."""
     for apply in PASSES:
         gm = apply(gm)
-    gm.graph.eliminate_dead_code()
+    remove_dead(gm.graph)
     return gm
 
 

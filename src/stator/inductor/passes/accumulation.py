@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.graph.cleanup import remove_dead
 from stator.graph.memory import output_memory
 from stator.prims.record import TensorMeta
 
@@ -27,7 +28,7 @@ def accumulate_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
                 node.replace_all_uses_with(sum_)
                 gm.graph.erase_node(node)
                 break
-    gm.graph.eliminate_dead_code()
+    remove_dead(gm.graph)
     return gm
 
 

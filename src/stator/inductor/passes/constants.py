@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.graph.cleanup import remove_dead
 from stator.graph.memory import output_memory
 from stator.graph.schema import draws
 from stator.prims.layout import numel
@@ -35,7 +36,7 @@ def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
         values[constant] = value
         node.replace_all_uses_with(constant)
         gm.graph.erase_node(node)
-    gm.graph.eliminate_dead_code()
+    remove_dead(gm.graph)
     return gm
 
 
