@@ -111,7 +111,7 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
         return run_folded(tracer, real, args, kwargs)
     replacement = replacements.get(real)
     if replacement is not None:
-        return tracer.call(tracer.known(replacement), args, kwargs)
+        return _replaced(tracer, replacement, args, kwargs)
     if disabled(real) is not None:
         reason = disabled_reason(real)
         if reason in REASONS_OF_TORCH:
@@ -151,7 +151,7 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
         return tracer.call_handler(handler, args, kwargs)
     replacement = _hashable_get(replacements, fn)
     if replacement is not None:
-        return tracer.call(tracer.known(replacement), args, kwargs)
+        return _replaced(tracer, replacement, args, kwargs)
     for answer in torch_answer:
         answered = answer(tracer, fn, args, kwargs)
         if answered is not None:
@@ -164,6 +164,21 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
     if mark is not None:
         return _marked_call(tracer, mark, tracer.known(fn), args, kwargs)
     raise unsupported("call-builtin", f"calling {tracer.known(fn).describe(tracer)}")
+
+
+def _replaced(tracer: Tracer, replacement: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Python code in the place of a function, which takes the same arguments."""
+    signature = _signatures.get(replacement)
+    if signature is None:
+        signature = _signatures[replacement] = inspect.signature(replacement)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise unsupported("call-builtin", f"arguments of {replacement.__name__}(): {error}") from None
+    return tracer.call(tracer.known(replacement), args, kwargs)
+
+
+_signatures: dict[Any, inspect.Signature] = {}
 
 
 def _check_arguments(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
@@ -309,7 +324,7 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
         return run_folded(tracer, cls.cls, args, kwargs)
     replacement = replacements.get(cls.cls)
     if replacement is not None:
-        return tracer.call(tracer.known(replacement), args, kwargs)
+        return _replaced(tracer, replacement, args, kwargs)
     metaclass_call = tracer.class_lookup(type(cls.cls), "__call__")
     if isinstance(metaclass_call, FunctionType):
         handler = handlers.get(metaclass_call)

@@ -81,12 +81,20 @@ class ExitBuilder:
     def set_attr(self, target: Recipe, name: str, value: Value, raw: bool = False) -> None:
         self.fills.append(SetAttr(target, name, self.recipe(value), raw))
 
+    def made_of_class(self, value: ObjectValue, made: Recipe) -> Recipe:
+        """An instance of a class of the program, with what is to be put into it."""
+        self.remember(value, made)
+        self.fill(value, made)
+        return made
+
     def fill(self, value: ObjectValue, made: Recipe) -> None:
         """Contents and attributes of an object made in the frame."""
         if isinstance(value, DictValue) and value.entries:
             self.fills.append(ReplaceDict(made, self.dict_items(value)))
         elif isinstance(value, ListValue) and value.items:
             self.fills.append(ReplaceList(made, [self.recipe(item) for item in value.items]))
+        elif isinstance(value, SetValue) and value.members and not issubclass(value.cls, frozenset):
+            self.fills.append(ReplaceSet(made, [self.recipe(item) for item in value.members.values()]))
         for name, attribute in (value.attributes or {}).items():
             if attribute is not MISSING:
                 self.set_attr(made, name, attribute, raw=True)
@@ -107,7 +115,8 @@ class ExitBuilder:
         if isinstance(value, DictValue) and self._holds_the_same(value):
             return
         if isinstance(value, DictValue):
-            self.effects.append(ReplaceDict(target, self.dict_items(value)))
+            again = [self.recipe(key) for real, key in value.dropped.items() if real in value.entries]
+            self.effects.append(ReplaceDict(target, self.dict_items(value), again))
         elif isinstance(value, GrownList) and value.only_appended:
             self.effects.append(ExtendList(target, [self.recipe(item) for item in value.appended]))
         elif isinstance(value, ListValue):
@@ -121,7 +130,7 @@ class ExitBuilder:
     def _holds_the_same(self, value: DictValue) -> bool:
         """Whether a dictionary that was written to holds what it held at entry, in the same order."""
         real = value.obj
-        if real is None or list(real) != list(value.entries):
+        if real is None or value.drops or list(real) != list(value.entries):
             return False
         written = [(key, item) for key, item in value.entries.items() if type(item) is not Lazy]
         if not all(self.tracer.wrapped.get(id(real[key])) is item for key, item in written):

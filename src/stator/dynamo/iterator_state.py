@@ -30,6 +30,15 @@ def _ahead(iterator: Any) -> tuple[Any, int, int]:
     return arguments[0], first, -1 if made_by is reversed else 1
 
 
+def is_readable(iterator: Any) -> bool:
+    """Whether it can be told what comes next: not once the size of its dictionary or set has changed."""
+    try:
+        iterator.__reduce__()
+    except RuntimeError:
+        return False
+    return True
+
+
 def has_upcoming(iterator: Any, index: int) -> bool:
     """Whether next(iterator) gives another item after `index` others."""
     sequence, first, step = _ahead(iterator)
@@ -47,6 +56,8 @@ def upcoming(iterator: Any, index: int) -> Any:
 
 def next_items(iterator: Any) -> list[Any]:
     """What the next item is, or is made of; not necessarily all of it."""
+    if not is_readable(iterator):
+        return []
     if type(iterator) not in (enumerate, zip):
         return [upcoming(iterator, 0)] if has_upcoming(iterator, 0) else []
     parts = [part for part in iterator.__reduce__()[1] if type(part) in READABLE]

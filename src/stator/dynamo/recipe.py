@@ -187,10 +187,12 @@ class ExtendList(Effect):
 
 @dataclass(eq=False, slots=True)
 class ReplaceDict(Effect):
-    """Content becomes exactly `items` in this order, by dict.clear and dict.__setitem__ (never an override)."""
+    """Content becomes exactly `items` in this order, by dict.clear and dict.__setitem__ (never an override). The keys
+    `again` were taken out and put in again: whoever iterates over the dictionary notices."""
 
     target: Recipe
     items: list[tuple[Recipe, Recipe]]
+    again: list[Recipe] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)

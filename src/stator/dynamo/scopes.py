@@ -72,10 +72,12 @@ class GlobalScope:
         """Write a name; value None deletes it."""
         if name not in self.names and name not in self.written:
             tracer.guard(self.source, GuardKind.NOT_IN, name)
-        self.written[name] = value
         if value is None:
-            if self.values.pop(name, None) is None and name not in self.names:
+            gone = self.written[name] is None if name in self.written else name not in self.names
+            if gone:
                 raise tracer.raised(NameError, f"name '{name}' is not defined")
+            self.values.pop(name, None)
         else:
             self.values[name] = value
+        self.written[name] = value
         tracer.mutations.scope(self)

@@ -368,7 +368,8 @@ class Tracer:
     def class_value(self, cls: type, name: str) -> Value:
         """A class attribute as it stands in the class dictionary, guarded there."""
         owner = owner_in_class(cls, name)
-        assert owner is not None
+        if owner is None:
+            raise unsupported("attribute", f"{name!r} of {cls.__qualname__}, which is gone by now")
         key = (owner, name)
         found = self._class_values.get(key)
         if found is None:
@@ -627,10 +628,8 @@ class Tracer:
         convert = _CONVERSIONS[conversion]
         if isinstance(value, ExceptionValue):
             return value.text(self, convert if conversion else str)
-        try:
-            return convert(value.constant())
-        except NotConstant:
-            pass
+        if value.is_constant():
+            return self.run_real(convert, (value.constant(),))
         if isinstance(value, ObjectValue):
             for name in ("__repr__",) if conversion == 2 else ("__str__", "__repr__"):
                 method = value.special(self, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import operator
 import types
+import typing
 from collections.abc import Iterator
 from types import FunctionType, GetSetDescriptorType
 from typing import TYPE_CHECKING, Any
@@ -59,8 +60,14 @@ def _is_instance(tracer: Tracer, value: Value, kind: type, wanted: Any) -> bool:
     if isinstance(check, FunctionType) and not _asks_class_alone(check):
         answer = tracer.class_function(type(wanted), "__instancecheck__", check)
         return tracer.truth(answer.call(tracer, [tracer.known(wanted), value], {}))
-    if tracer.run_real(issubclass, (kind, wanted)):
+    if isinstance(wanted, type) and check is type.__instancecheck__:
+        found = wanted in (kind.__mro__ or ())  # it asks no __subclasscheck__
+    else:
+        found = tracer.run_real(issubclass, (kind, wanted))
+    if found:
         return True
+    if getattr(wanted, "_is_protocol", False) or wanted is typing.Any:
+        raise unsupported("call-builtin", f"isinstance() with {wanted.__qualname__}, which looks at attributes")
     if isinstance(value, ObjectValue) and not isinstance(tracer.class_lookup(kind, "__class__"), GetSetDescriptorType):
         raise unsupported("call-builtin", f"isinstance() of {value.describe(tracer)}, which says what its class is")
     return False
@@ -115,9 +122,16 @@ def _id(tracer: Tracer, value: Value) -> Value:
 # ---- attributes ----
 
 
+def _attribute_name(tracer: Tracer, name: Value) -> str:
+    attribute = tracer.constant_of(name, "an attribute's name")
+    if type(attribute) is not str:
+        raise unsupported("attribute", f"an attribute whose name is {name.describe(tracer)}")
+    return attribute
+
+
 @calls(getattr)
 def _getattr(tracer: Tracer, owner: Value, name: Value, default: Value | None = None) -> Value:
-    attribute = tracer.constant_of(name, "an attribute's name")
+    attribute = _attribute_name(tracer, name)
     if default is None:
         return tracer.get_attr(owner, attribute)
     try:
@@ -131,7 +145,7 @@ def _getattr(tracer: Tracer, owner: Value, name: Value, default: Value | None = 
 @calls(hasattr)
 def _hasattr(tracer: Tracer, owner: Value, name: Value) -> Value:
     try:
-        tracer.get_attr(owner, tracer.constant_of(name, "an attribute's name"))
+        tracer.get_attr(owner, _attribute_name(tracer, name))
     except Raised as raised:
         if not issubclass(raised.value.python_type(tracer), AttributeError):
             raise
@@ -141,19 +155,19 @@ def _hasattr(tracer: Tracer, owner: Value, name: Value) -> Value:
 
 @calls(setattr)
 def _setattr(tracer: Tracer, owner: Value, name: Value, value: Value) -> Value:
-    owner.set_attr(tracer, tracer.constant_of(name, "an attribute's name"), value)
+    owner.set_attr(tracer, _attribute_name(tracer, name), value)
     return ConstantValue(None)
 
 
 @calls(delattr)
 def _delattr(tracer: Tracer, owner: Value, name: Value) -> Value:
-    owner.del_attr(tracer, tracer.constant_of(name, "an attribute's name"))
+    owner.del_attr(tracer, _attribute_name(tracer, name))
     return ConstantValue(None)
 
 
 @calls(object.__setattr__)
 def _object_setattr(tracer: Tracer, owner: Value, name: Value, value: Value) -> Value:
-    attribute = tracer.constant_of(name, "an attribute's name")
+    attribute = _attribute_name(tracer, name)
     if isinstance(owner, ObjectValue):
         owner.generic_set_attr(tracer, attribute, value)
     else:
@@ -163,7 +177,7 @@ def _object_setattr(tracer: Tracer, owner: Value, name: Value, value: Value) -> 
 
 @calls(object.__getattribute__)
 def _object_getattribute(tracer: Tracer, owner: Value, name: Value) -> Value:
-    attribute = tracer.constant_of(name, "an attribute's name")
+    attribute = _attribute_name(tracer, name)
     if isinstance(owner, ObjectValue):
         return owner.generic_get_attr(tracer, attribute)
     return tracer.get_attr(owner, attribute)
@@ -345,7 +359,7 @@ def _min(tracer: Tracer, *values: Value, **options: Value) -> Value:
 
 @calls(repr)
 def _repr(tracer: Tracer, value: Value) -> Value:
-    return ConstantValue(tracer.format_value(value, 2, ""))
+    return ConstantValue(tracer.text_of(value, 2))
 
 
 @calls(str)

@@ -18,7 +18,7 @@ from ..values.exceptions import ExceptionValue
 from ..values.functions import BoundMethodValue
 from ..values.mappings import DictValue
 from ..values.modules import ModuleValue
-from ..values.objects import ObjectValue, lookup_in_class
+from ..values.objects import ObjectValue, lookup_in_class, new_of_layout
 from ..values.slices import SliceValue
 
 if TYPE_CHECKING:
@@ -69,11 +69,19 @@ def _object(tracer: Tracer) -> Value:
     return ObjectValue(object)
 
 
+def _kind_of(tracer: Tracer, cls: Value, base: type) -> type:
+    """What `base.__new__(cls)` makes an instance of."""
+    kind = tracer.real_of(cls, "a class")
+    if not isinstance(kind, type) or base not in (kind.__mro__ or ()) or new_of_layout(kind) is not base.__new__:
+        raise unsupported("new-object", f"{base.__name__}.__new__ of {cls.describe(tracer)}")
+    return kind
+
+
 @calls(object.__new__)
 def _object_new(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     if args or kwargs:
         raise unsupported("call-builtin", "object.__new__ with arguments")
-    return new_object(tracer, tracer.real_of(cls, "a class"), [], {})
+    return new_object(tracer, _kind_of(tracer, cls, object), [], {})
 
 
 @calls(object.__init__)
@@ -113,18 +121,18 @@ def _cell(tracer: Tracer, content: Value | None = None) -> Value:
 
 @calls(tuple.__new__)
 def _tuple_new(tracer: Tracer, cls: Value, items: Value | None = None) -> Value:
-    kind = tracer.real_of(cls, "a class")
+    kind = _kind_of(tracer, cls, tuple)
     return TupleValue(list(tracer.iterate(items)) if items is not None else [], cls=kind)
 
 
 @calls(dict.__new__)
 def _dict_new(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
-    return DictValue({}, cls=tracer.real_of(cls, "a class"))
+    return DictValue({}, cls=_kind_of(tracer, cls, dict))
 
 
 @calls(list.__new__)
 def _list_new(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
-    return ListValue([], cls=tracer.real_of(cls, "a class"))
+    return ListValue([], cls=_kind_of(tracer, cls, list))
 
 
 # ---- how an object with a built-in layout is made ----

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import copyreg
 import dataclasses
+import enum
 import functools
 import inspect
 import logging
@@ -22,6 +23,8 @@ import weakref
 from collections import OrderedDict, defaultdict
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ..calling import calls, fold
 from ..dropped import may_have_dropped
@@ -177,7 +180,7 @@ class WeakReferenceValue(Value):
 
 @calls(copy.copy)
 def _copy(tracer: Tracer, value: Value) -> Value:
-    if isinstance(value, (ConstantValue, FunctionValue, BuiltinValue)) or _is_plain_tuple(value):
+    if _is_its_own_copy(value) or _is_plain_tuple(value):
         return value
     if isinstance(value, ListValue) and value.cls is list:
         return ListValue(list(value.items))
@@ -202,6 +205,17 @@ def _copy(tracer: Tracer, value: Value) -> Value:
     raise unsupported("copy", f"copy.copy of {value.describe(tracer)}")
 
 
+def _is_its_own_copy(value: Value) -> bool:
+    """Functions and constants; not what is made of a program's own class of numbers or text."""
+    if isinstance(value, ConstantValue):
+        kind = type(value.value)
+        return not kind.__flags__ & _HEAP_TYPE or issubclass(kind, enum.Enum)
+    return isinstance(value, (FunctionValue, BuiltinValue))
+
+
+_HEAP_TYPE = 1 << 9
+
+
 def _is_plain_tuple(value: Value) -> bool:
     return isinstance(value, TupleValue) and value.cls is tuple
 
@@ -217,16 +231,19 @@ def _deep(tracer: Tracer, value: Value, memo: dict[int, Value]) -> Value:
     value = tracer.realized(value)
     if id(value) in memo:
         return memo[id(value)]
-    if isinstance(value, (ConstantValue, FunctionValue, BuiltinValue)):
+    if _is_its_own_copy(value):
         return value
     if isinstance(value, TensorValue):
-        return tracer.record_method("clone", [value], {})
+        memo[id(value)] = made_tensor = _deep_tensor(tracer, value)
+        return made_tensor
     if isinstance(value, ListValue) and value.cls is list:
         made_list = memo[id(value)] = ListValue([])
         made_list.items.extend(_deep(tracer, item, memo) for item in value.items)
         return made_list
     if isinstance(value, TupleValue) and (value.cls is tuple or value.is_named):
         items = [_deep(tracer, item, memo) for item in value.items]
+        if id(value) in memo:  # it holds itself
+            return memo[id(value)]
         if value.cls is tuple and all(map(operator.is_, items, map(tracer.realized, value.items))):
             return value
         memo[id(value)] = made_tuple = TupleValue(items, cls=value.cls)
@@ -257,6 +274,15 @@ def _rely_on_default_copying(tracer: Tracer, value: ObjectValue, what: str) -> N
         own.append("an entry of copyreg")
     if own:
         raise unsupported("copy", f"{what} of {value.describe(tracer)}, which defines {', '.join(own)}")
+
+
+def _deep_tensor(tracer: Tracer, value: TensorValue) -> Value:
+    """A copy of its memory, which of a dense tensor is a clone."""
+    fake = value.fake
+    dense = fake.is_contiguous() or (fake.dim() == 4 and fake.is_contiguous(memory_format=torch.channels_last))
+    if value.cls is not torch.Tensor or fake.requires_grad or not dense:
+        raise unsupported("copy", f"copy.deepcopy of {value.describe(tracer)}")
+    return tracer.record_method("clone", [value], {})
 
 
 def _deep_object(tracer: Tracer, value: ObjectValue, memo: dict[int, Value]) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..recipe import (
@@ -64,11 +64,15 @@ def _set_item(writer: Writer, effect: SetItem) -> None:
     writer.builder.store_item()
 
 
-def _replace(writer: Writer, function: Callable[..., None], target: Recipe, content: Any) -> None:
+def _replace(
+    writer: Writer, function: Callable[..., None], target: Recipe, content: Any, more: Sequence[Recipe] = ()
+) -> None:
     writer.builder.const_callee(function)
     writer.load(target)
     recipes[type(content)](writer, content)
-    writer.builder.call(2)
+    for recipe in more:
+        writer.load(recipe)
+    writer.builder.call(2 + len(more))
     writer.builder.pop()
 
 
@@ -84,7 +88,7 @@ def _extend_list(writer: Writer, effect: ExtendList) -> None:
 
 @effects.register(ReplaceDict)
 def _replace_dict(writer: Writer, effect: ReplaceDict) -> None:
-    _replace(writer, support.replace_dict, effect.target, NewDict(effect.items))
+    _replace(writer, support.replace_dict, effect.target, NewDict(effect.items), effect.again)
 
 
 @effects.register(ReplaceSet)

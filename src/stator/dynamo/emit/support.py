@@ -132,9 +132,11 @@ def replace_list(target: Any, items: list[Any]) -> None:
         list.__setitem__(target, slice(None), items)
 
 
-def replace_dict(target: dict[Any, Any], items: dict[Any, Any]) -> None:
-    """Make `target` hold exactly `items`, in this order, past overrides."""
+def replace_dict(target: dict[Any, Any], items: dict[Any, Any], *again: Any) -> None:
+    """Make `target` hold exactly `items`, in this order, past overrides; the keys `again` leave it first."""
     kind: Any = OrderedDict if isinstance(target, OrderedDict) else dict
+    for key in again:
+        kind.pop(target, key, None)
     old = list(_keys(target))
     kept = [key for key in old if key in items]
     if kept == list(items)[: len(kept)]:

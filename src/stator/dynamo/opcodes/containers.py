@@ -9,7 +9,7 @@ from ..bytecode import Instruction
 from ..frame import Frame
 from ..guard import GuardKind
 from ..program import opcode
-from ..source import AttrSource, ConstantSource
+from ..source import ConstantSource, ReadSource
 from ..values.base import Raised, Value, unsupported
 from ..values.containers import ListValue, SetValue, TupleValue
 from ..values.mappings import DictValue
@@ -207,7 +207,7 @@ def format_value(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("CONVERT_VALUE")
 def convert_value(frame: Frame, instruction: Instruction) -> None:
-    text = frame.tracer.format_value(frame.stack.pop(), instruction.arg, "")  # type: ignore[arg-type]
+    text = frame.tracer.text_of(frame.stack.pop(), instruction.arg)  # type: ignore[arg-type]
     frame.stack.append(frame.tracer.constant(text))
 
 
@@ -253,8 +253,13 @@ def _has_flag(frame: Frame, subject: Value, flag: int) -> bool:
         return True
     if kind.__flags__ & _HEAP_TYPE:
         of_class = ConstantSource(f"{kind.__module__}.{kind.__qualname__}", kind)
-        frame.tracer.guard(AttrSource(of_class, "__flags__"), GuardKind.EQUALS, kind.__flags__)
+        frame.tracer.guard(ReadSource(_what_patterns_see, (of_class,)), GuardKind.EQUALS, _what_patterns_see(kind))
     return False
+
+
+def _what_patterns_see(kind: type) -> int:
+    """Guarded: of all flags of a class only those, for Python keeps things of its own in others."""
+    return kind.__flags__ & (_SEQUENCE | _MAPPING)
 
 
 @opcode("MATCH_CLASS")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..bytecode import VERSION, Instruction
 from ..frame import RETURNED, YIELDED, Frame
 from ..program import opcode
-from ..values.base import Raised, unsupported
+from ..values.base import Raised, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.generators import GeneratorValue
 from ..values.numbers import is_changing
+from ..values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
 
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_NO_INTERRUPT")
@@ -130,7 +136,7 @@ def send(frame: Frame, instruction: Instruction) -> None:
         item = receiver.resume(frame.tracer, value)
         result = receiver.returned
     else:
-        item, result = frame.tracer.next_item(receiver), None
+        item, result = _sent(frame.tracer, receiver, value)
     if item is not None:
         frame.stack.append(item)
         return
@@ -141,6 +147,20 @@ def send(frame: Frame, instruction: Instruction) -> None:
         frame.stack.append(done)
     else:
         frame.stack[-1] = done
+
+
+def _sent(tracer: Tracer, receiver: Value, value: Value) -> tuple[Value | None, Value | None]:
+    """What an iterator that is no generator gives when a value is sent to it, or the value of its StopIteration."""
+    if not isinstance(receiver, ObjectValue) and tracer.is_none(value):
+        return tracer.next_item(receiver), None
+    try:
+        if not tracer.is_none(value):
+            return tracer.call(tracer.get_attr(receiver, "send"), [value], {}), None
+        return tracer.call(tracer.get_attr(receiver, "__next__"), [], {}), None
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(tracer), StopIteration):
+            raise
+        return None, tracer.get_attr(raised.value, "value")
 
 
 @opcode("END_SEND")

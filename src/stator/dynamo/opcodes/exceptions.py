@@ -56,8 +56,8 @@ def check_exc_match(frame: Frame, instruction: Instruction) -> None:
     options = list(frame.tracer.iterate(wanted)) if isinstance(wanted, TupleValue) else [wanted]
     if not all(isinstance(option, ClassValue) and issubclass(option.cls, BaseException) for option in options):
         raise unsupported("raise", "`except` with something that is no exception class")
-    classes = tuple(option.real() for option in options)
-    frame.stack.append(frame.tracer.constant(issubclass(error.python_type(frame.tracer), classes)))
+    order = error.python_type(frame.tracer).__mro__  # `except` asks no __subclasscheck__
+    frame.stack.append(frame.tracer.constant(any(option.real() in order for option in options)))
 
 
 @opcode("RERAISE")

@@ -7,13 +7,23 @@ import builtins
 from ..bytecode import VERSION, Instruction
 from ..frame import Frame
 from ..program import opcode
-from ..values.base import Lazy, Value, unsupported
+from ..values.base import Lazy, Raised, Value, unsupported
 from ..values.cells import CellValue
 
 
 @opcode("LOAD_CONST")
 def load_const(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.tracer.code_constant(instruction.argval))
+
+
+def _unbound(frame: Frame, name: str) -> Raised:
+    resumption = frame.program.resumption
+    cells = () if resumption is None else resumption.point.cells  # there they are free variables
+    if name in frame.program.code.co_freevars and name not in cells:
+        text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+        return frame.tracer.raised(NameError, text)
+    text = f"cannot access local variable '{name}' where it is not associated with a value"
+    return frame.tracer.raised(UnboundLocalError, text)
 
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW")
@@ -23,9 +33,7 @@ def load_fast(frame: Frame, instruction: Instruction) -> None:
     if value is None:
         cell = frame.cells.get(name)  # 3.13 loads the cells themselves this way
         if cell is None:
-            raise frame.tracer.raised(
-                UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value"
-            )
+            raise _unbound(frame, name)
         frame.stack.append(cell)
         return
     if type(value) is Lazy:
@@ -85,7 +93,7 @@ def store_fast_store_fast(frame: Frame, instruction: Instruction) -> None:
 @opcode("DELETE_FAST")
 def delete_fast(frame: Frame, instruction: Instruction) -> None:
     if frame.locals.pop(instruction.argval, None) is None:
-        raise frame.tracer.raised(UnboundLocalError, f"local variable '{instruction.argval}' is not bound")
+        raise _unbound(frame, instruction.argval)
 
 
 # ---- cells ----
@@ -106,7 +114,7 @@ def load_closure(frame: Frame, instruction: Instruction) -> None:
 def load_deref(frame: Frame, instruction: Instruction) -> None:
     cell = frame.cells[instruction.argval]
     if cell.content is None:
-        raise frame.tracer.raised(NameError, f"cannot access free variable '{instruction.argval}'")
+        raise _unbound(frame, instruction.argval)
     frame.push_read(cell.content)
 
 
@@ -125,6 +133,8 @@ def store_deref(frame: Frame, instruction: Instruction) -> None:
 @opcode("DELETE_DEREF")
 def delete_deref(frame: Frame, instruction: Instruction) -> None:
     cell = frame.cells[instruction.argval]
+    if cell.content is None:
+        raise _unbound(frame, instruction.argval)
     cell.content = None
     frame.tracer.mutations.cell(cell)
 

@@ -1,4 +1,4 @@
-"""`itertools` as generators."""
+"""`itertools` as generators; what they iterate over is asked for its iterator when they are made, as in C."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ from ..calling import polyfill
 
 @polyfill(itertools.chain)
 def chain(*iterables: Iterable[Any]) -> Iterator[Any]:
-    for iterable in iterables:
-        yield from iterable
+    return _chained(iter(iterables))
 
 
 @polyfill(itertools.chain.from_iterable)
-def chain_from_iterable(iterables: Iterable[Iterable[Any]]) -> Iterator[Any]:
+def chain_from_iterable(iterables: Iterable[Iterable[Any]], /) -> Iterator[Any]:
+    return _chained(iter(iterables))
+
+
+def _chained(iterables: Iterator[Iterable[Any]]) -> Iterator[Any]:
     for iterable in iterables:
         yield from iterable
 
 
 @polyfill(itertools.product)
 def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[tuple[Any, ...]]:
+    if repeat < 0:
+        raise ValueError("repeat argument cannot be negative")
+    return _product([tuple(iterable) for iterable in iterables] * repeat)
+
+
+def _product(pools: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = [()]
-    for pool in [tuple(iterable) for iterable in iterables] * repeat:
+    for pool in pools:
         rows = [(*row, item) for row in rows for item in pool]
     yield from rows
 
@@ -33,9 +42,11 @@ def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[tuple[Any, .
 def accumulate(
     iterable: Iterable[Any], func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None
 ) -> Iterator[Any]:
-    iterator = iter(iterable)
-    total = initial
-    if initial is None:
+    return _accumulated(iter(iterable), func, initial)
+
+
+def _accumulated(iterator: Iterator[Any], func: Callable[[Any, Any], Any] | None, total: Any) -> Iterator[Any]:
+    if total is None:
         try:
             total = next(iterator)
         except StopIteration:
@@ -47,22 +58,31 @@ def accumulate(
 
 
 @polyfill(itertools.islice)
-def islice(iterable: Iterable[Any], *bounds: int | None) -> Iterator[Any]:
+def islice(iterable: Iterable[Any], /, *bounds: int | None) -> Iterator[Any]:
     part = slice(*bounds)
     start, stop, step = part.start or 0, part.stop, 1 if part.step is None else part.step
     if start < 0 or (stop is not None and stop < 0) or step < 1:
         raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
-    iterator = iter(iterable)
-    at, wanted = 0, start
-    while stop is None or at < stop:
+    return _sliced(iter(iterable), start, stop, step)
+
+
+def _sliced(iterator: Iterator[Any], wanted: int, stop: int | None, step: int) -> Iterator[Any]:
+    at = 0
+    while True:
         try:
+            while at < wanted:
+                next(iterator)
+                at += 1
+            if stop is not None and at >= stop:
+                return
             item = next(iterator)
         except StopIteration:
             return
-        if at == wanted:
-            yield item
-            wanted += step
         at += 1
+        wanted += step
+        if stop is not None and wanted > stop:
+            wanted = stop
+        yield item
 
 
 @polyfill(itertools.count)
@@ -73,9 +93,13 @@ def count(start: Any = 0, step: Any = 1) -> Iterator[Any]:
 
 
 @polyfill(itertools.cycle)
-def cycle(iterable: Iterable[Any]) -> Iterator[Any]:
+def cycle(iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _cycled(iter(iterable))
+
+
+def _cycled(iterator: Iterator[Any]) -> Iterator[Any]:
     saved = []
-    for item in iterable:
+    for item in iterator:
         yield item
         saved.append(item)
     while saved:
@@ -83,20 +107,34 @@ def cycle(iterable: Iterable[Any]) -> Iterator[Any]:
 
 
 @polyfill(itertools.repeat)
-def repeat(item: Any, times: int | None = None) -> Iterator[Any]:
+def repeat(object: Any, times: int | None = None) -> Iterator[Any]:
     if times is None:
         while True:
-            yield item
+            yield object
     for _ in range(times):
-        yield item
+        yield object
 
 
 @polyfill(itertools.zip_longest)
 def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[tuple[Any, ...]]:
-    pools = [list(iterable) for iterable in iterables]
-    longest = max([len(pool) for pool in pools]) if pools else 0
-    for at in range(longest):
-        yield tuple([pool[at] if at < len(pool) else fillvalue for pool in pools])
+    return _zipped_longest([iter(iterable) for iterable in iterables], fillvalue)
+
+
+def _zipped_longest(iterators: list[Iterator[Any]], fillvalue: Any) -> Iterator[tuple[Any, ...]]:
+    ended = [False] * len(iterators)
+    while not all(ended):
+        row = []
+        for at, iterator in enumerate(iterators):
+            item = fillvalue
+            if not ended[at]:
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    ended[at] = True
+                    if all(ended):
+                        return
+            row.append(item)
+        yield tuple(row)
 
 
 def _chosen(pool: tuple[Any, ...], positions: Iterable[int]) -> tuple[Any, ...]:
@@ -106,15 +144,21 @@ def _chosen(pool: tuple[Any, ...], positions: Iterable[int]) -> tuple[Any, ...]:
 @polyfill(itertools.combinations)
 def combinations(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
     pool = tuple(iterable)
-    for positions in permutations(range(len(pool)), r):
-        if list(positions) == sorted(positions):
-            yield _chosen(pool, positions)
+    if r < 0:
+        raise ValueError("r must be non-negative")
+    return _combinations(pool, _permutations(tuple(range(len(pool))), r))
 
 
 @polyfill(itertools.combinations_with_replacement)
 def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
     pool = tuple(iterable)
-    for positions in product(range(len(pool)), repeat=r):
+    if r < 0:
+        raise ValueError("r must be non-negative")
+    return _combinations(pool, _product([tuple(range(len(pool)))] * r))
+
+
+def _combinations(pool: tuple[Any, ...], choices: Iterable[tuple[int, ...]]) -> Iterator[tuple[Any, ...]]:
+    for positions in choices:
         if list(positions) == sorted(positions):
             yield _chosen(pool, positions)
 
@@ -122,40 +166,61 @@ def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[t
 @polyfill(itertools.permutations)
 def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[tuple[Any, ...]]:
     pool = tuple(iterable)
-    length = len(pool) if r is None else r
-    for positions in product(range(len(pool)), repeat=length):
+    if r is not None and r < 0:
+        raise ValueError("r must be non-negative")
+    return _permutations(pool, len(pool) if r is None else r)
+
+
+def _permutations(pool: tuple[Any, ...], length: int) -> Iterator[tuple[Any, ...]]:
+    for positions in _product([tuple(range(len(pool)))] * length):
         if len(set(positions)) == length:
             yield _chosen(pool, positions)
 
 
 @polyfill(itertools.starmap)
-def starmap(function: Callable[..., Any], iterable: Iterable[Iterable[Any]]) -> Iterator[Any]:
-    for args in iterable:
+def starmap(function: Callable[..., Any], iterable: Iterable[Iterable[Any]], /) -> Iterator[Any]:
+    return _starmapped(function, iter(iterable))
+
+
+def _starmapped(function: Callable[..., Any], iterator: Iterator[Iterable[Any]]) -> Iterator[Any]:
+    for args in iterator:
         yield function(*args)
 
 
 @polyfill(itertools.pairwise)
-def pairwise(iterable: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+def pairwise(iterable: Iterable[Any], /) -> Iterator[tuple[Any, Any]]:
+    return _pairs(iter(iterable))
+
+
+def _pairs(iterator: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
     first = True
     previous = None
-    for item in iterable:
+    for item in iterator:
         if not first:
             yield previous, item
         first, previous = False, item
 
 
 @polyfill(itertools.takewhile)
-def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any]) -> Iterator[Any]:
-    for item in iterable:
+def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _taken(predicate, iter(iterable))
+
+
+def _taken(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Iterator[Any]:
+    for item in iterator:
         if not predicate(item):
             return
         yield item
 
 
 @polyfill(itertools.dropwhile)
-def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any]) -> Iterator[Any]:
+def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _behind(predicate, iter(iterable))
+
+
+def _behind(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Iterator[Any]:
     dropping = True
-    for item in iterable:
+    for item in iterator:
         if dropping and predicate(item):
             continue
         dropping = False
@@ -163,22 +228,33 @@ def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any]) -> Itera
 
 
 @polyfill(itertools.filterfalse)
-def filterfalse(predicate: Callable[[Any], Any] | None, iterable: Iterable[Any]) -> Iterator[Any]:
-    for item in iterable:
+def filterfalse(predicate: Callable[[Any], Any] | None, iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _refused(predicate, iter(iterable))
+
+
+def _refused(predicate: Callable[[Any], Any] | None, iterator: Iterator[Any]) -> Iterator[Any]:
+    for item in iterator:
         if not (item if predicate is None else predicate(item)):
             yield item
 
 
 @polyfill(itertools.compress)
 def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
-    for item, selected in zip(data, selectors):  # noqa: B905 - the shorter one ends it
+    return _compressed(zip(data, selectors))  # noqa: B905 - the shorter one ends it
+
+
+def _compressed(pairs: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
+    for item, selected in pairs:
         if selected:
             yield item
 
 
 @polyfill(itertools.groupby)
 def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) -> Iterator[tuple[Any, Iterator[Any]]]:
-    source = iter(iterable)
+    return _groups(iter(iterable), key)
+
+
+def _groups(source: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator[tuple[Any, Iterator[Any]]]:
     turn, started, waiting = 0, False, False  # number of the group; is there a key; was its item not given yet
     item: Any = None
     now: Any = None
@@ -208,6 +284,22 @@ def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) ->
 
 
 @polyfill(itertools.tee)
-def tee(iterable: Iterable[Any], n: int = 2) -> tuple[Iterator[Any], ...]:
-    items = list(iterable)
-    return tuple([iter(list(items)) for _ in range(n)])
+def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
+    if n < 0:
+        raise ValueError("n must be >= 0")
+    if isinstance(iterable, (tuple, range)):  # which nobody can change, nor take items off
+        return tuple([iter(iterable) for _ in range(n)])
+    source, taken = iter(iterable), []  # type: ignore[var-annotated]
+
+    def branch() -> Iterator[Any]:
+        at = 0
+        while True:
+            if at == len(taken):
+                try:
+                    taken.append(next(source))
+                except StopIteration:
+                    return
+            yield taken[at]
+            at += 1
+
+    return tuple([branch() for _ in range(n)])

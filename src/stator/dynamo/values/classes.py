@@ -183,9 +183,11 @@ class SuperValue(Value):
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         owner = self.owner
         kind = owner.python_type(tracer)
-        if isinstance(owner, ClassValue) and self.cls in owner.cls.__mro__:
+        if isinstance(owner, ClassValue) and self.cls in (owner.cls.__mro__ or ()):
             kind = owner.cls
-        order = kind.__mro__
+        order = kind.__mro__ or ()  # a class whose metaclass is still making up its order has none
+        if self.cls not in order:
+            raise unsupported("super", f"super() of {self.cls.__qualname__} and {owner.describe(tracer)}")
         for base in order[order.index(self.cls) + 1 :]:
             found = base.__dict__.get(name, MISSING)
             if found is not MISSING:

@@ -5,6 +5,7 @@ Containers of constants are not here; see containers.py.
 
 from __future__ import annotations
 
+import _string  # the parser of str.format, which string.Formatter uses too
 from collections.abc import Iterator
 from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
@@ -149,11 +150,12 @@ class ConstantMethod(Value):
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         what = f"argument of {type(self.owner).__name__}.{self.name}"
-        if self.name == "join" and isinstance(self.owner, str):
+        if self.name == "join" and isinstance(self.owner, str) and len(args) == 1:
             items = [tracer.constant_of(item, what) for item in tracer.iterate(args[0])]
             return ConstantValue(tracer.run_real(self.method, (items,)))
-        if self.name == "format" and isinstance(self.owner, str):
-            args = [ConstantValue(tracer.format_value(arg, 0, "")) if not arg.is_constant() else arg for arg in args]
+        known = all(arg.is_constant() for arg in (*args, *kwargs.values()))
+        if self.name == "format" and isinstance(self.owner, str) and not known:
+            return ConstantValue(formatted(tracer, self.owner, args, kwargs))
         real_args = tuple(tracer.constant_of(arg, what) for arg in args)
         real_kwargs = {name: tracer.constant_of(arg, what) for name, arg in kwargs.items()}
         result = tracer.run_real(self.method, real_args, real_kwargs)
@@ -163,3 +165,45 @@ class ConstantMethod(Value):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self.method)
+
+
+def formatted(tracer: Tracer, template: str, args: list[Value], kwargs: dict[str, Value]) -> str:
+    """`template.format(*args, **kwargs)`, part by part."""
+    fields: list[int | str] = []  # that were met: numbers, or "" for those without
+    return _formatted(tracer, template, args, kwargs, fields)
+
+
+def _formatted(
+    tracer: Tracer, template: str, args: list[Value], kwargs: dict[str, Value], fields: list[int | str]
+) -> str:
+    text = ""
+    for literal, field, spec, conversion in tracer.run_real(_parts, (template,)):
+        text += literal
+        if field is None:
+            continue
+        if conversion not in _CONVERSIONS:
+            raise unsupported("format", f"a template with the conversion {conversion!r}")
+        first, rest = _string.formatter_field_name_split(field)
+        found = kwargs.get(first) if first != "" and isinstance(first, str) else _by_position(args, first, fields)
+        if found is None:
+            raise unsupported("format", f"a template with the field {first!r}, for which there is nothing")
+        for is_attribute, key in rest:
+            found = tracer.get_attr(found, key) if is_attribute else tracer.get_item(found, tracer.constant(key))
+        inner = _formatted(tracer, spec, args, kwargs, fields) if spec else ""
+        text += tracer.format_value(found, _CONVERSIONS[conversion], inner)
+    return text
+
+
+def _by_position(args: list[Value], number: int | str, fields: list[int | str]) -> Value | None:
+    fields.append(number)
+    if len({type(one) for one in fields}) > 1:
+        raise unsupported("format", "a template with numbered and unnumbered fields")
+    at = len(fields) - 1 if number == "" else number
+    return args[at] if at < len(args) else None  # type: ignore[operator,index]
+
+
+def _parts(template: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    return list(_string.formatter_parser(template))
+
+
+_CONVERSIONS: dict[str | None, int] = {None: 0, "s": 1, "r": 2, "a": 3}

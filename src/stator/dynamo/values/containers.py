@@ -18,7 +18,7 @@ from ..source import Source
 from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
 from .iterators import ContainerIterator, IteratorValue
-from .objects import ObjectValue
+from .objects import ObjectValue, new_of_layout
 from .slices import SliceValue
 
 if TYPE_CHECKING:
@@ -135,11 +135,11 @@ class TupleValue(SequenceValue):
         items = tuple(item.constant() for item in self.items)
         if self.cls is tuple:
             return items
-        return (
-            self.cls(items)
-            if self.cls.__new__ is not tuple.__new__ and not self.is_named
-            else (tuple.__new__(self.cls, items))
-        )
+        if new_of_layout(self.cls) is not tuple.__new__:  # torch.Size and the struct sequences of C
+            return self.cls(items)
+        if self.attributes:
+            raise NotConstant
+        return tuple.__new__(self.cls, items)
 
     def rebuilt(self, items: list[Value]) -> Value:
         """Slices, sums and repetitions of a torch.Size are one again; of other subclasses they are plain tuples."""
@@ -163,11 +163,9 @@ class TupleValue(SequenceValue):
         made = NewTuple([exits.recipe(item) for item in self.items])
         if self.cls is tuple:
             return made
-        if self.cls.__module__ == "torch.return_types":
+        if new_of_layout(self.cls) is not tuple.__new__:  # torch.Size and the struct sequences of C
             return CallRecipe(Constant(self.cls), [made])
-        if self.cls.__new__ is tuple.__new__ or self.is_named:
-            return NewObject(Constant(self.cls), tuple.__new__, [made])
-        return CallRecipe(Constant(self.cls), [made])
+        return exits.made_of_class(self, NewObject(Constant(self.cls), tuple.__new__, [made]))
 
 
 class ListValue(SequenceValue):
@@ -398,7 +396,11 @@ class SetValue(ObjectValue):
         if self.source is not None:
             return Load(self.source)
         made = NewSet([exits.recipe(member) for member in self.members.values()])
-        return made if self.cls is set else CallRecipe(Constant(self.cls), [made])
+        if self.cls in (set, frozenset):
+            return made if self.cls is set else CallRecipe(Constant(frozenset), [made])
+        if issubclass(self.cls, frozenset):
+            return exits.made_of_class(self, NewObject(Constant(self.cls), frozenset.__new__, [made]))
+        return exits.made_of_class(self, NewObject(Constant(self.cls), set.__new__))
 
 
 # ---- methods of sequences, called explicitly or through super() ----

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..guard import GuardKind
 from ..recipe import CallRecipe, Constant, GetAttr, Load, NewFunction, NewTuple, Recipe
 from ..source import AttrSource, ClosureSource, ItemSource, Source
-from .base import Lazy, Value, unsupported
+from .base import Lazy, Raised, Value, unsupported
 from .cells import CellValue
 from .constants import ConstantValue
 from .objects import ObjectValue
@@ -354,9 +354,15 @@ class BuiltinValue(Value):
 
     def _call_alias(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """`Box[int](...)`: an instance of the class itself, which remembers the alias if it can."""
+        if not getattr(self.fn, "_inst", True):  # List[int] of typing: its error needs no arguments
+            tracer.run_real(self.fn, ())
         made = tracer.call(tracer.known(self.fn.__origin__), args, kwargs)
-        if type(made) is ObjectValue:
-            made.generic_set_attr(tracer, "__orig_class__", self)
+        if isinstance(made, ObjectValue):
+            try:
+                made.set_attr(tracer, "__orig_class__", self)
+            except Raised as raised:
+                if not issubclass(raised.value.python_type(tracer), (AttributeError, TypeError)):
+                    raise
         return made
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:

@@ -79,6 +79,9 @@ class GeneratorValue(Value):
             if not isinstance(delegate, GeneratorValue):
                 self._asks_nothing(tracer, delegate)
                 raise Raised(error)
+            if issubclass(error.python_type(tracer), GeneratorExit):  # it is closed, and the error raised here
+                GeneratorMethod(delegate, "close").close(tracer)
+                raise Raised(error)
             item = delegate.resume(tracer, tracer.constant(None), error)
         except Raised as raised:
             frame.unwind(waiting, raised)
@@ -155,6 +158,9 @@ class GeneratorMethod(Value):
         if self.name == "throw":
             error = args[1] if len(args) > 1 and not tracer.is_none(args[1]) else args[0]
             if not tracer.is_exception(error):
+                kind = error.constant() if error.is_constant() else None
+                if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                    raise unsupported("generator", f"throwing {error.describe(tracer)} into a generator")
                 error = tracer.call(error, [], {})
             item = generator.resume(tracer, tracer.constant(None), error)
         else:

@@ -46,6 +46,8 @@ class IteratorValue(Value):
         except Raised:
             self.items = _unknown_rest()
             raise
+        except ValueError as error:  # a generator of ours, which is running
+            raise unsupported("iteration", "an iterator that is asked for an item while it makes one") from error
         return tracer.realized(item) if item is not None else None
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:

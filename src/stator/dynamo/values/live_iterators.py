@@ -154,8 +154,8 @@ class LiveZip(LiveIterator):
 def live_iterator(tracer: Tracer, obj: Any, source: Source) -> LiveIterator | None:
     """The value of an iterator found at `source`; None when what it gives next cannot be read beforehand."""
     kind = type(obj)
-    if kind not in iterator_state.READABLE:
-        return None  # of a subclass
+    if kind not in iterator_state.READABLE or not iterator_state.is_readable(obj):
+        return None  # of a subclass, or over a dictionary that was changed meanwhile
     if kind is enumerate:
         iterated = _part(tracer, obj, source, 0)
         if iterated is None:

@@ -16,7 +16,7 @@ from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
 from .containers import SetValue, TupleValue
 from .iterators import ContainerIterator, IteratorValue
-from .objects import MISSING, ObjectValue
+from .objects import MISSING, ObjectValue, runs_code_when_compared
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -29,7 +29,7 @@ class DictValue(ObjectValue):
     """A dictionary: hash key -> Value. Of a real dictionary only the entries that were touched are held until
     `complete` is called, which relies on all its keys."""
 
-    __slots__ = ("drops", "entries", "factory", "key_values", "whole")
+    __slots__ = ("dropped", "drops", "entries", "factory", "key_values", "whole")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class DictValue(ObjectValue):
         self.whole = obj is None
         self.factory = factory
         self.drops = 0  # how often a key was taken out
+        self.dropped: dict[Any, Value] = {}  # keys that were taken out, and may be in again
 
     # -- storage --
     def find(self, tracer: Tracer, key: Any) -> Value | None:
@@ -69,6 +70,10 @@ class DictValue(ObjectValue):
         """Hold all entries, in order."""
         if self.whole:
             return
+        if any(map(runs_code_when_compared, dict.keys(self.obj))):
+            raise unsupported(
+                "unhashable-key", f"all of {self.describe(tracer)}, whose keys are compared by the program"
+            )
         self.whole = True
         touched, self.entries = self.entries, {}
         plain = tracer.guard_dict_keys(self.source, self.obj)  # type: ignore[arg-type]
@@ -94,6 +99,8 @@ class DictValue(ObjectValue):
 
     def drop(self, tracer: Tracer, key: Any) -> None:
         self.complete(tracer)
+        if self.obj is not None:
+            self.dropped[key] = self.key_value(tracer, key)
         del self.entries[key]
         self.drops += 1
         self.key_values.pop(key, None)

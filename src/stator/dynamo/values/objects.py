@@ -6,6 +6,7 @@ Containers and modules build on it.
 
 from __future__ import annotations
 
+import enum
 import inspect
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.registry import Registry
 
 from ..guard import GuardKind, Lookup
+from ..hook import is_left_alone
 from ..recipe import Constant, Load, NewObject, Recipe
 from ..source import AttrSource, InstanceDictSource, ItemSource, Source
 from .base import Lazy, Raised, Value, unsupported
@@ -40,6 +42,10 @@ _OWN_ATTRIBUTES = (threading.local, weakref.ProxyType, weakref.CallableProxyType
 
 def lookup_in_class(cls: type, name: str) -> Any:
     """The raw class attribute through the method resolution order, without binding; MISSING if there is none."""
+    if cls.__mro__ is None:
+        raise unsupported(
+            "attribute", f"a class whose metaclass is still making up its order of resolution: {cls.__name__}"
+        )
     for base in cls.__mro__:
         found = base.__dict__.get(name, MISSING)
         if found is not MISSING:
@@ -406,6 +412,29 @@ class IdentityKey:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IdentityKey) and other.value is self.value
+
+
+def runs_code_when_compared(key: Any) -> bool:
+    """Whether code of the program runs when this object is hashed or compared as a key. What the standard library and
+    torch define, and what dataclasses generate, gives the same each time and changes nothing."""
+    kind = type(key)
+    if kind in _PLAIN_KEYS:
+        return False
+    if issubclass(kind, (tuple, frozenset)) and any(map(runs_code_when_compared, key)):
+        return True
+    if issubclass(kind, enum.Enum):
+        return False
+    methods = (lookup_in_class(kind, "__hash__"), lookup_in_class(kind, "__eq__"))
+    return any(
+        isinstance(method, FunctionType)
+        and method.__code__.co_filename != _GENERATED
+        and not is_left_alone(method.__code__)
+        for method in methods
+    )
+
+
+_PLAIN_KEYS = frozenset((str, int, float, bool, bytes, type(None)))
+_GENERATED = "<string>"  # the file name of code that was never in a file
 
 
 def _is_python_slot(found: Any) -> bool:

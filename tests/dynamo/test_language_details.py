@@ -1,0 +1,471 @@
+"""Corners of Python that a captured program shares with the interpreter: iterators, formatting, copies, keys with code
+of their own, patterns, protocols. Each program is run as it is and twice through stator.compile; what it returns is
+compared.
+"""
+
+# ruff: noqa: F821, F841, UP006, UP032
+
+from __future__ import annotations
+
+import collections.abc
+import copy
+import itertools
+import typing
+import warnings
+
+import pytest
+import torch
+
+import stator
+from stator.base import config
+
+programs = []
+
+
+def program(function):
+    programs.append(function)
+    return function
+
+
+def pause():
+    """A break of the graph: what is alive here is made outside of it."""
+    print("", end="", file=None)
+
+
+def outcome(function):
+    try:
+        return function()
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("function", programs, ids=lambda function: function.__name__)
+def test_as_in_eager(function, monkeypatch):
+    monkeypatch.setattr(config, "keep_empty_graphs", True)  # most programs here compute no tensors
+    expected = function(torch.ones(2))
+    stator.reset()
+    compiled = stator.compile(function, backend="eager")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*an internal error.*")
+        for _ in range(2):
+            found = compiled(torch.ones(2))
+            assert repr(found) == repr(expected)
+
+
+# ---- iterators and generators ----
+
+
+def noting(log, name, count):
+    for at in range(count):
+        log.append((name, at))
+        yield at
+
+
+@program
+def zip_longest_takes_turns(x):
+    log = []
+    rows = []
+    for row in itertools.zip_longest(noting(log, "a", 2), noting(log, "b", 4), fillvalue=-1):
+        rows.append(row)
+        log.append("turn")
+    return rows, log
+
+
+@program
+def tee_asks_when_it_is_asked(x):
+    log = []
+    one, other = itertools.tee(noting(log, "g", 3))
+    log.append("made")
+    return [next(one), next(one), next(other), list(one), list(other)], log
+
+
+@program
+def islice_leaves_the_rest(x):
+    found = []
+    for bounds in ((2,), (1, 4), (0, 5, 3), (5, 3), (0, None, 2), (3, None)):
+        source = iter(range(10))
+        found.append((list(itertools.islice(source, *bounds)), list(source)))
+    return found
+
+
+@program
+def pools_are_taken_at_once(x):
+    items = [1, 2, 3]
+    made = itertools.combinations(items, 2), itertools.product(items), itertools.permutations(items, 2)
+    items.append(4)
+    return [list(one) for one in made]
+
+
+@program
+def what_is_no_iterable_fails_at_once(x):
+    return [
+        outcome(make)
+        for make in (
+            lambda: itertools.chain.from_iterable(3),
+            lambda: itertools.pairwise(None),
+            lambda: itertools.pairwise("a", 3),
+            lambda: itertools.cycle(3),
+            lambda: itertools.takewhile(bool, 3),
+            lambda: itertools.groupby(4),
+            lambda: itertools.zip_longest(3),
+            lambda: itertools.combinations([1], -1),
+            lambda: list(itertools.repeat(object=3, times=2)),
+            lambda: itertools.starmap(3, 4),
+            lambda: itertools.accumulate(3),
+        )
+    ]
+
+
+class Ends:
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        raise StopIteration(42)
+
+
+class Receives:
+    def __init__(self):
+        self.got = []
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return 42
+
+    def send(self, what):
+        self.got.append(what)
+
+
+@program
+def yield_from_gives_the_value_of_any_iterator(x):
+    found = []
+
+    def generator():
+        found.append((yield from Ends()))
+
+    list(generator())
+    return found
+
+
+@program
+def what_is_sent_reaches_any_iterator(x):
+    receiver = Receives()
+
+    def generator():
+        yield from receiver
+
+    made = generator()
+    return next(made), made.send((1, 2)), receiver.got
+
+
+@program
+def a_generator_that_ignores_its_end(x):
+    def inner():
+        try:
+            yield
+        except GeneratorExit:
+            yield
+
+    def outer():
+        yield from inner()
+
+    made = outer()
+    next(made)
+    return outcome(lambda: made.throw(GeneratorExit))
+
+
+@program
+def an_iterator_that_asks_itself(x):
+    def step(value):
+        if value == 1:
+            return next(mapped)
+        return value
+
+    mapped = map(step, [1, 2, 3])
+    return list(mapped)
+
+
+@program
+def a_dictionary_that_shrinks_below_its_iterator(x):
+    table = dict.fromkeys("abc")
+    keys = iter(table)
+    del table[next(keys)]
+    pause()
+    return outcome(lambda: next(keys))
+
+
+@program
+def a_key_taken_out_and_put_in_below_an_iterator(x):
+    table = {0: 0}
+
+    def turn():
+        for key in table:
+            del table[key]
+            table[key] = 0
+            pause()
+
+    return outcome(turn)
+
+
+# ---- classes ----
+
+
+class Pair(tuple):
+    def __new__(cls, one, other):
+        return super().__new__(cls, (one, other))
+
+
+class Marked(tuple):
+    pass
+
+
+class Two(set):
+    def __init__(self, one, other):
+        super().__init__([one, other])
+        self.one = one
+
+
+@program
+def instances_of_own_containers_behind_a_break(x):
+    made = Pair(1, 2), Marked((1, 2)), Two(3, 4)
+    made[1].mark = 5
+    pause()
+    return [(type(one).__name__, sorted(one), one.__dict__) for one in made]
+
+
+T = typing.TypeVar("T")
+
+
+class OwnTuple(tuple[T, T]):
+    pass
+
+
+class OwnDict(dict[str, T]):
+    pass
+
+
+@program
+def aliases_are_remembered(x):
+    found = [OwnTuple[int]().__orig_class__, OwnDict[int]().__orig_class__, list[int]()]
+    return found, outcome(lambda: typing.List[int]()), outcome(lambda: isinstance(3, typing.Any))
+
+
+@typing.runtime_checkable
+class HasSize(typing.Protocol):
+    size: int
+
+
+class Sized:
+    def __init__(self):
+        self.size = 3
+
+
+@program
+def protocols_look_at_the_instance(x):
+    return isinstance(Sized(), HasSize), isinstance(Ends(), HasSize)
+
+
+class Refusing(type):
+    def __subclasscheck__(cls, other):
+        raise ValueError
+
+
+class Odd(Exception, metaclass=Refusing):
+    pass
+
+
+@program
+def except_asks_no_metaclass(x):
+    try:
+        raise KeyError(1)
+    except Odd:
+        return "odd"
+    except KeyError:
+        return "key", isinstance(3, Odd)
+
+
+class Base:
+    def name(self):
+        return "base"
+
+
+class Other(Base):
+    pass
+
+
+@program
+def misused_new_and_super(x):
+    return [
+        outcome(lambda: object.__new__("a")),
+        outcome(lambda: tuple.__new__(list)),
+        outcome(lambda: object.__new__(int)),
+        outcome(lambda: super(Other, Base()).name()),
+    ]
+
+
+@program
+def a_class_registered_between_two_matches(x):
+    class Plain:
+        def __len__(self):
+            return 0
+
+    def kind(subject):
+        match subject:
+            case {}:
+                return "mapping"
+            case []:
+                return "sequence"
+        return None
+
+    before = kind(Plain())
+    collections.abc.Sequence.register(Plain)
+    return before, kind(Plain()), kind(Plain())
+
+
+# ---- keys ----
+
+
+class Counting:
+    asked = 0
+
+    def __hash__(self):
+        Counting.asked += 1
+        return 5
+
+    def __init__(self, value):
+        self.value = value
+
+
+@program
+def keys_are_hashed_as_often_as_in_eager(x):
+    Counting.asked = 0
+    table = {}
+    for at in range(3):
+        table[Counting(at)] = at
+    return [(key.value, value) for key, value in table.items()], Counting.asked
+
+
+class Name(str):
+    pass
+
+
+class Holder:
+    size = 3
+
+
+@program
+def attributes_by_names_of_another_class(x):
+    return getattr(Holder(), Name("size")), hasattr(Holder(), Name("other"))
+
+
+# ---- text ----
+
+
+class Spoken:
+    def __str__(self):
+        return "str"
+
+    def __repr__(self):
+        return "repr"
+
+    def __format__(self, spec):
+        return f"format{spec}"
+
+
+class Shown(str):
+    def __repr__(self):
+        return Shown("shown")
+
+
+@program
+def templates_with_objects(x):
+    one = Spoken()
+    found = ["{} {!r} {!s:>5} {:x>4} {a.size}".format(one, one, one, one, a=Holder()), "{0[1]:{1}}".format([1, one], 7)]
+    found += [outcome(lambda: text.format(one, 7)) for text in ("{0} {}", "{z}", "{!x}", "{", "{0.q}", "{:{}}")]
+    return found, type(repr(Shown("a"))).__name__
+
+
+@program
+def joining(x):
+    return [
+        outcome(join) for join in (lambda: "".join(), lambda: "".join([1]), lambda: "".join(3), lambda: "".join(*"ab"))
+    ]
+
+
+@program
+def a_number_too_long_for_text(x):
+    return outcome(lambda: str(10**5000)), outcome(lambda: f"{10**5000}")
+
+
+# ---- names ----
+
+
+@program
+def names_without_values(x):
+    one = other = 1
+
+    def read():
+        return one
+
+    def drop():
+        nonlocal one
+        del one
+
+    def read_other():
+        del other_local
+        return other_local
+
+    other_local = other
+    found = []
+    del one
+    for action in (read, drop, read_other):
+        found.append(outcome(action))
+    try:
+        del other
+        del other
+    except UnboundLocalError as error:
+        found.append(str(error))
+    return found
+
+
+short = 1
+
+
+@program
+def a_global_deleted_twice(x):
+    global short
+    short = 2
+    del short
+    try:
+        del short
+    except NameError as error:
+        return str(error)
+    finally:
+        short = 1
+
+
+# ---- copies ----
+
+
+class Whole(int):
+    pass
+
+
+@program
+def copies_of_what_is_shared(x):
+    number, tensor = Whole(3), torch.ones(2)
+    twins = copy.deepcopy([tensor, tensor])
+    looped = ([],)
+    looped[0].append(looped)
+    again = copy.deepcopy(looped)
+    pause()
+    return (
+        copy.copy(number) is number,
+        type(copy.copy(number)).__name__,
+        twins[0] is twins[1],
+        twins[0] is tensor,
+        again is not looped,
+        again[0][0] is again,
+    )
