@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -12,6 +13,9 @@ from stator.base.errors import UserPlace
 
 from .guard import Guard
 from .recipe import Effect, Recipe
+
+if TYPE_CHECKING:
+    from .torch_state import TorchState
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,19 @@ class GraphInput:
     recipe: Recipe
     example: torch.Tensor | float
     is_static: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SideEffects:
+    """What running a graph does besides computing.
+
+    repeatable: when it has failed, putting generators and torch's modes back is as if it had never begun: it writes to
+        no memory that was there before, and speaks with no other process.
+    drawn_on: the devices whose random number generators it draws from.
+    """
+
+    repeatable: bool = False
+    drawn_on: tuple[torch.device, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +99,5 @@ class Captured:
     break_reasons: list[BreakReason] = field(default_factory=list)
     # what was handled before the outermost of the handlers that were running at entry and have ended meanwhile
     handled_before: Recipe | None = None
+    entry_modes: TorchState | None = None
+    side_effects: SideEffects = SideEffects()

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._ops import OpOverload
 
-from stator.graph.fake import FakeMode
+from stator.graph.fake import FakeMode, FakeTensor
 
 from .changing import contents, contents_source
+from .footprint import Footprint
 from .guard import GuardKind
 from .source import CallSource, ItemSource, Source
 from .values.base import unsupported
@@ -57,6 +59,27 @@ class FollowingMode(FakeMode):
         self.relied_on: set[TensorValue] = set()
         self.apart: set[tuple[TensorValue, TensorValue]] = set()  # in different memory, by a guard
         self.times = 0
+        self.footprint = Footprint()
+        self._unnoted = 0
+
+    def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._unnoted:
+            self.footprint.note(func, args, kwargs)
+        return super().dispatch(func, args, kwargs)
+
+    def _give_history(self, fake: FakeTensor) -> None:
+        """What is done to a fake for it is not the program's."""
+        self._unnoted += 1
+        try:
+            super()._give_history(fake)
+        finally:
+            self._unnoted -= 1
+
+    def writes_outside(self) -> bool:
+        """Whether an operator wrote to memory that was there before the capture."""
+        written = self.footprint.written
+        known = (*(fake for _, fake in self._fakes.values()), *(fake for _, fake in self._constants.values()))
+        return bool(written) and any(id(fake.fake_storage) in written for fake in known)
 
     def forget(self) -> None:
         """The capture is over: fakes that live on must not hold it."""

@@ -21,8 +21,9 @@ from stator.graph.printer import print_graph
 from .bytecode import decode, instructions_text, reachable
 from .cache import make_cache
 from .captured import Break, Captured
-from .emit import emit
+from .emit import OnFailure, emit
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
+from .failed_graphs import Failure, generator_states
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
 from .guard_filter import kept_guards
@@ -173,6 +174,21 @@ class Converter:
             made = self._resumed[key] = native.Continuation(function, cache, self._hook_callback)
         return made
 
+    def _on_failure(self, captured: Captured) -> OnFailure:
+        """What emitted code calls where the graph raises."""
+        failure = Failure(captured)
+        draws = failure.repeatable and failure.drawn_on
+        states = partial(generator_states, failure.drawn_on) if draws else None
+        return OnFailure(failure, self._program(captured), states)
+
+    def _program(self, captured: Captured) -> Any:
+        """What emitted code calls to begin anew as the program's own code."""
+        code = captured.code
+        cells = tuple(CellType() for _ in code.co_freevars)  # each call brings its own
+        function = FunctionType(code, captured.function.__globals__, code.co_name, None, cells)
+        # the rest of a frame may be a loop: what it calls is compiled, as where no version fits
+        return native.Continuation(function, None, None if resumption_of(code) is None else self._hook_callback)
+
     # ---- stages ----
 
     def _compile_graph(self, captured: Captured, name: str) -> Callable[..., Any] | None:
@@ -214,6 +230,7 @@ class Converter:
             make_resume=lambda point: self.continuation(captured, point),
             dispatch=self.dispatch_at(captured),
             hook=(partial(native.hook_on, self._hook_callback), native.hook_off),
+            on_failure=self._on_failure(captured) if compiled is not None else None,
         )
 
 

@@ -1,6 +1,7 @@
 """Operators that may fail on the data they are given, and whether the program would notice: inside `try` or `with`.
 
-Such an error comes while a graph runs, where no handler of the program is active. So the operator runs outside of it.
+Such an error comes while a graph runs, where no handler of the program is active. The frame then begins anew, by itself
+(failed_graphs.py), which needs a graph that changes nothing that was there before.
 """
 
 from __future__ import annotations

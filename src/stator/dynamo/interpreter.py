@@ -224,6 +224,8 @@ class _Attempt:
             tracer.recorder.op_count,
             [self.reason] if self.reason is not None else [],
             self._handled_before(frame),
+            self.entry_state,
+            tracer.recorder.side_effects(),
         )
 
     def _handled_before(self, frame: Frame) -> Recipe | None:

@@ -20,7 +20,7 @@ from stator.graph.asked import stand_ins
 from stator.graph.fake import FakeTensor
 from stator.graph.numbers import Number
 
-from .captured import GraphInput
+from .captured import GraphInput, SideEffects
 from .contents import FollowingMode
 from .failing import is_noticed, may_fail
 from .plain import plain_converter
@@ -79,6 +79,7 @@ class Recorder:
         self.op_count = 0
         self.by_fake: dict[int, TensorValue] = {}
         self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
+        self.noticed = ""  # an operator whose failure the program would notice
         self.used: list[tuple[TensorValue, int]] = []  # tensors of the call being recorded, with their versions
         self.numbers: list[NumberValue] = []  # that the call being recorded takes without their values
         self.takes_floats = self.takes_ints = True
@@ -191,7 +192,8 @@ class Recorder:
     ) -> Value:
         """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
         if may_fail(_name(target)) and is_noticed(self.tracer):
-            raise unsupported("exception", f"{_name(target)}, which may fail on its data, inside of `try` or `with`")
+            self.noticed = _name(target)
+            self.keep_repeatable()
         self.used, self.numbers = [], []
         is_part = hasattr(target, "part_of_graph")  # whose own operators have said what they take
         self.takes_floats = is_part or not isinstance(_callee(target), FunctionType)
@@ -218,6 +220,7 @@ class Recorder:
         if "requires_grad" in kwargs and isinstance(result, torch.Tensor) and result.requires_grad:
             self.made_leaves[id(result)] = self.tracer.outer_step()
         self.written.update(id(value) for value in changed if value.obj is not None)
+        self.keep_repeatable()
         self.writes += [value.fake.fake_storage for value in changed]  # type: ignore[attr-defined]
         return self.wrap_output(result, node)
 
@@ -306,6 +309,22 @@ class Recorder:
             yield
         finally:
             self.region = None
+
+    # -- what else the graph does --
+    def side_effects(self) -> SideEffects:
+        """As far as it is recorded."""
+        mode = self.mode
+        lasting = mode.writes_outside() or mode.footprint.speaks or bool(self.tracer.draws)
+        return SideEffects(not lasting, tuple(sorted(mode.footprint.drawn_on, key=str)))
+
+    def keep_repeatable(self) -> None:
+        """Where the program would notice that an operator fails, the frame must be able to begin anew."""
+        if self.noticed and not self.side_effects().repeatable:
+            raise unsupported(
+                "exception",
+                f"{self.noticed}, which may fail on its data, is inside of `try` or `with`, and part of the same graph "
+                "changes what was there before",
+            )
 
     # -- results --
     def wrap_output(self, result: Any, node: fx.Node) -> Value:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import fx
 
 from stator.backends import CompiledGraph, observed, run_eagerly
+from stator.base import counters
 from stator.base.errors import MissingToolchain, UsageError
 from stator.dynamo import native_status
 from stator.dynamo.callables import compiled_call
@@ -28,6 +29,7 @@ class Explanation:
     out_guards: what the captures relied on, over all frames.
     break_costs: of each place that ended graphs, the costliest first.
     memory: of each graph, if it was asked for.
+    failed_graph_count: how often a graph raised an error and its frame began anew, by itself.
     result: what the call returned.
     """
 
@@ -38,6 +40,7 @@ class Explanation:
     frame_count: int = 0
     break_costs: list[BreakCost] = field(default_factory=list)
     memory: list[StepMemory] = field(default_factory=list)
+    failed_graph_count: int = 0
     result: Any = None
 
     @property
@@ -55,6 +58,8 @@ class Explanation:
             f"operations: {self.op_count}",
             f"guards: {len(self.out_guards)}",
         ]
+        if self.failed_graph_count:
+            lines.append(f"graphs that failed: {self.failed_graph_count} (what they began ran again, eagerly)")
         if self.break_costs:
             lines.append("why graphs ended early, by estimated cost:")
             for number, cost in enumerate(self.break_costs, 1):
@@ -100,9 +105,11 @@ def explain(target: Callable[..., Any], *, memory: bool = False) -> Callable[...
         explanation = Explanation()
         backend = _Measured(explanation) if memory else run_eagerly
         converter = WatchingConverter(backend, lambda captured: _add(explanation, captured))
+        failed = counters.counts["dynamo.failed_graphs"]
         try:
             explanation.result = compiled_call(target, converter)(*args, **kwargs)
         finally:
+            explanation.failed_graph_count = counters.counts["dynamo.failed_graphs"] - failed
             explanation.break_costs = converter.costs()
         return explanation
 

@@ -7,8 +7,8 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *function; /* goes on behind the break; without its closure, if its code has free variables */
-    PyObject *cache;    /* Cache of that function */
-    PyObject *callback; /* compiles the frames that start while the function runs as it is */
+    PyObject *cache;    /* Cache of that function; NULL: it runs as it is */
+    PyObject *callback; /* compiles the frames that start while the function runs as it is; NULL: nothing is compiled */
 } Continuation;
 
 /* A call that was not made yet. It owns the values: cells of the closure first, then the arguments. */
@@ -81,11 +81,30 @@ static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free
     if (version && version->target != Py_None) {
         callee = free ? with_closure(pending->to, version->code, pending->values, free) : Py_NewRef(version->target);
     } else if (!PyErr_Occurred()) {
-        *hooked = !originals;
+        *hooked = pending->to->callback && !originals;
         callee = Py_NewRef(function);
     }
     Py_XDECREF(version);
     return callee;
+}
+
+/* Call a Python function that runs as it is with values in the order of its variables. */
+static PyObject *call_as_it_is(PyObject *function, PyObject *const *values, Py_ssize_t count)
+{
+    PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
+    if (stator_hook_thread.callback) {
+        stator_hook_thread.let_through = code;
+    }
+    PyObject *positional = NULL, *keywords = NULL, *result = NULL;
+    if (!code->co_kwonlyargcount && !(code->co_flags & (CO_VARARGS | CO_VARKEYWORDS))) {
+        result = PyObject_Vectorcall(function, values, count, NULL);
+    } else if (stator_unbind(code, values, &positional, &keywords) == 0) {
+        result = PyObject_Call(function, positional, keywords);
+    }
+    stator_hook_thread.let_through = NULL;
+    Py_XDECREF(positional);
+    Py_XDECREF(keywords);
+    return result;
 }
 
 static PyObject *make_call(Pending *pending)
@@ -103,7 +122,8 @@ static PyObject *make_call(Pending *pending)
         Pending *saved = handed_over;
         handed_over = pending;
         result = hooked ? stator_call_hooked(to->callback, callee, pending->values + free, count)
-                        : PyObject_Vectorcall(callee, pending->values + free, count, NULL);
+               : callee == function ? call_as_it_is(callee, pending->values + free, count)
+                                    : PyObject_Vectorcall(callee, pending->values + free, count, NULL);
         handed_over = saved;
     }
     Py_XDECREF(callee);
@@ -174,16 +194,19 @@ static PyObject *continuation_new(PyTypeObject *type, PyObject *args, PyObject *
 {
     static char *names[] = {"function", "cache", "callback", NULL};
     PyObject *function, *cache, *callback;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O", names, &PyFunction_Type, &function, &CacheType, &cache,
-                                     &callback)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO", names, &PyFunction_Type, &function, &cache, &callback)) {
+        return NULL;
+    }
+    if (cache != Py_None && !Py_IS_TYPE(cache, &CacheType)) {
+        PyErr_Format(PyExc_TypeError, "cache must be a Cache or None, not %.100s", Py_TYPE(cache)->tp_name);
         return NULL;
     }
     Continuation *self = (Continuation *)type->tp_alloc(type, 0);
     if (self) {
         self->vectorcall = continuation_vectorcall;
         self->function = Py_NewRef(function);
-        self->cache = Py_NewRef(cache);
-        self->callback = Py_NewRef(callback);
+        self->cache = cache == Py_None ? NULL : Py_NewRef(cache);
+        self->callback = callback == Py_None ? NULL : Py_NewRef(callback);
     }
     return (PyObject *)self;
 }
@@ -222,7 +245,8 @@ static PyMemberDef continuation_members[] = {
 static PyTypeObject ContinuationType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Continuation",
     .tp_doc = "Continuation(function, cache, callback): called with the cells of the function's closure, then its\n"
-              "arguments; the result is to be returned at once, and the function runs after that.",
+              "arguments in the order of its variables; the result is to be returned at once, and the function runs\n"
+              "after that. cache None: it runs as it is; callback None too: and nothing that it calls is compiled.",
     .tp_basicsize = sizeof(Continuation),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Continuation, vectorcall),

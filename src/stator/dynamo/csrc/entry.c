@@ -167,6 +167,31 @@ static int bind(Bound *bound, PyCodeObject *code, PyObject *function, PyObject *
         && bind_defaults(bound, code, function);
 }
 
+/* Bound values as (positional tuple, keyword dict), new references, for an ordinary call. -1: an exception is set. */
+int stator_unbind(PyCodeObject *code, PyObject *const *values, PyObject **positional, PyObject **keywords)
+{
+    int named = code->co_argcount + code->co_kwonlyargcount;
+    PyObject *more = code->co_flags & CO_VARARGS ? values[named] : NULL;
+    Py_ssize_t more_count = more ? PyTuple_GET_SIZE(more) : 0;
+    *positional = PyTuple_New(code->co_argcount + more_count);
+    *keywords = code->co_flags & CO_VARKEYWORDS ? PyDict_Copy(values[named + (more != NULL)]) : PyDict_New();
+    if (!*positional || !*keywords) {
+        return -1;
+    }
+    for (int i = 0; i < code->co_argcount; i++) {
+        PyTuple_SET_ITEM(*positional, i, Py_NewRef(values[i]));
+    }
+    for (Py_ssize_t i = 0; i < more_count; i++) {
+        PyTuple_SET_ITEM(*positional, code->co_argcount + i, Py_NewRef(PyTuple_GET_ITEM(more, i)));
+    }
+    for (int i = code->co_argcount; i < named; i++) {
+        if (PyDict_SetItem(*keywords, PyTuple_GET_ITEM(code->co_localsplusnames, i), values[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* ---- calling ---- */
 
 static PyObject *call_original(Entry *self, PyObject *const *args, size_t nargsf, PyObject *keywords)

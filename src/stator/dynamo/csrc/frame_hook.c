@@ -299,38 +299,12 @@ static PyObject *function_with_code(PyObject *original, PyCodeObject *code)
     return function;
 }
 
-/* The arguments as (positional tuple, keyword dict) for an ordinary call. */
-static int frame_arguments(Frame *frame, PyObject **positional, PyObject **keywords)
-{
-    PyCodeObject *code = FRAME_CODE(frame);
-    int named = code->co_argcount + code->co_kwonlyargcount;
-    PyObject *more = code->co_flags & CO_VARARGS ? frame->localsplus[named] : NULL;
-    Py_ssize_t more_count = more ? PyTuple_GET_SIZE(more) : 0;
-    *positional = PyTuple_New(code->co_argcount + more_count);
-    *keywords = code->co_flags & CO_VARKEYWORDS ? PyDict_Copy(frame->localsplus[named + (more != NULL)]) : PyDict_New();
-    if (!*positional || !*keywords) {
-        return -1;
-    }
-    for (int i = 0; i < code->co_argcount; i++) {
-        PyTuple_SET_ITEM(*positional, i, Py_NewRef(frame->localsplus[i]));
-    }
-    for (Py_ssize_t i = 0; i < more_count; i++) {
-        PyTuple_SET_ITEM(*positional, code->co_argcount + i, Py_NewRef(PyTuple_GET_ITEM(more, i)));
-    }
-    for (int i = code->co_argcount; i < named; i++) {
-        if (PyDict_SetItem(*keywords, PyTuple_GET_ITEM(code->co_localsplusnames, i), frame->localsplus[i]) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 /* Where the data stack has no room: the code in a frame of its own. */
 static PyObject *call_code(PyThreadState *thread, Frame *frame, PyCodeObject *code)
 {
     PyObject *positional = NULL, *keywords = NULL, *result = NULL;
     PyObject *function = function_with_code(FRAME_FUNCTION(frame), code);
-    if (function && frame_arguments(frame, &positional, &keywords) == 0) {
+    if (function && stator_unbind(FRAME_CODE(frame), frame->localsplus, &positional, &keywords) == 0) {
         result = PyObject_Call(function, positional, keywords);
     }
     Py_XDECREF(function);

@@ -74,6 +74,9 @@ int stator_cache_add_to(PyObject *module);
 
 /* ---- the entry (entry.c) ---- */
 
+/* Bound values (in the order of co_varnames) as (positional tuple, keyword dict), new references, for an ordinary call.
+ * -1: with an exception; what was made is left in place. */
+int stator_unbind(PyCodeObject *code, PyObject *const *values, PyObject **positional, PyObject **keywords);
 int stator_entry_add_to(PyObject *module);
 
 /* ---- going on behind a graph break (continuation.c) ---- */

@@ -17,6 +17,7 @@ from . import effects as _effects
 from . import recipes as _recipes
 from . import sources as _sources
 from .breaks import BreakWriter, Hook, MakeResume
+from .failures import GraphCall, OnFailure
 from .writer import Writer
 
 # a compiled module has an entry of its own: what is compiled there lives no longer than its parameters
@@ -32,6 +33,7 @@ def emit(
     make_resume: MakeResume | None = None,
     dispatch: Callable[[Any], Any] | None = None,
     hook: Hook | None = None,
+    on_failure: OnFailure | None = None,
 ) -> CodeType:
     """Code with the captured frame's signature that does what the frame does, by the compiled graph.
 
@@ -40,14 +42,16 @@ def emit(
         the capture ends in a break.
     dispatch: makes, at run time, from the callee of a call at a break a callable that compiles what it reaches.
     hook: for other operations than calls that reach code which could be compiled: what has that done, and what ends it.
+    on_failure: what is called where the graph raises. None: the error leaves the frame.
     Raises CompileError for what cannot be expressed as bytecode.
     """
     writer = Writer(captured)
     try:
         _prologue(writer)
         writer.begin_guarded()
+        call = GraphCall(writer, on_failure if compiled_graph is not None else None)
         if compiled_graph is not None:
-            _call_graph(writer, compiled_graph)
+            _call_graph(writer, compiled_graph, call)
         if captured.effects:
             writer.preload_sources(writer.used_after_graph)
         for effect in captured.effects:
@@ -61,6 +65,7 @@ def emit(
             raise CompileError("dynamo", f"the graph ends early: {captured.exit.reason}")
         else:
             BreakWriter(writer, captured.exit, make_resume, dispatch, hook).write()
+        call.write_failure()
         writer.write_leaving()
         return _assemble(writer)
     except BytecodeError as error:
@@ -92,8 +97,9 @@ def _cells_needed(writer: Writer) -> tuple[str, ...]:
     return tuple(name for name in writer.code.co_cellvars if name in needed)
 
 
-def _call_graph(writer: Writer, compiled_graph: Callable[..., Any]) -> None:
+def _call_graph(writer: Writer, compiled_graph: Callable[..., Any], call: GraphCall) -> None:
     captured, builder = writer.captured, writer.builder
+    call.begin()
     builder.const_callee(compiled_graph)
     name, file = _CALL_OF_A_MODULE
     of_one_module = captured.code.co_qualname == name and captured.code.co_filename.endswith(file)
@@ -106,7 +112,7 @@ def _call_graph(writer: Writer, compiled_graph: Callable[..., Any]) -> None:
             builder.call(0)
         else:
             writer.load(entry.recipe)
-    builder.call(len(captured.inputs))
+    call.call(len(captured.inputs))
     count = _output_count(captured)
     builder.unpack(count)
     used = {recipe.index for recipe in writer.used_recipes if isinstance(recipe, GraphOutput)}

@@ -52,6 +52,7 @@ class Writer:
         self._building: set[int] = set()
         self.used_after_graph: list[Recipe] = []
         self.leave: Instruction | None = None
+        self.way_out: Handler | None = None  # of what an instruction behind everything else raises
         self.outermost_before = ""
         self._guarded_from = 0
         self.used_recipes = self._count_uses()
@@ -88,9 +89,10 @@ class Writer:
             return
         self.outermost_before = resumption.point.stack_parameter(resumption.point.handlers[0])
         self.leave = self.builder.label()
-        region = Handler(self.leave, 0, lasti=False)
+        self.way_out = Handler(self.leave, 0, lasti=False)
         for instruction in self.builder.instructions[self._guarded_from :]:
-            instruction.handler = region
+            if instruction.handler is None:
+                instruction.handler = self.way_out
 
     def handle_as_before(self) -> None:
         """End the handlers that were running at entry and run no more."""

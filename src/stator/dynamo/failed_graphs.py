@@ -1,0 +1,112 @@
+"""What becomes of an error that a compiled graph raises while it runs: where the graph has changed nothing that lasts,
+the frame begins anew as the program's own code, so that the program sees what it would see in eager.
+
+Runs on the way of an error only. The code that calls it is written by emit/failures.py; what a graph does besides
+computing is noted by footprint.py.
+"""
+
+from __future__ import annotations
+
+import linecache
+import signal
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from stator.base import counters, logs
+from stator.base.errors import UserPlace
+
+from .captured import Captured
+
+_FX_FILE = "<eval_with_key>"  # where torch.fx says that the code of graphs stands
+
+
+def generator_states(devices: Sequence[torch.device]) -> list[torch.Tensor]:
+    """Of torch's random number generators for these devices, now."""
+    return [_generator(device).get_state() for device in devices]
+
+
+def _generator(device: torch.device) -> Any:
+    if device.type == "cpu":
+        return torch.default_generator
+    module = torch.get_device_module(device)
+    return module.default_generators[module.current_device() if device.index is None else device.index]
+
+
+class Failure:
+    """Called by emitted code with what a graph raised and, if the graph draws random numbers, the states of the
+    generators from before: puts torch's modes and the generators back, and says whether the frame begins anew."""
+
+    __slots__ = ("drawn_on", "modes", "name", "places", "repeatable")
+
+    def __init__(self, captured: Captured) -> None:
+        assert captured.entry_modes is not None
+        self.name = captured.code.co_qualname
+        self.modes = captured.entry_modes
+        self.repeatable = captured.side_effects.repeatable
+        self.drawn_on = captured.side_effects.drawn_on
+        self.places = {} if self.repeatable else _places(captured)
+
+    def __call__(self, error: BaseException, states: Sequence[torch.Tensor] = ()) -> bool:
+        self.modes.restore()
+        torch.clear_autocast_cache()  # casts of a part of the program that is not run to its end
+        if not issubclass(type(error), Exception) or _is_of_a_signal(error):
+            return False
+        if not self.repeatable:
+            error.add_note(self._note(error))
+            return False
+        for device, state in zip(self.drawn_on, states, strict=True):
+            _generator(device).set_state(state)
+        counters.count("dynamo.failed_graphs")
+        kind = type(error).__name__
+        logs.log("graph_breaks", "a graph of %s failed (%s): the frame begins anew, by itself", self.name, kind)
+        return True
+
+    def _note(self, error: BaseException) -> str:
+        """The graph has changed something before it failed, maybe; so all that can be done is to say where."""
+        where = next((self.places[name] for name in _nodes_under_way(error) if name in self.places), None)
+        if where is not None:
+            return f"stator: raised in a compiled graph, by\n  {_shown(where)}"
+        found = [*self.places.values()]
+        between = f", between\n  {_shown(found[0])}\nand\n  {_shown(found[-1])}" if found else ""
+        return f"stator: raised in a compiled graph of {self.name}{between}"
+
+
+def _shown(place: UserPlace) -> str:
+    return f"{place}\n    {linecache.getline(place.filename, place.line).strip()}"
+
+
+def _places(captured: Captured) -> dict[str, UserPlace]:
+    assert captured.graph is not None
+    nodes = captured.graph.graph.nodes
+    return {node.name: node.meta["place"] for node in nodes if node.meta.get("place") is not None}
+
+
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    entry = error.__traceback__
+    while entry is not None:
+        yield entry.tb_frame, entry.tb_lineno
+        entry = entry.tb_next
+
+
+def _nodes_under_way(error: BaseException) -> Iterator[str]:
+    """Names of the nodes that ran when graphs that run as Python, a line for each node, raised this."""
+    for frame, line in _frames(error):
+        if frame.f_code.co_filename.startswith(_FX_FILE):
+            yield linecache.getline(frame.f_code.co_filename, line).partition("=")[0].partition(":")[0].strip()
+
+
+def _is_of_a_signal(error: BaseException) -> bool:
+    """Whether a handler of signals raised this while the graph ran: it comes once."""
+    handlers = {code for number in signal.valid_signals() for code in _code_of(signal.getsignal(number))}
+    return any(frame.f_code in handlers for frame, _ in _frames(error))
+
+
+def _code_of(handler: Any) -> Iterator[CodeType]:
+    """The code that runs when a handler of signals is called, if it is written in Python."""
+    for function in (handler, getattr(handler, "__func__", None), type(handler).__call__) if callable(handler) else ():
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType):
+            yield code
