@@ -5,9 +5,10 @@ Data by parameter name; nothing here knows a model.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +20,20 @@ Maker = Callable[["Fields"], Any]
 
 
 class Fields:
-    """Looks up fields of a configuration, by several names, also in the configurations inside it."""
+    """Looks up fields of a configuration, by several names, also in the configurations inside it.
 
-    def __init__(self, config: Any) -> None:
+    placeholders: how many tokens of each row of ids stand for features of an image, a video or a sound.
+    made: the inputs made so far for the same call.
+    """
+
+    def __init__(self, config: Any, placeholders: tuple[tuple[str, int], ...] = ()) -> None:
         self.config = config
+        self.placeholders = placeholders
+        self.made: dict[str, Any] = {}
+
+    @property
+    def length(self) -> int:
+        return LENGTH + sum(count for _, count in self.placeholders)
 
     def get(self, *names: str, default: Any) -> Any:
         for name in names:
@@ -43,20 +54,49 @@ class Fields:
 
 
 def _search(config: Any, name: str, depth: int) -> Iterator[Any]:
-    own = getattr(config, "__dict__", {})
+    own = config if isinstance(config, dict) else getattr(config, "__dict__", {})
     if own.get(name) is not None:
         yield own[name]
     if depth < 3:
         for value in own.values():
-            if hasattr(value, "model_type") and hasattr(value, "to_dict"):
+            if isinstance(value, dict) or (hasattr(value, "model_type") and hasattr(value, "to_dict")):
                 yield from _search(value, name, depth + 1)
 
 
-def _ids(fields: Fields, length: int = LENGTH) -> torch.Tensor:
+def _ids(fields: Fields, length: int | None = None) -> torch.Tensor:
     vocabulary = fields.number("vocab_size", "n_words", default=100)
     special = {v for key, v in _special(fields.config) if key.endswith(("token_id", "token_index"))}
     usual = [number for number in range(min(vocabulary, 4096)) if number not in special] or [0]
-    return torch.tensor(usual)[torch.randint(0, len(usual), (BATCH, length))]
+    ids = torch.tensor(usual)[torch.randint(0, len(usual), (BATCH, fields.length if length is None else length))]
+    for kind, begin, end in _spans(fields):
+        ids[:, begin:end] = placeholder_id(fields.config, kind)
+    return ids
+
+
+def _spans(fields: Fields) -> Iterator[tuple[str, int, int]]:
+    """(kind, begin, end) of the placeholders in each row: behind the first token, one kind after the other."""
+    begin = 1
+    for kind, count in fields.placeholders:
+        yield kind, begin, begin + count
+        begin += count
+
+
+def placeholder_id(config: Any, kind: str) -> int | None:
+    """The id that stands for one feature of an image, a video or a sound (`kind`) in the text."""
+    found = Fields(config).get(f"{kind}_token_id", f"{kind}_token_index", default=None)
+    return found if type(found) is int else None
+
+
+def _plain_ids(fields: Fields) -> torch.Tensor:
+    return _ids(Fields(fields.config))
+
+
+def _kinds_of_tokens(fields: Fields) -> torch.Tensor:
+    numbers = {"image": 1, "video": 2, "audio": 3}
+    kinds = torch.zeros(BATCH, fields.length, dtype=torch.long)
+    for kind, begin, end in _spans(fields):
+        kinds[:, begin:end] = numbers[kind]
+    return kinds
 
 
 def _special(config: Any, depth: int = 0) -> Iterator[tuple[str, int]]:
@@ -78,9 +118,49 @@ def _video(fields: Fields) -> torch.Tensor:
     )
 
 
+def _images_of_a_row(count: int) -> Maker:
+    """Several images (tiles, pairs) for each row of the batch."""
+
+    def make(fields: Fields) -> torch.Tensor:
+        return torch.stack([_image(fields) for _ in range(count)], dim=1)
+
+    return make
+
+
+def _patches_of_grids(fields: Fields) -> torch.Tensor:
+    return torch.cat([_patches(fields) for _ in range(BATCH)])
+
+
+def _grids(fields: Fields) -> torch.Tensor:
+    """(frames, rows, columns) of patches of one image for each row of the batch."""
+    return torch.tensor([[1, 8, 8]] * BATCH)
+
+
+def _batched_patches(fields: Fields) -> torch.Tensor:
+    return torch.stack([_patches(fields) for _ in range(BATCH)])
+
+
+def _places_of_patches(fields: Fields) -> torch.Tensor:
+    rows, columns = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")
+    return torch.stack([columns.flatten(), rows.flatten()], dim=-1).expand(BATCH, 64, 2).contiguous()
+
+
+def _image_sizes(fields: Fields) -> torch.Tensor:
+    return torch.tensor([fields.image_size()] * BATCH)
+
+
+def _mask_of(name: str, dimension: int) -> Maker:
+    """Ones for every step of another input, along its given dimension."""
+
+    def make(fields: Fields) -> torch.Tensor:
+        return torch.ones(BATCH, fields.made[name].shape[dimension], dtype=torch.long)
+
+    return make
+
+
 def _padded(fields: Fields) -> torch.Tensor:
     """With padding: where all are ones, transformers in eager mode sees that in the data and leaves the mask out."""
-    mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
+    mask = torch.ones(BATCH, fields.length, dtype=torch.long)
     mask[-1, -3:] = 0
     return mask
 
@@ -168,27 +248,86 @@ def _codes(fields: Fields) -> torch.Tensor:
 class Kind:
     """One kind of input (text, image, …): the parameters that carry it, each with ways to make it, likeliest first.
 
-    The others are only given along with the first.
+    The others are only given along with the first. `needs` and `unless` name a parameter that the forward has to have,
+    or must not have, for this to be the kind that it takes.
     """
 
     name: str
     makers: dict[str, tuple[Maker, ...]]
+    needs: str = ""
+    unless: tuple[str, ...] = ()
 
+    def fits(self, parameters: Iterable[str]) -> bool:
+        names = (next(iter(self.makers)), *([self.needs] if self.needs else ()))
+        return all(name in parameters for name in names) and not any(name in parameters for name in self.unless)
+
+
+_OF_FEATURES = (_mask_of("input_features", -1), _mask_of("input_features", 1))
 
 KINDS = (
     Kind(
         "text",
         {
             "input_ids": (_ids, lambda fields: _ids(fields, fields.number("max_position_embeddings", default=64))),
-            "attention_mask": (_padded, lambda fields: torch.ones(BATCH, LENGTH, dtype=torch.long)),
+            "attention_mask": (_padded, lambda fields: torch.ones(BATCH, fields.length, dtype=torch.long)),
             "bbox": (_boxes, lambda fields: torch.rand(BATCH, LENGTH, 8)),
+            "mm_token_type_ids": (_kinds_of_tokens,),
+            "qformer_input_ids": (_plain_ids,),
+            "visual_feats": (lambda fields: torch.randn(BATCH, 10, fields.number("visual_feat_dim", default=2048)),),
+            "visual_pos": (lambda fields: torch.rand(BATCH, 10, fields.number("visual_pos_dim", default=4)),),
         },
     ),
-    Kind("decoder", {"decoder_input_ids": (_ids,)}),
-    Kind("image", {"pixel_values": (_image, _video)}),
-    Kind("video", {"pixel_values_videos": (_video,)}),
-    Kind("audio", {"input_features": (_frames_last, _frames_first, _mel_frames, _image_of_mel_frames)}),
-    Kind("waves", {"input_values": (_waves, _waves_of_one_channel, _mel_frames, _long_mel_frames, _ids)}),
+    Kind("decoder", {"decoder_input_ids": (_plain_ids,)}),
+    Kind(
+        "image",
+        {
+            "pixel_values": (_image, _video, _images_of_a_row(1), _images_of_a_row(2)),
+            "prompt_pixel_values": (_image,),
+            "prompt_masks": (_image,),
+        },
+        unless=("image_grid_thw", "pixel_position_ids", "spatial_shapes", "image_sizes", "grid_thw"),
+    ),
+    Kind(
+        "image in tiles",
+        {"pixel_values": (_image, _images_of_a_row(3), _images_of_a_row(5)), "image_sizes": (_image_sizes,)},
+        needs="image_sizes",
+    ),
+    Kind(
+        "image as a grid", {"pixel_values": (_patches_of_grids,), "image_grid_thw": (_grids,)}, needs="image_grid_thw"
+    ),
+    Kind(
+        "image as patches at places",
+        {"pixel_values": (_batched_patches,), "pixel_position_ids": (_places_of_patches,)},
+        needs="pixel_position_ids",
+    ),
+    Kind(
+        "image as patches of a shape",
+        {
+            "pixel_values": (_batched_patches,),
+            "pixel_attention_mask": (_mask_of("pixel_values", 1),),
+            "spatial_shapes": (lambda fields: torch.tensor([[8, 8]] * BATCH),),
+        },
+        needs="spatial_shapes",
+    ),
+    Kind(
+        "image of a grid",
+        {
+            "pixel_values": (_patches,),
+            "grid_thw": (lambda fields: torch.tensor([[1, 8, 8]]),),
+            "merge_sizes": (lambda fields: torch.tensor([1]),),
+        },
+        needs="grid_thw",
+    ),
+    Kind("video", {"pixel_values_videos": (_video,)}, unless=("video_grid_thw",)),
+    Kind(
+        "audio",
+        {
+            "input_features": (_frames_last, _frames_first, _mel_frames, _image_of_mel_frames),
+            "input_features_mask": _OF_FEATURES,
+            "feature_attention_mask": _OF_FEATURES,
+        },
+    ),
+    Kind("waves", {"input_values": (_waves, _waves_of_one_channel, _mel_frames, _long_mel_frames, _plain_ids)}),
     Kind("codes", {"audio_codes": (_codes,)}),
     Kind("plain codes", {"codes": (_codes,)}),
     Kind("points", {"input_points": (lambda fields: torch.rand(BATCH, 1, 2, 2) * 100,)}),
@@ -198,6 +337,8 @@ KINDS = (
             "past_values": (_series, _series_of_channels, _series_flat),
             "past_time_features": (_past_time_features,),
             "past_observed_mask": (lambda fields: torch.ones_like(_series(fields)),),
+            "past_values_padding": (lambda fields: torch.zeros(fields.made["past_values"].shape),),
+            "freq": (lambda fields: torch.zeros(BATCH, 1, dtype=torch.long),),
         },
     ),
     Kind(
@@ -207,10 +348,11 @@ KINDS = (
                 lambda fields: torch.randn(LENGTH, fields.number("hidden_size", "embed_dim", default=64)),
                 lambda fields: torch.randn(BATCH, LENGTH, fields.number("hidden_size", "d_model", default=64)),
                 _patches,
+                _waves_of_one_channel,
             )
         },
     ),
-    Kind("grid", {"grid_thw": (lambda fields: torch.tensor([[1, 8, 8]]),)}),
+    Kind("grid", {"grid_thw": (lambda fields: torch.tensor([[1, 8, 8]]),)}, unless=("pixel_values",)),
     Kind(
         "queries", {"query_embeds": (lambda fields: torch.randn(BATCH, 8, fields.number("hidden_size", default=64)),)}
     ),
@@ -223,43 +365,108 @@ KINDS = (
             )
         },
     ),
-    Kind("input", {"inputs": (_ids,)}),
+    Kind(
+        "input",
+        {
+            "inputs": (
+                _plain_ids,
+                lambda fields: torch.randn(BATCH, LENGTH, fields.number("d_model", "hidden_size", default=64)),
+            )
+        },
+    ),
+)
+_OPTIONAL = (
+    "attention_mask",
+    "past_observed_mask",
+    "input_features_mask",
+    "feature_attention_mask",
+    "image_sizes",
+    "pixel_attention_mask",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Which parameters are given and which of their makers is used: kept in the results, so that a run repeats it."""
+    """Which parameters are given, made how: kept in the results, so that a run repeats it.
 
-    chosen: tuple[tuple[str, int], ...]
+    chosen: (parameter, (name of the kind, position of the maker)).
+    placeholders: (image, video or audio, how many tokens of each row of ids stand for its features).
+    """
+
+    chosen: tuple[tuple[str, str, int], ...]
+    placeholders: tuple[tuple[str, int], ...] = ()
 
     def make(self, config: Any) -> dict[str, Any]:
-        fields = Fields(config)
-        makers = {name: made for kind in KINDS for name, made in kind.makers.items()}
-        return {name: makers[name][number](fields) for name, number in self.chosen}
+        fields = Fields(config, self.placeholders)
+        makers = {kind.name: kind.makers for kind in KINDS}
+        for name, kind, number in self.chosen:
+            fields.made[name] = makers[kind][name][number](fields)
+        return fields.made
+
+    def names(self) -> str:
+        return "+".join(name for name, _, _ in self.chosen)
 
 
-def recipes(model: torch.nn.Module) -> Iterator[Recipe]:
-    """Ways to call the model, the fullest first; of two equally full ones that with the model's main input."""
+def recipes(model: torch.nn.Module) -> Iterator[Iterator[Recipe]]:
+    """Ways to call the model with each set of kinds of inputs, the fullest first; of two equally full ones that with
+    the model's main input."""
     parameters = inspect.signature(model.forward).parameters
     main = getattr(model, "main_input_name", "input_ids")
-    kinds = [
-        {name: made for name, made in kind.makers.items() if name in parameters}
-        for kind in KINDS
-        if next(iter(kind.makers)) in parameters and kind.name != "embeddings"
-    ]
+    kinds = [kind for kind in KINDS if kind.name != "embeddings" and kind.fits(parameters)]
     subsets = [subset for size in range(len(kinds), 0, -1) for subset in itertools.combinations(kinds, size)]
-    subsets.sort(key=lambda subset: (-len(subset), not any(main in kind for kind in subset)))
+    subsets.sort(key=lambda subset: (-len(subset), not any(main in kind.makers for kind in subset)))
     for subset in subsets:
-        names = [(name, len(made)) for kind in subset for name, made in kind.items()]
-        yield from _ways(names)
-        without = [(name, count) for name, count in names if name not in ("attention_mask", "past_observed_mask")]
-        if len(without) < len(names) and without:
-            yield from _ways(without)
+        yield _ways_of_kinds(subset, parameters)
     if "inputs_embeds" in parameters:
-        yield Recipe((("inputs_embeds", 0),))
+        yield iter([Recipe((("inputs_embeds", "embeddings", 0),))])
 
 
-def _ways(names: list[tuple[str, int]]) -> Iterator[Recipe]:
-    for numbers in itertools.product(*[range(count) for _, count in names]):
-        yield Recipe(tuple((name, number) for (name, _), number in zip(names, numbers, strict=True)))
+def _ways_of_kinds(kinds: Iterable[Kind], parameters: Iterable[str]) -> Iterator[Recipe]:
+    makers = [(name, kind.name, len(made)) for kind in kinds for name, made in kind.makers.items()]
+    names = [entry for entry in makers if entry[0] in parameters]
+    optional = [name for name, _, _ in names if name in _OPTIONAL]
+    for dropped in dict.fromkeys(((), *((name,) for name in optional), tuple(optional))):
+        if len(dropped) < len(names):
+            yield from _ways([entry for entry in names if entry[0] not in dropped])
+
+
+def _ways(names: list[tuple[str, str, int]]) -> Iterator[Recipe]:
+    for numbers in itertools.product(*[range(count) for _, _, count in names]):
+        yield Recipe(tuple((name, kind, number) for (name, kind, _), number in zip(names, numbers, strict=True)))
+
+
+# ---- placeholders: as many as the model makes features ----
+
+_FEATURES = (
+    ("image", "get_image_features", ("pixel_values",)),
+    ("video", "get_video_features", ("pixel_values_videos",)),
+    ("audio", "get_audio_features", ("input_features", "input_values")),
+)
+
+
+def with_placeholders(model: torch.nn.Module, recipe: Recipe) -> Recipe:
+    """The same call, its ids with as many placeholders as the model says that it makes features of the other inputs."""
+    names = [name for name, _, _ in recipe.chosen]
+    if "input_ids" not in names:
+        return recipe
+    found: list[tuple[str, int]] = []
+    for kind, method, carriers in _FEATURES:
+        if any(name in names for name in carriers) and placeholder_id(model.config, kind) is not None:
+            count = _features(getattr(model, method, None), recipe.make(model.config))
+            if count and count % BATCH == 0:
+                found.append((kind, count // BATCH))
+    return dataclasses.replace(recipe, placeholders=tuple(found))
+
+
+def _features(method: Callable[..., Any] | None, inputs: dict[str, Any]) -> int:
+    """How many features `method` makes of the inputs that it takes; 0 where it cannot be called with them."""
+    if method is None:
+        return 0
+    taken = inspect.signature(method).parameters
+    try:
+        output = method(**{name: value for name, value in inputs.items() if name in taken})
+    except Exception:
+        return 0  # the call of the whole model says what is missing
+    output = getattr(output, "pooler_output", output)
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    return sum(tensor.numel() // tensor.shape[-1] for tensor in tensors if tensor.ndim)

@@ -1,8 +1,9 @@
-"""Measures every family of a suite, each in a process of its own with limits on time and memory; keeps the results.
+"""Measures every family of a suite, each in processes of its own with limits on time and memory; keeps the results.
 
-    python -m benchmarks.sweeps.run {transformers,timm} [--peer] [--only NAME ...] [--check]
+    python -m benchmarks.sweeps.run {transformers,timm,all} [--columns stator peer] [--workers N] [--limit-seconds N]
 
-With one worker, which is the default, the seconds are those of a process that only shares the machine with others.
+Results are written as they come, one file for each suite; with `--missing` a later run goes on where one stopped. With
+one worker, which is the default, the seconds are those of a process that only shares the machine with others.
 """
 
 from __future__ import annotations
@@ -11,83 +12,155 @@ import argparse
 import gc
 import importlib
 import json
-import os
 import platform
-import random
-import resource
 import select
-import signal
 import sys
 import time
-import traceback
-import warnings
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .forked import Job, Row, Running, start
+
 RESULTS = Path(__file__).parent.parent / "results" / "sweeps"
 SUITES = ("transformers", "timm")
+COLUMNS = ("stator", "peer")
 _USUAL = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "clip", "whisper", "bart"))
-_LIMIT_S, _LIMIT_BYTES = 600, 14 << 30
+_WRITE_EVERY_S = 3.0
+_SLOWER = 25  # how many times longer the peer's first call takes, where it is not known
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("suite", choices=SUITES)
-    parser.add_argument("--peer", action="store_true", help="fill the columns of torch.compile instead of stator's")
-    parser.add_argument("--only", nargs="+", default=[], help="these families")
-    parser.add_argument("--missing", action="store_true", help="only families without a result")
-    parser.add_argument("--first", type=int, default=10**6, help="so many families")
-    parser.add_argument("--workers", type=int, default=1, help="processes at a time")
-    parser.add_argument("--seconds", type=int, default=60, help="the most processor seconds of a family")
-    parser.add_argument("--results", type=Path, help="the file of results")
-    parser.add_argument("--check", action="store_true", help="fail if a family does worse than in the kept results")
-    chosen = parser.parse_args()
-    path = chosen.results or RESULTS / f"{chosen.suite}.json"
-    suite = importlib.import_module(f"benchmarks.sweeps.{chosen.suite}_models")
-    kept = json.loads(path.read_text()) if path.exists() else {"families": {}}
-    column = "peer" if chosen.peer else "stator"
-    names = [name for name in suite.families() if not chosen.only or name in chosen.only][: chosen.first]
-    if chosen.peer:  # only what can be built
-        names = [name for name in names if "built" in kept["families"].get(name, {})]
-    if chosen.missing:
-        names = [
-            name
-            for name in names
-            if column not in kept["families"].get(name, {}) and "problem" not in kept["families"].get(name, {})
-        ]
-    random.Random(0).shuffle(names)  # so that a part of a run is a fair sample
+    chosen = _arguments()
+    began = time.monotonic()
     warm_up()
-    worse: list[str] = []
-    kept |= {"versions": versions(chosen.suite), "known": len(suite.families())}
-
-    def measured(name: str) -> tuple[str, dict[str, Any]]:
-        known = kept["families"].get(name, {}).get("built")
-        return name, in_process(chosen.suite, name, column, known, chosen.seconds)
-
-    with ThreadPoolExecutor(chosen.workers) as pool:
-        for number, (name, row) in enumerate(pool.map(measured, names), 1):
-            before = kept["families"].get(name, {})
-            merged = kept["families"][name] = {**before, **row}
-            if chosen.check and grade(merged.get(column)) < grade(before.get(column)):
-                worse.append(name)
-            if not chosen.check:
-                write(path, kept)
-            print(f"{number}/{len(names)} {name}: {describe(merged, column)}", flush=True)
-    if worse:
-        print(f"worse than before: {', '.join(worse)}")
-    return bool(worse)
+    suites = SUITES if chosen.suite == "all" else (chosen.suite,)
+    kept = {suite: Kept(suite, chosen) for suite in suites}
+    jobs = [job for results in kept.values() for job in results.jobs()]
+    jobs.sort(key=lambda job: -kept[job.suite].expected_seconds(job))
+    number = 0
+    for job, row in run(jobs, chosen.workers, began + chosen.limit_seconds):
+        kept[job.suite].take(job, row)
+        number += 1
+        for column in job.columns:
+            text = describe(kept[job.suite].rows[job.family], column) if row else "stopped: no time left"
+            print(f"{time.monotonic() - began:.0f} s {number}/{len(jobs)} {job.family}, {column}: {text}", flush=True)
+    for results in kept.values():
+        results.write(last=True)
+        print(results.verdict(), flush=True)
+    print(f"{number} of {len(jobs)} families in {time.monotonic() - began:.0f} s")
+    return any(results.worse for results in kept.values())
 
 
-def write(path: Path, kept: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kept["families"] = dict(sorted(kept["families"].items()))
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(kept, indent=1) + "\n")
-    part.replace(path)
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", choices=(*SUITES, "all"))
+    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=["stator"], help="peer: torch.compile")
+    parser.add_argument("--only", nargs="+", default=[], help="these families")
+    parser.add_argument("--missing", action="store_true", help="only what has no result yet in the folder of results")
+    parser.add_argument("--every", type=int, default=1, help="every so many-th family: a sample")
+    parser.add_argument("--workers", type=int, default=1, help="families at a time")
+    parser.add_argument("--build-seconds", type=int, default=60, help="of the processor, to find a small model")
+    parser.add_argument("--seconds", type=int, default=60, help="of the processor, for one compiler on one model")
+    parser.add_argument("--limit-seconds", type=float, default=1e9, help="for all of it; the costliest come first")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of results")
+    parser.add_argument("--check", action="store_true", help="fail if a family does worse than in the kept results")
+    return parser.parse_args()
+
+
+class Kept:
+    """The results of one suite: those of earlier runs, and the file in which they and the new ones are kept."""
+
+    def __init__(self, suite: str, chosen: argparse.Namespace) -> None:
+        self.suite, self.chosen = suite, chosen
+        self.path = chosen.results / f"{suite}.json"
+        self.models = importlib.import_module(f"benchmarks.sweeps.{suite}_models")
+        self.hints = _read(RESULTS / f"{suite}.json")["families"]
+        self.content = _read(self.path)
+        present = versions(suite)
+        if self.content.get("versions", present) != present and not chosen.check:
+            raise SystemExit(f"{self.path} was measured with other versions than {present}: choose another --results")
+        self.content |= {"versions": present, "known": len(self.models.families())}
+        self.rows: dict[str, Row] = self.content["families"]
+        self.worse: list[str] = []
+        self.written = 0.0
+
+    def jobs(self) -> Iterator[Job]:
+        seconds = dict.fromkeys(COLUMNS, self.chosen.seconds) | {"build": self.chosen.build_seconds}
+        families = sorted(name for name in self.models.families() if not self.chosen.only or name in self.chosen.only)
+        for name in families[:: self.chosen.every]:
+            columns = tuple(column for column in self.chosen.columns if self.wanted(name, column))
+            if columns:
+                known = self.rows.get(name, {}).get("built") or self.hints.get(name, {}).get("built")
+                yield Job(self.suite, name, columns, known, seconds)
+
+    def wanted(self, name: str, column: str) -> bool:
+        row = self.rows.get(name, {})
+        return not self.chosen.missing or not (column in row or "problem" in row)
+
+    def expected_seconds(self, job: Job) -> float:
+        """From earlier results, on whatever machine: only the order counts. What is not known may be costly."""
+        row = self.hints.get(job.family, {})
+        ours = row.get("stator", {}).get("first_call_s", 1.0)
+        theirs = row.get("peer", {}).get("first_call_s", _SLOWER * ours)
+        return sum({"stator": ours, "peer": theirs}[column] for column in job.columns)
+
+    def take(self, job: Job, row: Row) -> None:
+        before = self.rows.get(job.family, {})
+        if "built" in row:
+            before.pop("problem", None)
+        merged = self.rows[job.family] = {**before, **row}
+        if not merged:
+            del self.rows[job.family]
+        kept = self.hints.get(job.family, {})
+        if row and any(grade(merged.get(column)) < grade(kept.get(column)) for column in job.columns):
+            self.worse.append(job.family)
+        self.write()
+
+    def write(self, *, last: bool = False) -> None:
+        if self.chosen.check or not (last or time.monotonic() - self.written > _WRITE_EVERY_S):
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.content["families"] = dict(sorted(self.rows.items()))
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps(self.content, indent=1) + "\n")
+        part.replace(self.path)
+        self.written = time.monotonic()
+
+    def verdict(self) -> str:
+        built = [row for row in self.rows.values() if "built" in row]
+        text = f"{self.suite}: {len(self.rows)} tried, {len(built)} built"
+        for column in COLUMNS:
+            entries = [row[column] for row in built if column in row]
+            equal = sum(runs_equal(entry) for entry in entries)
+            whole = sum("error" not in entry and not entry["breaks"] for entry in entries)
+            text += f"; {column}: {len(entries)} measured, {equal} equal, {whole} without breaks" if entries else ""
+        return text + (f"; worse than before: {', '.join(self.worse)}" if self.worse else "")
+
+
+def run(jobs: list[Job], workers: int, deadline: float) -> Iterator[tuple[Job, Row]]:
+    """Rows as they come. At the deadline (of the monotonic clock) what runs is ended; the rest is not begun."""
+    waiting, running = iter(jobs), dict[int, Running]()
+    while time.monotonic() < deadline:
+        while len(running) < workers and (job := next(waiting, None)):
+            begun = start(job)
+            running[begun.descriptor] = begun
+        if not running:
+            return
+        ready, _, _ = select.select(list(running), [], [], min(1.0, max(0.0, deadline - time.monotonic())))
+        for descriptor in ready:
+            if not running[descriptor].read():
+                ended = running.pop(descriptor)
+                yield ended.job, ended.finish()
+    for begun in running.values():
+        yield begun.job, begun.finish(end=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {"families": {}}
 
 
 def versions(suite: str) -> dict[str, str]:
@@ -106,7 +179,7 @@ def warm_up() -> None:
     gc.freeze()
 
 
-def grade(entry: dict[str, Any] | None) -> int:
+def grade(entry: Row | None) -> int:
     """How good a result is: 0 none, 1 failed, 2 other outputs, 3 equal with breaks, 4 equal in one go."""
     if entry is None:
         return 0
@@ -117,104 +190,21 @@ def grade(entry: dict[str, Any] | None) -> int:
     return 3 if entry["breaks"] else 4
 
 
-def runs_equal(entry: dict[str, Any]) -> bool:
+def runs_equal(entry: Row) -> bool:
     return entry.get("equal") in ("bitwise", "close")
 
 
-def describe(row: dict[str, Any], column: str) -> str:
-    if "problem" in row and "built" not in row:
-        return f"not built: {row['problem'][:150]}"
-    entry = row.get(column, {})
+def describe(row: Row, column: str) -> str:
+    if "built" not in row:
+        return f"not built: {row.get('problem', '')[:150]}"
+    entry = row.get(column)
+    if entry is None:
+        return "not measured"
     if "error" in entry:
         return f"ERROR {entry['error'][:200]}"
     text = f"{entry['equal']} ({entry['difference']}), {entry['graphs']} graphs, {entry['breaks']} breaks, "
     text += f"{entry['recompiled']} recompiled, {entry['first_call_s']} s"
     return text + "".join(f"\n    {count}x {reason[:220]}" for reason, count in entry["reasons"].items())
-
-
-# ---- one family in a forked process ----
-
-
-def in_process(suite: str, family: str, column: str, known: dict[str, Any] | None, seconds: int) -> dict[str, Any]:
-    """The row of one family; a crash, a hang or too much memory is a result as well."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read_end)
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        _child(suite, family, column, known, write_end)
-    os.close(write_end)
-    lines, status = _follow(read_end, child)
-    os.close(read_end)
-    row: dict[str, Any] = {}
-    for line in lines:
-        row.update(json.loads(line))
-    if column not in row and "problem" not in row:
-        if "built" in row:
-            row[column] = {"error": f"the process ended with status {status}"}
-        else:
-            row["problem"] = f"the process ended with status {status}"
-    return row
-
-
-def _follow(descriptor: int, child: int) -> tuple[list[str], int]:
-    """What the child wrote, and its exit status; it is ended when it takes too long."""
-    deadline, data = time.monotonic() + _LIMIT_S, b""
-    while True:
-        ready, _, _ = select.select([descriptor], [], [], 0.5)
-        part = os.read(descriptor, 1 << 16) if ready else b""
-        data += part
-        if part:
-            continue
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return [line for line in data.decode().split("\n")[:-1] if line], status
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-        if ready:  # it closed its end and is about to go
-            time.sleep(0.01)
-
-
-def _child(suite: str, family: str, column: str, known: dict[str, Any] | None, out: int) -> None:
-    def say(row: dict[str, Any]) -> None:
-        os.write(out, (json.dumps(row) + "\n").encode())
-
-    resource.setrlimit(resource.RLIMIT_AS, (_LIMIT_BYTES, _LIMIT_BYTES))
-    silence = os.open(os.devnull, os.O_WRONLY)
-    if not os.environ.get("SWEEP_VERBOSE"):
-        os.dup2(silence, 1)
-        os.dup2(silence, 2)
-    try:
-        models = importlib.import_module(f"benchmarks.sweeps.{suite}_models")
-        measure = importlib.import_module("benchmarks.sweeps.measure")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                built = models.build(family, known)
-            except Exception as error:
-                say(
-                    {
-                        "problem": f"{error}"
-                        if type(error).__name__ == "NotBuilt"
-                        else f"{type(error).__name__}: {error}"
-                    }
-                )
-                return
-            say({"built": models.describe(built)})
-        try:
-            entry = measure.measure_peer(built) if column == "peer" else measure.measure_stator(built)
-        except BaseException as error:
-            if os.environ.get("SWEEP_VERBOSE"):
-                traceback.print_exc()
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            text = " ".join(str(error).split())[:400]
-            entry = {
-                "error": f"{type(error).__name__}: {text} @ {last.filename.split('site-packages/')[-1]}:{last.lineno}"
-            }
-        say({column: entry})
-    finally:
-        sys.stderr.flush()
-        os._exit(0)
 
 
 if __name__ == "__main__":

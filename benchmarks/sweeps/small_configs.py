@@ -23,11 +23,13 @@ class Scale:
     divide: widths (of hidden states, heads, feed-forward layers, …) are divided by this, so that their ratios stay.
     layers: the most layers of each stack.
     small_images: whether images of more than 448 pixels a side become a quarter as wide and high.
+    fewer_heads: whether there are fewer heads of attention instead of narrower ones.
     """
 
     divide: int
     layers: int
     small_images: bool = True
+    fewer_heads: bool = False
 
 
 SCALES = (
@@ -44,7 +46,12 @@ SCALES = (
     Scale(1, 8),
     Scale(4, 100, small_images=False),
     Scale(1, 100, small_images=False),
+    Scale(8, 2, fewer_heads=True),
+    Scale(4, 2, fewer_heads=True),
+    Scale(2, 2, fewer_heads=True),
+    Scale(8, 8, fewer_heads=True),
 )
+SEARCH = (0, 13, 1, 2, 14, 3, 4, 5, 15, 9, 16, 6, 7, 8, 10, 11, 12)  # positions in SCALES, in the order to try them
 
 # What the defaults leave open or set inconsistently, by model type: merged over the defaults.
 EXTRA: dict[str, dict[str, Any]] = {
@@ -67,6 +74,8 @@ _WIDTH = re.compile(
 _NOT_WIDTH = re.compile(
     r"(num_channels|in_chans|per_token|query_dim|divisor|expansion|^input_dim$|mult$|pool_dim|axis)"
 )
+_HEADS = re.compile(r"(num_\w*heads$|^n_heads?$|^\w*attention_heads$|^num_heads$)")
+_OF_A_HEAD = re.compile(r"(head_dim|dim_head|d_head|d_kv|dim_key|kv_channels|mrope_section|rotary_dim|num_pos_feats)")
 _LAYERS = re.compile(
     r"(num_\w*layers$|^n_layers?$|^\w*(encoder|decoder)_layers$|^depth$|^layers$|num_\w*blocks$|_layers_count$|num_layer$)"
 )
@@ -105,18 +114,26 @@ class _Shrink:
         changed: dict[str, Any] = {}
         stacks = {v for name, v in fields.items() if type(v) is int and _is_layers(name)}
         for name, value in fields.items():
-            made = self.nested(name, value) if _is_fields(value) else self.field(name, value, fields, stacks)
+            if _is_by_layer(value):
+                made = self.by_layer({int(key): entry for key, entry in value.items()}, fields, stacks)
+            elif _is_fields(value):
+                made = self.nested(value)
+            else:
+                made = self.field(name, value, fields, stacks)
             if made is not None and made != value:
                 changed[name] = made
         return changed
 
-    def nested(self, name: str, value: dict[str, Any]) -> Any:
+    def nested(self, value: dict[str, Any]) -> Any:
+        """Handed over whole: what the outer configuration chose need not be what the inner class would."""
         made = self.fields(value)
-        if not made:
-            return None
-        if "model_type" not in value:  # a plain dict (rope parameters, …) is handed over whole
-            return {**value, **made}
-        return {"model_type": value["model_type"], **made}
+        return {**value, **made} if made else None
+
+    def by_layer(self, value: dict[int, Any], fields: dict[str, Any], stacks: set[int]) -> dict[int, Any]:
+        """Fields of single layers, by their numbers: those of the layers that stay, by their new numbers."""
+        count = min((stack for stack in stacks if stack > max(value)), default=max(value) + 1)
+        kept = enumerate(self.kept_layers(fields, count))
+        return {new: {**value[old], **self.fields(value[old])} for new, old in kept if old in value}
 
     def field(self, name: str, value: Any, fields: dict[str, Any], stacks: set[int]) -> Any:
         if isinstance(value, list) and value:
@@ -151,6 +168,11 @@ class _Shrink:
         return None
 
     def width(self, name: str, value: int) -> int:
+        if self.scale.fewer_heads:
+            if _HEADS.search(name):
+                return max(1, value // self.scale.divide)
+            if _OF_A_HEAD.search(name):
+                return value
         if _WIDTH.search(name) and not _NOT_WIDTH.search(name) and value >= 16 and value % self.scale.divide == 0:
             return value // self.scale.divide
         return value
@@ -173,6 +195,13 @@ class _Shrink:
 
 def _is_fields(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
+def _is_by_layer(value: Any) -> bool:
+    """Whether these are fields of single layers; a number may be written as text."""
+    if not isinstance(value, dict) or not value:
+        return False
+    return all(str(key).isdecimal() and _is_fields(entry) for key, entry in value.items())
 
 
 def _is_layers(name: str) -> bool:

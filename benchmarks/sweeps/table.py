@@ -6,15 +6,15 @@ python -m benchmarks.sweeps.table
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .run import RESULTS, SUITES, runs_equal
+from .run import COLUMNS, RESULTS, SUITES, runs_equal
 
 PAGE = Path(__file__).parents[2] / "docs" / "sweeps.md"
 TITLES = {"transformers": "transformers: every architecture", "timm": "timm: a small model of every family"}
-COLUMNS = ("stator", "peer")
 
 HEAD = """# Sweeps over other people's models
 
@@ -24,18 +24,21 @@ family (module) of timm, in eval mode without gradients, captured by `stator.com
 with everything inside them, are compared with eager PyTorch's. The models are not changed, weights are random, nothing
 is downloaded.
 
-    make sweep-transformers sweep-timm            # fails if a family does worse than what is kept here
-    python -m benchmarks.sweeps.run transformers  # measures anew, keeps the results; --peer: torch.compile's columns
-    python -m benchmarks.sweeps.table             # this page
+    make sweep-transformers sweep-timm     # fails if a family does worse than what is kept here
+    python -m benchmarks.sweeps.run all --columns stator peer --workers 16   # measures anew, keeps the results
+    python -m benchmarks.sweeps.table      # this page
 
 - Configurations are made smaller by rules on the names of their fields (`benchmarks/sweeps/small_configs.py`), inputs
   from the names of the forward's parameters (`inputs.py`). Of several kinds of inputs (text, images, …) the fullest
-  call that eager runs is measured.
+  call that eager runs is measured; ids hold as many placeholders for images, videos and sounds as the model makes
+  features of them.
+- Each family has a process of its own, in which the model is built once; each compiler measures in a fork of it, with
+  a limit on processor seconds. Who takes longer has failed (*time*).
 - *equal*: `bitwise`, or `close` (the largest difference is at most 1e-5 of the tensor's largest value: captured models
   make attention masks without looking at the data, so another kernel may run). Anything else counts as not equal.
 - *breaks*: every place where a graph ended early or a frame was left to eager, each time it was compiled.
-- *recompiled*: frames compiled anew for the second call.
-- Seconds are those of one process on a machine that was shared with other work; they are no benchmark.
+- *recompiled*: families with frames compiled anew for the second call.
+- Seconds (in the kept results only) are those of a machine that was shared with other work; they are no benchmark.
 """
 
 
@@ -51,14 +54,12 @@ def main() -> None:
 def section(suite: str, kept: dict[str, Any]) -> str:
     rows = kept["families"]
     built = {name: row for name, row in rows.items() if "built" in row}
+    versions = ", ".join(f"{name} {number}" for name, number in kept["versions"].items())
     lines = [f"## {TITLES[suite]}", ""]
-    lines.append(", ".join(f"{name} {number}" for name, number in kept["versions"].items()) + ".")
     lines += [
-        "",
-        f"{kept['known']} families are known, {len(rows)} were tried, {len(built)} built and run in eager.",
-        "",
+        f"Measured with {versions}. Of {kept['known']} families {len(rows)} were tried, and of {len(built)} a model"
     ]
-    lines += [*summary(built), ""]
+    lines += ["was built that eager PyTorch runs.", "", *summary(built), ""]
     for column in COLUMNS:
         lines += reasons(built, column)
     lines += ["### Every family", "", *families(built), ""]
@@ -73,14 +74,13 @@ def summary(built: dict[str, Any]) -> list[str]:
     lines = ["| | families | run | equal to eager | bitwise | in one go (no breaks) | graphs | breaks | recompiled |"]
     lines.append("| --- |" + " ---: |" * 8)
     both = {name: row for name, row in built.items() if all(column in row for column in COLUMNS)}
-    for who, column, rows in (
-        ("stator", "stator", built),
-        ("stator, on the families below", "stator", both),
-        ("torch.compile", "peer", both),
-    ):
-        entries = [row[column] for row in rows.values() if column in row]
-        if entries and not (rows is both and len(both) == len(built) and column == "stator"):
-            lines.append(f"| {who} | " + " | ".join(_counts(entries)) + " |")
+    ours = {name: row for name, row in built.items() if "stator" in row}
+    counted = [("stator", "stator", ours)]
+    if both and len(both) < len(ours):
+        counted.append(("stator, on the families of the next line", "stator", both))
+    for who, column, rows in (*counted, ("torch.compile", "peer", both)):
+        if rows:
+            lines.append(f"| {who} | " + " | ".join(_counts([row[column] for row in rows.values()])) + " |")
     return lines
 
 
@@ -106,23 +106,29 @@ def reasons(built: dict[str, Any], column: str) -> list[str]:
 
 
 def families(built: dict[str, Any]) -> list[str]:
-    lines = [
-        "| family | model | equal | graphs | breaks | recompiled | first call s | peer equal | graphs | breaks | s |"
-    ]
-    lines.append("| --- | --- | --- |" + " ---: |" * 4 + " --- |" + " ---: |" * 3)
+    lines = ["| family | model | called with | stator | graphs | breaks | torch.compile | graphs | breaks |"]
+    lines.append("| --- | --- | --- | --- | ---: | ---: | --- | ---: | ---: |")
     for name, row in built.items():
-        ours, theirs = _cells(row.get("stator")), _cells(row.get("peer"))
-        cells = [name, row["built"]["model"], *ours, theirs[0], theirs[1], theirs[2], theirs[4]]
-        lines.append("| " + " | ".join(cells) + " |")
+        cells = [name, row["built"]["model"], _inputs(row["built"])]
+        lines.append("| " + " | ".join(cells + _cells(row.get("stator")) + _cells(row.get("peer"))) + " |")
     return lines
 
 
+def _inputs(built: dict[str, Any]) -> str:
+    """The parameters given, without masks and positions; the size of an image where there is nothing else."""
+    if "inputs" not in built:
+        return "×".join(map(str, built["size"]))
+    names = [name for name, *_ in built["inputs"] if not re.search("mask|_sizes|_thw|position|shapes|type_ids", name)]
+    return ", ".join(names)
+
+
 def _cells(entry: dict[str, Any] | None) -> list[str]:
+    """Equal or not, graphs, breaks."""
     if entry is None:
-        return [""] * 5
+        return ["", "", ""]
     if "error" in entry:
-        return [f"error: {_cell(entry['error'])[:60]}", "", "", "", ""]
-    return [entry["equal"], *(str(entry[field]) for field in ("graphs", "breaks", "recompiled", "first_call_s"))]
+        return ["time" if entry["error"].startswith("took more") else f"error: {_cell(entry['error'])[:60]}", "", ""]
+    return [entry["equal"], str(entry["graphs"]), str(entry["breaks"])]
 
 
 def _share(part: list[Any], whole: list[Any]) -> str:

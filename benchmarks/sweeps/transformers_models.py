@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,12 @@ import torch
 
 from benchmarks.models import import_torchvision
 
-from .inputs import Recipe, recipes
-from .small_configs import EXTRA, SCALES, Scale, overrides
+from .inputs import Recipe, recipes, with_placeholders
+from .small_configs import EXTRA, SCALES, SEARCH, Scale, overrides
 
-_MOST_PARAMETERS = 150_000_000
-_SEARCH_S = 2.0  # of the processor
+_MOST_PARAMETERS = 250_000_000
+_SEARCH_S, _SEARCH_OF_A_SCALE_S = 20.0, 4.0  # of the processor
+_SAME_PROBLEM = 6
 
 
 class NotBuilt(Exception):
@@ -57,7 +59,7 @@ def families() -> dict[str, str]:
 
 
 def build(family: str, known: dict[str, Any] | None = None) -> Built:
-    """The first small model of the family that runs; `known` is the "built" entry of an earlier result.
+    """The first small model of the family that runs; `known`, the "built" entry of an earlier result, is tried first.
 
     Raises NotBuilt.
     """
@@ -72,44 +74,66 @@ def build(family: str, known: dict[str, Any] | None = None) -> Built:
         model_class = getattr(transformers, families()[family])
     except Exception as error:
         raise NotBuilt(_line(error)) from error
-    for position, scale in _scales(known):
+    for position, recipe_known in _places(known):
         try:
-            model = _model(config_class, model_class, family, scale)
+            model = _model(config_class, model_class, family, SCALES[position])
         except Exception as error:
             problems.append(f"scale {position}: {_line(error)}")
             continue
-        ways = recipes(model) if known is None else [Recipe(tuple(map(tuple, known["inputs"])))]  # type: ignore[arg-type]
-        for recipe in ways:
-            built = Built(model, recipe, position)
+        ways = recipes(model) if recipe_known is None else iter([iter([recipe_known])])
+        if recipe := _running(model, ways, f"scale {position}", problems):
+            return Built(model, recipe, position)
+        if time.process_time() - started > _SEARCH_S:
+            break
+    raise NotBuilt(_first(problems))
+
+
+def _running(
+    model: torch.nn.Module, ways: Iterator[Iterator[Recipe]], where: str, problems: list[str]
+) -> Recipe | None:
+    """The first way to call the model that runs. Ways of one group that all meet one problem are given up soon."""
+    started = time.process_time()
+    for group in ways:
+        met: Counter[str] = Counter()
+        for recipe in group:
             try:
                 with torch.no_grad():
-                    model(**built.inputs(0))
-                return built
+                    full = with_placeholders(model, recipe)
+                    torch.manual_seed(0)
+                    model(**full.make(model.config))
+                return full
             except Exception as error:
-                problems.append(f"scale {position}, {'+'.join(n for n, _ in recipe.chosen)}: {_line(error)}")
-            if time.process_time() - started > _SEARCH_S:
-                raise NotBuilt("; ".join(problems[:3]))
-    raise NotBuilt("; ".join(problems[:3]))
+                problem = _line(error)
+            problems.append(f"{where}, {recipe.names()}: {problem}")
+            met[problem] += 1
+            if time.process_time() - started > _SEARCH_OF_A_SCALE_S:
+                return None
+            if len(met) == 1 and met[problem] == _SAME_PROBLEM:
+                break
+    return None
 
 
 def describe(built: Built) -> dict[str, Any]:
     """What a later run needs in order to make the same model and inputs."""
     parameters = sum(parameter.numel() for parameter in built.model.parameters())
     name = type(built.model).__name__
-    return {"model": name, "parameters": parameters, "scale": built.scale, "inputs": built.recipe.chosen}
+    recipe = {"inputs": built.recipe.chosen, "placeholders": built.recipe.placeholders}
+    return {"model": name, "parameters": parameters, "scale": built.scale, **recipe}
 
 
-def _scales(known: dict[str, Any] | None) -> Iterator[tuple[int, Scale]]:
-    for position, scale in enumerate(SCALES):
-        if known is None or known["scale"] == position:
-            yield position, scale
+def _places(known: dict[str, Any] | None) -> Iterator[tuple[int, Recipe | None]]:
+    """Positions in SCALES to try, with the only way to call the model where it is known."""
+    if known is not None and "placeholders" in known:
+        yield known["scale"], Recipe(tuple(map(tuple, known["inputs"])), tuple(map(tuple, known["placeholders"])))
+    for position in SEARCH:
+        yield position, None
 
 
 def _model(config_class: Any, model_class: Any, family: str, scale: Scale) -> torch.nn.Module:
     defaults = config_class(**EXTRA.get(family, {})).to_dict()
     defaults.pop("model_type", None)
     config = config_class(**{**EXTRA.get(family, {}), **overrides(defaults, scale)})
-    if scale.divide < 8:
+    if scale.divide < 8 or scale.layers > 2:
         _check_size(model_class, config)
     torch.manual_seed(0)
     return model_class(config).eval()
@@ -123,6 +147,14 @@ def _check_size(model_class: Any, config: Any) -> None:
         return  # not every model can be made without data; the memory limit of the process is the other guard
     if count > _MOST_PARAMETERS:
         raise NotBuilt(f"{count:,} parameters")
+
+
+def _first(problems: list[str]) -> str:
+    """The first of each kind of problem, whatever the scale."""
+    kinds: dict[str, str] = {}
+    for problem in problems:
+        kinds.setdefault(problem.split(": ", 1)[-1][:60], problem)
+    return "; ".join(list(kinds.values())[:5])
 
 
 def _line(error: BaseException) -> str:

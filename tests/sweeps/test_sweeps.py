@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import collections
 import json
+import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from benchmarks.sweeps import measure, timm_models, transformers_models
-from benchmarks.sweeps.inputs import recipes
-from benchmarks.sweeps.run import RESULTS, grade, runs_equal
+from benchmarks.sweeps.forked import Job
+from benchmarks.sweeps.inputs import recipes, with_placeholders
+from benchmarks.sweeps.run import RESULTS, grade, run, runs_equal
 from benchmarks.sweeps.small_configs import Scale, overrides
 
 
@@ -31,7 +35,27 @@ def test_widths_keep_their_ratios_and_lists_of_layers_keep_each_kind() -> None:
         "layer_types": ["near", "near", "far"],
         "vocab_size": 1024,
         "eos_token_id": [1023, 3],
-        "text_config": {"model_type": "inner", "d_model": 8},
+        "text_config": {"model_type": "inner", "d_model": 8, "layer_norm_eps": 1e-5},  # whole: defaults are the outer's
+    }
+
+
+def test_fewer_heads_leave_the_width_of_a_head() -> None:
+    defaults = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}
+    changed = {"hidden_size": 512, "num_attention_heads": 4, "num_key_value_heads": 1}
+    assert overrides(defaults, Scale(8, 2, fewer_heads=True)) == changed
+
+
+def test_fields_of_single_layers_follow_their_layer() -> None:
+    kinds = ["near", "near", "near", "far", "near", "far"]
+    defaults = {
+        "num_hidden_layers": 6,
+        "layer_types": kinds,
+        "per_layer_config": {"03": {"head_dim": 512}, "05": {"head_dim": 256}},
+    }
+    assert overrides(defaults, Scale(8, 2)) == {
+        "num_hidden_layers": 3,
+        "layer_types": ["near", "near", "far"],
+        "per_layer_config": {2: {"head_dim": 64}},
     }
 
 
@@ -42,11 +66,59 @@ class TwoKinds(torch.nn.Module):
 
 
 def test_the_fullest_call_comes_first_then_the_main_input() -> None:
-    ways = [tuple(name for name, _ in recipe.chosen) for recipe in recipes(TwoKinds())]
+    ways = [tuple(name for name, _, _ in way.chosen) for group in recipes(TwoKinds()) for way in group]
     assert ways[0] == ("input_ids", "attention_mask", "pixel_values")
     alone = [way for way in ways if len(way) == 1]
     assert alone[0] == ("pixel_values",)
     assert not any("attention_mask" in way and "input_ids" not in way for way in ways)
+
+
+class Features(TwoKinds):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(vocab_size=50, image_token_id=7, image_size=8)
+
+    def get_image_features(self, pixel_values):
+        return pixel_values.new_zeros(2, 5, 3)
+
+
+def test_ids_hold_as_many_placeholders_as_there_are_features() -> None:
+    model = Features()
+    recipe = with_placeholders(model, next(next(recipes(model))))
+    assert recipe.placeholders == (("image", 5),)
+    inputs = recipe.make(model.config)
+    assert (inputs["input_ids"] == 7).sum(1).tolist() == [5, 5]
+    assert inputs["attention_mask"].shape == inputs["input_ids"].shape == (2, 21)
+
+
+class Slow:
+    """Stands for a suite's module: one family that is never built, and one whose first compiler never ends."""
+
+    @staticmethod
+    def build(family: str, known: object) -> object:
+        while family == "unbuilt":
+            pass
+        return family
+
+    describe = staticmethod(lambda built: {"model": built})
+
+
+def test_what_takes_too_long_is_a_result_and_the_next_column_is_measured(monkeypatch) -> None:
+    def endless(built: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setitem(sys.modules, "benchmarks.sweeps.slow_models", Slow)
+    monkeypatch.setattr(measure, "measure_stator", lambda built: {"equal": "bitwise"})
+    monkeypatch.setattr(measure, "measure_peer", endless)
+    seconds = {"build": 1, "stator": 5, "peer": 1}
+    jobs = [Job("slow", family, ("peer", "stator"), None, seconds) for family in ("built", "unbuilt")]
+    rows = {job.family: row for job, row in run(jobs, 2, time.monotonic() + 60)}
+    assert rows["unbuilt"] == {"problem": "took more than 1 s"}
+    peer = {"error": "took more than 1 s"}
+    assert rows["built"] == {"built": {"model": "built"}, "peer": peer, "stator": {"equal": "bitwise"}}
+    rows = {job.family: row for job, row in run(jobs[1:], 1, time.monotonic() + 0.2)}
+    assert rows == {"unbuilt": {}}  # no time left: no result
 
 
 class Cache:
