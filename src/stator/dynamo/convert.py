@@ -100,9 +100,11 @@ class Converter:
                 place=UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname),
                 hint="compile the functions that it calls",
             )
-        if in_function_transform() or in_forward_ad():
-            # vmap, grad and the like: their tensors are no plain ones; what they call runs as it is, in that state only
-            state = Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state())
+        now = read_global_state()
+        if now.observed or in_function_transform() or in_forward_ad():
+            # vmap, grad and the like: their tensors are no plain ones; who counts or traces operators is to see those
+            # of the program. What they call runs as it is, in that state only
+            state = Guard(FunctionSource(), GuardKind.GLOBAL_STATE, now)
             return CompiledFrame((state, forward_ad_guard()), None)
         name = _frame_name(code, bound)
         with own_saved_tensors(), dumps.compilation(name):

@@ -56,6 +56,7 @@ def read_global_state() -> GlobalState:
         ),
         autocast_cache=torch.is_autocast_cache_enabled(),
         torch_function_enabled=torch._C._is_torch_function_enabled(),
+        observed=torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None,
     )
 
 
