@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import random
 import signal
 import threading
 import traceback
@@ -9,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -357,6 +359,29 @@ def test_random_numbers_are_drawn_once(backend: str) -> None:
             torch.manual_seed(7)
             found.append((run(TABLE, i), torch.rand(2)))
         torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("generator", [random, random.Random(3), numpy.random, numpy.random.RandomState(3)])
+def test_numbers_drawn_ahead_of_the_graph_are_drawn_once(generator: Any) -> None:
+    def program(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+        log.append("before")
+        x = x * generator.random()
+        log.append("between")
+        x = x[i] * generator.random()
+        log.append("behind")
+        return x
+
+    compiled = stator.compile(program, backend="eager")
+    before = failed()
+    for i in (INSIDE, OUTSIDE, INSIDE):
+        found = []
+        for run in (program, compiled):
+            log: list[Any] = []
+            generator.seed(5)
+            result = outcome(lambda run=run, log=log: run(TABLE, i, log))  # type: ignore[misc]
+            found.append((repr(result), log, generator.random()))
+        assert_same(found[1], found[0])
+    assert failed() > before
 
 
 # ---- what is no failure of the graph, or one that comes once ----

@@ -37,10 +37,12 @@ class SideEffects:
     repeatable: when it has failed, putting generators and torch's modes back is as if it had never begun: it writes to
         no memory that was there before, and speaks with no other process.
     drawn_on: the devices whose random number generators it draws from.
+    generators: Python's and NumPy's, that numbers are drawn from ahead of it.
     """
 
     repeatable: bool = False
     drawn_on: tuple[torch.device, ...] = ()
+    generators: tuple[Recipe, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,9 +179,10 @@ class Converter:
     def _on_failure(self, captured: Captured) -> OnFailure:
         """What emitted code calls where the graph raises."""
         failure = Failure(captured)
-        draws = failure.repeatable and failure.drawn_on
-        states = partial(generator_states, failure.drawn_on) if draws else None
-        return OnFailure(failure, self._program(captured), states)
+        effects = captured.side_effects
+        draws = effects.repeatable and (effects.drawn_on or effects.generators)
+        states = partial(generator_states, effects.drawn_on) if draws else None
+        return OnFailure(failure, self._program(captured), states, effects.generators)
 
     def _program(self, captured: Captured) -> Any:
         """What emitted code calls to begin anew as the program's own code."""

@@ -8,8 +8,10 @@ computing is noted by footprint.py.
 from __future__ import annotations
 
 import linecache
+import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -23,9 +25,16 @@ from .captured import Captured
 _FX_FILE = "<eval_with_key>"  # where torch.fx says that the code of graphs stands
 
 
-def generator_states(devices: Sequence[torch.device]) -> list[torch.Tensor]:
-    """Of torch's random number generators for these devices, now."""
-    return [_generator(device).get_state() for device in devices]
+def generator_states(devices: Sequence[torch.device], *others: Any) -> list[Callable[[], object]]:
+    """What puts torch's random number generators for these devices, and other ones (of `random.Random` or
+    `numpy.random.RandomState`), back to where they are now."""
+    found: list[Callable[[], object]] = []
+    for generator in (*map(_generator, devices), *others):
+        if isinstance(generator, random.Random):
+            found.append(partial(random.Random.setstate, generator, random.Random.getstate(generator)))
+        else:
+            found.append(partial(generator.set_state, generator.get_state()))
+    return found
 
 
 def _generator(device: torch.device) -> Any:
@@ -36,20 +45,19 @@ def _generator(device: torch.device) -> Any:
 
 
 class Failure:
-    """Called by emitted code with what a graph raised and, if the graph draws random numbers, the states of the
-    generators from before: puts torch's modes and the generators back, and says whether the frame begins anew."""
+    """Called by emitted code with what a graph raised and, if random numbers are drawn, what puts the generators back:
+    does so, puts torch's modes back, and says whether the frame begins anew."""
 
-    __slots__ = ("drawn_on", "modes", "name", "places", "repeatable")
+    __slots__ = ("modes", "name", "places", "repeatable")
 
     def __init__(self, captured: Captured) -> None:
         assert captured.entry_modes is not None
         self.name = captured.code.co_qualname
         self.modes = captured.entry_modes
         self.repeatable = captured.side_effects.repeatable
-        self.drawn_on = captured.side_effects.drawn_on
         self.places = {} if self.repeatable else _places(captured)
 
-    def __call__(self, error: BaseException, states: Sequence[torch.Tensor] = ()) -> bool:
+    def __call__(self, error: BaseException, states: Sequence[Callable[[], object]] = ()) -> bool:
         self.modes.restore()
         torch.clear_autocast_cache()  # casts of a part of the program that is not run to its end
         if not issubclass(type(error), Exception) or _is_of_a_signal(error):
@@ -57,8 +65,8 @@ class Failure:
         if not self.repeatable:
             error.add_note(self._note(error))
             return False
-        for device, state in zip(self.drawn_on, states, strict=True):
-            _generator(device).set_state(state)
+        for put_back in states:
+            put_back()
         counters.count("dynamo.failed_graphs")
         kind = type(error).__name__
         logs.log("graph_breaks", "a graph of %s failed (%s): the frame begins anew, by itself", self.name, kind)
@@ -80,8 +88,12 @@ def _shown(place: UserPlace) -> str:
 
 def _places(captured: Captured) -> dict[str, UserPlace]:
     assert captured.graph is not None
-    nodes = captured.graph.graph.nodes
-    return {node.name: node.meta["place"] for node in nodes if node.meta.get("place") is not None}
+    found = {}
+    for node in captured.graph.graph.nodes:
+        switches = node.meta.get("example_value", node) is None  # a mode
+        if "place" in node.meta and not switches:
+            found[node.name] = node.meta["place"]
+    return found
 
 
 def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
@@ -100,8 +112,9 @@ def _nodes_under_way(error: BaseException) -> Iterator[str]:
 
 def _is_of_a_signal(error: BaseException) -> bool:
     """Whether a handler of signals raised this while the graph ran: it comes once."""
-    handlers = {code for number in signal.valid_signals() for code in _code_of(signal.getsignal(number))}
-    return any(frame.f_code in handlers for frame, _ in _frames(error))
+    codes = [code for number in signal.valid_signals() for code in _code_of(signal.getsignal(number))]
+    handlers = set(map(id, codes))  # equal code is not the same, and not all constants of ours have a hash
+    return any(id(frame.f_code) in handlers for frame, _ in _frames(error))
 
 
 def _code_of(handler: Any) -> Iterator[CodeType]:

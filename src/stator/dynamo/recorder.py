@@ -314,8 +314,9 @@ class Recorder:
     def side_effects(self) -> SideEffects:
         """As far as it is recorded."""
         mode = self.mode
-        lasting = mode.writes_outside() or mode.footprint.speaks or bool(self.tracer.draws)
-        return SideEffects(not lasting, tuple(sorted(mode.footprint.drawn_on, key=str)))
+        repeatable = not mode.writes_outside() and not mode.footprint.speaks
+        drawn_on = tuple(sorted(mode.footprint.drawn_on, key=str))
+        return SideEffects(repeatable, drawn_on, tuple(self.tracer.generators_drawn.values()))
 
     def keep_repeatable(self) -> None:
         """Where the program would notice that an operator fails, the frame must be able to begin anew."""

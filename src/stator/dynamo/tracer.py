@@ -86,6 +86,7 @@ class Tracer:
         self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
+        self.generators_drawn: dict[Source, Recipe] = {}  # from which generators
         self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph
         self.relies_on_error_modes = False  # of NumPy
         self.unlike_layouts = False  # NumPy may lay out arrays computed from now on in another way than torch

@@ -28,7 +28,7 @@ def _drawn(tracer: Tracer, function: Any, generator: Value, arguments: list[Any]
         raise unsupported("call-builtin", "a random number where the code runs later, or more than once")
     draw = CallRecipe(Constant(function), [Load(generator.source), *map(Constant, arguments)])
     tracer.draws.append(draw)
-    recorder.keep_repeatable()
+    tracer.generators_drawn[generator.source] = Load(generator.source)
     drawn = ReadNumberValue(recorder.drawn_placeholder("random", draw), draw)
     tracer.numbers[draw] = drawn  # so that arithmetic looks for it
     return drawn

@@ -4,12 +4,13 @@ own code where that is as if the graph had never begun. Which graphs those are i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..bytecode import Handler
 from ..guard_tree import bound_count
+from ..recipe import Recipe
 from .writer import Writer
 
 
@@ -17,7 +18,8 @@ from .writer import Writer
 class OnFailure:
     """What emitted code calls for a graph that raises.
 
-    states: called without arguments before the graph runs, where there is something to be remembered.
+    states: called before anything is drawn for the graph, with the objects that `generators` make; None: there is
+        nothing to be remembered.
     begins_anew: called with the error, and with what `states` gave: does the frame begin anew?
     again: takes the cells of the frame's closure, then the values that it was entered with; what it gives is returned
         at once.
@@ -25,7 +27,8 @@ class OnFailure:
 
     begins_anew: Callable[..., bool]
     again: Callable[..., Any]
-    states: Callable[[], Any] | None = None
+    states: Callable[..., Any] | None = None
+    generators: Sequence[Recipe] = ()
 
 
 class GraphCall:
@@ -42,7 +45,9 @@ class GraphCall:
         if self.on_failure is not None and self.on_failure.states is not None:
             self.states = self.writer.temporary()
             self.writer.builder.const_callee(self.on_failure.states)
-            self.writer.builder.call(0)
+            for generator in self.on_failure.generators:
+                self.writer.load(generator)
+            self.writer.builder.call(len(self.on_failure.generators))
             self.writer.builder.store(self.states)
 
     def call(self, count: int) -> None:
