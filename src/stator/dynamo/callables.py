@@ -36,8 +36,35 @@ def compiled_call(target: Any, converter: Converter) -> Callable[..., Any]:
         return MethodType(converter.entry(target.__func__), target.__self__)
     call = original_of(type(target).__call__)
     if isinstance(call, FunctionType):
-        return MethodType(converter.entry(call), target)
+        entry = converter.entry(call)
+        if entries.is_entry(entry):
+            entries.follow(entry, _looked_up(target), _Moved(converter))
+        return MethodType(entry, target)
     return functools.update_wrapper(converter.entry(_caller_of(target)), target, updated=())
+
+
+def _looked_up(target: Any) -> Any:
+    """The `__call__` of its class, as it stands there."""
+    return next((vars(base)["__call__"] for base in type(target).__mro__ if "__call__" in vars(base)), None)
+
+
+_MOST_CALLS = 8  # of one class, one after the other, that are compiled
+
+
+class _Moved:
+    """Calls instances whose class has another `__call__` by now than when they were compiled."""
+
+    def __init__(self, converter: Converter) -> None:
+        self.converter = converter
+        self.entries: dict[int, tuple[FunctionType, Callable[..., Any]]] = {}  # by the function's id
+
+    def __call__(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
+        call = original_of(_looked_up(target))
+        if not isinstance(call, FunctionType) or (id(call) not in self.entries and len(self.entries) >= _MOST_CALLS):
+            return target(*args, **kwargs)
+        if id(call) not in self.entries:
+            self.entries[id(call)] = call, self.converter.entry(call)
+        return self.entries[id(call)][1](target, *args, **kwargs)
 
 
 def _caller_of(function: Callable[..., Any]) -> Any:

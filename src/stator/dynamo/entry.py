@@ -28,6 +28,7 @@ __all__ = [
     "CompileFrame",
     "CompiledFrame",
     "cache_of",
+    "follow",
     "is_entry",
     "make_entry",
     "make_hook_callback",
@@ -111,6 +112,12 @@ leave_alone(os.path.join(TORCH_FOLDER, "_dynamo") + os.sep, with_callees=True)
 
 def is_entry(value: object) -> bool:
     return _native is not None and type(value) is _native.Entry
+
+
+def follow(entry: Any, call: Any, moved: Callable[..., Any]) -> None:
+    """The entry stands for `call`, the `__call__` of its first argument's class as it stands there: while it is another
+    one, `moved` is called with the arguments."""
+    entry._follow(call, moved)
 
 
 def original(entry: Any) -> FunctionType:

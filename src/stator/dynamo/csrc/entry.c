@@ -8,11 +8,14 @@ typedef struct {
     PyObject *function; /* the original */
     PyObject *cache;    /* Cache */
     PyObject *code;     /* the original's code object when the entry was made */
+    PyObject *followed; /* what `__call__` was in the class of the first argument, or NULL: nobody asks */
+    PyObject *moved;    /* called instead where it is something else by now */
     PyObject *dict;
     PyObject *weakrefs;
 } Entry;
 
 static PyTypeObject EntryType;
+static PyObject *call_name;
 
 /* ---- binding ---- */
 
@@ -241,6 +244,10 @@ static PyObject *entry_vectorcall(PyObject *callable, PyObject *const *args, siz
 {
     Entry *self = (Entry *)callable;
     Cache *cache = (Cache *)self->cache;
+    if (self->followed && PyVectorcall_NARGS(nargsf) > 0
+        && _PyType_Lookup(Py_TYPE(args[0]), call_name) != self->followed) {
+        return PyObject_Vectorcall(self->moved, args, nargsf, keywords);
+    }
     if (stator_stack_is_low(STATOR_STACK_FOR_CALLS)) {
         PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded: the stack of this thread is used up");
         return NULL;
@@ -302,6 +309,8 @@ static int entry_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(entry->function);
     Py_VISIT(entry->cache);
     Py_VISIT(entry->code);
+    Py_VISIT(entry->followed);
+    Py_VISIT(entry->moved);
     Py_VISIT(entry->dict);
     return 0;
 }
@@ -309,7 +318,7 @@ static int entry_traverse(PyObject *self, visitproc visit, void *arg)
 static int entry_clear(PyObject *self)
 {
     Entry *entry = (Entry *)self;
-    /* the function stays until the end: a call from a finalizer must still find it */
+    /* the function stays until the end: a call from a finalizer must still find it; so does what it follows */
     Py_CLEAR(entry->cache);
     Py_CLEAR(entry->dict);
     return 0;
@@ -325,6 +334,8 @@ static void entry_dealloc(PyObject *self)
     entry_clear(self);
     Py_CLEAR(entry->function);
     Py_CLEAR(entry->code);
+    Py_CLEAR(entry->followed);
+    Py_CLEAR(entry->moved);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -355,7 +366,21 @@ static PyObject *entry_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
     return PyObject_GetAttrString(self, "__qualname__");
 }
 
+static PyObject *entry_follow(PyObject *self, PyObject *args)
+{
+    PyObject *followed, *moved;
+    if (!PyArg_ParseTuple(args, "OO", &followed, &moved)) {
+        return NULL;
+    }
+    Py_XSETREF(((Entry *)self)->moved, Py_NewRef(moved));
+    Py_XSETREF(((Entry *)self)->followed, Py_NewRef(followed));
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef entry_methods[] = {
+    {"_follow", entry_follow, METH_VARARGS,
+     "_follow(function, moved): the entry stands for the `__call__` of its first argument's class, which is `function`;\n"
+     "while the class has another, moved is called with the arguments."},
     {"__reduce__", entry_reduce, METH_NOARGS, NULL},
     {0},
 };
@@ -394,5 +419,9 @@ static PyTypeObject EntryType = {
 
 int stator_entry_add_to(PyObject *module)
 {
+    call_name = PyUnicode_InternFromString("__call__");
+    if (!call_name) {
+        return -1;
+    }
     return PyModule_AddType(module, &EntryType);
 }

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ..tracer import Tracer
 
 _STORES = ("_parameters", "_buffers", "_modules")
+# as torch has them: programs replace them for a while
+_CALL, _CALL_IMPL = nn.Module.__call__, nn.Module._call_impl
+_GETATTR, _SETATTR = nn.Module.__getattr__, nn.Module.__setattr__
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _GRAD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 
@@ -57,12 +60,12 @@ class ModuleValue(ObjectValue):
     def _is_plain(self, tracer: Tracer) -> bool:
         """Whether the class looks attributes up as nn.Module does."""
         return (
-            tracer.class_lookup(self.cls, "__getattr__") is nn.Module.__getattr__
+            tracer.class_lookup(self.cls, "__getattr__") is _GETATTR
             and tracer.class_lookup(self.cls, "__getattribute__") is object.__getattribute__
         )
 
     def missing_attr(self, tracer: Tracer, hook: Any, name: str) -> Value:
-        if hook is not nn.Module.__getattr__:
+        if hook is not _GETATTR:
             return super().missing_attr(tracer, hook, name)
         return self.module_getattr(tracer, name)
 
@@ -97,7 +100,7 @@ class ModuleValue(ObjectValue):
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         custom = tracer.class_lookup(self.cls, "__setattr__")
-        if custom is not nn.Module.__setattr__:
+        if custom is not _SETATTR:
             super().set_attr(tracer, name, value)
         else:
             self.module_setattr(tracer, name, value)
@@ -127,7 +130,7 @@ class ModuleValue(ObjectValue):
         # a module compiled by itself and met inside another is followed as what it was made from
         made_from = self.cls.__dict__.get("_stator_compiled_class", self.cls)
         called = tracer.class_lookup(made_from, "__call__")
-        if called is nn.Module.__call__:
+        if called is _CALL:
             return self.call_module(tracer, args, kwargs)
         if made_from is not self.cls:
             function = tracer.class_function(made_from, "__call__", called)
@@ -136,6 +139,9 @@ class ModuleValue(ObjectValue):
 
     def call_module(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """nn.Module.__call__: straight into forward when there are no hooks."""
+        plain = tracer.class_lookup(self.cls, "_call_impl") is _CALL_IMPL
+        if not plain or self.own_attribute(tracer, "_call_impl") is not None:
+            return self.get_attr(tracer, "_call_impl").call(tracer, args, kwargs)
         if self.no_hooks(tracer):
             forward = self.get_attr(tracer, "forward")
             tracer.entering_module = True
@@ -143,7 +149,7 @@ class ModuleValue(ObjectValue):
                 return forward.call(tracer, args, kwargs)
             finally:
                 tracer.entering_module = False
-        inner = tracer.class_function(nn.Module, "_call_impl", nn.Module._call_impl)
+        inner = tracer.class_function(nn.Module, "_call_impl", _CALL_IMPL)
         return BoundMethodValue(inner, self).call(tracer, args, kwargs)
 
     def no_hooks(self, tracer: Tracer) -> bool:
