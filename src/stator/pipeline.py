@@ -16,6 +16,7 @@ from stator import aot
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
 from stator.graph import verifier as graph_verifier
+from stator.graph.parts import PartKey, part_of
 from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
@@ -103,7 +104,10 @@ def compile_graph(
     if options.verify:
         graph_verifier.verify(gm)
     with counters.timed("lower"):
-        lowered = lower(run_passes(gm))
+        gm = run_passes(gm)
+    _compile_parts(gm, options)
+    with counters.timed("lower"):
+        lowered = lower(gm)
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))
     if options.verify:
         verify_lowered(lowered)
@@ -129,6 +133,24 @@ def compile_graph(
     if options.verify:
         verify_program(program)
     return _load(program, options)
+
+
+def _compile_parts(gm: fx.GraphModule, options: Options) -> None:
+    """Compile the graphs that nodes of this one run: branches, bodies of loops."""
+    for node in gm.graph.nodes:
+        part = part_of(node)
+        if part is not None:
+            with dumps.compilation(f"{node.name}_of_{part}"):
+                node.update_arg(1, PartKey(part.compiled(partial(_compile_part, options=options))))
+            counters.count("parts")
+
+
+def _compile_part(gm: fx.GraphModule, options: Options) -> Compiled:
+    inputs = sum(node.op == "placeholder" for node in gm.graph.nodes)
+    return compile_graph(gm, [_NO_PARAMETER] * inputs, options=options)
+
+
+_NO_PARAMETER = torch.empty(0)
 
 
 def _show_schedule(scheduled: Schedule) -> None:

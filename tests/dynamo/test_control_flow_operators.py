@@ -12,7 +12,6 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 import stator
-from stator.base.errors import Unsupported
 
 
 def by_number(x: torch.Tensor, flag: Any) -> torch.Tensor:
@@ -62,29 +61,17 @@ def test_gradients_flow_through_the_branch_that_was_taken() -> None:
         torch.testing.assert_close(x.grad, y.grad)
 
 
-def test_a_tensor_as_condition_is_eagers_operator_between_two_graphs() -> None:
-    compiled = stator.compile(by_tensor, backend="eager")
-    for sign in (1.0, -1.0, 1.0):
-        x = (torch.linspace(0.1, 1, 4) * sign).requires_grad_()
-        y = x.detach().clone().requires_grad_()
-        got, wanted = compiled(x), by_tensor(y)
-        torch.testing.assert_close(got, wanted)
-        got.sum().backward()
-        wanted.sum().backward()
-        torch.testing.assert_close(x.grad, y.grad)
-
-
-def test_under_fullgraph_a_tensor_as_condition_is_refused() -> None:
-    with pytest.raises(Unsupported, match=r"data-dependent-jump.*torch\.cond"):
-        stator.compile(by_tensor, backend="eager", fullgraph=True)(torch.ones(3))
-
-
 def looped(x: torch.Tensor) -> Any:
     return while_loop(lambda at, y: at < 3, lambda at, y: (at + 1, y * 2), (torch.tensor(0), x + 1))[1] - 1
 
 
 def scanned(x: torch.Tensor) -> Any:
     return scan(lambda carry, y: (carry + y, carry * y), torch.zeros(2), x * 2)[1] + 1
+
+
+def scanned_backwards(x: torch.Tensor) -> Any:
+    carry, made = scan(lambda c, y: (c.cos() + y, {"a": c * y}), torch.zeros(3), x, dim=1, reverse=True)
+    return made["a"].sum(1) + carry
 
 
 def mapped(x: torch.Tensor) -> Any:
@@ -96,9 +83,21 @@ def accumulated(x: torch.Tensor) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [looped, scanned, mapped, accumulated])
-def test_loops_as_operators_give_what_eager_gives(program: Any) -> None:
-    x = torch.arange(6.0).reshape(3, 2)
-    compiled = stator.compile(program, backend="eager")
-    for _ in range(2):
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("program", [by_tensor, looped, scanned, scanned_backwards, mapped, accumulated])
+def test_operators_in_one_graph_give_what_plain_torch_gives(program: Any, backend: str) -> None:
+    compiled = stator.compile(program, backend=backend, fullgraph=True)
+    for sign in (1.0, -1.0):
+        x = torch.arange(6.0).reshape(3, 2) * sign
         torch.testing.assert_close(compiled(x), program(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [by_tensor, scanned, scanned_backwards, mapped, accumulated])
+def test_gradients_through_operators_are_those_of_plain_torch(program: Any) -> None:
+    compiled = stator.compile(program, backend="inductor", fullgraph=True)
+    x = torch.linspace(-1, 1, 6).reshape(3, 2).requires_grad_()
+    y = x.detach().clone().requires_grad_()
+    compiled(x).sum().backward()
+    program(y).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)

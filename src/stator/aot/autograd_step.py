@@ -16,13 +16,13 @@ from torch import fx
 from stator.base import counters, dumps, logs
 from stator.base.errors import CompileError, StatorError
 from stator.base.locks import fork_safe_lock
+from stator.graph.generators import States, drawn_devices, replayed, states_of
 from stator.graph.printer import print_graph
 from stator.graph.traced import Fresh
 from stator.prims.record import TensorMeta
 from stator.runtime.host import below_autograd
 
 from .eager import run_eagerly
-from .generators import States, drawn_devices, replayed, states_of
 from .joint import Joint
 from .observed import observed, watch
 from .partition import Partition, SavedInput, divide, split

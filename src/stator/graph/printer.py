@@ -19,6 +19,7 @@ from stator.base.registry import Registry
 
 from .fake import FakeTensor
 from .format import format_meta
+from .parts import part_of
 
 
 def print_graph(gm: fx.GraphModule, *, name: str = "forward", title: str = "") -> str:
@@ -62,18 +63,18 @@ def _parts(gm: fx.GraphModule) -> dict[str, fx.GraphModule]:
     """The graphs inside of nodes that stand for functions with a backward of their own, for hooks and transforms."""
     found: dict[str, fx.GraphModule] = {}
     for node in gm.graph.nodes:
-        for role, graph in getattr(node.target, "part_of_graph", _NO_PART).graphs().items():
+        for role, graph in _graphs_of(node).items():
             found[f"{node.name}_{role}"] = graph
             found |= {f"{node.name}_{role}_{inner}": part for inner, part in _parts(graph).items()}
     return found
 
 
-class _NoPart:
-    def graphs(self) -> dict[str, fx.GraphModule]:
-        return {}
-
-
-_NO_PART = _NoPart()
+def _graphs_of(node: fx.Node) -> dict[str, fx.GraphModule]:
+    part = part_of(node)
+    if part is not None:
+        return {str(position): graph for position, graph in enumerate(part.graphs)}
+    inner = getattr(node.target, "part_of_graph", None)
+    return {} if inner is None else inner.graphs()
 
 
 def load_graph(text: str, constants: Mapping[str, Any] | None = None, *, name: str = "forward") -> Any:
@@ -98,6 +99,9 @@ def _type_of(node: fx.Node) -> str:
     if isinstance(example, FakeTensor):
         return format_meta(example.meta)
     return type(example).__name__ if example is not None else ""
+
+
+_OWN = {"stator": "stator.prims.random", "stator_parts": "stator.graph.parts.run"}
 
 
 class _Printer:
@@ -138,8 +142,8 @@ class _Printer:
 
     def function(self, target: Any) -> str:
         if isinstance(target, OpOverload):
-            if target.namespace == "stator":  # our own operators are there once this is imported
-                self.functions["torch.ops.stator"] = "stator.prims.random"
+            if target.namespace in _OWN:  # our own operators are there once this is imported
+                self.functions[f"torch.ops.{target.namespace}"] = _OWN[target.namespace]
             return f"torch.ops.{target}"
         module = getattr(target, "__module__", None) or ""
         text = fx.node._get_qualified_name(target)

@@ -24,6 +24,7 @@ from . import (
     schedules,
     spoken,
     standard_library,
+    tensor_loops,
     torch_functions,
 )
 
@@ -51,5 +52,6 @@ __all__ = [
     "schedules",
     "spoken",
     "standard_library",
+    "tensor_loops",
     "torch_functions",
 ]

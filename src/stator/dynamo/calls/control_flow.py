@@ -1,44 +1,174 @@
-"""torch.cond and the operators of torch._higher_order_ops, whose meaning in eager torch is that of a compiler of its
-own: what is decided by Python's values is followed; on tensors they run as in eager, between two graphs."""
+"""torch.cond and the operators of torch._higher_order_ops: what is decided by Python's values is followed; of what a
+tensor decides, every way is followed into a graph of its own, and one node runs the one that is taken.
+
+Eager torch hands these to a compiler of its own, and what that refuses is an error there. So what is refused here runs
+as in eager, between two graphs, and fails there as in eager. (stator never imports that compiler; the program does.)
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
+
+from stator.base.errors import Unsupported
+from stator.graph.branches import Branch, Branches
+from stator.graph.differentiated import graph_target
+from stator.graph.format import format_meta
+from stator.graph.recording import same_strides
+from stator.graph.transformed import Leaf
+from stator.prims.record import TensorMeta
 
 from ..calling import calls, named_handlers
-from ..values.base import Value, unsupported
+from ..subgraphs import Subgraph, outside_unchanged, own_state
+from ..values.base import Raised, Value, unsupported
 from ..values.constants import ConstantValue
+from ..values.containers import ListValue, TupleValue
+from ..values.numbers import NumberValue
 from ..values.tensors import TensorValue
+from .autograd_function import level_node
+from .trees import Opaque, tree_of, value_of
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
 
+_WAY_OUT = "use torch.where if both branches are cheap, or decide outside of the compiled function"
+
+
+@dataclass(slots=True)
+class Way:
+    """Code followed into a graph of its own. lifted: what it reads from outside; results: its result, with `Leaf`s for
+    the tensors whose metas are `metas`."""
+
+    graph: fx.GraphModule
+    lifted: Sequence[TensorValue | NumberValue]
+    metas: list[TensorMeta]
+    results: Any
+
 
 @calls(torch.cond)
+@named_handlers.register(("torch._higher_order_ops.cond", "cond"))
 def _cond(tracer: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Value | None = None) -> Value:
+    given = [] if operands is None else list(tracer.iterate(operands))
     if isinstance(pred, ConstantValue) and pred.python_type(tracer) in (bool, int, float):
-        branch = true_fn if tracer.truth(pred) else false_fn
-        return tracer.call(branch, [] if operands is None else list(tracer.iterate(operands)), {})
-    what = "the data of a tensor" if isinstance(pred, TensorValue) else pred.describe(tracer)
-    raise unsupported(
-        "data-dependent-jump",
-        f"torch.cond on {what}, which runs as in eager",
-        "use torch.where if both branches are cheap, or decide outside of the compiled function",
+        return tracer.call(true_fn if tracer.truth(pred) else false_fn, given, {})
+    if not isinstance(pred, TensorValue) or pred.fake.numel() != 1:
+        raise refused("torch.cond", f"on {pred.describe(tracer)}")
+    if operands is not None and not isinstance(operands, (TupleValue, ListValue)):
+        raise refused("torch.cond", f"with operands that are {operands.describe(tracer)}")
+    check_operands(tracer, "torch.cond", given)
+    true, false = (
+        follow_way(tracer, f"the {which} branch of torch.cond", function, given, lambda level: (given, []))
+        for which, function in (("first", true_fn), ("second", false_fn))
     )
+    _check_alike(true, false)
+    inputs = list({id(value): value for way in (true, false) for value in way.lifted}.values())
+    at = {id(value): position for position, value in enumerate(inputs)}
+    first, second = (Branch(way.graph, tuple(at[id(value)] for value in way.lifted)) for way in (true, false))
+    target = graph_target(Branches("torch.cond", first, second, true.metas), "cond")
+    made = tracer.record_function(target, [pred, *inputs], {})
+    return value_of(tracer, true.results, list(tracer.iterate(made)))
 
 
-def _runs_alone(module: str, name: str) -> None:
-    def handler(tracer: Tracer, *args: Value, **kwargs: Any) -> Value:
-        raise unsupported(
-            "data-dependent-jump" if name == "while_loop" else "function-transform",
-            f"{module}.{name}, which runs as in eager",
-            "write the loop in Python if its number of turns is known",
-        )
-
-    named_handlers.register((module, name))(handler)
+def refused(function: str, what: str) -> Unsupported:
+    return unsupported("data-dependent-jump", f"{function} {what}, which runs as in eager", _WAY_OUT)
 
 
-for _name in ("while_loop", "scan", "map", "associative_scan"):
-    _runs_alone(f"torch._higher_order_ops.{_name}", _name)
+def check_operands(tracer: Tracer, function: str, operands: Sequence[Value]) -> None:
+    """Eager takes tensors in tuples, lists and dictionaries."""
+    if tracer.recorder.transforms:
+        raise refused(function, "under a function transform")
+    for operand in operands:
+        found: list[TensorValue] = []
+        if not _only_tensors(tree_of(tracer, operand, found)):
+            raise refused(function, "with operands that are not tensors")
+
+
+def _only_tensors(tree: Any, others: tuple[type, ...] = ()) -> bool:
+    if isinstance(tree, dict):
+        return all(_only_tensors(item, others) for item in tree.values())
+    if isinstance(tree, (tuple, list)):
+        return all(_only_tensors(item, others) for item in tree)
+    return type(tree) in (Leaf, *others)
+
+
+def follow_way(
+    tracer: Tracer,
+    what: str,
+    function: Value,
+    reached: Sequence[Value],
+    arguments: Callable[[Subgraph], tuple[Sequence[Value], Sequence[TensorValue]]],
+) -> Way:
+    """Follow a call that may run or not, or several times. Raises Unsupported where that would be noticed: it has to
+    give fresh tensors, and to change nothing.
+
+    arguments: makes them, given the graph; and says which tensors are new there. reached: what they stand for.
+    """
+    recorder = tracer.recorder
+    freed = len(recorder.freed)
+    with (
+        recorder.subgraph() as level,
+        own_state(what, grad_mode=torch.is_grad_enabled()),
+        outside_unchanged(tracer, what, function, *reached),
+    ):
+        args, new = arguments(level)
+        try:
+            result = tracer.call(function, list(args), {})
+        except Raised as raised:
+            name = raised.value.python_type(tracer).__name__
+            raise refused(what, f"raises {name}") from raised
+        leaves: list[TensorValue] = []
+        results = tree_of(tracer, result, leaves)
+        if not leaves or not _only_tensors(results, (int,)):
+            raise refused(what, "gives something else than tensors")
+        nodes = [level_node(level, leaf, tracer) for leaf in leaves]
+    if len(recorder.freed) != freed or any(_uses_autograd(node) for node in level.graph.nodes):
+        raise refused(what, "takes gradients")
+    _check_fresh(what, leaves, [*new, *level.lifted], level.graph)
+    return Way(level.finish(nodes), level.lifted, [leaf.fake.meta for leaf in leaves], results)  # type: ignore[attr-defined]
+
+
+def _uses_autograd(node: fx.Node) -> bool:
+    return getattr(getattr(node.target, "part_of_graph", None), "uses_autograd", False)
+
+
+def _check_fresh(
+    what: str, leaves: Sequence[TensorValue], lifted: Sequence[TensorValue | NumberValue], graph: fx.Graph
+) -> None:
+    """The compiler in eager torch refuses results that share memory with what was there, or with each other."""
+    seen = {id(value.fake.fake_storage) for value in lifted if isinstance(value, TensorValue)}  # type: ignore[attr-defined]
+    for leaf in leaves:
+        storage = id(leaf.fake.fake_storage)  # type: ignore[attr-defined]
+        if storage in seen or leaf.node is None or leaf.node.graph is not graph:
+            raise refused(what, "gives a tensor that shares memory with another")
+        seen.add(storage)
+
+
+def _check_alike(true: Way, false: Way) -> None:
+    if not same_structure(true.results, false.results):
+        raise refused("torch.cond", "whose branches give results of different structure")
+    for first, second in zip(true.metas, false.metas, strict=True):
+        if not same_layout(first, second):
+            met = f"{format_meta(first)} with strides {list(first.stride)} or {format_meta(second)} with strides "
+            raise refused("torch.cond", f"whose branches give {met}{list(second.stride)}")
+
+
+def same_layout(first: TensorMeta, second: TensorMeta) -> bool:
+    """Whether one can stand in the place of the other."""
+    if first.shape != second.shape or first.dtype is not second.dtype or first.device != second.device:
+        return False
+    return same_strides(first, second)
+
+
+def same_structure(first: Any, second: Any) -> bool:
+    """Whether two results hold their tensors alike, and equal numbers."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same_structure(first[key], second[key]) for key in first)
+    if isinstance(first, (tuple, list)):
+        return len(first) == len(second) and all(map(same_structure, first, second))
+    return not isinstance(first, Opaque) and bool(first == second)

@@ -5,14 +5,15 @@ Which numbers a graph makes of them is not known here (randomness.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import fx
 
-from stator.graph.schema import draws
 from stator.prims.record import TensorMeta
+
+from .schema import draws
 
 States = tuple[tuple[torch.Generator, torch.Tensor], ...]
 
@@ -29,9 +30,14 @@ def drawn_devices(graph: fx.GraphModule) -> tuple[torch.device, ...]:
     return tuple(found)
 
 
+def drawn_devices_of(graphs: Iterable[fx.GraphModule]) -> tuple[torch.device, ...]:
+    """Of several graphs."""
+    return tuple(dict.fromkeys(device for graph in graphs for device in drawn_devices(graph)))
+
+
 def states_of(devices: Sequence[torch.device]) -> States:
     """The states that the default generators of these devices are in now."""
-    return tuple((generator := _default_generator(device), generator.get_state()) for device in devices)
+    return tuple((generator := default_generator(device), generator.get_state()) for device in devices)
 
 
 @contextmanager
@@ -47,7 +53,13 @@ def replayed(states: States) -> Iterator[None]:
             generator.set_state(state)
 
 
-def _default_generator(device: torch.device) -> torch.Generator:
+def state_layouts(devices: Sequence[torch.device]) -> list[TensorMeta]:
+    """Of the states as tensors: bytes on the CPU."""
+    states = [state for _, state in states_of(devices)]
+    return [TensorMeta(tuple(state.shape), (1,), state.dtype, state.device) for state in states]
+
+
+def default_generator(device: torch.device) -> torch.Generator:
     if device.type == "cpu":
         return torch.default_generator
     module = getattr(torch, device.type)
