@@ -7,11 +7,13 @@ compared.
 
 from __future__ import annotations
 
+import collections
 import collections.abc
 import copy
 import itertools
 import typing
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -469,3 +471,159 @@ def copies_of_what_is_shared(x):
         again is not looped,
         again[0][0] is again,
     )
+
+
+@program
+def copies_of_numbers_with_attributes(x):
+    class Point(int):
+        def __new__(cls, name):
+            made = int.__new__(cls, 3)
+            made.name = name
+            return made
+
+        def __getnewargs__(self):
+            return (self.name,)
+
+    one = Point("a")
+    other = copy.copy(one)
+    other.name = "b"
+    return other is one, one.name, other.name, type(other).__name__
+
+
+@program
+def what_cannot_be_copied(x):
+    return outcome(lambda: copy.copy(noting([], "a", 2)))[0]
+
+
+# ---- what changes meanwhile ----
+
+
+@program
+def items_of_a_deque_replaced_below_an_iterator(x):
+    queue = collections.deque([1, 2, 3])
+    pause()
+    items = iter(queue)
+    seen = []
+    for at, item in enumerate(queue):
+        queue[at] = item * 10
+        seen.append(item)
+    pause()
+    return list(items), seen
+
+
+class Clearing:
+    def __init__(self, items):
+        self.items = items
+
+    def __eq__(self, other):
+        self.items.clear()
+        return NotImplemented
+
+
+@program
+def a_comparison_that_empties_the_lists(x):
+    one, other = [], []
+    one.append(Clearing(other))
+    other.append(Clearing(one))
+    return one == other
+
+
+class Nothing(float):
+    kept = 1
+
+
+@program
+def what_is_not_equal_to_itself(x):
+    number = Nothing("nan")
+    return number == number, number != number, [number] == [number]
+
+
+class First:
+    pass
+
+
+class Second(First):
+    pass
+
+
+@program
+def bases_that_change(x):
+    class Third(First):
+        pass
+
+    found = [Third.__bases__]
+    Third.__bases__ = (Second,)
+    return [*found, Third.__bases__, Third.__mro__[1:]]
+
+
+class Angry:
+    def __init__(self, calm):
+        self.calm = calm
+
+    def __getattribute__(self, name):
+        if name == "__class__":
+            raise KeyError("angry")
+        return super().__getattribute__(name)
+
+
+@program
+def an_object_that_raises_when_looked_at(x):
+    return outcome(lambda: isinstance(3, Angry(1))), Angry(5).calm
+
+
+@program
+def misused_constructors(x):
+    return [outcome(lambda: dict({}, {})), outcome(lambda: len([1] * 2_000_000)), outcome(lambda: __import__())]
+
+
+class Described:
+    @property
+    def __dict__(self):
+        return {"a": 1}
+
+    @property
+    def __doc__(self):
+        return "text"
+
+
+@program
+def properties_named_like_parts_of_classes(x):
+    return vars(Described()), Described().__doc__
+
+
+@program
+def a_proxy_outlives_nothing(x):
+    number = Nothing(2.0)
+    proxy = weakref.proxy(number)
+    pause()
+    return proxy + 1.0
+
+
+@program
+def text_in_plain_letters(x):
+    class Letters:
+        def __repr__(self):
+            return "\xe9"
+
+        def __str__(self):
+            return "no"
+
+    return f"{Letters()!a} {Letters()!r} {Letters()}"
+
+
+def test_a_whole_number_that_no_float_can_hold(monkeypatch):
+    """float() of a number that changes is computed in each call, at its place: where it fails, the program sees it."""
+    monkeypatch.setattr(config, "keep_empty_graphs", True)
+
+    def convert(number):
+        try:
+            found = float(number)
+        except OverflowError:
+            found = "too large"
+        pause()
+        return found
+
+    stator.reset()
+    compiled = stator.compile(convert, backend="eager")
+    for number in (1, 2, 3, 10**300, 10**400, 5, 10**500):
+        assert compiled(number) == convert(number)

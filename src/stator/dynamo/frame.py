@@ -6,11 +6,13 @@ What an instruction means is said in opcodes/; what an object does is said in va
 from __future__ import annotations
 
 import builtins
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported, UserPlace
 
 from .break_kinds import way_out
+from .hook import is_left_alone
 from .program import Program
 from .values.base import Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 
 RETURNED = object()
 YIELDED = object()
+
+
+def _raised_by_program(error: BaseException) -> bool:
+    """Whether it came out of code of the program, such as an `__eq__` or `__getattribute__`, not out of ours."""
+    codes = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
+    return not all(map(is_left_alone, codes))
 
 
 class StopAtBreak(Exception):
@@ -138,6 +146,13 @@ class Frame:
                     self.pc = pc + 1
                     self.unwind(pc, raised)
                     continue
+                except (Unsupported, StopAtBreak):
+                    raise
+                except Exception as error:
+                    if not _raised_by_program(error):
+                        raise
+                    reason = f"{type(error).__name__} from code of the program, which ran when an object was looked at"
+                    raise unsupported("special-method", reason) from error
                 if signal is not None:
                     return signal
                 if self.pc <= pc:

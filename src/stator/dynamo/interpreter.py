@@ -27,7 +27,7 @@ from .torch_state import TorchState, forward_ad_guard
 from .tracer import Tracer
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
-from .values.constants import ConstantValue
+from .values.constants import ConstantValue, SourcedConstant
 from .values.objects import ObjectValue
 from .values.tensors import TensorValue
 from .wrapping import CONSTANT_TYPES
@@ -248,8 +248,10 @@ def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
 def _end_shows(value: Value) -> bool:
     """Whether the program might notice that a variable which is not read any more lets go of its object: other objects
     than tensors and the like may have finalizers, and may be referred to weakly."""
-    if type(value) is Lazy:
-        return not issubclass(type(value.obj), (torch.Tensor, *CONSTANT_TYPES))
+    if isinstance(value, (Lazy, SourcedConstant)):
+        kind = type(value.obj if isinstance(value, Lazy) else value.peek())
+        # an instance of a program's own class of floats can be referred to weakly
+        return not issubclass(kind, torch.Tensor) and kind not in CONSTANT_TYPES
     return type(value) is ObjectValue or (
         value.source is not None and not isinstance(value, (TensorValue, ConstantValue))
     )

@@ -51,3 +51,11 @@ def is_pure_function(function: Any) -> bool:
     if type(function).__module__ != "numpy" or type(function).__name__ != "ufunc":
         return False
     return any("O" not in kinds for kinds in function.types)
+
+
+def is_of_program(cls: type) -> bool:
+    """Whether it is a class written in Python: each of its instances is an object that may have attributes."""
+    return bool(cls.__flags__ & _HEAP_TYPE)
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE

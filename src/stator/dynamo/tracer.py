@@ -21,14 +21,14 @@ import torch
 
 from stator.base.errors import Unsupported, UserPlace
 
-from . import binding, wrapping
+from . import binding, formatting, wrapping
 from .calling import builtin_call, class_call, function_call, tensor_methods
 from .changing import changing_sources
 from .frame import Frame
 from .guard import Guard, GuardKind, Lookup, TensorGuard
 from .inlining import inline
 from .mutations import MutationLog
-from .plain import is_number, is_truth, numpy_numbers
+from .plain import is_number, is_of_program, is_truth, numpy_numbers
 from .recipe import Recipe
 from .recorder import NotATensorCall, Recorder
 from .resume import Offset
@@ -60,6 +60,7 @@ from .values.objects import MISSING, ObjectValue, lookup_in_class, lookup_record
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import REFUSED, TensorValue
 
+_OF_TYPE = frozenset(("__dict__", "__doc__", "__name__", "__qualname__", "__module__", "__bases__", "__mro__"))
 _STATIC_STORES = ("_parameters", "_buffers")
 
 
@@ -315,9 +316,9 @@ class Tracer:
 
     def wrap_result(self, obj: Any, what: str) -> Value:
         """A fresh object that real code computed from constants."""
-        if (wrapping.is_constant_object(obj) and type(obj) is not tuple) or isinstance(obj, (int, float, str)):
-            return ConstantValue(obj)
-        if is_number(obj) or is_truth(obj):
+        text_or_number = isinstance(obj, (int, float, str)) and not is_of_program(type(obj))
+        constant = wrapping.is_constant_object(obj) and type(obj) is not tuple
+        if constant or text_or_number or is_number(obj) or is_truth(obj):
             return ConstantValue(obj)
         maker = _RESULTS.get(type(obj))
         if maker is not None:
@@ -388,8 +389,11 @@ class Tracer:
         found = self._class_values.get(key)
         if found is None or getattr(found, "fn", function) is not function:
             owner = owner_in_class(cls, name) or cls
-            source: Source = AttrSource(ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner), name)
+            of_class = ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner)
+            source: Source = AttrSource(of_class, name)
             raw = owner.__dict__.get(name)
+            if name in _OF_TYPE:  # getattr would give what `type` says of the class
+                source = ItemSource(InstanceDictSource(of_class), name)
             if isinstance(raw, property):
                 part = next(part for part in ("fget", "fset", "fdel") if getattr(raw, part) is function)
                 source = AttrSource(source, part)
@@ -613,38 +617,10 @@ class Tracer:
         return [items[at] for at in order]
 
     def format_value(self, value: Value, conversion: int, spec: str) -> str:
-        if conversion == 0 and not isinstance(value, ConstantValue):
-            kind = value.python_type(self)
-            method = self.class_lookup(kind, "__format__")
-            if isinstance(method, FunctionType):
-                bound = self.bind(value, kind, "__format__", method)
-                return self._text(bound.call(self, [ConstantValue(spec)], {}))
-            if spec:
-                raise unsupported("format", f"{value.describe(self)} with a format specification")
-        text = self.text_of(value, conversion)
-        return self.run_real(format, (text, spec))
+        return formatting.format_value(self, value, conversion, spec)
 
     def text_of(self, value: Value, conversion: int) -> Any:
-        """What format() would be given: the constant itself, or text."""
-        convert = _CONVERSIONS[conversion]
-        if isinstance(value, ExceptionValue):
-            return value.text(self, convert if conversion else str)
-        if value.is_constant():
-            return self.run_real(convert, (value.constant(),))
-        if isinstance(value, ObjectValue):
-            for name in ("__repr__",) if conversion == 2 else ("__str__", "__repr__"):
-                method = value.special(self, name)
-                if method is not None:
-                    return self._text(method.call(self, [], {}))
-                if name == "__str__" and self.class_lookup(value.cls, name) is not object.__str__:
-                    break
-        raise unsupported("format", f"{value.describe(self)} in a string", "format it outside of the compiled function")
-
-    def _text(self, value: Value) -> str:
-        text = self.constant_of(value, "text")
-        if not isinstance(text, str):
-            raise unsupported("format", "a method for text that returns something else")
-        return text
+        return formatting.text_of(self, value, conversion)
 
     def instance_dict_view(self, owner: ObjectValue) -> Value:
         return AttributesValue(owner)
@@ -731,7 +707,6 @@ _MOST_TURNS = 20_000
 # values of objects for which it does not matter whether two paths lead to one object
 _WITHOUT_IDENTITY = (ConstantValue, BoundMethodValue, TupleValue, SliceValue, RangeValue)
 _WRAPPED_ANEW = (BoundMethodValue, SliceValue, RangeValue)
-_CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, ascii)
 _IDENTITY_TYPES: tuple[type, ...] = (
     types.GenericAlias,
     types.UnionType,

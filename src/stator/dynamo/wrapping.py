@@ -35,7 +35,7 @@ from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
 from .values.grown_lists import GrownList
 from .values.live_iterators import live_iterator
 from .values.mappings import DictValue
-from .values.modules import ModuleValue, PythonModuleValue
+from .values.modules import ModuleValue, PythonModuleValue, module_name
 from .values.numbers import changing_number
 from .values.objects import ObjectValue
 from .values.slices import RangeValue, SliceValue
@@ -254,7 +254,9 @@ def _module(tracer: Tracer, obj: types.ModuleType, source: Source | None) -> Val
     if type(obj) is not types.ModuleType and any(
         isinstance(getattr(type(obj), name), types.FunctionType) for name in _MODULE_HOOKS
     ):
-        raise unsupported("module-class", f"the module {obj.__name__}, whose class looks attributes up in its own way")
+        raise unsupported(
+            "module-class", f"the module {module_name(obj)}, whose class looks attributes up in its own way"
+        )
     _guard_identity(tracer, obj, source)
     return PythonModuleValue(obj, source)
 

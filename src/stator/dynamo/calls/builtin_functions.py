@@ -191,7 +191,7 @@ def _vars(tracer: Tracer, owner: Value) -> Value:
 @calls(dir)
 def _dir(tracer: Tracer, owner: Value) -> Value:
     if isinstance(owner, (ClassValue, PythonModuleValue)):
-        return ListValue([ConstantValue(name) for name in dir(owner.real())])
+        return ListValue([ConstantValue(name) for name in tracer.run_real(dir, (owner.real(),))])
     raise unsupported("call-builtin", f"dir() of {owner.describe(tracer)}")
 
 
@@ -419,4 +419,6 @@ def _import(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
 
 
 def run_import(tracer: Tracer, args: tuple[Value, ...]) -> Any:
+    if not args:
+        raise unsupported("call-builtin", "arguments of __import__()")
     return tracer.run_real(builtins.__import__, (tracer.constant_of(args[0], "a module's name"),))

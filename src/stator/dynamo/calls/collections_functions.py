@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..calling import calls
 from ..values import deques
-from ..values.base import Value
+from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import DequeValue, ListValue, SetValue, TupleValue
 from ..values.mappings import DictValue
@@ -43,6 +43,8 @@ def _frozenset(tracer: Tracer, items: Value | None = None) -> Value:
 
 
 def _filled(tracer: Tracer, made: DictValue, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+    if len(args) > 1:
+        raise unsupported("call-builtin", f"{made.cls.__name__}() of more than one mapping")
     for more in args:
         if isinstance(more, DictValue) and more.special(tracer, "keys") is None:
             entries = list(more.items(tracer))

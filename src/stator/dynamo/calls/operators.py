@@ -177,7 +177,9 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
             left.extend(tracer, right)
             return left
         if isinstance(left, ListValue) and left.builtin is list and plain is operator.mul:
-            left.items[:] = left.items * tracer.index_of(right)
+            times = tracer.index_of(right)
+            _check_size(left, times)
+            left.items[:] = left.items * times
             left.changed(tracer)
             return left
         if isinstance(left, SetValue) and left.cls is set and isinstance(right, SetValue) and plain in _SET_CHANGES:
@@ -235,13 +237,15 @@ def structurally_equal(tracer: Tracer, left: Value, right: Value) -> bool:
         return bool(left.constant() == right.constant())  # before identity: a NaN is not equal to itself
     except NotConstant:
         pass
+    for one in (left, right):
+        raw = tracer.class_lookup(one.python_type(tracer), "__eq__")  # one written in Python was asked before
+        in_c = isinstance(raw, types.WrapperDescriptorType) and raw is not object.__eq__
+        if in_c and not _is_builtin_family(one):
+            raise unsupported("operator", f"comparing {left.describe(tracer)} and {right.describe(tracer)}")
     if left is right:
         return True
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue) and left.builtin is right.builtin:
-        return len(left.items) == len(right.items) and all(
-            tracer.same(one, other) or tracer.equal(one, other)
-            for one, other in zip(left.raw_items(tracer), right.raw_items(tracer), strict=True)
-        )
+        return len(left.items) == len(right.items) and _equal_items(tracer, left, right)
     if isinstance(left, DictValue) and isinstance(right, DictValue):
         keys, others = left.keys(tracer), right.keys(tracer)
         if set(keys) != set(others):
@@ -256,12 +260,18 @@ def structurally_equal(tracer: Tracer, left: Value, right: Value) -> bool:
         return tracer.same(left.owner, right.owner) and tracer.equal(left.function, right.function)
     if isinstance(left, BuiltinMethodValue) and isinstance(right, BuiltinMethodValue):
         return tracer.same(left.owner, right.owner) and left.name == right.name
-    for one in (left, right):
-        raw = tracer.class_lookup(one.python_type(tracer), "__eq__")  # one written in Python was asked before
-        in_c = isinstance(raw, types.WrapperDescriptorType) and raw is not object.__eq__
-        if in_c and not _is_builtin_family(one):
-            raise unsupported("operator", f"comparing {left.describe(tracer)} and {right.describe(tracer)}")
     return tracer.same(left, right)
+
+
+def _equal_items(tracer: Tracer, left: SequenceValue, right: SequenceValue) -> bool:
+    """As long as both have items: an `__eq__` may take some away."""
+    at = 0
+    while at < len(left.items) and at < len(right.items):
+        one, other = left.at(tracer, at), right.at(tracer, at)
+        if not (tracer.same(one, other) or tracer.equal(one, other)):
+            return False
+        at += 1
+    return len(left.items) == len(right.items)
 
 
 def _is_builtin_family(value: Value) -> bool:
@@ -314,7 +324,16 @@ def _repeat(tracer: Tracer, left: SequenceValue, right: Value) -> Value:
     times = tracer.index_of(right)
     if left.cls is tuple and times == 1:
         return left
+    _check_size(left, times)
     return left.rebuilt(left.items * times)
+
+
+def _check_size(left: SequenceValue, times: int) -> None:
+    if len(left.items) * times > _MOST_ITEMS:
+        raise unsupported("operator", f"a sequence of more than {_MOST_ITEMS} items")
+
+
+_MOST_ITEMS = 1_000_000
 
 
 def _repeat_reflected(tracer: Tracer, left: Value, right: SequenceValue) -> Value:

@@ -29,7 +29,7 @@ import torch
 from ..calling import calls, fold
 from ..dropped import may_have_dropped
 from ..guard import GuardKind
-from ..plain import numpy_numbers
+from ..plain import is_of_program, numpy_numbers
 from ..source import AttrSource, CallSource, ConstantSource, ReadSource
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.constants import ConstantValue
@@ -209,11 +209,8 @@ def _is_its_own_copy(value: Value) -> bool:
     """Functions and constants; not what is made of a program's own class of numbers or text."""
     if isinstance(value, ConstantValue):
         kind = type(value.value)
-        return not kind.__flags__ & _HEAP_TYPE or issubclass(kind, enum.Enum)
+        return not is_of_program(kind) or issubclass(kind, enum.Enum)
     return isinstance(value, (FunctionValue, BuiltinValue))
-
-
-_HEAP_TYPE = 1 << 9
 
 
 def _is_plain_tuple(value: Value) -> bool:
@@ -272,6 +269,8 @@ def _rely_on_default_copying(tracer: Tracer, value: ObjectValue, what: str) -> N
     own = [name for name in _COPY_HOOKS if tracer.class_lookup(value.cls, name) is not lookup_in_class(object, name)]
     if value.cls in copyreg.dispatch_table:
         own.append("an entry of copyreg")
+    if not all(map(is_of_program, value.cls.__mro__[:-1])):
+        own.append("a part in C")
     if own:
         raise unsupported("copy", f"{what} of {value.describe(tracer)}, which defines {', '.join(own)}")
 

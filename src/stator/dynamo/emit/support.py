@@ -13,11 +13,11 @@ _MISSING = object()
 
 def read_item(container: Any, key: Any) -> Any:
     """`container[key]` past any override in a subclass of dict, list or tuple."""
-    if isinstance(container, dict):
+    if issubclass(type(container), dict):
         return dict.__getitem__(container, key)
-    if isinstance(container, list):
+    if issubclass(type(container), list):
         return list.__getitem__(container, key)
-    if isinstance(container, tuple):
+    if issubclass(type(container), tuple):
         return tuple.__getitem__(container, key)
     return container[key]
 
@@ -28,14 +28,16 @@ def dict_key(container: dict[Any, Any], index: int) -> Any:
 
 
 def _keys(container: dict[Any, Any]) -> Any:
-    if isinstance(container, OrderedDict):
+    if issubclass(type(container), OrderedDict):
         return OrderedDict.__iter__(container)
     return dict.__iter__(container)
 
 
 def iterator_at(container: Any, taken: int) -> Any:
     """The built-in iterator of a list, tuple or view of a dict (past any override) behind its first items."""
-    kind = list if isinstance(container, list) else tuple if isinstance(container, tuple) else type(container)
+    kind = (
+        list if issubclass(type(container), list) else tuple if issubclass(type(container), tuple) else type(container)
+    )
     return _advanced(kind.__iter__(container), taken)
 
 
@@ -62,7 +64,7 @@ def _advanced(iterator: Any, taken: int) -> Any:
 
 def reversed_at(sequence: Any, index: int) -> Any:
     """reversed(sequence), with sequence[index] as its next item."""
-    kind = list if isinstance(sequence, list) else tuple
+    kind = list if issubclass(type(sequence), list) else tuple
     iterator: Any = list.__reversed__(sequence) if kind is list else reversed(sequence)
     iterator.__setstate__(index)
     return iterator
@@ -70,7 +72,7 @@ def reversed_at(sequence: Any, index: int) -> Any:
 
 def instance_dict(instance: Any) -> Any:
     """`instance.__dict__` past any __getattribute__."""
-    if isinstance(instance, type):
+    if issubclass(type(instance), type):
         return type.__getattribute__(instance, "__dict__")
     return object.__getattribute__(instance, "__dict__")
 
@@ -109,7 +111,7 @@ def clear_content(cell: CellType) -> None:
 
 def set_attribute(target: Any, name: str, value: Any) -> None:
     """Attribute write past any __setattr__."""
-    if isinstance(target, type):
+    if issubclass(type(target), type):
         type.__setattr__(target, name, value)
     else:
         object.__setattr__(target, name, value)
@@ -117,7 +119,7 @@ def set_attribute(target: Any, name: str, value: Any) -> None:
 
 def delete_attribute(target: Any, name: str) -> None:
     """Attribute deletion past any __delattr__."""
-    if isinstance(target, type):
+    if issubclass(type(target), type):
         type.__delattr__(target, name)
     else:
         object.__delattr__(target, name)
@@ -125,16 +127,21 @@ def delete_attribute(target: Any, name: str) -> None:
 
 def replace_list(target: Any, items: list[Any]) -> None:
     """`target[:] = items` of a list or deque, past overrides."""
-    if isinstance(target, deque):
-        deque.clear(target)
-        deque.extend(target, items)
+    if issubclass(type(target), deque):
+        if len(target) != len(items):
+            deque.clear(target)
+            deque.extend(target, items)
+            return
+        for at, item in enumerate(items):  # in place: somebody may be iterating over it
+            if deque.__getitem__(target, at) is not item:
+                deque.__setitem__(target, at, item)
     else:
         list.__setitem__(target, slice(None), items)
 
 
 def replace_dict(target: dict[Any, Any], items: dict[Any, Any], *again: Any) -> None:
     """Make `target` hold exactly `items`, in this order, past overrides; the keys `again` leave it first."""
-    kind: Any = OrderedDict if isinstance(target, OrderedDict) else dict
+    kind: Any = OrderedDict if issubclass(type(target), OrderedDict) else dict
     for key in again:
         kind.pop(target, key, None)
     old = list(_keys(target))

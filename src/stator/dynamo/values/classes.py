@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from ..guard import GuardKind
 from ..recipe import Constant, Recipe
-from ..source import Source
+from ..source import AttrSource, ConstantSource, Source
 from .base import Raised, Value, unsupported
 from .constants import ConstantValue
 from .functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
@@ -73,7 +74,11 @@ class ClassValue(Value):
         if name in _FACTS and isinstance(getattr(cls, name), str | None):
             return ConstantValue(getattr(cls, name))
         if name in ("__mro__", "__bases__"):
-            return tracer.known(getattr(cls, name))
+            found = getattr(cls, name)
+            if not is_immutable_class(cls):
+                source = AttrSource(ConstantSource(f"{cls.__module__}.{cls.__qualname__}", cls), name)
+                tracer.guard(source, GuardKind.IS, found)
+            return tracer.known(found)
         if name == "__class__":
             return tracer.known(type(cls))
         if isinstance(cls, enum.EnumMeta) and name != "__dict__":

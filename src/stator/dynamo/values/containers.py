@@ -292,6 +292,7 @@ class DequeValue(ListValue):
         if isinstance(key, SliceValue):
             raise tracer.raised(TypeError, "sequence index must be integer, not 'slice'")
         super().raw_set_item(tracer, key, value)
+        self.changes -= 1  # iterators go on over other items in the places of the old ones
 
     def slot(self, tracer: Tracer, name: str, descriptor: Any) -> Value:
         return ConstantValue(self.maxlen) if name == "maxlen" else super().slot(tracer, name, descriptor)

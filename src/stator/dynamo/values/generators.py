@@ -157,11 +157,15 @@ class GeneratorMethod(Value):
             return self.close(tracer)
         if self.name == "throw":
             error = args[1] if len(args) > 1 and not tracer.is_none(args[1]) else args[0]
+            if len(args) > 1 and not tracer.is_exception(error) and error is not args[0]:
+                raise unsupported("generator", "throwing an exception of which only the arguments are given")
             if not tracer.is_exception(error):
                 kind = error.constant() if error.is_constant() else None
                 if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                     raise unsupported("generator", f"throwing {error.describe(tracer)} into a generator")
                 error = tracer.call(error, [], {})
+                if not tracer.is_exception(error):
+                    raise unsupported("generator", f"throwing {error.describe(tracer)} into a generator")
             item = generator.resume(tracer, tracer.constant(None), error)
         else:
             item = generator.resume(tracer, args[0] if self.name == "send" else tracer.constant(None))

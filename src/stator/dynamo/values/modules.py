@@ -197,7 +197,7 @@ class PythonModuleValue(Value):
         return self.module
 
     def describe(self, tracer: Tracer) -> str:
-        return f"the module {self.module.__name__}"
+        return f"the module {module_name(self.module)}"
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         found = self.attributes.get(name)
@@ -219,3 +219,8 @@ class PythonModuleValue(Value):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self.module)
+
+
+def module_name(module: ModuleType) -> str:
+    """`module.__name__` past whatever its class does when attributes are read."""
+    return str(ModuleType.__getattribute__(module, "__dict__").get("__name__"))

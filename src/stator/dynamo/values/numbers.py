@@ -166,7 +166,8 @@ def _derive(
     if type(result) is bool:
         tracer.guard(source, GuardKind.EQUALS, result)
         return ConstantValue(result)
-    if not closed:
+    to_float = function is float or len({type(example) for example in examples}) > 1
+    if not closed or to_float:  # an int may be too large for a float
         tracer.guard(source, GuardKind.TYPE, type(result))
     depth = 1 + max(one.depth for one in numbers if type(one) is NumberValue)
     unsteady = any(one.unsteady for one in numbers if type(one) is NumberValue)
