@@ -192,9 +192,9 @@ def convolution_backward(
         shape = tuple(tensor.shape)
         strides = convolved_strides(input, weight, shape, options)
         dilated = not transposed and any(step != 1 for step in each(dilation, len(shape) - 2))
-        single = len(shape) == 4 and shape[2] == 1 and shape[3] == 1
-        if tensor is weight and single and not dilated and strides[1] == 1:
-            # a kernel of one element is in both formats, so that eager's own convolutions leave it as it is
+        in_both = len(shape) == 4 and (shape[1] == 1 or (shape[2] == 1 and shape[3] == 1))
+        if tensor is weight and in_both and not dilated and strides[1] == 1:
+            # a kernel of one element or one channel is in both formats: eager's own convolutions leave it as it is
             own = weight.stride()
             if is_channels_last(shape, own) and input.device.type == "cpu" and not by_onednn(input, weight, *options):
                 strides = own

@@ -1,0 +1,40 @@
+"""The strides of a convolution's gradients are eager's, also where a weight is in two memory formats at once."""
+
+import itertools
+
+import pytest
+import torch
+
+from stator.prims.shape_rules.convolution import convolution_backward
+
+FORMATS = ("contiguous", "channels_last")
+CHANNELS = ((1, 1, 4), (4, 4, 4), (2, 4, 4), (1, 3, 1))  # groups, in, out
+KERNELS = ((3, 3), (1, 1), (1, 3))
+
+
+def filled(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Tensor:
+    """Strides that say the format, also where the sizes leave it open."""
+    batch, channels, height, width = shape
+    strides = (channels * height * width, height * width, width, 1)
+    if layout == "channels_last":
+        strides = (height * width * channels, 1, width * channels, channels)
+    generator = torch.Generator().manual_seed(0)
+    return torch.empty_strided(shape, strides, dtype=dtype).copy_(torch.randn(shape, generator=generator))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("channels", CHANNELS, ids=str)
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_gradients_have_eagers_strides(
+    dtype: torch.dtype, channels: tuple[int, int, int], kernel: tuple[int, int]
+) -> None:
+    groups, inner, outer = channels
+    for batch, layouts in itertools.product((1, 2), itertools.product(FORMATS, repeat=3)):
+        gradient = filled((batch, outer, 7 - kernel[0], 7 - kernel[1]), dtype, layouts[0])
+        input = filled((batch, inner, 6, 6), dtype, layouts[1])
+        weight = filled((outer, inner // groups, *kernel), dtype, layouts[2])
+        options = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], groups, [True, True, False])
+        found = convolution_backward(gradient, input, weight, *options)
+        expected = torch.ops.aten.convolution_backward(gradient, input, weight, [0], *options[1:])
+        for ours, eagers in zip(found[:2], expected[:2], strict=True):
+            assert ours is not None and tuple(ours.stride) == eagers.stride(), (batch, layouts)
