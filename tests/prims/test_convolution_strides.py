@@ -14,7 +14,7 @@ KERNELS = ((3, 3), (1, 1), (1, 3))
 
 def filled(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Tensor:
     """Strides that say the format, also where the sizes leave it open."""
-    batch, channels, height, width = shape
+    _, channels, height, width = shape
     strides = (channels * height * width, height * width, width, 1)
     if layout == "channels_last":
         strides = (height * width * channels, 1, width * channels, channels)
