@@ -7,6 +7,7 @@ here.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from stator.prims.record import TensorMeta
 from stator.runtime.host import below_autograd
 
 from .eager import run_eagerly
+from .independent import Kept, Reads
 from .joint import Joint
 from .observed import observed, watch
 from .partition import Partition, SavedInput, divide, split
@@ -122,15 +124,21 @@ class Step:
         differentiable = set(joint.differentiable)
         self.constant_positions = [p for p in range(joint.value_count) if p not in differentiable]
         self.mutated = frozenset(index for index, _ in joint.traced.mutated)
+        self.overwritten = _overwritten(joint)
         self.devices = drawn_devices(joint.graph)
         shown = {output.position for output in joint.traced.outputs if isinstance(output, Fresh)}
         self.watched = tuple(position for position in joint.inner if position in shown)
         self.lock = fork_safe_lock()
         self.names = _saved_names(parts)
         self.backwards: dict[Pattern, Backward] = {}
-        self.second: dict[Pattern, Callable[..., Any]] = {}
+        self.second: dict[tuple[Pattern, tuple[Any, ...]], Callable[..., Any]] = {}
         full = tuple(position in joint.tangents for position in joint.differentiable)
         self.backwards[full] = Backward(parts.backward, range(len(self.names)), joint.gradients, compile_graph)
+
+    @functools.cached_property
+    def reads(self) -> Reads:
+        """Of the backward for all tangents."""
+        return Reads.of(self.parts.backward, len(self.names))
 
     def backward_for(self, pattern: Pattern) -> Backward:
         """The backward for the differentiable values that have a tangent."""
@@ -156,7 +164,9 @@ class Step:
         missing = [name for name in names if name not in known]
         if missing:
             raise CompileError("aot", f"a backward needs {', '.join(missing)}, which the forward did not save")
-        return Backward(parts.backward, [self.names.index(name) for name in names], joint.gradients, self.compile_graph)
+        read = _dropped_unused(parts.backward, len(names))
+        reads = [self.names.index(names[at]) for at in read]
+        return Backward(parts.backward, reads, joint.gradients, self.compile_graph)
 
     def _positions(self, pattern: Pattern) -> list[int]:
         return [p for p, present in zip(self.joint.differentiable, pattern, strict=True) if present]
@@ -168,10 +178,17 @@ class Step:
 
         It computes the forward once more, with the random numbers that were drawn from these states of generators.
         """
-        run = self.second.get(pattern)
+        if not all(map(_is_plain, tangents)):  # batched by vmap, or a subclass: the operators know what to do
+            gradients = self.program.gradients(self.joint.traced, self._positions(pattern))
+            with replayed(states):
+                found = iter(gradients(*primals, *tangents))
+            return [next(found) if primal.requires_grad else None for primal in primals]
+        key = pattern, tuple([_compiled_for(tangent) for tangent in tangents])
+        run = self.second.get(key)
         if run is None:
             with self.lock:
-                run = self.second[pattern] = self._compile_gradients(pattern, primals, tangents)
+                run = self.second.get(key) or self._compile_gradients(pattern, primals, tangents)
+                self.second[key] = run
         with replayed(states):
             results = run(*primals, *tangents)
         found = iter(results)
@@ -238,6 +255,11 @@ def _ordinary_keys(device: torch.device) -> int:
     return torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
 
 
+def _compiled_for(tangent: torch.Tensor) -> tuple[bool, tuple[int, ...], int]:
+    """What a compiled second derivative relies on: whether it is differentiated by the tangent, and the layout."""
+    return tangent.requires_grad, tangent.stride(), torch._C._dispatch_keys(tangent).raw_repr()
+
+
 def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """A copy with these strides."""
     made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
@@ -257,6 +279,49 @@ def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
         seen.add(id(value))
         made.append(value)
     return tuple(made)
+
+
+def _dropped_unused(backward: fx.GraphModule, saved_count: int) -> list[int]:
+    """Remove the saved values that a backward does not read from its placeholders; the places of the others."""
+    placeholders = [node for node in backward.graph.nodes if node.op == "placeholder"]
+    left = [at for at, node in enumerate(placeholders) if node.users or at >= saved_count]
+    for at in set(range(saved_count)).difference(left):
+        backward.graph.erase_node(placeholders[at])
+    held = backward.meta.get("held", ())
+    backward.meta["held"] = tuple(now for now, before in enumerate(left) if before in held)
+    backward.recompile()
+    return [at for at in left if at < saved_count]
+
+
+_ANY = -1  # a version that nobody asks for
+
+
+def _overwritten(joint: Joint) -> frozenset[int]:
+    """Inputs that are written to past autograd, and whose old contents no gradient depends on: running statistics."""
+    output = next(iter(reversed(joint.graph.graph.nodes)))
+    needed: set[fx.Node] = set()
+    todo = [node for node in output.args[0][joint.value_count :] if isinstance(node, fx.Node)]  # type: ignore[index]
+    while todo:
+        node = todo.pop()
+        if node not in needed:
+            needed.add(node)
+            todo += _inputs_of(node)
+    placeholders = [node for node in joint.graph.graph.nodes if node.op == "placeholder"]
+    differentiable = set(joint.differentiable)
+    return frozenset(
+        index
+        for index, position in joint.traced.mutated
+        if position not in differentiable and placeholders[index] not in needed
+    )
+
+
+def _inputs_of(node: fx.Node) -> list[fx.Node]:
+    """What a node depends on. Of batch norm in training all but the new statistics depends on the batch alone."""
+    if node.target is operator.getitem and node.args[1] in (0, 1, 2):
+        source: Any = node.args[0]
+        if source.target is torch.ops.aten._native_batch_norm_legit_functional.default and source.args[5]:
+            return [part for part in source.args[:3] if isinstance(part, fx.Node)]
+    return node.all_input_nodes
 
 
 def _saved_names(parts: Partition) -> list[str]:
@@ -286,7 +351,10 @@ class StepFunction(torch.autograd.Function):
             ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
         # for a backward that is differentiated itself; not what this very program writes to: it may get our history
         ctx.primals = [
-            None if index in step.mutated else (primal, primal._version) for index, primal in enumerate(primals)
+            (primal, _ANY if index in step.overwritten else primal._version)
+            if index not in step.mutated or (index in step.overwritten and not primal.requires_grad)
+            else None
+            for index, primal in enumerate(primals)
         ]
         ctx.watched = watch(values, step.watched) if step.watched else None
         return values
@@ -297,7 +365,10 @@ class StepFunction(torch.autograd.Function):
         of_values = [tangents[position] for position in step.joint.differentiable]
         pattern = tuple(tangent is not None for tangent in of_values)
         present = [tangent for tangent in of_values if tangent is not None]
-        saved = list(ctx.saved_tensors)  # raises when the graph was freed
+        wanted = sum(1 << at for at, present in enumerate(pattern) if present)
+        kept: Kept | None = getattr(ctx, "kept", None)
+        known = kept.saved(wanted, len(step.names)) if kept is not None else None if step.parts.saved else []
+        saved = list(ctx.saved_tensors) if known is None else known  # raises when the graph was freed
         looked_at = observed(ctx.watched) if ctx.watched else None
         if looked_at:
             primals = _unchanged(ctx.primals)
@@ -305,8 +376,11 @@ class StepFunction(torch.autograd.Function):
         if torch.is_grad_enabled():
             return None, *step.twice_differentiable(pattern, _unchanged(ctx.primals), present, ctx.states)
         if saved and not torch._C._autograd._get_current_graph_task_keep_graph():
+            freed = wanted | (kept.freed if kept is not None else 0)
+            ctx.kept = Kept.of(step.reads, freed, saved) if len(pattern) > 1 and not all(pattern) else None
             ctx.maybe_clear_saved_tensors()
-            ctx.primals = ()
+            if ctx.kept is None:
+                ctx.primals = ()
         del tangents, of_values
         return None, *step.backward_for(pattern)(saved, present)
 
@@ -321,6 +395,9 @@ def _unchanged(primals: Sequence[tuple[torch.Tensor, int] | None]) -> list[torch
                 "compile without them, or run this part eagerly (stator.disable)"
             )
         primal, version = entry
+        if version == _ANY:
+            found.append(primal.detach())
+            continue
         if primal._version != version:
             raise RuntimeError(
                 "one of the inputs of a compiled graph was modified in place before its backward was differentiated: "

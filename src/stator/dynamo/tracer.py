@@ -86,6 +86,7 @@ class Tracer:
         self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from
         self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
+        self.devices: list[torch.device] = []  # of the blocks of torch.device that were entered
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
         self.generators_drawn: dict[Source, Recipe] = {}  # from which generators
         self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph

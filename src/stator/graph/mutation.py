@@ -119,6 +119,15 @@ def _batch_norm_with_update(tracer: Tracer, info: OpInfo, args: tuple[Any, ...],
     return (*results, _no_reserve(tracer, x))
 
 
+@mutations.register(aten.native_batch_norm_backward.default)
+def _native_batch_norm_backward(tracer: Tracer, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """In training the running statistics, which the forward has changed, are given but not read: need not be kept."""
+    running, training = args[3:5], args[7]
+    if not training or running == (None, None):
+        return NotImplemented
+    return tracer.apply(info.target, *args[:3], None, None, *args[5:])
+
+
 def _no_reserve(tracer: Tracer, x: FakeTensor) -> FakeTensor:
     """What libraries other than ATen's own kernels keep for the backward."""
     return tracer.apply(aten.empty.memory_format, [0], dtype=torch.uint8, device=x.meta.device)

@@ -33,6 +33,7 @@ from .fake import (
     meta_of_real,
     specials,
 )
+from .made_twins import fresh_results, made_twin
 from .numbers import DataDependent, holds_numbers, rules, symbolic
 from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
 from .traced import ViewStep
@@ -487,7 +488,7 @@ class Tracer(FakeMode):
         check_overlap(info, args, kwargs)
         twin = functional_twin(info.target)
         if twin is None:
-            raise Unsupported("mutating-operator", f"{info.target} writes to its arguments and has no functional form")
+            return self._mutate_copies(info, args, kwargs)
         inputs = {name: value for name, value in kwargs.items() if name not in info.mutates}
         positional = arguments_of_twin(info.target, twin, args, inputs)
         values = flat_tensors(self.dispatch(twin, positional, inputs))
@@ -497,6 +498,25 @@ class Tracer(FakeMode):
         for target, value in zip(targets, values, strict=True):
             self.store(target, value)
         returned = [argument(info, args, kwargs, source) for source in info.returns if source is not None]
+        return returned[0] if len(returned) == 1 else tuple(returned) or None
+
+    def _mutate_copies(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As `_mutate`, by a twin made for the operator."""
+        twin = made_twin(info.target)
+        if twin is None:
+            raise Unsupported("mutating-operator", f"{info.target} writes to its arguments and has no functional form")
+        written = self.written(info, args, kwargs)
+        storages = [id(fake.fake_storage) for fake in flat_tensors((args, tuple(kwargs.values())))]
+        if any(storages.count(id(fake.fake_storage)) > 1 for fake in written):
+            raise Unsupported(
+                "overlapping-write", f"{info.target} writes to an argument that shares memory with another"
+            )
+        results = self.dispatch(twin, args, kwargs)
+        fresh = iter(results[: fresh_results(info.target)])
+        values = results[fresh_results(info.target) :]
+        for target, value in zip(written, values, strict=True):
+            self.store(target, value)
+        returned = [argument(info, args, kwargs, at) if at is not None else next(fresh) for at in info.returns]
         return returned[0] if len(returned) == 1 else tuple(returned) or None
 
     def written(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:

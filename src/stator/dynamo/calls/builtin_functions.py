@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from types import FunctionType, GetSetDescriptorType
 from typing import TYPE_CHECKING, Any
 
-from ..calling import calls, fold, run_folded
+from ..calling import calls, fold, folded_argument, run_folded
+from ..polyfills.iteration import called_until
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.classes import ClassValue
 from ..values.constants import ConstantMethod, ConstantValue
@@ -28,7 +29,7 @@ from ..values.tensors import TensorMethodValue, TensorValue
 if TYPE_CHECKING:
     from ..tracer import Tracer
 
-fold(chr, ord, hex, oct, bin, ascii, round, divmod, pow, hash, format, complex, bytes)
+fold(chr, ord, hex, oct, bin, ascii, round, divmod, pow, format, complex, bytes)
 
 
 # ---- types ----
@@ -195,6 +196,38 @@ def _dir(tracer: Tracer, owner: Value) -> Value:
     raise unsupported("call-builtin", f"dir() of {owner.describe(tracer)}")
 
 
+@calls(hash)
+def _hash(tracer: Tracer, value: Value) -> Value:
+    return ConstantValue(_hash_of(tracer, value))
+
+
+def _hash_of(tracer: Tracer, value: Value) -> int:
+    value = tracer.realized(value)
+    if isinstance(value, TupleValue) and value.cls is tuple:
+        return hash(tuple(_Hashed(_hash_of(tracer, item)) for item in value.items))
+    if isinstance(value, ObjectValue):
+        if tracer.class_lookup(value.cls, "__hash__") is None:
+            raise tracer.raised(TypeError, f"unhashable type: '{value.cls.__name__}'")
+        method = value.special(tracer, "__hash__")
+        if method is not None:
+            return hash(_Hashed(tracer.constant_of(method.call(tracer, [], {}), "a hash")))
+    real = folded_argument(tracer, value, "hash")
+    found: int = tracer.run_real(hash, (real,))
+    return found
+
+
+class _Hashed:
+    """Has the hash that an item of a tuple has."""
+
+    __slots__ = ("hash",)
+
+    def __init__(self, hash_: int) -> None:
+        self.hash = hash_
+
+    def __hash__(self) -> int:
+        return self.hash
+
+
 # ---- size and iteration ----
 
 
@@ -206,7 +239,7 @@ def _len(tracer: Tracer, value: Value) -> Value:
 @calls(iter)
 def _iter(tracer: Tracer, value: Value, sentinel: Value | None = None) -> Value:
     if sentinel is not None:
-        raise unsupported("call-builtin", "iter() with a sentinel")
+        return tracer.call(tracer.known(called_until), [value, sentinel], {})
     return tracer.iterator(value)
 
 

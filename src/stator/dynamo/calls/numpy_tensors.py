@@ -11,6 +11,7 @@ from ..numpy_boundary import NUMPY_OF
 from ..values.arrays import ArrayValue, made
 from ..values.base import Value, unsupported
 from ..values.tensors import TensorValue
+from .device_contexts import on_device
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -31,6 +32,7 @@ def _tensor_maker(function: Any, shares: bool) -> None:
     """torch.tensor copies an array; torch.as_tensor and torch.asarray share its memory where they can."""
 
     def handler(tracer: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
+        kwargs = on_device(tracer, function, kwargs)
         if not isinstance(data, ArrayValue):
             return tracer.record_function(function, [data, *args], kwargs)
         if args or (shares and data.scalar):
@@ -49,6 +51,7 @@ _tensor_maker(torch.asarray, True)
 
 @calls(torch.tensor)
 def _tensor(tracer: Tracer, data: Value, **kwargs: Value) -> Value:
+    kwargs = on_device(tracer, torch.tensor, kwargs)
     if not isinstance(data, ArrayValue):
         return tracer.record_function(torch.tensor, [data], kwargs)
     wanted = kwargs.pop("dtype", None)

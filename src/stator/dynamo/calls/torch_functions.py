@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..calling import calls, fold, leaves, torch_answer
+from ..calling import calls, fold, leaves, tensor_methods, torch_answer
 from ..torch_state import TorchState
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
@@ -19,6 +19,7 @@ from ..values.modules import ModuleValue
 from ..values.numbers import NumberValue
 from ..values.objects import ObjectValue
 from ..values.tensors import TensorValue
+from .device_contexts import on_device
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -55,6 +56,8 @@ FACTORIES = frozenset(
         "normal",
         "complex",
         "polar",
+        "fft_fftfreq",
+        "fft_rfftfreq",
     }
 )
 # Arithmetic that gives a tensor also where it is given numbers alone.
@@ -147,6 +150,7 @@ def _answer(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]
         return tracer.record_function(fn, args, kwargs)
     if not isinstance(fn, types.BuiltinFunctionType) or fn not in TORCH_BUILTINS:
         return None
+    kwargs = on_device(tracer, fn, kwargs)
     if fn.__name__ in FACTORIES or any(map(holds_tensor, args)) or any(map(holds_tensor, kwargs.values())):
         return tracer.record_function(fn, args, kwargs)
     if fn.__name__ in _ARITHMETIC and len(args) == 2 and all(_is_number(tracer, arg) for arg in args):
@@ -212,6 +216,16 @@ def _is_inference(tracer: Tracer, tensor: Value) -> Value:
 @calls(torch.Size)
 def _size(tracer: Tracer, items: Value | None = None) -> Value:
     return TupleValue(list(tracer.iterate(items)) if items is not None else [], cls=torch.Size)
+
+
+@tensor_methods.register("new")
+def _new(tracer: Tracer, tensor: Value, *args: Value, **kwargs: Value) -> Value:
+    """A torch.Size as the argument is a shape, which a graph would show as a tuple of elements."""
+    if len(args) == 1 and isinstance(args[0], TupleValue) and args[0].cls is torch.Size:
+        args = tuple(tracer.iterate(args[0]))
+        if not args:
+            raise unsupported("torch-argument", "Tensor.new() of an empty torch.Size", "use new_empty")
+    return tracer.record_method("new", [tensor, *args], kwargs)
 
 
 @calls(torch._assert)

@@ -296,11 +296,15 @@ def _positional_names(tracer: Tracer, cls: Value, kind: type, count: int) -> tup
     """The attributes that the first `count` sub-patterns look at, and whether the only one is the subject itself."""
     names: tuple[str, ...] = ()
     try:
-        names = tracer.constant_of(tracer.get_attr(cls, "__match_args__"), "__match_args__")
+        given = tracer.get_attr(cls, "__match_args__")
     except Raised:
         if kind.__flags__ & _MATCHES_ITSELF and count == 1:
             return [], True
-    if type(names) is not tuple or not all(isinstance(name, str) for name in names):
+    else:
+        if not isinstance(given, TupleValue):
+            raise unsupported("call", f"__match_args__ of {kind.__qualname__} is no tuple of names")
+        names = tuple(tracer.constant_of(name, "a name in __match_args__") for name in tracer.iterate(given))
+    if not all(isinstance(name, str) for name in names):
         raise unsupported("call", f"__match_args__ of {kind.__qualname__} is no tuple of names")
     if len(names) < count:
         plural = "" if len(names) == 1 else "s"

@@ -3,11 +3,20 @@
 Every function here means exactly what the one it replaces means; tests compare the two.
 """
 
-from . import bisect_module, functools_module, itertools_module, operator_module, optimizer_groups, torch_optim
+from . import (
+    bisect_module,
+    functools_module,
+    iteration,
+    itertools_module,
+    operator_module,
+    optimizer_groups,
+    torch_optim,
+)
 
 __all__ = [
     "bisect_module",
     "functools_module",
+    "iteration",
     "itertools_module",
     "operator_module",
     "optimizer_groups",

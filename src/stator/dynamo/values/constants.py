@@ -149,6 +149,10 @@ class ConstantMethod(Value):
         return self.method
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if isinstance(self.owner, torch.device):  # whose methods enter and leave a mode
+            return tracer.call(
+                tracer.known(getattr(torch.device, self.name)), [ConstantValue(self.owner), *args], kwargs
+            )
         what = f"argument of {type(self.owner).__name__}.{self.name}"
         if self.name == "join" and isinstance(self.owner, str) and len(args) == 1:
             items = [tracer.constant_of(item, what) for item in tracer.iterate(args[0])]

@@ -45,7 +45,6 @@ FACTS = frozenset(
         "is_leaf",
         "itemsize",
         "nbytes",
-        "names",
     }
 )
 _AUTOGRAD_FACTS = frozenset({"requires_grad", "is_leaf", "grad_fn", "grad"})

@@ -1,0 +1,24 @@
+"""Iterating and counting as plain Python: `iter` with a sentinel, and what `collections.Counter` counts with."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ..calling import polyfill
+
+
+def called_until(function: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
+    """iter(function, sentinel)."""
+    while True:
+        value = function()
+        if value is sentinel or sentinel == value:
+            return
+        yield value
+
+
+@polyfill(collections._count_elements)  # type: ignore[attr-defined]
+def count_elements(mapping: dict[Any, int], iterable: Iterable[Any]) -> None:
+    for element in iterable:
+        mapping[element] = mapping.get(element, 0) + 1

@@ -1,0 +1,67 @@
+"""Functional twins for operators that have none: libraries' own operators that write to their arguments.
+
+A twin takes the same arguments, runs the operator on copies of what it writes to, and returns those behind the
+operator's own results. It exists once per overload, in the namespace `stator_twin`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+_library = torch.library.Library("stator_twin", "DEF")
+_made: dict[OpOverload, OpOverload | None] = {}
+_ALIAS = re.compile(r"\([a-z]\w*!?(?: -> \*)?\)")
+_WRITTEN = ("Tensor", "List[Tensor]")
+
+
+def made_twin(target: OpOverload) -> OpOverload | None:
+    """The twin of an overload whose results are fresh tensors or arguments it writes to; None for others."""
+    if target not in _made:
+        _made[target] = _make(target)
+    return _made[target]
+
+
+def fresh_results(target: OpOverload) -> int:
+    """How many results of an overload, and so of its twin in front, are not arguments that it writes to."""
+    return sum(result.alias_info is None for result in target._schema.returns)
+
+
+def _make(target: OpOverload) -> OpOverload | None:
+    schema = target._schema
+    written = [
+        position
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    fresh = [str(result.type) for result in schema.returns if result.alias_info is None]
+    if not written or any(str(schema.arguments[at].type) not in _WRITTEN for at in written) or {*fresh} - {"Tensor"}:
+        return None
+    if any(argument.alias_info is not None and not argument.alias_info.is_write for argument in schema.arguments):
+        return None  # results may be views
+    name = f"{re.sub(r'[^0-9a-zA-Z]', '_', f'{schema.name}_{schema.overload_name}')}_{len(_made)}"
+    arguments = _ALIAS.sub("", str(schema).partition("(")[2].rpartition(" -> ")[0])
+    _library.define(f"{name}({arguments} -> Tensor[]")
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given, named = list(args), dict(kwargs)
+        copies: list[torch.Tensor] = []
+        for position in written:
+            where, key = (given, position) if position < len(given) else (named, schema.arguments[position].name)
+            copy = _copied(where[key])  # type: ignore[index]
+            where[key] = copy  # type: ignore[index]
+            copies += [copy] if isinstance(copy, torch.Tensor) else copy
+        result = target(*given, **named)
+        results = result if isinstance(result, tuple | list) else (result,)
+        found = [one for one, about in zip(results, schema.returns, strict=False) if about.alias_info is None]
+        return [*found, *copies]
+
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    return getattr(torch.ops.stator_twin, name).default
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else [one.clone() for one in value]

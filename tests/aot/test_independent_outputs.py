@@ -1,0 +1,58 @@
+"""Backward calls one after the other without retain_graph: what eager has not freed can be differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+
+BACKENDS = ["aot_eager", "inductor"]
+
+
+def _apart(x: torch.Tensor, y: torch.Tensor) -> Any:
+    return (x * x).sum(), (y.sin() * y).sum(), (x * 2).sum()
+
+
+def _from_one_trunk(x: torch.Tensor, y: torch.Tensor) -> Any:
+    trunk = x.tanh()
+    return trunk.sum(), (trunk * 2).sum(), (x + y).sum()
+
+
+def _from_a_trunk_that_saves_nothing(x: torch.Tensor, y: torch.Tensor) -> Any:
+    trunk = x + y
+    return trunk.sum(), (trunk * 2).sum(), (trunk * trunk).sum()
+
+
+def _one_after_the_other(function: Callable[..., Any]) -> list[Any]:
+    x, y = (torch.linspace(-1, 1, 4).add(shift).requires_grad_() for shift in (0, 3))
+    seen: list[Any] = []
+    results = function(x, y)
+    for result in (*results, results[0]):
+        try:
+            result.backward()
+        except RuntimeError as error:
+            seen.append(str(error).partition("(")[0])
+        seen += [None if tensor.grad is None else tensor.grad.tolist() for tensor in (x, y)]
+    return seen
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", [_apart, _from_one_trunk, _from_a_trunk_that_saves_nothing])
+def test_as_in_eager(function: Callable[..., Any], backend: str) -> None:
+    compiled = stator.compile(function, backend=backend, fullgraph=True)
+    for ours, theirs in zip(_one_after_the_other(compiled), _one_after_the_other(function), strict=True):
+        assert ours == (theirs if isinstance(theirs, str | None) else pytest.approx(theirs, rel=1e-5, abs=1e-6))
+
+
+def test_a_write_in_between_is_noticed() -> None:
+    x, y = (torch.ones(3, requires_grad=True) * 1 for _ in range(2))
+    first, second, _ = stator.compile(_apart, backend="aot_eager")(x, y)
+    first.backward()
+    with torch.no_grad():
+        y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        second.backward()

@@ -1,0 +1,148 @@
+"""Classes of the program: patterns, hashes, texts of dataclasses, subclasses of tuple, abstract ones; and what counts
+and iterates by calling."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import stator
+
+
+def _check(function: Callable[..., Any], *args: Any) -> Any:
+    """Results besides tensors; the function is one graph."""
+    x = torch.randn(2)
+    tensor, *rest = function(x, *args)
+    found, *others = stator.compile(function, backend="eager", fullgraph=True)(x, *args)
+    assert torch.equal(found, tensor) and others == rest
+    return others
+
+
+class Point:
+    __match_args__ = ("x", "y")
+
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x, self.y = x, y
+
+
+def test_positional_patterns_of_a_class() -> None:
+    def function(x: torch.Tensor, point: Any) -> Any:
+        match point:
+            case Point(0, y):
+                return x + y, "axis"
+            case Point(a, y=b):
+                return x * a + b, "point"
+
+    for point in (Point(0, 2), Point(3, 4)):
+        _check(function, point)
+
+
+def test_a_sequence_pattern_on_an_object_whose_class_was_never_looked_into() -> None:
+    made = type("Made", (), {})  # its type flags change when an attribute is looked up for the first time
+
+    def function(x: torch.Tensor, value: Any) -> Any:
+        match value:
+            case [first, *_]:
+                return x + first, "sequence"
+            case {"key": found}:
+                return x + found, "mapping"
+            case _:
+                return x + 1, hasattr(value, "missing")
+
+    _check(function, made())
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    a: int
+    b: Any = dataclasses.field(default=None, compare=False)
+
+
+@dataclasses.dataclass
+class Node:
+    name: str
+    next: Any = None
+
+
+def test_hashes_of_objects_and_of_tuples_that_hold_them() -> None:
+    def function(x: torch.Tensor) -> Any:
+        one, other = Frozen(1, 2), Frozen(1, 3)
+        try:
+            hash((1, [2]))
+        except TypeError as error:
+            text = str(error)
+        return x + 1, hash(one) == hash(other), hash((one, "a")) == hash((other, "a")), hash((1, 2.5, None)), text
+
+    _check(function)
+
+
+def test_texts_of_dataclasses() -> None:
+    def function(x: torch.Tensor) -> Any:
+        ring = Node("ring")
+        ring.next = ring
+        return x + 1, repr(Node("a", Node("b"))), f"{Frozen(3)}", repr(ring)
+
+    _check(function)
+
+
+class Tagged(tuple[Any, ...]):
+    tag: str
+
+    def __new__(cls, *items: Any, tag: str = "") -> Tagged:
+        made = super().__new__(cls, items)
+        made.tag = tag
+        return made
+
+
+def test_a_tuple_whose_class_makes_it_of_other_arguments() -> None:
+    def function(x: torch.Tensor) -> Any:
+        made = Tagged(1, 2, tag="t")
+        stator.graph_break()
+        return x + len(made), made
+
+    _, made = stator.compile(function, backend="eager")(torch.ones(2))
+    assert type(made) is Tagged and tuple(made) == (1, 2) and made.tag == "t"
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def run(self) -> None: ...
+
+
+def test_an_abstract_class_cannot_be_made() -> None:
+    def function(x: torch.Tensor) -> Any:
+        try:
+            Abstract()  # type: ignore[abstract]
+        except TypeError as error:
+            return x + 1, str(error)
+
+    _check(function)
+
+
+def test_counting() -> None:
+    def function(x: torch.Tensor, words: list[str]) -> Any:
+        counted = collections.Counter(words)
+        counted.update("aab")
+        return x * counted["a"], counted.most_common(), counted["missing"], dict(counted)
+
+    _check(function, ["a", "c"])
+
+
+def test_iterating_by_calls_until_a_sentinel() -> None:
+    def function(x: torch.Tensor) -> Any:
+        items = iter([3, 2, 0, 5])
+        return x + 1, list(iter(lambda: next(items), 0)), list(items)
+
+    _check(function)
+
+
+def test_the_legacy_constructor_takes_a_size_as_a_shape() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return x.new([1, 2]), x.new(x.size()).shape, x.new(2, 3).shape, x.new(x.shape).dtype
+
+    _check(function)
