@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import stator
-from stator.base import config
+from stator.base import config, counters
 
 programs = []
 
@@ -627,3 +627,14 @@ def test_a_whole_number_that_no_float_can_hold(monkeypatch):
     compiled = stator.compile(convert, backend="eager")
     for number in (1, 2, 3, 10**300, 10**400, 5, 10**500):
         assert compiled(number) == convert(number)
+
+
+def test_python_types_as_dtypes() -> None:
+    def made(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.ones(2, dtype=kind) + x for kind in (bool, int, float, complex))
+
+    x = torch.arange(2, dtype=torch.int32)
+    counters.clear()
+    for got, wanted in zip(stator.compile(made, backend="eager")(x), made(x), strict=True):
+        assert got.dtype is wanted.dtype and torch.equal(got, wanted)
+    assert counters.counts["graphs"] == 1

@@ -176,13 +176,25 @@ class ExitBuilder:
         self.effects.append(message.effect(self))
 
     def _scope(self, scope: GlobalScope, name: str) -> None:
-        if not scope.own and scope.module is None:
-            raise unsupported("mutation", "writing globals that belong to no module")
         for key, value in scope.written.items():
             if value is None and key not in scope.names:
                 continue  # made and deleted again; that it was not there is relied on
+            if self._is_put_back(scope, key, value):
+                continue
+            if not scope.own and scope.module is None:
+                raise unsupported("mutation", "writing globals that belong to no module")
             module = None if scope.own else scope.module
             self.effects.append(SetGlobal(module, key, self.recipe(value) if value is not None else None))
+
+    def _is_put_back(self, scope: GlobalScope, name: str, now: Value | None) -> bool:
+        """The same for a global variable."""
+        before = scope.names.get(name, MISSING)
+        if before is MISSING or not isinstance(now, ConstantValue) or is_changing(now):
+            return False
+        if not self.tracer.is_constant_object(before) or type(before) is not type(now.value) or before != now.value:
+            return False
+        self.tracer.guard(scope.source_of(name), GuardKind.EQUALS, before)
+        return True
 
     def rely_on_distinct_objects(self) -> None:
         """A changed object must not turn out to be another one that was read under a different name."""

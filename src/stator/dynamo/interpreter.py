@@ -204,7 +204,11 @@ class _Attempt:
         exits.rely_on_distinct_objects()
         exits.rely_on_distinct_iterators()
         drawn = [Evaluate(draw) for draw in exits.tracer.draws]  # also those that nothing uses
-        modes = [*self.entry_state.effects_since(), *calls.device_contexts.entered(exits.tracer.devices)]
+        modes = [
+            *self.entry_state.effects_since(),
+            *calls.device_contexts.entered(exits.tracer.devices),
+            *calls.function_modes.entered(exits),
+        ]
         return [*drawn, *exits.steps, *exits.fills, *exits.effects, *modes]
 
     def _captured(self, frame: Frame, exits: ExitBuilder, effects: list[Effect], exit_: Return | Break) -> Captured:

@@ -67,6 +67,8 @@ class Recorder:
         self.open: list[Subgraph] = []
         self.writes: list[Any] = []  # the memory that operators wrote to, in order
         self.transforms = 0  # function transforms that what is recorded now runs under
+        self.switched: set[Any] = set()  # readers of switches of torch that the captured code has set
+        self.function_modes: list[Value] = []  # modes that see torch functions, entered by the captured code
         self.last_node: fx.Node | None = None
         self.made_leaves: dict[int, int] = {}  # by id of the fake of one that requires grad, the outermost step
         self.freed: dict[int, Any] = {}  # autograd nodes whose backward was run in the captured code, by id
@@ -174,7 +176,7 @@ class Recorder:
         if handler is not None:
             return handler(self, value)
         try:
-            constant = value.constant()
+            constant = plain_number(value.constant())
         except NotConstant:
             raise unsupported(
                 "torch-argument", f"{value.describe(self.tracer)} as an argument of a torch function"
@@ -420,7 +422,10 @@ class PrintedComplex(complex):
 
 
 def plain_number(constant: Any) -> Any:
-    """Numbers and text of a subclass (IntEnum), and NumPy's numbers, as graphs print them and torch takes them."""
+    """Numbers and text of a subclass (IntEnum), NumPy's numbers, and Python's kinds of numbers in the place of a dtype,
+    as graphs print them and torch takes them."""
+    if type(constant) is type:
+        return _DTYPES.get(constant, constant)
     convert = plain_converter(type(constant))
     if convert is not None:
         return convert(constant)
@@ -430,6 +435,7 @@ def plain_number(constant: Any) -> Any:
     return constant
 
 
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (int, int.__int__),
     (float, float.__float__),

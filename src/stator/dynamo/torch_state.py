@@ -122,6 +122,19 @@ _KEYS = ("Python", "PythonTLSSnapshot", "ADInplaceOrView", "AutogradFunctionalit
 _DEVICES = ("cpu", "cuda")
 
 
+def _switches() -> Iterator[tuple[Any, Any]]:
+    """(how it is read, how it is set) of torch's switches for cuDNN, as far as this build of torch has them."""
+    for name in ("enabled", "benchmark", "deterministic", "depthwise_kernel"):
+        read, write = (getattr(torch._C, f"_{verb}_cudnn_{name}", None) for verb in ("get", "set"))
+        if read is not None and write is not None:
+            yield read, write
+    if torch._C._has_cudnn:
+        yield torch._C._cuda_get_cudnn_benchmark_limit, torch._C._cuda_set_cudnn_benchmark_limit
+
+
+SWITCHES = tuple(_switches())
+
+
 @dataclass(frozen=True, slots=True)
 class TorchState:
     """Modes that captured code may change."""
@@ -130,6 +143,7 @@ class TorchState:
     autocast_enabled: tuple[bool, ...]
     autocast_dtype: tuple[torch.dtype, ...]
     autocast_cache: bool
+    switches: tuple[Any, ...]  # of SWITCHES
 
     @classmethod
     def now(cls) -> TorchState:
@@ -138,6 +152,7 @@ class TorchState:
             tuple(torch.is_autocast_enabled(device) for device in _DEVICES),
             tuple(torch.get_autocast_dtype(device) for device in _DEVICES),
             torch.is_autocast_cache_enabled(),
+            tuple(read() for read, _ in SWITCHES),
         )
 
     def calls_from(self, before: TorchState) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -152,6 +167,9 @@ class TorchState:
                 calls.append((torch.set_autocast_dtype, (device, self.autocast_dtype[at])))
         if self.autocast_cache is not before.autocast_cache:
             calls.append((torch.set_autocast_cache_enabled, (self.autocast_cache,)))
+        for at, (_, write) in enumerate(SWITCHES):
+            if self.switches[at] != before.switches[at]:
+                calls.append((write, (self.switches[at],)))
         return calls
 
     def restore(self) -> None:

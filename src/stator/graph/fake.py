@@ -24,6 +24,7 @@ from stator.prims.record import TensorMeta
 from .fake_tensor import FakeStorage as FakeStorage
 from .fake_tensor import FakeTensor as FakeTensor
 from .fake_tensor import flat_tensors, tensor_position
+from .followed_memory import AS_IT_HAPPENS_TO_BE, follow_made, follow_write
 from .numbers import DataDependent as DataDependent
 from .numbers import Number, accepts, holds_numbers, replaced, stand_in
 from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
@@ -193,6 +194,8 @@ class FakeMode(TorchDispatchMode):
         result = self._wrap(info, metas, tensors, args)
         if not info.random and (tensors or func in MADE_OF_NUMBERS):
             self._follow_constants(func, args, kwargs, tensors, result)
+        if func in MADE_OF_NUMBERS or func in AS_IT_HAPPENS_TO_BE:
+            follow_made(func, result)
         return result
 
     def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -297,6 +300,8 @@ class FakeMode(TorchDispatchMode):
         written = flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
         for fake in written:
             fake.fake_storage.version += 1
+        if len(written) == 1:
+            follow_write(info.target, args, written[0], written[0].fake_storage.version - 1)
         for fake, value in zip(written, known, strict=False):
             fake.hold(value, _known_from(tensors))
         return self._returned(info, args, kwargs, results, tensors)
@@ -398,7 +403,7 @@ class FakeMode(TorchDispatchMode):
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor], result: Any
     ) -> None:
         for tensor in tensors:
-            if tensor.constant is None or tensor.constant_version != tensor.fake_storage.version:
+            if tensor.followed_value() is None:
                 return
         outputs = flat_tensors(result)
         if not outputs or not all(_is_small(output.meta) for output in outputs):

@@ -18,6 +18,7 @@ from .numbers import DataDependent
 
 if TYPE_CHECKING:
     from .fake import FakeMode
+    from .followed_memory import FollowedMemory
 
 _wrapper = torch.Tensor._make_wrapper_subclass
 
@@ -25,15 +26,17 @@ _wrapper = torch.Tensor._make_wrapper_subclass
 class FakeStorage:
     """The memory that fake tensors share. `version` counts writes; `meta` is the layout of the tensor that owns it.
 
-    `node` belongs to the tracer: the graph value that holds the current contents.
+    `node` belongs to the tracer: the graph value that holds the current contents. `followed` knows these as numbers, in
+    small memory that is filled piece by piece.
     """
 
-    __slots__ = ("meta", "node", "version")
+    __slots__ = ("followed", "meta", "node", "version")
 
     def __init__(self, meta: TensorMeta) -> None:
         self.meta = meta
         self.version = 0
         self.node: Any = None
+        self.followed: FollowedMemory | None = None
 
 
 class FakeTensor(torch.Tensor):
@@ -108,8 +111,15 @@ class FakeTensor(torch.Tensor):
 
     def followed_value(self) -> torch.Tensor | None:
         """The same, for computing other known values from it: nothing is relied on until one of those is asked for."""
-        constant = self.constant
-        return constant if constant is not None and self.constant_version == self.fake_storage.version else None
+        constant, storage = self.constant, self.fake_storage
+        if constant is not None and self.constant_version == storage.version:
+            return constant
+        memory = storage.followed
+        if memory is not None and memory.version == storage.version:
+            with torch.inference_mode(False):
+                self.hold(memory.value(self.meta), memory.known_from)
+            return self.constant if self.constant is not constant else None
+        return None
 
     def hold(self, value: torch.Tensor | None, known_from: frozenset[Any] = frozenset()) -> None:
         """Its value is known from now on, until it is written to; None, or a tensor of another kind, says nothing."""

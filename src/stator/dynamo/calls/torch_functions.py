@@ -128,9 +128,7 @@ fold(
     torch.get_num_threads,
     torch._C._get_privateuse1_backend_name,
     torch.amp.is_autocast_available,
-    torch._C._is_torch_function_mode_enabled,
     torch._C._len_torch_dispatch_stack,
-    torch._C._len_torch_function_stack,
 )
 
 
@@ -252,18 +250,18 @@ def _is_grad_enabled(tracer: Tracer) -> Value:
     return ConstantValue(torch.is_grad_enabled())
 
 
-def _changes_state(function: Any) -> None:
+def set_state(tracer: Tracer, function: Any, *args: Value) -> Value:
     """A setter of a mode: takes effect on what is captured from here on; the entry's modes are put back at the end."""
+    real = tuple(tracer.constant_of(arg, f"argument of {function.__name__}") for arg in args)
+    before = TorchState.now()
+    tracer.run_real(function, real)
+    if TorchState.now() != before:
+        tracer.recorder.state_call(function, real)
+    return ConstantValue(None)
 
-    def handler(tracer: Tracer, *args: Value) -> Value:
-        real = tuple(tracer.constant_of(arg, f"argument of {function.__name__}") for arg in args)
-        before = TorchState.now()
-        tracer.run_real(function, real)
-        if TorchState.now() != before:
-            tracer.recorder.state_call(function, real)
-        return ConstantValue(None)
 
-    calls(function)(handler)
+def _changes_state(function: Any) -> None:
+    calls(function)(lambda tracer, *args: set_state(tracer, function, *args))
 
 
 for _setter in (

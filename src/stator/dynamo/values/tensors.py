@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,8 @@ FACTS = frozenset(
         "nbytes",
     }
 )
+# reader(tracer, tensor, key): `tensor[key]` where a mode gives it another meaning, else None
+item_readers: list[Callable[[Tracer, TensorValue, Value], Value | None]] = []
 _AUTOGRAD_FACTS = frozenset({"requires_grad", "is_leaf", "grad_fn", "grad"})
 _TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 # Methods whose result needs the tensor's data, or whose effect reaches outside the graph.
@@ -209,6 +211,9 @@ class TensorValue(Value):
         return tracer.call(self.get_attr(tracer, name), args, kwargs)
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
+        for read in item_readers:
+            if (found := read(tracer, self, key)) is not None:
+                return found
         return tracer.record_method("__getitem__", [self, key], {})
 
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:

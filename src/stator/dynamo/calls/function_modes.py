@@ -1,0 +1,92 @@
+"""The stack of modes that see torch functions (`torch.overrides.TorchFunctionMode`), and the one mode followed here.
+
+That is torch's own TransformGetItemToIndex, understood by name: attention masks are made under it by vmap, where an
+index that is a tensor has to stay one. Programs' own modes end the graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stator.graph.transformed import Leaf
+
+from ..calling import calls
+from ..recipe import CallRecipe, Constant, Effect, Evaluate
+from ..values.base import Value, unsupported
+from ..values.constants import ConstantValue
+from ..values.containers import ListValue
+from ..values.numbers import NumberValue
+from ..values.tensors import TensorValue, item_readers
+from .trees import Opaque, tree_of
+
+if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..tracer import Tracer
+
+_INDEXING = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
+
+
+@calls(torch._C._push_on_torch_function_stack)
+def _push(tracer: Tracer, mode: Value) -> Value:
+    """The captured code runs under the mode from here on; where it leaves it entered, the running program enters it."""
+    cls = mode.python_type(tracer)
+    if (cls.__module__, cls.__qualname__) != _INDEXING:
+        raise unsupported("call-builtin", f"entering {cls.__name__}, a mode that sees torch functions")
+    tracer.recorder.function_modes.append(mode)
+    return ConstantValue(None)
+
+
+@calls(torch._C._pop_torch_function_stack)
+def _pop(tracer: Tracer) -> Value:
+    if not tracer.recorder.function_modes:
+        raise unsupported("call-builtin", "leaving a mode that sees torch functions and was entered before")
+    return tracer.recorder.function_modes.pop()
+
+
+@calls(torch._C._len_torch_function_stack)
+def _depth(tracer: Tracer) -> Value:
+    followed = len(tracer.recorder.function_modes) + len(tracer.devices)
+    return ConstantValue(torch._C._len_torch_function_stack() + followed)
+
+
+@calls(torch._C._is_torch_function_mode_enabled)
+def _any_mode(tracer: Tracer) -> Value:
+    followed = bool(tracer.recorder.function_modes or tracer.devices) and torch._C._is_torch_function_enabled()
+    return ConstantValue(torch._C._is_torch_function_mode_enabled() or followed)
+
+
+def entered(exits: ExitBuilder) -> list[Effect]:
+    """What enters the modes that the captured code leaves entered, at run time."""
+    modes = exits.tracer.recorder.function_modes
+    if modes and exits.tracer.devices:
+        raise unsupported(
+            "call-builtin", f"{_INDEXING[1]} beside a block of torch.device, in an order that is not kept"
+        )
+    push = Constant(torch._C._push_on_torch_function_stack)
+    return [Evaluate(CallRecipe(push, [exits.recipe(mode)])) for mode in modes]
+
+
+def _read_item(tracer: Tracer, tensor: TensorValue, key: Value) -> Value | None:
+    """`tensor[key]` under the mode: an indexing by tensors, if the key is made of tensors and ints alone."""
+    if not tracer.recorder.function_modes or not torch._C._is_torch_function_enabled():
+        return None
+    found: list[TensorValue] = []
+    leaves = pytree.tree_leaves(tree_of(tracer, key, found))
+    if any(isinstance(leaf, Opaque) and isinstance(leaf.value, NumberValue) for leaf in leaves):
+        raise unsupported("call-builtin", f"an index that is a changing number under {_INDEXING[1]}")
+    if not all(isinstance(leaf, (Leaf, int)) for leaf in leaves):
+        return None
+    named: dict[str, Value] = {"dtype": ConstantValue(torch.int64), "device": ConstantValue(tensor.fake.device)}
+    indices: list[Value] = [
+        found[leaf.index]
+        if isinstance(leaf, Leaf)
+        else tracer.record_function(torch.tensor, [ConstantValue(int(leaf))], named)
+        for leaf in leaves
+    ]
+    return tracer.record_function(torch.ops.aten.index.Tensor, [tensor, ListValue(indices)], {})
+
+
+item_readers.append(_read_item)

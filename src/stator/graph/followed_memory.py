@@ -1,0 +1,103 @@
+"""What small memory of whole numbers holds while it is filled piece by piece, as tables of sizes are.
+
+A fake tensor knows a value as long as nothing writes to its memory; here the memory itself is followed, element by
+element, through operators that overwrite parts of it with known numbers. What is done with values is not decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from stator.prims.record import TensorMeta
+
+from .fake_tensor import FakeStorage, FakeTensor
+
+aten = torch.ops.aten
+
+LARGEST = 256  # elements
+_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))
+AS_IT_HAPPENS_TO_BE = frozenset(
+    (aten.empty.memory_format, aten.empty_strided.default, aten.empty_like.default, aten.new_empty.default)
+)
+_OVERWRITE = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.copy_.default, aten.zero_.default))
+
+
+@dataclass(slots=True)
+class FollowedMemory:
+    """flat: the elements, as of `version` of the storage; those where `unset` is true may be any number."""
+
+    flat: torch.Tensor
+    unset: torch.Tensor
+    version: int
+    known_from: frozenset[Any] = field(default_factory=frozenset)
+
+    def value(self, meta: TensorMeta) -> torch.Tensor | None:
+        """What a tensor in this memory holds; None where not all of its elements are known."""
+        if not _is_plain(meta, self.flat):
+            return None
+        place = (meta.shape, meta.stride, meta.offset)
+        return None if self.unset.as_strided(*place).any() else self.flat.as_strided(*place).clone()
+
+    def write(self, meta: TensorMeta, value: Any, known_from: frozenset[Any]) -> bool:
+        """Overwrites what a tensor in this memory holds; False where it cannot be followed."""
+        if not _is_plain(meta, self.flat):
+            return False
+        place = (meta.shape, meta.stride, meta.offset)
+        part = self.flat.as_strided(*place)
+        if isinstance(value, torch.Tensor):
+            part.copy_(value)
+        else:
+            part.fill_(value)
+        self.unset.as_strided(*place).fill_(False)
+        self.known_from |= known_from
+        return True
+
+
+def follow_made(func: OpOverload, result: FakeTensor) -> None:
+    """An operator made a tensor of new memory: followed if it is small, of whole numbers, and lies on the CPU."""
+    meta = result.meta
+    if meta.dtype not in _WHOLE or meta.device.type != "cpu":
+        return
+    if func not in AS_IT_HAPPENS_TO_BE and result.constant is None:
+        return
+    if meta.offset or any(type(size) is not int for size in (*meta.shape, *meta.stride)):
+        return
+    with torch.inference_mode(False):
+        flat = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
+        count = flat.untyped_storage().nbytes() // flat.element_size()
+        if not 0 < count <= LARGEST:
+            return
+        flat.zero_() if result.constant is None else flat.copy_(result.constant)
+        flat = flat.as_strided((count,), (1,), 0)
+        mask = torch.full((count,), result.constant is None)
+    result.fake_storage.followed = FollowedMemory(flat, mask, result.fake_storage.version)
+
+
+def follow_write(func: OpOverload, args: tuple[Any, ...], written: FakeTensor, version: int) -> None:
+    """`func` wrote to a tensor, whose storage was at `version` before."""
+    storage: FakeStorage = written.fake_storage
+    memory = storage.followed
+    if memory is None:
+        return
+    storage.followed = None
+    if memory.version != version or func not in _OVERWRITE:
+        return
+    value = args[1] if len(args) > 1 else 0
+    known_from: frozenset[Any] = frozenset()
+    if isinstance(value, FakeTensor):
+        known_from = value.known_from
+        value = value.followed_value()
+    if type(value) not in (int, bool, float, torch.Tensor):
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        if memory.write(written.meta, value, known_from):
+            memory.version = storage.version
+            storage.followed = memory
+
+
+def _is_plain(meta: TensorMeta, flat: torch.Tensor) -> bool:
+    return meta.dtype is flat.dtype and all(type(n) is int for n in (*meta.shape, *meta.stride, meta.offset))
