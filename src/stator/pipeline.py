@@ -82,16 +82,19 @@ def _ahead_of_time(
     rewrite: aot.Rewrite | None = None,
     memory_budget: float = 1.0,
 ) -> Compiled:
-    compile_whole = partial(aot.compile_inference, compile_graph=compile_functional, keep=keep, rewrite=rewrite)
-    if aot.needs_grad(gm, example_inputs):
-        compile_whole = partial(
-            aot.compile_training,
-            compile_graph=compile_functional,
-            keep=keep,
-            rewrite=rewrite,
-            memory_budget=memory_budget,
-        )
-    return aot.with_numbers(gm, example_inputs, compile_whole)
+    infer = partial(aot.compile_inference, compile_graph=compile_functional, keep=keep, rewrite=rewrite)
+    train = partial(
+        aot.compile_training,
+        compile_graph=compile_functional,
+        keep=keep,
+        rewrite=rewrite,
+        memory_budget=memory_budget,
+    )
+
+    def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        return aot.with_numbers(graph, inputs, train if aot.needs_grad(graph, inputs) else infer)
+
+    return aot.in_pieces(gm, example_inputs, compile_whole)
 
 
 def compile_graph(

@@ -6,6 +6,7 @@ from .eager import keep_all, run_eagerly
 from .grad import needs_grad
 from .inference import CompileGraph, Rewrite, compile_inference
 from .numbers import with_numbers
+from .pieces import in_pieces
 from .randomness import functionalize_random
 from .training import compile_training
 
@@ -16,6 +17,7 @@ __all__ = [
     "compile_inference",
     "compile_training",
     "functionalize_random",
+    "in_pieces",
     "keep_all",
     "needs_grad",
     "run_eagerly",

@@ -22,7 +22,12 @@ class UserPlace:
 
 
 class StatorError(Exception):
-    """Base of everything stator raises on purpose."""
+    """Base of everything stator raises on purpose.
+
+    origin: the node of the graph that was being traced when it was raised, where there is one.
+    """
+
+    origin: object = None
 
 
 class UsageError(StatorError, ValueError):

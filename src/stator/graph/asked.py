@@ -4,15 +4,18 @@ runs on fake tensors in their place. Captured graphs hold the functions themselv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from stator.base.registry import Registry
+from stator.prims.checks import check
 from stator.prims.decompositions import quantiles
 
-from .fake import FakeMode, specials
+from .fake import FakeMode, FakeTensor, specials
 
 # By what a graph calls: a function, or the name of a method.
 stand_ins: Registry[Any, Callable[..., Any]] = Registry("torch function that asks for data")
@@ -40,12 +43,104 @@ stand_ins.register(torch.quantile, "quantile")(_quantile_by(quantiles.quantile, 
 stand_ins.register(torch.nanquantile, "nanquantile")(_quantile_by(quantiles.nanquantile, torch.nanquantile))
 
 
+@stand_ins.register(torch.cov, "cov")
+def _cov(
+    input: torch.Tensor,
+    *,
+    correction: int = 1,
+    fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The covariance matrix of the rows of `input`, [variables, observations], whose weights are checked when the graph
+    runs: sum(w * (x - mean)(x - mean)^T) / (sum(w) - correction * sum(w * aweights) / sum(w)), with w = fweights *
+    aweights, and without the second factor where there are no aweights."""
+    if fweights is None and aweights is None:  # looks at no data
+        return torch.cov(input, correction=correction)
+    if input.dim() > 2 or input.dtype is torch.bool or _are_refused(input, fweights, aweights):
+        return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)  # for eager's error
+    rows = input if input.dim() == 2 else input.view(1, -1)
+    for name, given in (("fweights", fweights), ("aweights", aweights)):
+        if given is not None and rows.shape[1] != 0:
+            check(given.min().ge(0), "RuntimeError", f"cov(): {name} cannot be negative")
+    weights: Any = fweights if aweights is None else aweights if fweights is None else fweights * aweights
+    total = weights.sum()
+    check(total.ne(0), "RuntimeError", "cov(): weights sum to zero, can't be normalized")
+    mean = (rows * weights).sum(1) / total
+    if aweights is not None and correction != 0:
+        freedom = total - correction * (weights * aweights).sum() / total
+    else:
+        freedom = total - correction
+    check(freedom.gt(0), "UserWarning", _NO_FREEDOM)
+    freedom = torch.where(freedom.le(0), 0, freedom)
+    centred = rows - mean.unsqueeze(1)
+    return torch.true_divide(torch.mm(centred, (centred * weights).t().conj()), freedom).squeeze()
+
+
+_NO_FREEDOM = (
+    "cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of observations."
+)
+
+
+def _are_refused(input: torch.Tensor, fweights: torch.Tensor | None, aweights: torch.Tensor | None) -> bool:
+    """Whether weights are of a shape or dtype that eager does not take."""
+    count = input.shape[1] if input.dim() == 2 else input.numel()
+    given = [weights for weights in (fweights, aweights) if weights is not None]
+    if any(weights.dim() > 1 or weights.numel() != count for weights in given):
+        return True
+    counts_are_integers = fweights is None or not (
+        fweights.is_floating_point() or fweights.is_complex() or fweights.dtype is torch.bool
+    )
+    return not counts_are_integers or not (aweights is None or aweights.is_floating_point())
+
+
+@stand_ins.register(F.gaussian_nll_loss)
+def _gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """(log(var) + (input - target)^2 / var) / 2, with var at least `eps` in its value, though not in its gradient.
+    That no variance is negative is checked when the graph runs."""
+    if not isinstance(var, torch.Tensor):
+        return F.gaussian_nll_loss(input, target, var, full, eps, reduction)  # looks at no data
+    check(torch.any(var < 0).logical_not(), "ValueError", "var has negative entry/entries")
+    if var.shape != input.shape:
+        if input.shape[:-1] == var.shape:
+            var = var.unsqueeze(-1)
+        elif input.dim() != var.dim() or sum(b for a, b in zip(input.shape, var.shape, strict=True) if a != b) != 1:
+            raise ValueError("var is of incorrect size")
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    var = var.clone()
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss += 0.5 * math.log(2 * math.pi)
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+@specials.register(check)
+def _known_check(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is checked about known values is known to hold, or fails, at once."""
+    known = _known_in_every_call(args[0])
+    return NotImplemented if known is None else check(known, *args[1:])
+
+
 @specials.register(torch.ops.aten._assert_async.msg)
 def _assertion(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What is asserted about known values holds, or fails, at once."""
-    known = args[0].known_value()
+    known = _known_in_every_call(args[0])
     if known is None:
         return NotImplemented
     if not known:
         raise RuntimeError(args[1])
     return None
+
+
+def _known_in_every_call(fake: FakeTensor) -> torch.Tensor | None:
+    """The value, unless it was read from inputs: to look at it when the graph runs costs less than to rely on it."""
+    return None if fake.known_from else fake.followed_value()

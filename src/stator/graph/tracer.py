@@ -115,13 +115,18 @@ def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: Tracer) 
         try:
             values[node] = _run_node(module, node, values)
         except Unsupported as error:
-            raise (error.at(tracer.place) if tracer.place else error) from error.__cause__
-        except StatorError:
+            placed = error.at(tracer.place) if tracer.place else error
+            placed.origin = node
+            raise placed from error.__cause__
+        except StatorError as error:
+            error.origin = node
             raise
         except Exception as error:
-            raise CompileError(
+            failed = CompileError(
                 "aot", f"{node.format_node()} failed: {type(error).__name__}: {error}", place=tracer.place
-            ) from error
+            )
+            failed.origin = node
+            raise failed from error
     raise CompileError("aot", "the graph has no output node")
 
 

@@ -1,6 +1,6 @@
 """The operator set: one record per operator, to query and to extend. Importing this package fills the records."""
 
-from . import ctc_loss, decompositions, levels, random, shape_rules
+from . import checks, ctc_loss, decompositions, levels, random, shape_rules
 from .extend import decomposition, lowering, operator, shape_rule
 from .query import is_lowered, lookup, operators
 from .record import OpRecord, TensorMeta
@@ -8,6 +8,7 @@ from .record import OpRecord, TensorMeta
 __all__ = [
     "OpRecord",
     "TensorMeta",
+    "checks",
     "ctc_loss",
     "decomposition",
     "decompositions",
