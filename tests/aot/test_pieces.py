@@ -1,6 +1,7 @@
 """Graphs with an operator inside that cannot be traced, handed to a backend: compiled around it, equal to eager.
 
-Results, gradients, effects on inputs; how many parts are compiled, and what is counted. Exact to 1e-6 relative.
+Results, gradients, effects on inputs; how many parts are compiled, and what is counted. In float64, to 1e-9; what
+autocast casts to bfloat16, to 1e-2.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import fx
 from stator import pipeline
 from stator.base import counters, logs
 
-pytestmark = pytest.mark.filterwarnings("ignore:stator. .* in ATen between compiled parts:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:stator. :RuntimeWarning")
 BACKENDS = {"aot_eager": pipeline.aot_eager_backend, "inductor": pipeline.inductor_backend}
 by_backend = pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
 
@@ -127,11 +128,11 @@ class Setters(fx.Tracer):
 PLACES = ((torch._C, "_set_grad_enabled"), (torch, "set_autocast_enabled"))
 
 
-def given(seed: int = 0, true: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+def given(seed: int = 0, true: int = 7, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     mask = torch.zeros(12, dtype=torch.bool)
     mask[torch.randperm(12, generator=generator)[:true]] = True
-    return torch.randn(4, 3, generator=generator).requires_grad_(), mask.reshape(4, 3)
+    return torch.randn(4, 3, generator=generator, dtype=dtype).requires_grad_(), mask.reshape(4, 3)
 
 
 def results_of(run: Callable[..., Any], x: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
@@ -144,14 +145,15 @@ def results_of(run: Callable[..., Any], x: torch.Tensor, mask: torch.Tensor) -> 
 @by_backend
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_results_and_gradients_are_eagers(program: Callable[..., Any], backend: Any) -> None:
-    x, mask = given()
+    dtype, tolerance = (torch.float32, 1e-2) if program is lower_precision else (torch.float64, 1e-9)
+    x, mask = given(dtype=dtype)
     compiled = backend(graph_of(program), [x, mask])
     for seed in (0, 1):
-        x, mask = given(seed)
+        x, mask = given(seed, dtype=dtype)
         found, expected = results_of(compiled, x, mask), results_of(program, x, mask)
         for left, right in zip(found, expected, strict=True):
             assert (left.dtype, left.requires_grad) == (right.dtype, right.requires_grad)
-            torch.testing.assert_close(left, right, rtol=1e-6 if left.dtype is torch.float32 else 1e-2, atol=1e-5)
+            torch.testing.assert_close(left, right, rtol=tolerance, atol=tolerance)
 
 
 @by_backend

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from compiled import Case, function_of, inputs
+from compiled import Case, eager, inputs
+from handed_over import graph_of
 from samples import IDENTIFIERS, OPERATORS, samples
 
 from stator.aot import functionalize_random
@@ -69,7 +70,7 @@ def _classify(found: Coverage, case: Case) -> None:
     before = Counter(counters.counts)
     try:
         given = inputs([case])
-        traced = trace(function_of([case]), given, keep=can_lower)
+        traced = trace(graph_of(case), given, keep=can_lower)
         lowered = lower(run_passes(functionalize_random(traced.graph)))
     except Exception as error:
         if isinstance(error, StatorError) or _eager_accepts(case):
@@ -93,7 +94,7 @@ def _classify(found: Coverage, case: Case) -> None:
 def _eager_accepts(case: Case) -> bool:
     try:
         with torch.no_grad():
-            function_of([case])(*inputs([case]))
+            eager([case])
     except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
         return False
     return True
@@ -125,7 +126,7 @@ def page() -> str:
     total = Counter(one.kind for one in found)
     version = torch.__version__.partition("+")[0]
     whole = [one for one in found if one.kind == "whole"]
-    eager = [one for one in whole if one.counts["refused"] > one.counts["whole"]]
+    refused = [one for one in whole if one.counts["refused"] > one.counts["whole"]]
     partly = [one for one in found if one.kind == "partly"]
     lines = [
         "# Which operators compile to kernels",
@@ -137,8 +138,9 @@ def page() -> str:
         f"- {total['own']} need no fallback: kernels, and library calls by choice (matrix products, convolutions).",
         f"- {total['partly']} are kernels and fallback library calls together, or need the library for some samples.",
         f"- {total['whole']} ({100 * total['whole'] / len(found):.1f}%) are, for most of their samples, nothing but a "
-        f"fallback: {len(whole) - len(eager)} as library calls in the compiled graph, {len(eager)} because capture "
-        "ends before them (their result's shape, or a Python value, depends on data) and eager runs them.",
+        f"fallback: {len(whole) - len(refused)} as library calls in the compiled graph, {len(refused)} because the shape of "
+        "their result, or a Python value, depends on data: capture ends before them and ATen runs them, as it does between "
+        "compiled parts of a graph that is handed to a backend with one of them inside.",
         "",
         "## Whole fallbacks",
         "",

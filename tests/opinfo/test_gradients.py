@@ -24,7 +24,8 @@ PARTS = [NAMED[start : start + PART] for start in range(0, len(NAMED), PART)]
 PART_NAMES = [f"{part[0][0]}-to-{part[-1][0]}" for part in PARTS]
 by_part = pytest.mark.parametrize("part", PARTS, ids=PART_NAMES)
 
-# Refused: the shape of a result, or a Python value, depends on data. `stator.compile` ends the graph there.
+# Refused where all is one callable: the shape of a result, or a Python value, depends on data. `stator.compile` ends
+# the graph there; in a graph that is handed to a backend they run in ATen (test_handed_over.py).
 RUNS_EAGERLY = frozenset((
     "masked_select", "__getitem__",  # as many elements as a mask has True
     "repeat_interleave",  # without `output_size`

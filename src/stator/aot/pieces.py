@@ -1,8 +1,8 @@
 """Graphs that cannot be compiled as a whole: what stands before and behind the operator that cannot be traced is
 compiled, and the operator itself runs in ATen between them.
 
-How graphs are traced and compiled is not known here. Front ends that see the operator end their graphs before it; this is
-for graphs that are handed over with such an operator inside.
+How graphs are traced and compiled is not known here. A front end that sees such an operator ends its graph before it;
+this is for graphs that are handed over with one inside.
 """
 
 from __future__ import annotations

@@ -76,9 +76,7 @@ def _cov(
     return torch.true_divide(torch.mm(centred, (centred * weights).t().conj()), freedom).squeeze()
 
 
-_NO_FREEDOM = (
-    "cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of observations."
-)
+_NO_FREEDOM = "cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of observations."
 
 
 def _are_refused(input: torch.Tensor, fweights: torch.Tensor | None, aweights: torch.Tensor | None) -> bool:

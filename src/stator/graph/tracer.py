@@ -23,6 +23,7 @@ from . import known_masks as known_masks  # registers its handlers
 from . import mutation as mutation  # registers its handlers
 from .asked import stand_ins
 from .cleanup import clean_up
+from .numbers import DataDependent, holds_numbers
 from .outputs import describe_outputs
 from .recording import Keep, Tracer
 from .traced import Traced
@@ -111,6 +112,7 @@ def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: Tracer) 
             values[node] = next(remaining)
             continue
         if node.op == "output":
+            _refuse_numbers(node, values)
             return fx.map_arg(node.args[0], values.__getitem__)
         try:
             values[node] = _run_node(module, node, values)
@@ -128,6 +130,15 @@ def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: Tracer) 
             failed.origin = node
             raise failed from error
     raise CompileError("aot", "the graph has no output node")
+
+
+def _refuse_numbers(output: fx.Node, values: dict[fx.Node, Any]) -> None:
+    """Only operators inside of a traced graph can take a Python number that depends on data: it cannot be returned."""
+    for node in output.all_input_nodes:
+        if holds_numbers(values[node]):
+            error = DataDependent("data-dependent", "a Python number that depends on data leaves the traced code")
+            error.origin = node
+            raise error
 
 
 def _run_node(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> Any:

@@ -1,0 +1,94 @@
+"""Operators whose result has a size that depends on data, or that ask for data otherwise, in graphs that are handed to
+a backend: nothing is refused. Results and gradients equal eager; what runs in ATen between compiled parts is counted.
+"""
+
+from __future__ import annotations
+
+import gradients
+import handed_over
+import pytest
+import torch
+from compiled import UNSUPPORTED, Case, cases, eager, inputs
+from recorder import value_differences
+from samples import IDENTIFIERS, OPERATORS
+from test_gradients import RUNS_EAGERLY
+from torch.utils import _pytree as pytree
+
+from stator.base import counters
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of what runs in ATen, of deprecated operators
+NAMED = list(zip(IDENTIFIERS, OPERATORS, strict=True))
+# Checked when the graph runs: they are compiled as a whole.
+CHECKED = frozenset(("cov", "nn.functional.gaussian_nll_loss"))
+by_backend = pytest.mark.parametrize("backend", handed_over.BACKENDS)
+
+
+def forward_problem(case: Case, backend: str) -> str | None:
+    with torch.no_grad():
+        found = handed_over.run(case, backend, inputs([case]))
+    return value_differences(_comparable(found), _comparable(eager([case])[0]))
+
+
+def _comparable(result: object) -> list[object]:
+    leaves = pytree.tree_leaves(result)
+    return [part.to_dense() if isinstance(part, torch.Tensor) and part.is_sparse else part for part in leaves]
+
+
+def gradient_problem(case: gradients.GradientCase, backend: str) -> str | None:
+    def run(*given: torch.Tensor) -> list[object]:
+        return [pytree.tree_leaves(handed_over.run(case, backend, given))]
+
+    return gradients.difference(case, gradients._differentiated([case], run)[0], gradients.eager([case])[0])
+
+
+@by_backend
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_results_equal_eager(name: str, backend: str) -> None:
+    check_results(name, backend, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@by_backend
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_results_of_all_samples_equal_eager(name: str, backend: str) -> None:
+    check_results(name, backend, 1000)
+
+
+def check_results(name: str, backend: str, count: int) -> None:
+    torch.manual_seed(0)
+    named = [(one, op) for one, op in NAMED if one == name]
+    told = [
+        f"{case.describe()}: {problem}"
+        for case in cases(named, count, (None,))
+        if (problem := forward_problem(case, backend))
+    ]
+    assert not told, "\n".join(told)
+
+
+@by_backend
+@pytest.mark.parametrize("name", sorted(RUNS_EAGERLY | CHECKED))
+def test_gradients_equal_eager(name: str, backend: str) -> None:
+    check_gradients(name, backend, 4, (torch.float32,))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@by_backend
+@pytest.mark.parametrize("name", sorted(RUNS_EAGERLY | CHECKED))
+def test_gradients_of_all_samples_equal_eager(name: str, backend: str) -> None:
+    check_gradients(name, backend, None, gradients.DTYPES)
+
+
+def check_gradients(name: str, backend: str, count: int | None, dtypes: tuple[torch.dtype, ...]) -> None:
+    torch.manual_seed(0)
+    named = [(one, op) for one, op in NAMED if one == name]
+    counters.clear()
+    told = [
+        f"{case.describe()}: {problem}"
+        for case in gradients.cases(named, count, dtypes=dtypes)
+        if (problem := gradient_problem(case, backend))
+    ]
+    assert not told, "\n".join(told)
+    in_aten = any(counted.startswith("aot_fallback:") for counted in counters.counts)
+    assert not (in_aten and name in CHECKED), "runs in ATen"
