@@ -138,9 +138,9 @@ def page() -> str:
         f"- {total['own']} need no fallback: kernels, and library calls by choice (matrix products, convolutions).",
         f"- {total['partly']} are kernels and fallback library calls together, or need the library for some samples.",
         f"- {total['whole']} ({100 * total['whole'] / len(found):.1f}%) are, for most of their samples, nothing but a "
-        f"fallback: {len(whole) - len(refused)} as library calls in the compiled graph, {len(refused)} because the shape of "
-        "their result, or a Python value, depends on data: capture ends before them and ATen runs them, as it does between "
-        "compiled parts of a graph that is handed to a backend with one of them inside.",
+        f"fallback: {len(whole) - len(refused)} as library calls in the compiled graph, {len(refused)} because the "
+        "shape of their result, or a Python value, depends on data: capture ends before them and ATen runs them, as it "
+        "does between compiled parts of a graph that is handed to a backend with one of them inside.",
         "",
         "## Whole fallbacks",
         "",

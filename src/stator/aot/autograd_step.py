@@ -17,21 +17,21 @@ from torch import fx
 from stator.base import counters, dumps, logs
 from stator.base.errors import CompileError, StatorError
 from stator.base.locks import fork_safe_lock
-from stator.graph.generators import States, drawn_devices, replayed, states_of
+from stator.graph.generators import drawn_devices, replayed, states_of
 from stator.graph.printer import print_graph
-from stator.graph.traced import Fresh
 from stator.prims.record import TensorMeta
 from stator.runtime.host import below_autograd
 
 from .eager import run_eagerly
 from .independent import Kept, Reads
 from .joint import Joint
-from .observed import observed, watch
+from .linked import Linked, link, not_looked_at
 from .partition import Partition, SavedInput, divide, split
 from .program import Program
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
 Pattern = tuple[bool, ...]
+BackwardKind = tuple[Pattern, bool]  # which values have a tangent, and whether it stops there: see linked.py
 # compile_training itself, handed over: a backward that is differentiated is compiled like any other program
 CompileTraining = Callable[..., Callable[..., Any]]
 
@@ -126,37 +126,52 @@ class Step:
         self.mutated = frozenset(index for index, _ in joint.traced.mutated)
         self.overwritten = _overwritten(joint)
         self.devices = drawn_devices(joint.graph)
-        shown = {output.position for output in joint.traced.outputs if isinstance(output, Fresh)}
-        self.watched = tuple(position for position in joint.inner if position in shown)
+        self.behind = {one.position: one.behind for one in joint.links}
+        self.stops = tuple({position: None for behind in self.behind.values() for position in behind})
         self.lock = fork_safe_lock()
         self.names = _saved_names(parts)
-        self.backwards: dict[Pattern, Backward] = {}
-        self.second: dict[tuple[Pattern, tuple[Any, ...]], Callable[..., Any]] = {}
+        self.backwards: dict[BackwardKind, Backward] = {}
+        self.between: dict[int, Backward] = {}  # from a value to the results right behind it
+        # the same two, to be differentiated again
+        self.second: dict[tuple[BackwardKind | int, tuple[Any, ...]], Callable[..., Any]] = {}
         full = tuple(position in joint.tangents for position in joint.differentiable)
-        self.backwards[full] = Backward(parts.backward, range(len(self.names)), joint.gradients, compile_graph)
+        self.backwards[full, False] = Backward(parts.backward, range(len(self.names)), joint.gradients, compile_graph)
 
     @functools.cached_property
     def reads(self) -> Reads:
         """Of the backward for all tangents."""
         return Reads.of(self.parts.backward, len(self.names))
 
-    def backward_for(self, pattern: Pattern) -> Backward:
+    def backward_for(self, kind: BackwardKind) -> Backward:
         """The backward for the differentiable values that have a tangent."""
-        found = self.backwards.get(pattern)
+        found = self.backwards.get(kind)
         if found is None:
             with self.lock:
-                found = self.backwards.get(pattern) or self._trace_backward(pattern)
-                self.backwards[pattern] = found
+                found = self.backwards.get(kind) or self._trace_backward(
+                    self._positions(kind[0]), None, self.stops if kind[1] else ()
+                )
+                self.backwards[kind] = found
         return found
 
-    def _trace_backward(self, pattern: Pattern) -> Backward:
-        """Trace again with fewer tangents, and compute the backward from the values that the forward saves anyway.
+    def _backward_between(self, position: int) -> Backward:
+        found = self.between.get(position)
+        if found is None:
+            with self.lock:
+                behind = self.behind[position]
+                found = self.between.get(position) or self._trace_backward([position], behind, behind)
+                self.between[position] = found
+        return found
+
+    def _trace_backward(
+        self, positions: Sequence[int], targets: Sequence[int] | None, stops: Sequence[int]
+    ) -> Backward:
+        """Trace again with other tangents, and compute the backward from the values that the forward saves anyway.
 
         Tangents that are missing are not the same as zeros: what only they lead to has no gradient at all, and zero
         times infinity is not zero. Forward nodes have the same names each time the same program is traced.
         """
         with counters.timed("aot"):
-            joint = self.program.trace(wanted=self._positions(pattern))
+            joint = self.program.trace(positions, targets, stops)
             sides = divide(joint)
             known = set(self.names)
             parts = split(joint, sides, [node for node in sides.nodes if f"saved_{node.name}" in known])
@@ -171,60 +186,68 @@ class Step:
     def _positions(self, pattern: Pattern) -> list[int]:
         return [p for p, present in zip(self.joint.differentiable, pattern, strict=True) if present]
 
-    def twice_differentiable(
-        self, pattern: Pattern, primals: Sequence[Any], tangents: Sequence[Any], states: States
-    ) -> list[Any]:
+    def twice_differentiable(self, kind: BackwardKind, step_node: Any, tangents: Sequence[Any]) -> list[Any]:
         """Gradients per primal that can be differentiated again: the backward is a program compiled like any other.
 
-        It computes the forward once more, with the random numbers that were drawn from these states of generators.
+        It computes the forward once more, with the random numbers that were drawn then. step_node: autograd's node of
+        the call.
         """
-        if not all(map(_is_plain, tangents)):  # batched by vmap, or a subclass: the operators know what to do
-            gradients = self.program.gradients(self.joint.traced, self._positions(pattern))
-            with replayed(states):
-                found = iter(gradients(*primals, *tangents))
-            return [next(found) if primal.requires_grad else None for primal in primals]
-        key = pattern, tuple([_compiled_for(tangent) for tangent in tangents])
-        run = self.second.get(key)
-        if run is None:
-            with self.lock:
-                run = self.second.get(key) or self._compile_gradients(pattern, primals, tangents)
-                self.second[key] = run
-        with replayed(states):
-            results = run(*primals, *tangents)
-        found = iter(results)
-        return [next(found) if primal.requires_grad else None for primal in primals]
+        stops = self.stops if kind[1] else ()
+        found = iter(self._run_again(kind, step_node, self._positions(kind[0]), tangents, None, stops))
+        return [None if entry is None or not entry[0].requires_grad else next(found) for entry in step_node.primals]
 
-    def observed_gradients(
+    def gradients_between(self, step_node: Any, position: int, tangent: torch.Tensor) -> Sequence[Any]:
+        """What reaches the results right behind the value at `position`, of which this is the tangent."""
+        saved = _saved_values(step_node, 1 << self.joint.differentiable.index(position))
+        if not torch.is_grad_enabled():
+            try:
+                return self._backward_between(position)(saved, [tangent])
+            except StatorError as error:
+                logs.warn_once(
+                    f"aot:between:{error}", f"stator: a backward between results computes the forward again. {error}"
+                )
+        behind = self.behind[position]
+        return self._run_again(position, step_node, [position], [tangent], behind, behind)
+
+    def _run_again(
         self,
-        pattern: Pattern,
-        primals: Sequence[torch.Tensor],
+        kind: BackwardKind | int,
+        step_node: Any,
+        positions: Sequence[int],
         tangents: Sequence[torch.Tensor],
-        states: States,
-        tensors: dict[int, torch.Tensor],
-    ) -> list[Any]:
-        """Gradients per primal, with the hooks of forward values that others were computed from; see observed.py."""
-        if self.devices and self.program.rewrite is not None:
-            raise RuntimeError(
-                "stator: a result of a compiled function with random numbers has hooks or retains its gradient, and "
-                "another result was computed from it; compile with the option exact_random, or run this part eagerly "
-                "(stator.disable)"
-            )
-        with replayed(states):
-            return self.program.observed_gradients(
-                self.joint.traced, self._positions(pattern), primals, tangents, tensors
-            )
+        targets: Sequence[int] | None,
+        stops: Sequence[int],
+    ) -> Sequence[Any]:
+        """Run `Program.gradients`."""
+        primals = _unchanged(step_node.primals)
+        plain = all(map(_is_plain, tangents))  # not batched by vmap, nor of a subclass: the operators know what to do
+        key = kind, tuple([_compiled_for(tangent) for tangent in tangents]) if plain else ()
+        run = self.second.get(key) if plain else None
+        if run is None:
+            gradients = self.program.gradients(self.joint.traced, positions, targets, stops)
+            run = self._compile_gradients(key, gradients, [*primals, *tangents]) if plain else gradients
+        with replayed(step_node.states):
+            results = run(*primals, *tangents)
+        return not_looked_at(step_node.linked, results) if plain and step_node.linked is not None else results
 
     def _compile_gradients(
-        self, pattern: Pattern, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
+        self,
+        key: tuple[BackwardKind | int, tuple[Any, ...]],
+        gradients: Callable[..., Any],
+        arguments: Sequence[torch.Tensor],
     ) -> Callable[..., Any]:
-        gradients = self.program.gradients(self.joint.traced, self._positions(pattern))
+        with self.lock:
+            run = self.second.get(key)
+            if run is None:
+                run = self.second[key] = self._compiled_or_eager(gradients, arguments)
+        return run
+
+    def _compiled_or_eager(
+        self, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor]
+    ) -> Callable[..., Any]:
         try:
             return self.compile_training(
-                gradients,
-                [*primals, *tangents],
-                self.compile_graph,
-                keep=self.program.keep,
-                rewrite=self.program.rewrite,
+                gradients, arguments, self.compile_graph, keep=self.program.keep, rewrite=self.program.rewrite
             )
         except StatorError as error:
             if self.devices and self.program.rewrite is not None:  # eager would draw other numbers than the forward did
@@ -356,7 +379,7 @@ class StepFunction(torch.autograd.Function):
             else None
             for index, primal in enumerate(primals)
         ]
-        ctx.watched = watch(values, step.watched) if step.watched else None
+        ctx.linked = Linked(values, step.stops) if step.stops else None
         return values
 
     @staticmethod
@@ -365,16 +388,14 @@ class StepFunction(torch.autograd.Function):
         of_values = [tangents[position] for position in step.joint.differentiable]
         pattern = tuple(tangent is not None for tangent in of_values)
         present = [tangent for tangent in of_values if tangent is not None]
+        if not present:  # what leads here was computed without it
+            return (None,) * len(ctx.needs_input_grad)
         wanted = sum(1 << at for at, present in enumerate(pattern) if present)
+        saved = _saved_values(ctx, wanted)
         kept: Kept | None = getattr(ctx, "kept", None)
-        known = kept.saved(wanted, len(step.names)) if kept is not None else None if step.parts.saved else []
-        saved = list(ctx.saved_tensors) if known is None else known  # raises when the graph was freed
-        looked_at = observed(ctx.watched) if ctx.watched else None
-        if looked_at:
-            primals = _unchanged(ctx.primals)
-            return None, *step.observed_gradients(pattern, primals, present, ctx.states, looked_at)
+        kind = (pattern, ctx.linked is not None and ctx.linked.looked_at)
         if torch.is_grad_enabled():
-            return None, *step.twice_differentiable(pattern, _unchanged(ctx.primals), present, ctx.states)
+            return None, *step.twice_differentiable(kind, ctx, present)
         if saved and not torch._C._autograd._get_current_graph_task_keep_graph():
             freed = wanted | (kept.freed if kept is not None else 0)
             ctx.kept = Kept.of(step.reads, freed, saved) if len(pattern) > 1 and not all(pattern) else None
@@ -382,7 +403,15 @@ class StepFunction(torch.autograd.Function):
             if ctx.kept is None:
                 ctx.primals = ()
         del tangents, of_values
-        return None, *step.backward_for(pattern)(saved, present)
+        return None, *step.backward_for(kind)(saved, present)
+
+
+def _saved_values(step_node: Any, wanted: int) -> list[Any]:
+    """What the forward saved, as far as the values that are wanted need it; RuntimeError when it was freed."""
+    step: Step = step_node.step
+    kept: Kept | None = getattr(step_node, "kept", None)
+    known = kept.saved(wanted, len(step.names)) if kept is not None else None if step.parts.saved else []
+    return list(step_node.saved_tensors) if known is None else known
 
 
 def _unchanged(primals: Sequence[tuple[torch.Tensor, int] | None]) -> list[torch.Tensor]:
@@ -414,7 +443,12 @@ def run_step(step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
     """The forward values of a step, tied to its backward. Raises RuntimeError inside of transforms of torch.func."""
     if torch._C._are_functorch_transforms_active():
         return StepFunction.apply(step, *primals)  # which says why it cannot
-    return _apply(step, *primals)
+    values = _apply(step, *primals)
+    if step.joint.links:
+        node = values[step.joint.links[0].position].grad_fn
+        if node is not None:
+            link(values, step.joint.links, node.linked, step.gradients_between)
+    return values
 
 
 __all__ = ["Backward", "Step", "run_step"]

@@ -18,13 +18,13 @@ from stator.base.errors import Unsupported
 from stator.graph.fake import FakeTensor
 from stator.graph.outputs import describe_outputs
 from stator.graph.recording import Keep, Tracer, without_onednn
-from stator.graph.traced import Traced
+from stator.graph.traced import Fresh, Traced
 from stator.graph.tracer import close_graph, placeholder_names, run_function
 from stator.prims.layout import contiguous_strides, is_dense
 from stator.prims.record import TensorMeta
 
 from .captured import owned_tensors_replaced
-from .observed import inner_positions
+from .linked import Link, find_links, gradients_between
 
 
 @dataclass(slots=True)
@@ -36,9 +36,10 @@ class Joint:
     primal_count: how many placeholders are primals.
     value_count: how many outputs are forward values: user outputs, bases of aliased ones, contents of mutated inputs.
     differentiable: positions of the forward values that autograd can differentiate.
-    inner: those of them that others were computed from.
+    links: between results and others that they were computed from.
     tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
-    gradients: for each primal the position of its gradient among the outputs after the values, or None.
+    gradients: for each primal (or forward value that was differentiated by) the position of its gradient among the
+        outputs after the values, or None.
     traced: how the values become what the program returns, and what it writes to.
     """
 
@@ -46,7 +47,7 @@ class Joint:
     primal_count: int
     value_count: int
     differentiable: tuple[int, ...]
-    inner: tuple[int, ...]
+    links: tuple[Link, ...]
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     traced: Traced
@@ -60,11 +61,14 @@ def trace_joint(
     captured: Sequence[torch.Tensor] = (),
     merge_equal: bool = False,
     wanted: Sequence[int] | None = None,
+    targets: Sequence[int] | None = None,
+    stops: Sequence[int] = (),
 ) -> Joint:
     """Trace a GraphModule of torch calls, or any callable, in the grad mode of now, and differentiate it.
 
     The arguments are those of `graph.tracer.trace`. wanted: the forward values to give a tangent to; all that can have
-    one when None. Raises Unsupported for what cannot be traced, CompileError when the traced code itself fails.
+    one when None. targets: forward values to differentiate by, in place of the primals. stops: see `gradients_between`.
+    Raises Unsupported for what cannot be traced, CompileError when the traced code itself fails.
     """
     tracer = _JointTracer(keep)
     leaves, spec = pytree.tree_flatten(list(example_inputs))
@@ -93,7 +97,16 @@ def trace_joint(
                 result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
             finally:
                 torch._C._set_grad_enabled(before)
-            return _finish(tracer, primals, result, wanted)
+            return _finish(tracer, primals, result, _Wanted(wanted, targets, tuple(stops)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which gradients: see `trace_joint`."""
+
+    positions: Sequence[int] | None
+    targets: Sequence[int] | None
+    stops: tuple[int, ...]
 
 
 class _JointTracer(Tracer):
@@ -151,7 +164,7 @@ def _add_primal(
     return fake
 
 
-def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted: Sequence[int] | None) -> Joint:
+def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted: _Wanted) -> Joint:
     tracer.check_layouts()
     leaves, spec = pytree.tree_flatten(result)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
@@ -159,9 +172,10 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
     value_nodes = [value.node for value in described.values]
     handles = [handle if _is_differentiable(tracer, handle) else None for handle in described.handles]
     differentiable = tuple(position for position, handle in enumerate(handles) if handle is not None)
-    inner = inner_positions(handles)
-    tangent_positions = differentiable if wanted is None else tuple(sorted(wanted))
-    gradients = _differentiate(tracer, primals, handles, tangent_positions, [v.meta for v in described.values])
+    links = find_links(handles, [output.position for output in described.outputs if isinstance(output, Fresh)])
+    tangent_positions = differentiable if wanted.positions is None else tuple(sorted(wanted.positions))
+    metas = [value.meta for value in described.values]
+    gradients = _differentiate(tracer, primals, handles, tangent_positions, metas, wanted)
     gradient_nodes: list[fx.Node] = []
     gradient_positions: list[int | None] = []
     for gradient in gradients:
@@ -176,7 +190,7 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         len(tracer.inputs),
         len(value_nodes),
         differentiable,
-        inner,
+        links,
         tangent_positions,
         tuple(gradient_positions),
         traced,
@@ -198,24 +212,28 @@ def _differentiate(
     handles: Sequence[FakeTensor | None],
     positions: Sequence[int],
     metas: Sequence[TensorMeta],
+    wanted: _Wanted,
 ) -> list[fx.Node | None]:
-    """Record the backward; returns a node or None for the gradient of each primal."""
+    """Record the backward; returns a node or None for the gradient of each primal, or of each target."""
     differentiated = [primal for primal in primals if primal.requires_grad]
     if not positions or not differentiated:
         return [None] * len(primals)
-    tangents = [_add_tangent(tracer, metas[position], index) for index, position in enumerate(positions)]
-    roots = [handles[position] for position in positions]
+    tangents = {position: _add_tangent(tracer, metas[position], index) for index, position in enumerate(positions)}
+    roots: Any = [handles[position] for position in positions]
+    sought: Any = differentiated if wanted.targets is None else [handles[target] for target in wanted.targets]
+    stops: Any = [(handles[position], tangents.get(position)) for position in wanted.stops]
     tracer.origin = tracer.place = None
     tracer.in_backward = True
     with _autocast_off():
         try:
-            found = torch.autograd.grad(roots, differentiated, tangents, allow_unused=True)  # type: ignore[arg-type]
+            found = gradients_between(roots, list(tangents.values()), sought, stops)
         except RuntimeError as error:  # what a formula needs was written to, say, or there is no formula
             raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
     remaining = iter(found)
+    asked = [primal.requires_grad for primal in primals] if wanted.targets is None else [True] * len(found)
     gradients: list[fx.Node | None] = []
-    for primal in primals:
-        gradient = next(remaining) if primal.requires_grad else None
+    for one in asked:
+        gradient = next(remaining) if one else None
         if gradient is not None and not isinstance(gradient, FakeTensor):
             raise Unsupported("gradient-layout", f"a gradient is a {type(gradient).__name__} of {gradient.layout}")
         gradients.append(None if gradient is None else tracer.current(gradient))

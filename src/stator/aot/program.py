@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from stator.graph.traced import Fresh, Traced, ViewOfOutput
 from .captured import owned_tensors_replaced
 from .inference import Rewrite
 from .joint import Joint, trace_joint
-from .observed import attach
+from .linked import gradients_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,14 @@ class Program:
         self.merge_equal = False
         self.ambience = Ambience.current()
 
-    def trace(self, wanted: Sequence[int] | None = None) -> Joint:
-        """The joint graph, with tangents for the forward values at the positions `wanted` (None: for all)."""
+    def trace(
+        self,
+        wanted: Sequence[int] | None = None,
+        targets: Sequence[int] | None = None,
+        stops: Sequence[int] = (),
+    ) -> Joint:
+        """The joint graph, with tangents for the forward values at the positions `wanted` (None: for all), and
+        gradients of the primals or of the forward values `targets`. stops: see `linked.gradients_between`."""
         with self.ambience.restored():
             joint = trace_joint(
                 self.function,
@@ -82,16 +88,25 @@ class Program:
                 captured=self.captured,
                 merge_equal=self.merge_equal,
                 wanted=wanted,
+                targets=targets,
+                stops=stops,
             )
         if self.rewrite is not None:
             self.rewrite(joint.graph)
         return joint
 
-    def gradients(self, traced: Traced, positions: Sequence[int]) -> Callable[..., tuple[torch.Tensor | None, ...]]:
+    def gradients(
+        self,
+        traced: Traced,
+        positions: Sequence[int],
+        targets: Sequence[int] | None = None,
+        stops: Sequence[int] = (),
+    ) -> Callable[..., tuple[torch.Tensor | None, ...]]:
         """The backward as a function that can be differentiated itself.
 
         Takes the primals (inputs, then captured tensors), then tangents of the forward values at `positions`; returns
-        the gradients of the primals that require grad, None for those the values do not depend on.
+        the gradients of the primals that require grad, or of the forward values `targets`; None for those the values do
+        not depend on. stops: forward values where gradients stop, see `linked.gradients_between`.
         """
         count = sum(isinstance(value, torch.Tensor) for value in self.inputs) + len(self.captured)
 
@@ -99,30 +114,16 @@ class Program:
             primals, tangents = arguments[:count], arguments[count:]
             with self.ambience.restored():
                 handles = self._handles(traced, primals)
+            given = dict(zip(positions, tangents, strict=True))
             with torch.enable_grad():
                 roots = [handles[position] for position in positions]
-                wanted = [primal for primal in primals if primal.requires_grad]
-                return torch.autograd.grad(roots, wanted, tangents, create_graph=True, allow_unused=True)
+                sought = [primal for primal in primals if primal.requires_grad]
+                if targets is not None:
+                    sought = [handles[position] for position in targets]
+                ends = [(handles[position], given.get(position)) for position in stops]
+                return tuple(gradients_between(roots, tangents, sought, ends, create_graph=True))
 
         return gradients_of
-
-    def observed_gradients(
-        self,
-        traced: Traced,
-        positions: Sequence[int],
-        primals: Sequence[torch.Tensor],
-        tangents: Sequence[torch.Tensor],
-        tensors: Mapping[int, torch.Tensor],
-    ) -> list[torch.Tensor | None]:
-        """Gradients per primal, taken eagerly: the hooks of `tensors`, forward values by position, take part."""
-        with self.ambience.restored():
-            handles = self._handles(traced, primals)
-        attach(handles, tensors, positions)
-        roots = [handles[position] for position in positions]
-        wanted = [primal for primal in primals if primal.requires_grad]
-        twice = torch.is_grad_enabled()
-        found = iter(torch.autograd.grad(roots, wanted, tangents, create_graph=twice, allow_unused=True))
-        return [next(found) if primal.requires_grad else None for primal in primals]
 
     def _handles(self, traced: Traced, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """Run the program on copies of what it writes to; the tensors behind its forward values by position."""

@@ -29,7 +29,6 @@ from .inference import (
     writes_are_private,
 )
 from .joint import Joint
-from .observed import show
 from .partition import partition
 from .program import Program
 from .replay import is_flat, with_effects
@@ -78,8 +77,6 @@ def compile_training(
     step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
 
     inner: Callable[..., Any] = partial(run_step, step)
-    if step.watched:
-        inner = _shown(inner, step.watched)
     if not torch.is_grad_enabled():  # the program switches it on for what is differentiable
         inner = torch.enable_grad()(inner)
     only_tensors = len(tensors) == len(example_inputs) and not captured
@@ -87,15 +84,6 @@ def compile_training(
         return inner
     run = with_effects(joint.traced, inner, differentiable)
     return wrap(function, joint.traced, run, equalities_of(tensors) if program.merge_equal else None, captured)
-
-
-def _shown(inner: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
-    """`inner` with results that other results are made of ready to have their gradients looked at."""
-
-    def run(*primals: torch.Tensor) -> Any:
-        return show(inner(*primals), positions)
-
-    return run
 
 
 def _trace(program: Program, tensors: Sequence[torch.Tensor]) -> Joint:

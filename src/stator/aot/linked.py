@@ -1,0 +1,240 @@
+"""Results of a graph that has several, as autograd knows them: as nodes of their own.
+
+One autograd function makes all results of a compiled graph, so that autograd sees no way from one to another. Behind it
+each result gets a node that leads to the results it was computed from. Usually nothing flows there: the compiled
+backward knows what flows inside of it. When somebody looks (hooks, retained gradients, `torch.autograd.grad` by a
+result), each node computes what reaches the results right behind it, autograd sums up, shows and changes that as in
+eager, and the rest of the backward starts from there. What is compiled for that is not known here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from stator.runtime.host import below_autograd
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A forward value that gets a node of its own.
+
+    position: among the forward values. behind: positions of the results that it was computed from without another
+    result in between.
+    """
+
+    position: int
+    behind: tuple[int, ...]
+
+
+def find_links(handles: Sequence[torch.Tensor | None], results: Iterable[int]) -> tuple[Link, ...]:
+    """The links of forward values, those behind a value before it: of all results if there are several values, so that
+    hooks of one are not called when only others have gradients.
+
+    handles: the tensors through which autograd knows the values; None for those that it does not. results: positions of
+    the values that the caller gets as they are.
+    """
+    places: dict[tuple[Any, int], int] = {}
+    for position in results:
+        handle = handles[position]
+        if handle is not None:
+            places.setdefault((handle.grad_fn, handle.output_nr), position)
+    behind = {at: _right_behind(handle.grad_fn, places) for at, handle in enumerate(handles) if handle is not None}
+    if len(behind) < 2:
+        return ()
+    linked = {at for at, found in behind.items() if found}.union(places.values())
+    ordered: dict[int, Link] = {}
+
+    def place(position: int) -> None:
+        if position not in ordered:
+            for earlier in behind[position]:
+                place(earlier)
+            ordered[position] = Link(position, behind[position])
+
+    for position in sorted(linked):
+        place(position)
+    return tuple(ordered.values())
+
+
+def _right_behind(start: Any, places: Mapping[tuple[Any, int], int]) -> tuple[int, ...]:
+    found: dict[int, None] = {}
+    seen, todo = {start}, [start]
+    while todo:
+        for edge in todo.pop().next_functions:
+            position = places.get(edge)
+            if position is not None:
+                found[position] = None
+            elif edge[0] is not None and edge[0] not in seen:
+                seen.add(edge[0])
+                todo.append(edge[0])
+    return tuple(found)
+
+
+def gradients_between(
+    roots: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+    sought: Sequence[torch.Tensor],
+    stops: Sequence[tuple[torch.Tensor, torch.Tensor | None]],
+    create_graph: bool = False,
+) -> list[torch.Tensor | None]:
+    """Gradients of the roots, which have these tangents, by the tensors that are sought.
+
+    stops: tensors on the way with the gradient that flows on from there, whatever arrives; None: nothing does. For one
+    that is sought, what arrives is returned.
+    """
+    arrived: dict[int, torch.Tensor] = {}
+    hooks = [stop.register_hook(partial(_stopped, arrived, id(stop), tangent)) for stop, tangent in stops]
+    try:
+        found = torch.autograd.grad(roots, sought, tangents, create_graph=create_graph, allow_unused=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    stopped = {id(stop) for stop, _ in stops}
+    return [
+        arrived.get(id(one)) if id(one) in stopped else gradient for one, gradient in zip(sought, found, strict=True)
+    ]
+
+
+def _stopped(
+    arrived: dict[int, torch.Tensor], key: int, tangent: torch.Tensor | None, gradient: torch.Tensor | None
+) -> torch.Tensor | None:
+    if gradient is None:
+        return None
+    arrived[key] = gradient
+    return torch.zeros_like(gradient) if tangent is None else tangent
+
+
+class Linked:
+    """What the nodes of one call share.
+
+    tensors: the results that others were computed from. They are not kept alive.
+    """
+
+    __slots__ = ("_looked_at", "_task", "tensors")
+
+    def __init__(self, values: Sequence[Any], positions: Iterable[int]) -> None:
+        self.tensors = [weakref.ref(values[position]) for position in positions]
+        self._task: int | None = None
+        self._looked_at = False
+
+    def look(self) -> bool:
+        """Whether somebody looks at gradients of these results in the backward that is running; decided once in each,
+        when the first gradient comes that has a result behind it."""
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            self._task, self._looked_at = task, self._are_looked_at()
+        return self._looked_at
+
+    @property
+    def looked_at(self) -> bool:
+        """The same for those in front of whom it was decided; False where it did not have to be."""
+        return self._looked_at and self._task == torch._C._current_graph_task_id()
+
+    def alive(self) -> list[torch.Tensor]:
+        return [tensor for tensor in (reference() for reference in self.tensors) if tensor is not None]
+
+    def _are_looked_at(self) -> bool:
+        alive = self.alive()
+        if any(tensor._backward_hooks or tensor.retains_grad for tensor in alive):
+            return True
+        will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
+        if will_run(_everywhere()):  # a backward to all leaves: there are no others whose gradient is asked for
+            return False
+        # one that leads to what is asked for runs, and so does one that is asked for itself
+        return any(will_run(tensor.grad_fn) for tensor in alive if tensor.grad_fn is not None)
+
+
+# A leaf that nothing depends on: its node is part of each graph with links, and runs unless only some leaves are asked
+# for.
+with torch.inference_mode(False):
+    _nobody = torch.zeros((), device="cpu", requires_grad=True)
+_NOBODYS_NODE: list[Any] = []
+
+
+def _everywhere() -> Any:
+    if not _NOBODYS_NODE:
+        with torch.enable_grad():
+            _NOBODYS_NODE.append(_nobody.view_as(_nobody).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+    return _NOBODYS_NODE[0]
+
+
+# above(step_node, position, tangent) -> what reaches the results right behind the value at `position`
+Above = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
+
+
+class _LinkFunction(torch.autograd.Function):
+    """apply(above, linked, position, value, *results behind it, nobody): the value, with a node of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, above: Above, linked: Linked | None, position: int, value: torch.Tensor, *behind: Any) -> Any:
+        ctx.above, ctx.linked, ctx.position = above, linked, position
+        ctx.set_materialize_grads(False)
+        ctx.mark_dirty(value)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        tangent, behind = tangents[0], len(ctx.needs_input_grad) - 4
+        gradients: Sequence[Any] = [None] * behind
+        if tangent is not None and behind and ctx.linked.look():
+            step_node = ctx.next_functions[0][0]
+            gradients = [*ctx.above(step_node, ctx.position, tangent), None]
+        return None, None, None, tangent, *gradients
+
+
+_apply = super(torch.autograd.Function, _LinkFunction).apply  # without the preparations for functions of other kinds
+
+
+def link(values: Sequence[Any], links: Sequence[Link], linked: Linked | None, above: Above) -> None:
+    """Give the values with links nodes of their own, in place."""
+    linked_values = tuple([values[one.position] for one in links])
+    versions = tuple([value._version for value in linked_values])
+    for one, value in zip(links, linked_values, strict=True):
+        behind = [*[values[at] for at in one.behind], _nobody] if one.behind else ()
+        _apply(above, linked, one.position, value, *behind)
+    torch._C._autograd._unsafe_set_version_counter(linked_values, versions)  # nothing was written
+
+
+class _NotLookedAt(torch.autograd.Function):
+    """apply(linked, count, *gradients, *results): the gradients, which must not be differentiated by the results.
+
+    They were computed from the inputs of the graph once more; autograd sees no way from them to its results.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, linked: Linked, count: int, *tensors: Any) -> Any:
+        ctx.linked, ctx.count = linked, count
+        ctx.set_materialize_grads(False)
+        with below_autograd():  # nobody's views
+            return tuple(
+                [gradient if gradient is None else aten.alias.default(gradient) for gradient in tensors[:count]]
+            )
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        results = ctx.linked.alive()
+        will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
+        nodes = [result.grad_fn for result in results if result.grad_fn is not None]
+        asked = [node for node in nodes if will_run(node) and not will_run(node.next_functions[0][0])]
+        if asked or any(result._backward_hooks or result.retains_grad for result in results):
+            raise RuntimeError(
+                "stator: a backward of a compiled graph is differentiated again, and somebody looks at the gradient of "
+                "a result that another result was computed from (hooks, a retained gradient, torch.autograd.grad); "
+                "run this part eagerly (stator.disable)"
+            )
+        return None, None, *tangents, *[None] * (len(ctx.needs_input_grad) - 2 - ctx.count)
+
+
+def not_looked_at(linked: Linked, gradients: Sequence[Any]) -> Sequence[Any]:
+    """The gradients, which raise when they are differentiated in a backward that looks at results of the graph."""
+    if not torch.is_grad_enabled():
+        return gradients
+    found: Sequence[Any] = _NotLookedAt.apply(linked, len(gradients), *gradients, *linked.alive())
+    return found

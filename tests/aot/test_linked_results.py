@@ -1,0 +1,290 @@
+"""Gradients between results of one compiled call: torch.autograd.grad by a result, hooks, retained gradients.
+
+Equal to eager in value, and in which gradients there are; float64 to 1e-10. What is compiled for it, and when.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import stator
+from stator import aot
+
+BACKENDS = ("aot_eager", "inductor")
+by_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def leaves() -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    return tuple(
+        torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in ((4, 3), (3, 3), (3, 5))
+    )
+
+
+def chain(x: Any, v: Any, w: Any) -> Any:
+    hidden = (x @ v).tanh()
+    logits = hidden @ w
+    return F.cross_entropy(logits, torch.arange(4)), logits, hidden
+
+
+def with_a_second_way(x: Any, v: Any, w: Any) -> Any:
+    """The loss was computed from both results, one of them from the other."""
+    hidden = (x @ v).exp()
+    logits = hidden @ w
+    return logits.sigmoid().sum() + (hidden * hidden).mean(), logits, hidden
+
+
+def two_losses(x: Any, v: Any, w: Any) -> Any:
+    first, second = (x @ v).sin(), (x @ w).cos()
+    return first.exp().sum(), second.exp().sum(), first, second
+
+
+def of_one_operator(x: Any, v: Any, w: Any) -> Any:
+    """Results of one operator, of which only one leads to the loss."""
+    deviation, mean = torch.std_mean((x @ v).exp(), 1)
+    return deviation.sum() * 2, deviation, mean
+
+
+def written(x: Any, v: Any, w: Any) -> Any:
+    hidden = (x @ v).sin()
+    hidden.mul_(2)
+    hidden[0] = 1.0
+    return hidden.exp().sum(), hidden
+
+
+def reads_a_view(x: Any, v: Any, w: Any) -> Any:
+    hidden = (x @ v).exp()
+    return hidden[:, 0].cos().sum(), hidden
+
+
+PROGRAMS = [chain, with_a_second_way, two_losses, of_one_operator, written, reads_a_view]
+by_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+
+
+def same(found: Any, expected: Any) -> None:
+    assert [one is None for one in found] == [one is None for one in expected]
+    for left, right in zip(found, expected, strict=True):
+        if right is not None:
+            torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-10)
+
+
+def noted(log: list[Any], factor: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    if gradient is None:  # as eager tells hooks of other results of an operator that has several
+        return None
+    log.append((factor, gradient.clone()))
+    return gradient * factor
+
+
+def both(program: Callable[..., Any], backend: str, look: Callable[..., Any]) -> None:
+    """Compare what `look` finds at the program and at the compiled program."""
+    same(look(stator.compile(program, backend=backend, fullgraph=True)), look(program))
+
+
+@by_backend
+@by_program
+def test_by_each_result(program: Callable[..., Any], backend: str) -> None:
+    def look(run: Callable[..., Any]) -> list[Any]:
+        found: list[Any] = []
+        for by_leaves in (False, True):
+            for source in range(len(program(*leaves()))):
+                given = leaves()
+                results = run(*given)
+                others = [result for at, result in enumerate(results) if at != source]
+                asked = [*others, *given] if by_leaves else others
+                found += torch.autograd.grad(results[source].sum(), asked, retain_graph=True, allow_unused=True)
+                found += torch.autograd.grad(results[source].sum(), given, allow_unused=True)  # and as if nothing was
+        return found
+
+    both(program, backend, look)
+
+
+@by_backend
+def test_an_unused_result_is_the_error_it_is_in_eager(backend: str) -> None:
+    first, _, _, second = stator.compile(two_losses, backend=backend)(*leaves())
+    with pytest.raises(RuntimeError, match="appears to not have been used in the graph"):
+        torch.autograd.grad(first, second)
+
+
+@by_backend
+@by_program
+def test_hooks_and_retained_gradients(program: Callable[..., Any], backend: str) -> None:
+    def look(run: Callable[..., Any]) -> list[Any]:
+        found: list[Any] = []
+        for retained in (False, True):
+            for outside in (False, True):
+                log: list[Any] = []
+                given = leaves()
+                loss, *others = run(*given)
+                for at, other in enumerate(others):
+                    other.register_hook(partial(noted, log, at + 2))
+                    if retained:
+                        other.retain_grad()
+                root = loss + sum((other * other).sum() for other in others) if outside else loss
+                root.backward()
+                log.sort(key=lambda entry: entry[0])
+                found += [
+                    *[seen for _, seen in log],
+                    *[other.grad for other in others if retained],
+                    *[leaf.grad for leaf in given],
+                ]
+        return found
+
+    both(program, backend, look)
+
+
+@by_backend
+def test_a_hook_is_not_called_for_a_loss_that_does_not_lead_there(backend: str) -> None:
+    called: list[int] = []
+    _, second, one, two = stator.compile(two_losses, backend=backend)(*leaves())
+    one.register_hook(lambda g: called.append(1))
+    two.register_hook(lambda g: called.append(2))
+    second.backward()
+    assert called == [2]
+
+
+@by_backend
+def test_inputs_of_a_backward(backend: str) -> None:
+    def look(run: Callable[..., Any]) -> list[Any]:
+        given = leaves()
+        loss, logits, hidden = run(*given)
+        loss.backward(inputs=[logits, given[1]])
+        return [logits.grad, hidden.grad, *[leaf.grad for leaf in given]]
+
+    both(chain, backend, look)
+
+
+@by_backend
+def test_with_a_graph_of_its_own(backend: str) -> None:
+    """A gradient by a result, differentiated by the inputs."""
+
+    def look(run: Callable[..., Any]) -> list[Any]:
+        given = leaves()
+        loss, logits, _ = run(*given)
+        by_logits, by_x = torch.autograd.grad(loss, (logits, given[0]), create_graph=True)
+        return [by_logits.detach(), *torch.autograd.grad((by_logits * by_logits).sum() + by_x.exp().sum(), given)]
+
+    both(chain, backend, look)
+
+
+@by_backend
+def test_a_second_derivative_by_a_result_is_an_error_not_none(backend: str) -> None:
+    given = leaves()
+    loss, logits, _ = stator.compile(chain, backend=backend)(*given)
+    (by_x,) = torch.autograd.grad(loss, given[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="stator: a backward of a compiled graph is differentiated again"):
+        torch.autograd.grad(by_x.sum(), logits, allow_unused=True)
+
+
+@by_backend
+def test_random_numbers_are_those_of_the_forward(backend: str) -> None:
+    """The gradient by the logits, taken on to the input, is the gradient by the input."""
+
+    def program(x: Any, v: Any, w: Any) -> Any:
+        hidden = F.dropout(x @ v, 0.5)
+        return F.dropout(hidden.exp(), 0.5).sum(), hidden
+
+    given = leaves()
+    loss, hidden = stator.compile(program, backend=backend)(*given)
+    (by_hidden,) = torch.autograd.grad(loss, hidden, retain_graph=True)
+    onwards = torch.autograd.grad(hidden, given[:2], by_hidden, retain_graph=True)
+    same(onwards, torch.autograd.grad(loss, given[:2]))
+
+
+@by_backend
+def test_hooks_of_one_result_are_not_called_for_another(backend: str) -> None:
+    called: list[int] = []
+    first, second = stator.compile(lambda x: (x.sin(), x.cos()), backend=backend)(leaves()[0])
+    first.register_hook(lambda g: called.append(1))
+    second.sum().backward()
+    assert called == []
+
+
+def test_a_plain_backward_compiles_what_it_did_without_links() -> None:
+    compiled: list[str] = []
+
+    def note(graph: Any, inputs: Any) -> Any:
+        compiled.append(graph.meta["part"])
+        return aot.run_eagerly(graph, inputs)
+
+    run = aot.compile_training(chain, leaves(), note, keep=aot.keep_all)
+    for _ in range(2):
+        loss, logits, _ = run(*leaves())
+        loss.backward()
+    assert compiled == ["forward", "backward"]
+    loss, logits, _ = run(*leaves())
+    torch.autograd.grad(loss, logits)
+    assert compiled == ["forward", "backward", "backward"]
+
+
+def test_results_that_are_dropped_are_not_kept_alive() -> None:
+    import weakref
+
+    loss, logits, hidden = stator.compile(chain, backend="aot_eager")(*leaves())
+    gone = weakref.ref(logits), weakref.ref(hidden)
+    del logits, hidden
+    assert [reference() for reference in gone] == [None, None]
+    loss.backward()
+
+
+def test_nothing_is_linked_without_grad_mode() -> None:
+    with torch.no_grad():
+        results = aot.compile_training(chain, leaves(), aot.run_eagerly, keep=aot.keep_all)(*leaves())
+    assert len(results) == 3
+
+
+OPERATORS: list[Callable[..., Any]] = [
+    lambda a, b: a * b, lambda a, b: a + b, lambda a, b: a.sin(), lambda a, b: a.exp() - b, lambda a, b: a.tanh(),
+    lambda a, b: torch.stack((a, b)).sum(0), lambda a, b: a.detach() * b, lambda a, b: (a, b)[0].clone(),
+]  # fmt: skip
+
+
+def random_program(seed: int) -> Callable[..., Any]:
+    chosen = random.Random(seed)
+    steps = [(chosen.choice(OPERATORS), chosen.random(), chosen.random()) for _ in range(8)]
+    shown = sorted(chosen.sample(range(8), 4))
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        values = [x, y]
+        for operator, first, second in steps:
+            values.append(operator(values[int(first * len(values))], values[int(second * len(values))]))
+        return [values[2 + at] for at in shown]
+
+    return program
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_programs(seed: int) -> None:
+    program = random_program(seed)
+
+    def given() -> list[torch.Tensor]:
+        return [torch.linspace(low, 1, 3, dtype=torch.float64).requires_grad_() for low in (-1, 0.1)]
+
+    def look(run: Callable[..., Any]) -> list[Any]:
+        found: list[Any] = []
+        for source in range(4):
+            inputs = given()
+            results = list(run(*inputs))
+            if results[source].requires_grad:
+                others = [one for at, one in enumerate(results) if at != source and one.requires_grad]
+                found += torch.autograd.grad(results[source].sum(), [*others, *inputs], allow_unused=True)
+            inputs = given()
+            results = list(run(*inputs))
+            if results[source].requires_grad:
+                log: list[torch.Tensor] = []
+                for result in results:
+                    if result.requires_grad:
+                        result.register_hook(lambda g, log=log: (log.append(g.clone()), g * 2)[1])
+                results[source].sum().backward()
+                found += [sum(log), torch.tensor(len(log)), *[one.grad for one in inputs]]
+        return found
+
+    run = aot.compile_training(program, given(), aot.run_eagerly, keep=aot.keep_all)
+    same(look(run), look(program))
