@@ -46,9 +46,11 @@ def find_links(handles: Sequence[torch.Tensor | None], results: Iterable[int]) -
         handle = handles[position]
         if handle is not None:
             places.setdefault((handle.grad_fn, handle.output_nr), position)
-    behind = {at: _right_behind(handle.grad_fn, places) for at, handle in enumerate(handles) if handle is not None}
-    if len(behind) < 2:
+    starts = {at: handle.grad_fn for at, handle in enumerate(handles) if handle is not None}
+    if len(starts) < 2:
         return ()
+    masks = _right_behind(starts.values(), places)
+    behind = {at: tuple([to for to in places.values() if masks[start] >> to & 1]) for at, start in starts.items()}
     linked = {at for at, found in behind.items() if found}.union(places.values())
     ordered: dict[int, Link] = {}
 
@@ -63,18 +65,26 @@ def find_links(handles: Sequence[torch.Tensor | None], results: Iterable[int]) -
     return tuple(ordered.values())
 
 
-def _right_behind(start: Any, places: Mapping[tuple[Any, int], int]) -> tuple[int, ...]:
-    found: dict[int, None] = {}
-    seen, todo = {start}, [start]
+def _right_behind(starts: Iterable[Any], places: Mapping[tuple[Any, int], int]) -> dict[Any, int]:
+    """For each autograd node the places that its edges lead to, without another place in between: bits of a number."""
+    masks: dict[Any, int] = {}
+    todo = list(starts)
     while todo:
-        for edge in todo.pop().next_functions:
-            position = places.get(edge)
-            if position is not None:
-                found[position] = None
-            elif edge[0] is not None and edge[0] not in seen:
-                seen.add(edge[0])
-                todo.append(edge[0])
-    return tuple(found)
+        node = todo[-1]
+        if node in masks:
+            todo.pop()
+            continue
+        edges = [(edge, places.get(edge)) for edge in node.next_functions if edge[0] is not None]
+        waiting = [edge[0] for edge, place in edges if place is None and edge[0] not in masks]
+        if waiting:
+            todo += waiting
+            continue
+        mask = 0
+        for edge, place in edges:
+            mask |= masks[edge[0]] if place is None else 1 << place
+        masks[node] = mask
+        todo.pop()
+    return masks
 
 
 def gradients_between(
