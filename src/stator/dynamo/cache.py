@@ -23,6 +23,7 @@ from .changing import changed_numbers, changing
 from .guard import Guard
 from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
 from .iterator_state import READABLE, next_items
+from .last_resort import guards_on_types
 from .native_status import native as _native
 from .source import Source
 from .stance import may_compile, refuse_recompile
@@ -31,10 +32,15 @@ from .stance import may_compile, refuse_recompile
 @dataclass(frozen=True, slots=True)
 class CompiledFrame:
     """What compiling a frame gave. `code` takes the place of the function's code (same parameters and free variables);
-    None: under these guards the original runs as it is."""
+    None: under these guards the original runs as it is, and with `followed` all that it calls, too.
+
+    last_resort: only for calls that no other version fits.
+    """
 
     guards: Sequence[Guard]
     code: CodeType | None
+    followed: bool = False
+    last_resort: bool = False
 
 
 CompileFrame = Callable[[FunctionType, dict[str, object]], CompiledFrame]
@@ -58,6 +64,7 @@ code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]
 around_compilations: list[Callable[[], AbstractContextManager[None]]] = []
 
 _SHOWN_REASONS = 3  # in a warning
+_FOLLOWED, _LAST_RESORT = 1, 2  # what `followed` of a version says, when it is not 0
 _MOST_FAILURES = 4  # to compile one function, before it is left alone
 _INSTANCES = 1024  # times the recompile limit: the most versions over all instances that share a method
 
@@ -141,17 +148,20 @@ class Miss:
         if instance is not None and id(instance) in self.given_up and self.given_up[id(instance)]() is instance:
             return None
         reasons = self._why_none_fits(cache, function, values, instance)
-        of_instance = sum(self._was_made_for(instance, version) for version in cache.versions)
+        of_instance = [version for version in cache.versions if self._was_made_for(instance, version)]
         if of_instance:
             refuse_recompile(_frame_name(function), reasons)
         if not may_compile(_frame_name(function), reasons):
             return None
         limit = self.options.recompile_limit * max(1, _loops(bound))
-        if of_instance >= limit or len(cache.versions) >= limit * _INSTANCES:
+        kinds = Counter(version.followed for version in of_instance)
+        if max(kinds[0], kinds[_LAST_RESORT]) >= limit or len(cache.versions) >= limit * _INSTANCES:
             return self._stop_recompiling(cache, function, reasons, instance)
         if reasons:
             counters.count("dynamo.recompiles")
             logs.log("recompiles", "%s", "\n  ".join([f"recompiling {_frame_name(function)}", *reasons]))
+        if kinds[_FOLLOWED] >= limit:
+            return self._rely_on_types(cache, function, bound, of_instance)
         return self._compile(cache, function, bound, values)
 
     def _was_made_for(self, instance: object, version: Any) -> bool:
@@ -196,11 +206,24 @@ class Miss:
             self._failed(cache, function, error)
             return None
         counters.count("dynamo.compiled_frames")
+        self._note_instance(cache, version, bound)
+        cache.versions = (version, *cache.versions)
+        return version
+
+    def _note_instance(self, cache: Any, version: Any, bound: dict[str, object]) -> None:
         instance = _instance(bound)
         known = {id(one) for one in cache.versions}
         self.made_for = {key: made_for for key, made_for in self.made_for.items() if key in known}
         self.made_for[id(version)] = None if instance is None else weakref.ref(instance)
-        cache.versions = (version, *cache.versions)
+
+    def _rely_on_types(self, cache: Any, function: FunctionType, bound: dict[str, object], made: list[Any]) -> Any:
+        """There was never anything to compile, and each call is another: from now on arguments of other types are what
+        the frame is looked at for again."""
+        frame = CompiledFrame(guards_on_types(bound), None, followed=True, last_resort=True)
+        version = self._make_version(cache, function, frame, bound.get("self"))
+        self._note_instance(cache, version, bound)
+        covered = {id(one) for one in made if one.followed == _FOLLOWED}
+        cache.versions = (*(one for one in cache.versions if id(one) not in covered), version)
         return version
 
     def _compile_with_changing(self, function: FunctionType, bound: dict[str, object]) -> CompiledFrame:
@@ -236,7 +259,9 @@ class Miss:
                 mark(frame.code)
             if self.as_function:
                 target = _function_like(function, frame.code)
-        return _native.Version(tree, frame.code, target, notes(frame.guards), receiver)
+        return _native.Version(
+            tree, frame.code, target, notes(frame.guards), receiver, frame.followed + frame.last_resort
+        )
 
     def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], instance: object) -> None:
         if instance is not None and not all(self._was_made_for(instance, one) for one in cache.versions):

@@ -231,6 +231,7 @@ def _as_constant(tracer: Tracer, mark: Mark, callee: Value, args: list[Value], k
     what = f"an argument of {callee.describe(tracer)}, whose result is assumed to be constant"
     real_args = tuple(_unchanged(tracer, arg, what) for arg in args)
     real_kwargs = {name: _unchanged(tracer, arg, what) for name, arg in kwargs.items()}
+    tracer.recorder.unlike_eager = True
     result = tracer.run_real(callee.real(), real_args, real_kwargs)
     return tracer.known(result)
 
@@ -251,6 +252,7 @@ def _unchanged(tracer: Tracer, value: Value, what: str) -> Any:
 def _substituted(tracer: Tracer, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if mark.folds and all(value.is_constant() for value in (*args, *kwargs.values())):
         return run_folded(tracer, callee.real(), args, kwargs)
+    tracer.recorder.unlike_eager = True
     return tracer.call(tracer.known(mark.replacement), args, kwargs)
 
 

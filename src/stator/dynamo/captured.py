@@ -88,7 +88,11 @@ class Break:
 
 @dataclass(slots=True)
 class Captured:
-    """A frame, symbolically executed. `graph` is None when nothing was recorded."""
+    """A frame, symbolically executed. `graph` is None when nothing was recorded.
+
+    as_it_is: the frame's own code does the same up to the exit, and nothing of it is to be compiled. There are no
+    effects then, and recipes say no more than what kind of thing there is.
+    """
 
     function: FunctionType
     code: CodeType
@@ -103,3 +107,4 @@ class Captured:
     handled_before: Recipe | None = None
     entry_modes: TorchState | None = None
     side_effects: SideEffects = SideEffects()
+    as_it_is: bool = False

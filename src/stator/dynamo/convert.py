@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.base import counters, dumps, logs
+from stator.base import config, counters, dumps, logs
 from stator.base.config import Options
 from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UserPlace
 from stator.graph.printer import print_graph
@@ -21,7 +21,7 @@ from stator.graph.printer import print_graph
 from .bytecode import decode, instructions_text, reachable
 from .cache import make_cache
 from .captured import Break, Captured
-from .emit import OnFailure, emit
+from .emit import OnFailure, emit, emit_own_code
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .failed_graphs import Failure, generator_states
 from .global_state import read_global_state
@@ -42,6 +42,7 @@ _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GE
 _KEEPS_FRAMES = frozenset({"_getframe", "currentframe"})
 _MOST_PLACES = 128  # at which the frames of one code are resumed; each costs a compilation
 
+Hook = tuple[Callable[[], object], Callable[[], object]]
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
@@ -122,7 +123,11 @@ class Converter:
             _show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {name}")
             self._look_at_breaks(captured)
             if not self._worth_compiling(captured):
-                return CompiledFrame(self._guards(captured, bound), None)
+                followed = captured.as_it_is and not isinstance(captured.exit, Break)
+                return CompiledFrame(self._guards(captured, bound), None, followed)
+            if captured.as_it_is:
+                own = self._own_code(captured, name)
+                return CompiledFrame(self._guards(captured, bound), own, own is None)
             compiled = self._compile_graph(captured, name)
             with counters.timed("emit"):
                 emitted = self._emit(captured, compiled)
@@ -148,7 +153,7 @@ class Converter:
     def _worth_compiling(self, captured: Captured) -> bool:
         """Whether the frame gains by running emitted code instead of its own."""
         if not isinstance(captured.exit, Break):
-            return captured.graph is not None
+            return captured.graph is not None or not (captured.as_it_is or config.keep_empty_graphs)
         if captured.exit.reason.kind == "long-loop":
             return False  # it runs on for long, and would be followed again and again
         code = _user_code(captured.code)
@@ -161,6 +166,13 @@ class Converter:
     def dispatch_at(self, captured: Captured) -> Callable[[Any], Any]:
         """What gives, at run time, the callable that stands for the callee of the call at which this capture broke."""
         return self.dispatch
+
+    def hook_at(self, captured: Captured) -> Hook:
+        """What has the calls at the break of this capture compiled, at run time, from then on; and what ends it."""
+        return self._hook()
+
+    def _hook(self) -> Hook:
+        return partial(native.hook_on, self._hook_callback), native.hook_off
 
     def continuation(self, captured: Captured, point: ResumePoint) -> Any:
         """What emitted code calls to go on at `point` of a frame whose capture broke; see `emit`."""
@@ -226,13 +238,28 @@ class Converter:
             )
         return compiled
 
+    def _own_code(self, captured: Captured, name: str) -> CodeType | None:
+        """Of a frame with nothing to compile before it breaks; None: all of its own is to run."""
+        if self.settings.on_captured is not None:
+            self.settings.on_captured(captured)
+        with counters.timed("emit"):
+            own = emit_own_code(
+                captured,
+                make_resume=lambda point: self.continuation(captured, point),
+                dispatch=self.dispatch_at(captured),
+                hook=self.hook_at(captured),
+            )
+        if own is not None:
+            _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(own)), f"new {name}")
+        return own
+
     def _emit(self, captured: Captured, compiled: Callable[..., Any] | None) -> CodeType:
         return emit(
             captured,
             compiled,
             make_resume=lambda point: self.continuation(captured, point),
             dispatch=self.dispatch_at(captured),
-            hook=(partial(native.hook_on, self._hook_callback), native.hook_off),
+            hook=self._hook(),
             on_failure=self._on_failure(captured) if compiled is not None else None,
         )
 

@@ -20,6 +20,7 @@ from . import debuggers as debuggers  # tells csrc whose trace functions run eve
 from . import guard_torch as guard_torch  # registers what tensors and torch's state need
 from .cache import CompiledFrame, CompileFrame, Miss, around_compilations, code_marks, make_cache, reset
 from .hook import compile_wherever_it_is, leave_alone
+from .last_resort import TENSORS
 from .native_status import native as _native
 from .native_status import warn_if_missing
 from .torch_state import modes_put_back
@@ -89,6 +90,7 @@ def _hide_from_torch_compile(code: CodeType) -> None:
         control.set_code_exec_strategy(code, control._FrameExecStrategy(skip, skip))
 
 
+TENSORS.append(torch.Tensor)
 code_marks.append(_hide_from_torch_compile)
 around_compilations.append(modes_put_back)
 _hide_from_torch_compile(Miss.__call__.__code__)  # and with it all of our compiler

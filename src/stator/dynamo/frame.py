@@ -51,6 +51,7 @@ class Frame:
         "cells",
         "contexts",
         "enters_module",
+        "furthest",
         "globals",
         "handlers",
         "handlers_kept",
@@ -85,6 +86,7 @@ class Frame:
         self.stack: list[Any] = []
         self.pc = 0  # the instruction to run next
         self.now = 0  # the one that is running
+        self.furthest = -1  # the last instruction, in their order, that it has been at before it went back
         self.step = 0
         self.break_step = -1
         self.result: Value | None = None
@@ -145,6 +147,8 @@ class Frame:
                 except Raised as raised:
                     self.pc = pc + 1
                     self.unwind(pc, raised)
+                    if self.pc <= pc:
+                        self.furthest = max(self.furthest, pc)
                     continue
                 except (Unsupported, StopAtBreak):
                     raise
@@ -156,6 +160,7 @@ class Frame:
                 if signal is not None:
                     return signal
                 if self.pc <= pc:
+                    self.furthest = max(self.furthest, pc)
                     tracer.count_turn()
         except Unsupported as error:
             raise self.located(error) from error.__cause__

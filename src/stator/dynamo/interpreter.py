@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stator.base import counters
+from stator.base import config, counters
 from stator.base.errors import Unsupported
 
 from . import calls, opcodes, polyfills
@@ -21,13 +21,13 @@ from .frame import Frame, StopAtBreak
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
 from .program import program_of
-from .recipe import Effect, Evaluate, Load, Recipe
+from .recipe import Constant, Effect, Evaluate, Load, RaisedAt, Recipe
 from .source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
 from .torch_state import TorchState, forward_ad_guard
 from .tracer import Tracer
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
-from .values.constants import ConstantValue, SourcedConstant
+from .values.constants import ConstantValue, LastInstruction, SourcedConstant
 from .values.objects import ObjectValue
 from .values.tensors import TensorValue
 from .wrapping import CONSTANT_TYPES
@@ -168,6 +168,8 @@ class _Attempt:
 
     # -- exits --
     def _finished(self, tracer: Tracer, frame: Frame) -> Captured:
+        if _may_run_as_it_is(tracer):
+            return self._captured(frame, None, [], Return(_IN_PLACE))
         exits = ExitBuilder(tracer)
         assert frame.result is not None
         try:
@@ -180,8 +182,10 @@ class _Attempt:
         return self._captured(frame, exits, effects, Return(value))
 
     def _ended(self, tracer: Tracer, frame: Frame, handled: Sequence[Value]) -> Captured:
-        exits = ExitBuilder(tracer)
         assert self.reason is not None
+        if _may_run_as_it_is(tracer) and frame.pc > frame.furthest:
+            return self._captured(frame, None, [], self._reached(frame))
+        exits = ExitBuilder(tracer)
         handlers = tuple(zip(frame.handlers, map(exits.recipe, handled), strict=True))
         stack = tuple(exits.recipe(value) if value is not None else None for value in frame.stack)
         kept = _locals_to_keep(frame)
@@ -194,6 +198,25 @@ class _Attempt:
         effects = self._effects(exits)
         exit_ = Break(frame.pc, stack, names, cells, self.reason, handlers, frame.handlers_kept)
         return self._captured(frame, exits, effects, exit_)
+
+    def _reached(self, frame: Frame) -> Break:
+        """Where the frame's own code gets without help: there everything is in its place. It gets there once, so that
+        it may be left there."""
+        assert self.reason is not None
+        stack = tuple(
+            RaisedAt(value.value) if isinstance(value, LastInstruction) else None if value is None else _IN_PLACE
+            for value in frame.stack
+        )
+        kept = _locals_to_keep(frame)
+        receiver = frame.program.code.co_varnames[:1]  # super() may ask for it
+        names = {
+            name: _IN_PLACE
+            for name, value in frame.locals.items()
+            if kept is None or name in kept or name in receiver or _end_shows(value)
+        }
+        handlers = tuple((position, _IN_PLACE) for position in frame.handlers)
+        cells = dict.fromkeys(frame.cells, _IN_PLACE)
+        return Break(frame.pc, stack, names, cells, self.reason, handlers, frame.handlers_kept)
 
     def _effects(self, exits: ExitBuilder) -> list[Effect]:
         for generator in exits.tracer.generators:
@@ -211,12 +234,16 @@ class _Attempt:
         ]
         return [*drawn, *exits.steps, *exits.fills, *exits.effects, *modes]
 
-    def _captured(self, frame: Frame, exits: ExitBuilder, effects: list[Effect], exit_: Return | Break) -> Captured:
+    def _captured(
+        self, frame: Frame, exits: ExitBuilder | None, effects: list[Effect], exit_: Return | Break
+    ) -> Captured:
+        """`exits` is None where the frame's own code gets to the exit."""
         tracer = frame.tracer
         tracer.guard_what_was_found()
         tracer.guards += self.until
-        graph = tracer.recorder.finish(exits.outputs)
-        if graph is None and exits.outputs:
+        outputs = [] if exits is None else exits.outputs
+        graph = tracer.recorder.finish(outputs)
+        if graph is None and outputs:
             raise unsupported("reconstruct", "a tensor without a graph")
         return Captured(
             self.function,
@@ -228,9 +255,10 @@ class _Attempt:
             tracer.guards,
             tracer.recorder.op_count,
             [self.reason] if self.reason is not None else [],
-            self._handled_before(frame),
+            None if exits is None else self._handled_before(frame),
             self.entry_state,
             tracer.recorder.side_effects(),
+            as_it_is=exits is None,
         )
 
     def _handled_before(self, frame: Frame) -> Recipe | None:
@@ -240,6 +268,15 @@ class _Attempt:
             return None
         point = resumption.point
         return Load(LocalSource(point.stack_parameter(point.handlers[frame.handlers_kept])))
+
+
+def _may_run_as_it_is(tracer: Tracer) -> bool:
+    """Whether there is nothing to compile in what was followed, and it does by itself what it did when followed."""
+    recorder = tracer.recorder
+    return not recorder.op_count and not recorder.unlike_eager and not config.keep_empty_graphs
+
+
+_IN_PLACE: Recipe = Constant(None)  # stands for a value that is where it belongs already
 
 
 def _locals_to_keep(frame: Frame) -> frozenset[str] | None:

@@ -72,6 +72,7 @@ class Recorder:
         self.last_node: fx.Node | None = None
         self.made_leaves: dict[int, int] = {}  # by id of the fake of one that requires grad, the outermost step
         self.freed: dict[int, Any] = {}  # autograd nodes whose backward was run in the captured code, by id
+        self.unlike_eager = False  # the program was told that it is compiled, or followed in other functions
         self.region: int | None = None  # the checkpoint region that nodes belong to now
         self._regions = 0
         self.closed: dict[fx.Graph, int] = {}  # subgraphs that are done, with the outermost frame's step at which

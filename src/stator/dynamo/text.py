@@ -74,8 +74,13 @@ def captured_text(captured: Captured) -> str:
 
 def _exit_lines(captured: Captured) -> list[str]:
     exit_ = captured.exit
+    if captured.as_it_is and isinstance(exit_, Return):
+        return ["nothing to compile: the frame runs as it is"]
     if isinstance(exit_, Return):
         return [f"return {recipe_text(exit_.value)}"]
+    if captured.as_it_is:
+        reason = [f"    # {line}" for line in str(exit_.reason).splitlines()]
+        return [f"nothing to compile: runs as it is up to and with instruction {exit_.index}:", *reason]
     lines = [f"break before instruction {exit_.index}:", *(f"    # {line}" for line in str(exit_.reason).splitlines())]
     stack = ", ".join("NULL" if recipe is None else recipe_text(recipe) for recipe in exit_.stack)
     lines.append(f"    stack: [{stack}]")

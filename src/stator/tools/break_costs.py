@@ -14,7 +14,7 @@ from torch import fx
 
 from stator.base.errors import UserPlace
 from stator.dynamo.captured import Break, BreakReason, Captured
-from stator.dynamo.convert import Backend, Converter, Settings
+from stator.dynamo.convert import Backend, Converter, Hook, Settings
 from stator.dynamo.entry import CompiledFrame
 from stator.dynamo.resume import ResumePoint
 
@@ -82,6 +82,27 @@ class WatchingConverter(Converter):
                 self._apart += took
 
         return lambda callee: partial(timed, self.dispatch(callee))
+
+    def hook_at(self, captured: Captured) -> Hook:
+        """As for calls: what runs while the hook is on is native, but for what is compiled there."""
+        turn_on, turn_off = super().hook_at(captured)
+        if not isinstance(captured.exit, Break):
+            return turn_on, turn_off
+        cost = self._cost(captured.exit.reason)
+        begun: list[tuple[float, float]] = []
+
+        def on() -> None:
+            begun.append((time.perf_counter(), self._apart))
+            turn_on()
+
+        def off() -> None:
+            turn_off()
+            began, apart = begun.pop()
+            took = time.perf_counter() - began - (self._apart - apart)
+            cost.native_seconds += took
+            self._apart += took
+
+        return on, off
 
     def continuation(self, captured: Captured, point: ResumePoint) -> Any:
         assert isinstance(captured.exit, Break)

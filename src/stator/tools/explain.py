@@ -60,6 +60,8 @@ class Explanation:
         ]
         if self.failed_graph_count:
             lines.append(f"graphs that failed: {self.failed_graph_count} (what they began ran again, eagerly)")
+        if not self.graphs:
+            lines.append("nothing to compile: no operation on tensors was met, and what has none runs as it is")
         if self.break_costs:
             lines.append("why graphs ended early, by estimated cost:")
             for number, cost in enumerate(self.break_costs, 1):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 @calls(is_compiling)
 def _is_compiling(tracer: Tracer) -> ConstantValue:
+    tracer.recorder.unlike_eager = True
     return ConstantValue(True)
 
 

@@ -34,4 +34,5 @@ def _advice(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     ("torch._dynamo.eval_frame", "is_compiling"),
 )
 def _is_compiling(tracer: Tracer) -> Value:
+    tracer.recorder.unlike_eager = True
     return ConstantValue(True)

@@ -170,6 +170,7 @@ torch_answer.append(_answer)
 
 
 def _compiling(tracer: Tracer) -> Value:
+    tracer.recorder.unlike_eager = True
     return ConstantValue(True)
 
 

@@ -49,10 +49,11 @@ static void version_dealloc(PyObject *self)
 
 static PyObject *version_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"guards", "code", "target", "detail", "receiver", NULL};
+    static char *names[] = {"guards", "code", "target", "detail", "receiver", "followed", NULL};
     PyObject *guards, *code, *target, *detail = Py_None, *receiver = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OO", names, &GuardTreeType, &guards, &code, &target, &detail,
-                                     &receiver)) {
+    int followed = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OOi", names, &GuardTreeType, &guards, &code, &target, &detail,
+                                     &receiver, &followed)) {
         return NULL;
     }
     if (code != Py_None && !PyCode_Check(code)) {
@@ -66,6 +67,7 @@ static PyObject *version_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         version->target = Py_NewRef(target);
         version->detail = Py_NewRef(detail);
         version->receiver = receiver == Py_None ? NULL : receiver;
+        version->followed = (char)followed;
     }
     return (PyObject *)version;
 }
@@ -75,6 +77,7 @@ static PyMemberDef version_members[] = {
     {"code", T_OBJECT, offsetof(Version, code), READONLY, "code to run instead of the original's, or None"},
     {"target", T_OBJECT, offsetof(Version, target), READONLY, "callable to run instead of the original, or None"},
     {"detail", T_OBJECT, offsetof(Version, detail), READONLY, "what explanations need"},
+    {"followed", T_BYTE, offsetof(Version, followed), READONLY, "above 0: nothing that the original calls is to be compiled"},
     {"hits", T_ULONGLONG, offsetof(Version, hits), READONLY, "how often it was chosen"},
     {0},
 };
@@ -232,7 +235,7 @@ Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t c
     if (at >= 0) {
         found = (Version *)Py_NewRef(PyTuple_GET_ITEM(versions, at));
         found->hits++;
-        if (tried) {
+        if (tried && found->followed < 2) {
             move_to_front(cache, versions, at);
         }
     }

@@ -81,7 +81,7 @@ static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free
     if (version && version->target != Py_None) {
         callee = free ? with_closure(pending->to, version->code, pending->values, free) : Py_NewRef(version->target);
     } else if (!PyErr_Occurred()) {
-        *hooked = pending->to->callback && !originals;
+        *hooked = pending->to->callback && !originals && !(version && version->followed);
         callee = Py_NewRef(function);
     }
     Py_XDECREF(version);

@@ -197,14 +197,21 @@ int stator_unbind(PyCodeObject *code, PyObject *const *values, PyObject **positi
 
 /* ---- calling ---- */
 
-static PyObject *call_original(Entry *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
+/* `followed`: what it calls is to run as it is, too. */
+static PyObject *call_original(Entry *self, PyObject *const *args, size_t nargsf, PyObject *keywords, int followed)
 {
-    if (stator_hook_thread.callback) {
+    HookThread mine = stator_hook_thread;
+    if (followed) {
+        stator_hook_thread = (HookThread){NULL, NULL};
+    } else if (stator_hook_thread.callback) {
         /* the hook would otherwise try what this entry just gave up on */
         stator_hook_thread.let_through = (PyCodeObject *)PyFunction_GET_CODE(self->function);
     }
     PyObject *function = Py_NewRef(self->function);
     PyObject *result = PyObject_Vectorcall(function, args, nargsf, keywords);
+    if (followed) {
+        stator_hook_thread = mine;
+    }
     stator_hook_thread.let_through = NULL;
     Py_DECREF(function);
     return result;
@@ -227,8 +234,9 @@ static int follow_defaults(PyObject *target, PyObject *function)
 static PyObject *call_version(Entry *self, Version *version, PyObject *const *args, size_t nargsf, PyObject *keywords)
 {
     if (!version->target || version->target == Py_None) {
+        int const followed = version->followed;
         Py_DECREF(version);
-        return call_original(self, args, nargsf, keywords);
+        return call_original(self, args, nargsf, keywords, followed);
     }
     PyObject *target = Py_NewRef(version->target);
     Py_DECREF(version);
@@ -257,14 +265,14 @@ static PyObject *entry_vectorcall(PyObject *callable, PyObject *const *args, siz
             PyErr_SetString(PyExc_RuntimeError, "this compiled function was already destroyed");
             return NULL;
         }
-        return call_original(self, args, nargsf, keywords);
+        return call_original(self, args, nargsf, keywords, 0);
     }
     PyCodeObject *code = (PyCodeObject *)self->code;
     Bound bound;
     if (!bind(&bound, code, self->function, args, PyVectorcall_NARGS(nargsf), keywords)) {
         bound_release(&bound);
         PyErr_Clear();
-        return call_original(self, args, nargsf, keywords); /* raises Python's own TypeError */
+        return call_original(self, args, nargsf, keywords, 0); /* raises Python's own TypeError */
     }
     Py_INCREF(self);
     Version *version = stator_cache_lookup(cache, bound.values, stator_bound_count(code), self->function);
@@ -278,7 +286,7 @@ static PyObject *entry_vectorcall(PyObject *callable, PyObject *const *args, siz
     if (version) {
         result = call_version(self, version, args, nargsf, keywords);
     } else if (!PyErr_Occurred()) {
-        result = call_original(self, args, nargsf, keywords);
+        result = call_original(self, args, nargsf, keywords, 0);
     }
     Py_DECREF(self);
     return result;

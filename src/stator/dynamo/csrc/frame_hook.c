@@ -325,13 +325,14 @@ static Version *version_for(Cache *cache, PyCodeObject *code, Frame *frame)
     return version ? version : stator_cache_miss(cache, code, frame->localsplus, function);
 }
 
-/* The code to run instead of the frame's own, a new reference; NULL: its own, unless there is an exception. */
-static PyCodeObject *code_instead(Frame *frame, PyCodeObject *code, Record *record, PyObject *callback)
+/* The code to run instead of the frame's own, a new reference; NULL: its own, as *mode says, unless there is an exception. */
+static PyCodeObject *code_instead(Frame *frame, PyCodeObject *code, Record *record, PyObject *callback, Mode *mode)
 {
     PyObject *function = FRAME_FUNCTION(frame);
     Cache *cache = PyFunction_Check(function) ? cache_for(record, callback, function) : NULL;
     Version *version = cache ? version_for(cache, code, frame) : NULL;
     PyObject *instead = version && version->code != Py_None ? Py_NewRef(version->code) : NULL;
+    *mode = version && version->followed ? MODE_UNHOOKED : *mode;
     Py_XDECREF(version);
     Py_XDECREF(cache);
     return (PyCodeObject *)instead;
@@ -367,7 +368,7 @@ static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
     PyObject *result;
     if (mode == MODE_ASK && !stator_runs_originals()) {
         statistics.seen++;
-        instead = code_instead(frame, code, record, mine.callback);
+        instead = code_instead(frame, code, record, mine.callback, &mode);
     }
     if (instead) {
         result = stator_go_on(run_instead(thread, frame, instead));

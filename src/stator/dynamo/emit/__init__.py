@@ -2,5 +2,6 @@
 
 from .failures import OnFailure
 from .frame import emit
+from .own_code import emit_own_code
 
-__all__ = ["OnFailure", "emit"]
+__all__ = ["OnFailure", "emit", "emit_own_code"]

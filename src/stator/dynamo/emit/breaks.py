@@ -21,7 +21,7 @@ MakeResume = Callable[[ResumePoint], Any]
 Hook = tuple[Callable[[], object], Callable[[], object]]  # turn it on, turn it off
 
 _CALL_PREFIXES = ("KW_NAMES", "PRECALL")
-_CALL_OPERANDS: dict[str, Callable[[int], int]] = {  # opname -> stack slots it takes, the callable's NULL included
+CALL_OPERANDS: dict[str, Callable[[int], int]] = {  # opname -> stack slots it takes, the callable's NULL included
     "CALL": lambda count: count + 2,
     "CALL_KW": lambda count: count + 3,
     "CALL_FUNCTION_EX": lambda flags: 3 + (flags & 1),
@@ -29,7 +29,7 @@ _CALL_OPERANDS: dict[str, Callable[[int], int]] = {  # opname -> stack slots it 
 _LOOP_ENDS = {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}  # at the end of a loop's FOR_ITER
 _GENERATOR_ONLY = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "RETURN_GENERATOR")
 _OF_HANDLERS = ("PUSH_EXC_INFO", "POP_EXCEPT")
-_NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
+NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
 
 
 class BreakWriter:
@@ -74,7 +74,7 @@ class BreakWriter:
         self.builder.instructions += native
         if was_method:
             self._continue_at(after, self._split_method(native))
-        elif main.opname not in _NO_WAY_ON:
+        elif main.opname not in NO_WAY_ON:
             self._continue_at(after, self._slots_after(native, jump=False))
         for write_exit in exits:
             write_exit()
@@ -84,7 +84,7 @@ class BreakWriter:
     def _may_call_unseen(self, main: Instruction) -> bool:
         """Whether the operation may run Python code: a property, a class's operator, an iterator, a context manager.
         A call dispatches by itself, and a jump is rarely decided by a `__bool__` of the user's."""
-        if main.opname in _CALL_OPERANDS or main.opname in _NO_WAY_ON:
+        if main.opname in CALL_OPERANDS or main.opname in NO_WAY_ON:
             return False
         place = self.exit.reason.place
         line = self.original[self.exit.index].position.line
@@ -118,12 +118,12 @@ class BreakWriter:
 
     def _consumed_from(self, main: Instruction) -> int:
         """Stack position from which slots, NULLs among them, are operands of a call; else the depth of the stack."""
-        operands = _CALL_OPERANDS.get(main.opname)
+        operands = CALL_OPERANDS.get(main.opname)
         return len(self.stack) - (operands(main.arg or 0) if operands else 0)
 
     def _callee_slot(self, main: Instruction) -> int | None:
         """Stack position of the callable that a call is about to run."""
-        if main.opname not in _CALL_OPERANDS:
+        if main.opname not in CALL_OPERANDS:
             return None
         base = self._consumed_from(main)
         return base + 1 if self.stack[base] is None else base
@@ -286,16 +286,22 @@ class BreakWriter:
                 held.append(self.writer.temporary())
                 builder.store(held[-1])
             elif position != cut:
-                builder.pop()
+                self._drop(slots[position])
         held.reverse()
         builder.const_callee(self.make_resume(point))
         for name in point.closure:
             builder.load_cell(name)
         for name in (*self.locals, *held):
-            builder.load_bound(name)
+            self._take(name)
             builder.delete(name)
         builder.call(len(point.closure) + len(self.locals) + len(held))
         builder.return_value()
+
+    def _drop(self, slot: Slot) -> None:
+        self.builder.pop()  # of a NULL, a filler stands in its place
+
+    def _take(self, name: str) -> None:
+        self.builder.load_bound(name)
 
     def _point(self, index: int, slots: list[Slot], cut: int) -> ResumePoint:
         """`index` and the instructions that raised are those of the user's code there."""
