@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -161,7 +162,7 @@ class Converter:
             return False  # a value on the stack at the break before cannot even be looked at
         if _asks_a_cell_for_super(captured, captured.exit):
             return False
-        return self._places[code] < _MOST_PLACES and _KEEPS_FRAMES.isdisjoint(code.co_names)
+        return self._places[code] < _MOST_PLACES and not _is_one_frame(code)
 
     def dispatch_at(self, captured: Captured) -> Callable[[Any], Any]:
         """What gives, at run time, the callable that stands for the callee of the call at which this capture broke."""
@@ -282,6 +283,18 @@ def _asks_a_cell_for_super(captured: Captured, exit_: Break) -> bool:
         instruction.argval == "super" and not any(one.opname == "LOAD_SUPER_ATTR" for one in instructions)
         for instruction in reachable(instructions, instructions[exit_.index])
     )
+
+
+def _is_one_frame(code: CodeType) -> bool:
+    """Whether the program gets hold of its own frame, which must be one from beginning to end. Before 3.13 `locals()`
+    gives the same dictionary each time, brought up to date."""
+    if not _KEEPS_FRAMES.isdisjoint(code.co_names):
+        return True
+    if sys.version_info >= (3, 13) or "locals" not in code.co_names:
+        return False
+    instructions = decode(code)
+    asked = sum(one.argval == "locals" and one.opname in ("LOAD_GLOBAL", "LOAD_NAME") for one in instructions)
+    return asked > 1 or any("BACKWARD" in one.opname for one in instructions)
 
 
 def _user_code(code: CodeType) -> CodeType:

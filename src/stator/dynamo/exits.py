@@ -62,6 +62,7 @@ class ExitBuilder:
     def recipe(self, value: Value) -> Recipe:
         known = self._recipes.get(id(value))
         if known is None:
+            self.tracer.mutations.check_free(value)
             made = value.recipe(self)
             known = self._recipes.setdefault(id(value), (value, made))
         return known[1]

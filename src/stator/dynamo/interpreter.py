@@ -227,12 +227,13 @@ class _Attempt:
         exits.rely_on_distinct_objects()
         exits.rely_on_distinct_iterators()
         drawn = [Evaluate(draw) for draw in exits.tracer.draws]  # also those that nothing uses
+        counted = [Evaluate(call) for call in exits.tracer.counted_calls]
         modes = [
             *self.entry_state.effects_since(),
             *calls.device_contexts.entered(exits.tracer.devices),
             *calls.function_modes.entered(exits),
         ]
-        return [*drawn, *exits.steps, *exits.fills, *exits.effects, *modes]
+        return [*drawn, *counted, *exits.steps, *exits.fills, *exits.effects, *modes]
 
     def _captured(
         self, frame: Frame, exits: ExitBuilder | None, effects: list[Effect], exit_: Return | Break

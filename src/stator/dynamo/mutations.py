@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .values.base import cannot_rebuild
+
 if TYPE_CHECKING:
     from .messages import Message
     from .scopes import GlobalScope
     from .values.base import Value
     from .values.cells import CellValue
     from .values.live_iterators import LiveIterator
+    from .values.tensors import TensorValue
 
 
 class MutationLog:
@@ -18,6 +21,24 @@ class MutationLog:
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, int, str], tuple[str, Any, str]] = {}
+        # made by the frame, and yet nothing to be changed or handed on: (value, what it is, the step it was made at)
+        self.frozen: dict[int, tuple[Value, str, int]] = {}
+
+    def freeze(self, value: Value, what: str, made_at: int) -> None:
+        self.frozen[id(value)] = value, what, made_at
+
+    def check_free(self, value: Value) -> None:
+        """Raises CannotRebuild for what is frozen."""
+        found = self.frozen.get(id(value))
+        if found is not None:
+            raise cannot_rebuild(found[1], found[2])
+
+    def check_free_memory(self, written: TensorValue) -> None:
+        """Raises CannotRebuild where a tensor lies in the memory of a frozen one."""
+        for value, what, made_at in self.frozen.values():
+            memory = getattr(getattr(value, "fake", None), "fake_storage", None)
+            if memory is written.fake.fake_storage:  # type: ignore[attr-defined]
+                raise cannot_rebuild(what, made_at)
 
     def _note(self, kind: str, value: Any, name: str = "") -> None:
         key = (kind, id(value), name)
@@ -25,10 +46,14 @@ class MutationLog:
         self.entries[key] = (kind, value, name)
 
     def content(self, value: Value) -> None:
+        if self.frozen:
+            self.check_free(value)
         if value.source is not None:
             self._note("content", value)
 
     def attribute(self, value: Value, name: str) -> None:
+        if self.frozen:
+            self.check_free(value)
         if value.source is not None:
             self._note("attribute", value, name)
 

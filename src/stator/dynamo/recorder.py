@@ -224,6 +224,8 @@ class Recorder:
             self.made_leaves[id(result)] = self.tracer.outer_step()
         self.written.update(id(value) for value in changed if value.obj is not None)
         self.keep_repeatable()
+        for value in changed:
+            self.tracer.mutations.check_free_memory(value)
         self.writes += [value.fake.fake_storage for value in changed]  # type: ignore[attr-defined]
         return self.wrap_output(result, node)
 

@@ -88,6 +88,8 @@ class Tracer:
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self.devices: list[torch.device] = []  # of the blocks of torch.device that were entered
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
+        self.cached_calls: dict[Any, Value] = {}  # of functions under lru_cache, on constants
+        self.counted_calls: list[Recipe] = []
         self.generators_drawn: dict[Source, Recipe] = {}  # from which generators
         self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph
         self.relies_on_error_modes = False  # of NumPy

@@ -21,7 +21,6 @@ import time
 import typing
 import weakref
 from collections import OrderedDict, defaultdict
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -350,43 +349,3 @@ def _suppress(tracer: Tracer, *classes: Value) -> Value:
     made = ObjectValue(contextlib.suppress)
     made.set_own(tracer, "_exceptions", TupleValue(list(classes)))
     return made
-
-
-@wraps(functools._lru_cache_wrapper)
-def _wrap_cached(tracer: Tracer, obj: Any, source: Source | None) -> Value:
-    if source is None:
-        source = ConstantSource(obj.__qualname__, obj)
-    inner = obj.__wrapped__
-    if not isinstance(inner, FunctionType):
-        return BuiltinValue(obj, source)
-    return CachedFunctionValue(obj, tracer.wrap(inner, AttrSource(source, "__wrapped__")), source)
-
-
-class CachedFunctionValue(Value):
-    """A function under functools.lru_cache. Being cached, it is taken to be pure: on constants it is simply called."""
-
-    __slots__ = ("cached", "function")
-
-    def __init__(self, cached: Any, function: Value, source: Source) -> None:
-        self.source = source
-        self.cached = cached
-        self.function = function
-
-    def python_type(self, tracer: Tracer) -> type:
-        return type(self.cached)
-
-    def real(self) -> Any:
-        return self.cached
-
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        try:
-            constants = [arg.constant() for arg in args]
-            named = {name: arg.constant() for name, arg in kwargs.items()}
-            hash((tuple(constants), tuple(named.values())))
-        except (NotConstant, TypeError):
-            return self.function.call(tracer, args, kwargs)
-        result = tracer.run_real(self.cached, tuple(constants), named)
-        return ConstantValue(result) if tracer.is_constant_object(result) else self.function.call(tracer, args, kwargs)
-
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        return self.function if name == "__wrapped__" else self.function.get_attr(tracer, name)

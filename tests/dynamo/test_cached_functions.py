@@ -1,0 +1,164 @@
+"""functools.lru_cache in captured code: what a cache holds is told from what the function would make anew."""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+
+X = torch.ones(2)
+Program = Callable[[torch.Tensor, int], Any]
+
+
+def compare(make: Callable[[], tuple[Program, Callable[[], Any]]], numbers: list[int]) -> None:
+    """Two instances of a program, one compiled: same results and, after each call, the same state."""
+    found = []
+    for compiled in (False, True):
+        program, state = make()
+        run = stator.compile(program, backend="eager") if compiled else program
+        found.append([(repr(run(X, number)), repr(state())) for number in numbers])
+    assert found[1] == found[0]
+
+
+def test_calls_are_counted_and_entries_made() -> None:
+    def make() -> tuple[Program, Callable[[], Any]]:
+        computed = [0]
+
+        @functools.lru_cache(maxsize=2)
+        def cached(number: int) -> int:
+            computed[0] += 1
+            return number * 2
+
+        return lambda x, number: x + cached(number) + cached(7), lambda: (cached.cache_info(), computed)
+
+    compare(make, [1, 1, 2, 1, 3, 3, 1])
+
+
+def test_a_list_of_the_cache_is_changed() -> None:
+    def make() -> tuple[Program, Callable[[], Any]]:
+        @functools.lru_cache
+        def cached(number: int) -> list[int]:
+            return [number]
+
+        def program(x: torch.Tensor, number: int) -> Any:
+            found = cached(number)
+            found.append(len(found))
+            return x + len(found), list(found)
+
+        return program, lambda: (cached(1), cached(2))
+
+    compare(make, [1, 1, 2, 1])
+
+
+def test_a_tensor_of_the_cache_is_written_to() -> None:
+    def make() -> tuple[Program, Callable[[], Any]]:
+        @functools.lru_cache
+        def cached(number: int) -> torch.Tensor:
+            return torch.full((2,), float(number))
+
+        def program(x: torch.Tensor, number: int) -> Any:
+            found = cached(number)
+            found[0] += 1
+            return x + found
+
+        return program, lambda: cached(1)
+
+    compare(make, [1, 1, 2, 1])
+
+
+def test_what_the_cache_holds_leaves_as_that_object() -> None:
+    @functools.lru_cache
+    def cached(number: int) -> list[int]:
+        return [number]
+
+    compiled = stator.compile(lambda x, number: (x + 1, cached(number)), backend="eager")
+    for _ in range(2):
+        assert compiled(X, 3)[1] is cached(3)
+
+
+def test_two_calls_give_one_object() -> None:
+    @functools.lru_cache
+    def cached(number: int) -> dict[str, int]:
+        return {"number": number}
+
+    compiled = stator.compile(lambda x, number: (x + 1, cached(number) is cached(number)), backend="eager")
+    assert compiled(X, 3)[1]
+
+
+def test_a_method_that_notes_when_it_runs() -> None:
+    class Counts:
+        computed = 0
+
+        @functools.lru_cache  # noqa: B019
+        def method(self, number: int) -> int:
+            self.computed += 1
+            return number
+
+    def make() -> tuple[Program, Callable[[], Any]]:
+        one = Counts()
+        return lambda x, number: x + one.method(number), lambda: one.computed
+
+    compare(make, [1, 1, 2, 1])
+
+
+def test_what_is_neither_changed_nor_handed_on_is_part_of_the_graph() -> None:
+    @functools.lru_cache
+    def sizes(text: str) -> tuple[list[int], dict[str, torch.Tensor]]:
+        return [int(part) for part in text.split()], {"table": torch.arange(2.0)}
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        found, tables = sizes("3 4")
+        return x.sum() + sum(found) + tables["table"]
+
+    torch.testing.assert_close(stator.compile(program, backend="eager", fullgraph=True)(X), program(X))
+
+
+def test_a_cache_that_keeps_nothing() -> None:
+    def make() -> tuple[Program, Callable[[], Any]]:
+        log: list[int] = []
+
+        @functools.lru_cache(maxsize=0)
+        def cached(number: int) -> int:
+            log.append(number)
+            return number
+
+        return lambda x, number: x + cached(number), lambda: log
+
+    compare(make, [1, 1, 2])
+
+
+# ---- variables of the frame as a dictionary ----
+
+
+def written(x: torch.Tensor, number: int) -> Any:
+    local = 3
+    found = locals()
+    found["local"], found["other"] = number, 1
+    return x + local, sorted(locals())
+
+
+def asked_twice(x: torch.Tensor, number: int) -> Any:
+    local = number
+    first = locals()
+    local = local + 1
+    second = locals()
+    return x + first["local"], first is second, sorted(second), local
+
+
+def in_a_loop(x: torch.Tensor, number: int) -> Any:
+    seen: list[Any] = []
+    for turn in range(3):
+        x = x + turn
+        seen.append(locals())
+    return x, [one["turn"] for one in seen], seen[0] is seen[1]
+
+
+@pytest.mark.parametrize("program", [written, asked_twice, in_a_loop])
+def test_locals_are_the_frame_s(program: Any) -> None:
+    compiled = stator.compile(program, backend="eager")
+    for number in (1, 2):
+        assert repr(compiled(X, number)) == repr(program(X, number)), sys.version
