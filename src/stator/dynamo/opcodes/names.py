@@ -169,9 +169,8 @@ def delete_global(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LOAD_BUILD_CLASS")
 def load_build_class(frame: Frame, instruction: Instruction) -> None:
-    raise unsupported(
-        "class-definition", "defining a class inside the captured code", "define the class at module level"
-    )
+    tracer = frame.tracer
+    frame.push_read(tracer.scope_of(vars(builtins)).load(tracer, "__build_class__"))
 
 
 @opcode("LOAD_ASSERTION_ERROR")
