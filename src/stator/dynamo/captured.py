@@ -38,11 +38,13 @@ class SideEffects:
         no memory that was there before, and speaks with no other process.
     drawn_on: the devices whose random number generators it draws from.
     generators: Python's and NumPy's, that numbers are drawn from ahead of it.
+    noticed: the program's frames would do something where some operator fails, and maybe go on.
     """
 
     repeatable: bool = False
     drawn_on: tuple[torch.device, ...] = ()
     generators: tuple[Recipe, ...] = ()
+    noticed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

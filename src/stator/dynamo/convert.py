@@ -195,15 +195,17 @@ class Converter:
         effects = captured.side_effects
         draws = effects.repeatable and (effects.drawn_on or effects.generators)
         states = partial(generator_states, effects.drawn_on) if draws else None
-        return OnFailure(failure, self._program(captured), states, effects.generators)
+        returned = None if effects.noticed else failure.was_the_graph_s
+        return OnFailure(failure, self._program(captured, returned), states, effects.generators)
 
-    def _program(self, captured: Captured) -> Any:
+    def _program(self, captured: Captured, returned: Callable[[], None] | None) -> Any:
         """What emitted code calls to begin anew as the program's own code."""
         code = captured.code
         cells = tuple(CellType() for _ in code.co_freevars)  # each call brings its own
         function = FunctionType(code, captured.function.__globals__, code.co_name, None, cells)
         # the rest of a frame may be a loop: what it calls is compiled, as where no version fits
-        return native.Continuation(function, None, None if resumption_of(code) is None else self._hook_callback)
+        callback = None if resumption_of(code) is None else self._hook_callback
+        return native.Continuation(function, None, callback, returned)
 
     # ---- stages ----
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import linecache
 import random
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import CodeType, FrameType
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from stator.base import counters, logs
-from stator.base.errors import UserPlace
+from stator.base.errors import StatorError, UserPlace
 
 from .captured import Captured
 
@@ -48,11 +49,13 @@ class Failure:
     """Called by emitted code with what a graph raised and, if random numbers are drawn, what puts the generators back:
     does so, puts torch's modes back, and says whether the frame begins anew."""
 
-    __slots__ = ("modes", "name", "places", "repeatable")
+    __slots__ = ("latest", "modes", "name", "places", "repeatable")
 
     def __init__(self, captured: Captured) -> None:
         assert captured.entry_modes is not None
-        self.name = captured.code.co_qualname
+        code = captured.code
+        self.name = f'{code.co_qualname} (File "{code.co_filename}", line {code.co_firstlineno})'
+        self.latest = ""
         self.modes = captured.entry_modes
         self.repeatable = captured.side_effects.repeatable
         self.places = {} if self.repeatable else _places(captured)
@@ -68,9 +71,22 @@ class Failure:
         for put_back in states:
             put_back()
         counters.count("dynamo.failed_graphs")
-        kind = type(error).__name__
-        logs.log("graph_breaks", "a graph of %s failed (%s): the frame begins anew, by itself", self.name, kind)
+        if isinstance(error, StatorError):  # no operator of the program's
+            text = f"stator: a graph of {self.name} could not be run, and the call goes on eagerly: {error}"
+            logs.warn_once(f"dynamo.failed_run:{self.name}", text)
+        self.latest = traceback.format_exception_only(error)[-1].strip()
+        logs.log("graph_breaks", "a graph of %s failed: the frame begins anew, by itself: %s", self.name, self.latest)
         return True
+
+    def was_the_graph_s(self) -> None:
+        """The program's own code did not fail where the graph had, though nothing there handles errors."""
+        counters.count("dynamo.failures_of_graphs_alone")
+        logs.warn_once(
+            f"dynamo.failed_alone:{self.name}",
+            f"stator: a compiled graph of {self.name} raised an error that the program's own code, run after it, did "
+            f"not raise: {self.latest}",
+            stacklevel=3,
+        )
 
     def _note(self, error: BaseException) -> str:
         """The graph has changed something before it failed, maybe; so all that can be done is to say where."""

@@ -82,7 +82,8 @@ class Recorder:
         self.op_count = 0
         self.by_fake: dict[int, TensorValue] = {}
         self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
-        self.noticed = ""  # an operator whose failure the program would notice
+        self.noticed = ""  # an operator that is known to fail for some data, where the program would notice
+        self.any_noticed = False  # would the program notice where any operator fails?
         self.used: list[tuple[TensorValue, int]] = []  # tensors of the call being recorded, with their versions
         self.numbers: list[NumberValue] = []  # that the call being recorded takes without their values
         self.takes_floats = self.takes_ints = True
@@ -194,7 +195,9 @@ class Recorder:
         kwargs: dict[str, Value],
     ) -> Value:
         """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
-        if may_fail(_name(target)) and is_noticed(self.tracer):
+        noticed = is_noticed(self.tracer)
+        self.any_noticed = self.any_noticed or noticed
+        if noticed and may_fail(_name(target)):
             self.noticed = _name(target)
             self.keep_repeatable()
         self.used, self.numbers = [], []
@@ -321,7 +324,7 @@ class Recorder:
         mode = self.mode
         repeatable = not mode.writes_outside() and not mode.footprint.speaks
         drawn_on = tuple(sorted(mode.footprint.drawn_on, key=str))
-        return SideEffects(repeatable, drawn_on, tuple(self.tracer.generators_drawn.values()))
+        return SideEffects(repeatable, drawn_on, tuple(self.tracer.generators_drawn.values()), self.any_noticed)
 
     def keep_repeatable(self) -> None:
         """Where the program would notice that an operator fails, the frame must be able to begin anew."""

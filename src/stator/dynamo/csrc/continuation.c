@@ -9,6 +9,7 @@ typedef struct {
     PyObject *function; /* goes on behind the break; without its closure, if its code has free variables */
     PyObject *cache;    /* Cache of that function; NULL: it runs as it is */
     PyObject *callback; /* compiles the frames that start while the function runs as it is; NULL: nothing is compiled */
+    PyObject *returned; /* called without arguments when the function has returned, as it is; or NULL */
 } Continuation;
 
 /* A call that was not made yet. It owns the values: cells of the closure first, then the arguments. */
@@ -125,6 +126,11 @@ static PyObject *make_call(Pending *pending)
                : callee == function ? call_as_it_is(callee, pending->values + free, count)
                                     : PyObject_Vectorcall(callee, pending->values + free, count, NULL);
         handed_over = saved;
+        PyObject *told = result && to->returned ? PyObject_CallNoArgs(to->returned) : NULL;
+        if (result && to->returned && !told) {
+            Py_CLEAR(result);
+        }
+        Py_XDECREF(told);
     }
     Py_XDECREF(callee);
     Py_DECREF(function);
@@ -192,9 +198,10 @@ static PyTypeObject PendingType = {
 
 static PyObject *continuation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"function", "cache", "callback", NULL};
-    PyObject *function, *cache, *callback;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO", names, &PyFunction_Type, &function, &cache, &callback)) {
+    static char *names[] = {"function", "cache", "callback", "returned", NULL};
+    PyObject *function, *cache, *callback, *returned = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|O", names, &PyFunction_Type, &function, &cache, &callback,
+                                     &returned)) {
         return NULL;
     }
     if (cache != Py_None && !Py_IS_TYPE(cache, &CacheType)) {
@@ -207,6 +214,7 @@ static PyObject *continuation_new(PyTypeObject *type, PyObject *args, PyObject *
         self->function = Py_NewRef(function);
         self->cache = cache == Py_None ? NULL : Py_NewRef(cache);
         self->callback = callback == Py_None ? NULL : Py_NewRef(callback);
+        self->returned = returned == Py_None ? NULL : Py_NewRef(returned);
     }
     return (PyObject *)self;
 }
@@ -217,12 +225,13 @@ static int continuation_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(continuation->function);
     Py_VISIT(continuation->cache);
     Py_VISIT(continuation->callback);
+    Py_VISIT(continuation->returned);
     return 0;
 }
 
 static int continuation_clear(PyObject *self)
 {
-    /* function and callback stay until the end: a call that is under way needs them */
+    /* the others stay until the end: a call that is under way needs them */
     Py_CLEAR(((Continuation *)self)->cache);
     return 0;
 }
@@ -233,6 +242,7 @@ static void continuation_dealloc(PyObject *self)
     continuation_clear(self);
     Py_CLEAR(((Continuation *)self)->function);
     Py_CLEAR(((Continuation *)self)->callback);
+    Py_CLEAR(((Continuation *)self)->returned);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -246,7 +256,8 @@ static PyTypeObject ContinuationType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Continuation",
     .tp_doc = "Continuation(function, cache, callback): called with the cells of the function's closure, then its\n"
               "arguments in the order of its variables; the result is to be returned at once, and the function runs\n"
-              "after that. cache None: it runs as it is; callback None too: and nothing that it calls is compiled.",
+              "after that. cache None: it runs as it is; callback None too: and nothing that it calls is compiled.\n"
+              "returned: called without arguments when the function has returned.",
     .tp_basicsize = sizeof(Continuation),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Continuation, vectorcall),

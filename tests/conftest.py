@@ -1,0 +1,16 @@
+"""What holds for every test: no error of compiled code is hidden by running the program's own code after it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from stator.base import counters
+
+
+@pytest.fixture(autouse=True)
+def graphs_do_not_fail_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = counters.counts["dynamo.failures_of_graphs_alone"]
+    yield
+    after = counters.counts["dynamo.failures_of_graphs_alone"]
+    if after != before and request.node.get_closest_marker("graphs_may_fail_alone") is None:
+        pytest.fail("a compiled graph raised an error that eager execution did not raise; see the warning")
