@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from compiled import NOT_REPEATABLE, READ_AS_CONTIGUOUS, copied
+from compiled import NOT_REPEATABLE, READ_AS_CONTIGUOUS, at_any_position, copied
 from recorder import TOLERANCES, describe, value_differences
 from samples import laid_out
 from torch.utils import _pytree as pytree
@@ -72,7 +72,7 @@ class GradientCase:
             result.append(copy.requires_grad_(tensor.requires_grad))
         return result
 
-    def call(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def call(self, tensors: Iterable[torch.Tensor]) -> list[Any]:
         remaining = iter(tensors)
         leaves = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.flat[0]]
         args, kwargs = pytree.tree_unflatten(leaves, self.flat[1])
@@ -257,6 +257,8 @@ def difference(case: GradientCase, ours: Results, theirs: Results) -> str | None
         if not isinstance(left, torch.Tensor) or left.requires_grad != right.requires_grad:
             return f"{what}: {left!r} instead of {right!r}"
         left, right = left.detach(), right.detach()
+        if at < len(theirs[0]):
+            right = at_any_position(case, left, right)
         if case.name in LAYOUT_BY_DATA and at >= len(theirs[0]):
             left, right = left.contiguous(), right.contiguous()
         problem = value_differences(left, right)
