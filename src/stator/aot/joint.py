@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
@@ -109,6 +110,21 @@ class _Wanted:
     stops: tuple[int, ...]
 
 
+# Lookups in a table that may ask for a sparse gradient of it, and the position of that argument.
+SPARSE_GRADIENTS = {
+    torch.ops.aten.embedding.default: 4,
+    torch.ops.aten._embedding_bag.default: 5,
+}
+
+
+def _refuse_sparse_gradients(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """While the operator is known that asks for one: in the backward it is not."""
+    at = SPARSE_GRADIENTS[func]
+    sparse = args[at] if len(args) > at else kwargs.get("sparse", False)
+    if sparse and args[0].requires_grad and torch.is_grad_enabled():
+        raise Unsupported("gradient-layout", f"the gradient of the table of {func} is sparse")
+
+
 class _JointTracer(Tracer):
     """A tracer that marks what it records while `in_backward`."""
 
@@ -121,6 +137,11 @@ class _JointTracer(Tracer):
         super().forget()
         self.entries.clear()
         self.inputs = []
+
+    def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func in SPARSE_GRADIENTS and not self.in_backward:
+            _refuse_sparse_gradients(func, args, kwargs)
+        return super().dispatch(func, args, kwargs)
 
     def _node(self, *arguments: Any) -> fx.Node:
         node = super()._node(*arguments)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.autograd.profiler import record_function
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from ..calling import calls, named_handlers, tensor_methods
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 # What every optimizer's `step` is wrapped in: so that steps are compiled that torch's own code makes (GradScaler does).
 compile_wherever_it_is(Optimizer.profile_hook_step(lambda: None).__code__)
+# LBFGS itself decides by data all the time and is not followed; these parts of it compute, for all parameters at once.
+for _part in ("_gather_flat_grad", "_add_grad", "_clone_param", "_set_param"):
+    if hasattr(LBFGS, _part):
+        compile_wherever_it_is(getattr(LBFGS, _part).__code__)
 
 
 @calls(record_function.__enter__)

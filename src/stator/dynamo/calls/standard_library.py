@@ -51,8 +51,6 @@ fold(
     os.fspath,
     typing.get_origin,
     typing.get_args,
-    inspect.isclass,
-    inspect.isfunction,
     inspect.getattr_static,
     re.compile,
     re.match,
@@ -61,6 +59,17 @@ fold(
     re.sub,
     re.split,
 )
+
+
+def _asks_for_type(function: Any, kind: type) -> None:
+    def handler(tracer: Tracer, value: Value) -> Value:
+        return ConstantValue(issubclass(value.python_type(tracer), kind))
+
+    calls(function)(handler)
+
+
+_asks_for_type(inspect.isclass, type)
+_asks_for_type(inspect.isfunction, FunctionType)
 
 
 def _may_change(function: Any) -> None:
