@@ -18,6 +18,7 @@ import re
 import sys
 import threading
 import time
+import types
 import typing
 import weakref
 from collections import OrderedDict, defaultdict
@@ -69,7 +70,7 @@ def _asks_for_type(function: Any, kind: type) -> None:
 
 
 _asks_for_type(inspect.isclass, type)
-_asks_for_type(inspect.isfunction, FunctionType)
+_asks_for_type(inspect.isfunction, types.FunctionType)
 
 
 def _may_change(function: Any) -> None:
