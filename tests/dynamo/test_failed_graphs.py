@@ -492,6 +492,27 @@ def test_what_a_handler_of_signals_raises_is_not_swallowed() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_hooks_for_what_is_saved_are_called_once() -> None:
+    saved: list[int] = []
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        saved.append(x.numel())
+        if len(saved) == 3:
+            raise Late
+        return x
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().cos().exp()
+
+    compiled = stator.compile(program, backend="eager")
+    x = torch.ones(2, requires_grad=True)
+    for run in (program, compiled):
+        saved.clear()
+        with pytest.raises(Late), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            run(x)
+        assert saved == [2, 2, 2]
+
+
 def test_memory_that_is_not_there() -> None:
     def program(x: torch.Tensor, size: int, log: list[Any]) -> torch.Tensor:
         log.append("before")

@@ -63,7 +63,7 @@ class Failure:
     def __call__(self, error: BaseException, states: Sequence[Callable[[], object]] = ()) -> bool:
         self.modes.restore()
         torch.clear_autocast_cache()  # casts of a part of the program that is not run to its end
-        if not issubclass(type(error), Exception) or _is_of_a_signal(error):
+        if not issubclass(type(error), Exception) or _is_of_a_signal(error) or _program_takes_part():
             return False
         if not self.repeatable:
             error.add_note(self._note(error))
@@ -124,6 +124,12 @@ def _nodes_under_way(error: BaseException) -> Iterator[str]:
     for frame, line in _frames(error):
         if frame.f_code.co_filename.startswith(_FX_FILE):
             yield linecache.getline(frame.f_code.co_filename, line).partition("=")[0].partition(":")[0].strip()
+
+
+def _program_takes_part() -> bool:
+    """Whether code of the program was told of what the graph saved for a backward, as checkpointing is. It would be told
+    twice; and the error may be its own, to end a second forward that has gone far enough."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def _is_of_a_signal(error: BaseException) -> bool:
