@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -39,3 +42,27 @@ def test_questions_and_advice_by_torch_compiles_own_names() -> None:
 
     x = torch.randn(3)
     torch.testing.assert_close(stator.compile(function, fullgraph=True)(x), x + 1)
+
+
+_AFTER_A_REFUSAL = """
+import torch, stator
+
+def program(x):
+    return torch.cond(x.sum() > 0, lambda a: a, lambda a: a + 1, (x,))
+
+for function in (program, stator.compile(program, backend="eager"), program):
+    try:
+        function(torch.ones(3))
+    except Exception as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.slow
+def test_a_compiler_that_puts_its_hook_over_ours_again() -> None:
+    """torch.compile leaves its evaluator of frames in place when it fails, and wraps ours when it is used in a break:
+    two evaluators must not call each other for ever. Refused are branches that give back what they are given."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _AFTER_A_REFUSAL], capture_output=True, text=True, timeout=240, check=True
+    )
+    assert ended.stdout.split() == ["UncapturedHigherOrderOpError"] * 3

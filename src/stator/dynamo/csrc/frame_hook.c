@@ -1,5 +1,6 @@
 /* The PEP 523 frame hook: on only during call_with_hook and only for the calling thread. A frame whose code has a compiled
  * version gets that version's code in place; what to compile is decided by a Python callback, once per code object. */
+#include "hook_chain.h"
 #include "native.h"
 
 #define Py_BUILD_CORE
@@ -63,7 +64,6 @@ static __thread long own_users = 0; /* those of this thread */
 static unsigned long epoch = 1;
 /* tuples of file name prefixes */
 static PyObject *left_alone = NULL, *unhooked = NULL;
-static _PyFrameEvalFunction evaluate_below = NULL;
 static struct {
     unsigned long long seen, swapped, called;
 } statistics;
@@ -219,10 +219,7 @@ static Cache *cache_for(Record *record, PyObject *callback, PyObject *function)
 
 /* ---- running frames ---- */
 
-static PyObject *run_frame(PyThreadState *thread, Frame *frame, int throwing)
-{
-    return (evaluate_below ? evaluate_below : _PyEval_EvalFrameDefault)(thread, frame, throwing);
-}
+#define run_frame stator_evaluate_below
 
 #if PY_VERSION_HEX >= 0x030C0000
 static void pop_frame(PyThreadState *thread, Frame *frame)
@@ -392,19 +389,15 @@ static void acquire_hook(PyInterpreterState *interpreter)
 {
     own_users++;
     if (users++ == 0) {
-        _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
-        if (current != hook) {
-            evaluate_below = current; /* somebody else's hook, or the default */
-        }
-        _PyInterpreterState_SetEvalFrameFunc(interpreter, hook);
+        stator_install_hook(interpreter, hook);
     }
 }
 
 static void release_hook(PyInterpreterState *interpreter)
 {
     own_users--;
-    if (--users == 0 && _PyInterpreterState_GetEvalFrameFunc(interpreter) == hook) {
-        _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate_below ? evaluate_below : _PyEval_EvalFrameDefault);
+    if (--users == 0) {
+        stator_remove_hook(interpreter, hook);
     }
 }
 
