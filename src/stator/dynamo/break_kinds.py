@@ -7,6 +7,7 @@ WAYS_OUT: dict[str, str] = {
     "data-dependent-jump": "torch.where, or decide outside",
     "data-dependent-value": "keep it in a tensor",
     "requested": "remove it",
+    "debugger": "remove it when you are done",
     "call-builtin": "call it outside, or accept the break",
     "call": "call a function or a method written in Python",
     "disabled": "let it be compiled, or accept the break",

@@ -155,8 +155,8 @@ class Converter:
         """Whether the frame gains by running emitted code instead of its own."""
         if not isinstance(captured.exit, Break):
             return captured.graph is not None or not (captured.as_it_is or config.keep_empty_graphs)
-        if captured.exit.reason.kind == "long-loop":
-            return False  # it runs on for long, and would be followed again and again
+        if captured.exit.reason.kind in ("long-loop", "debugger"):
+            return False  # it runs on for long, and would be followed again and again; or a person looks at it
         code = _user_code(captured.code)
         if not set(code.co_varnames).issuperset(captured.exit.locals):
             return False  # a value on the stack at the break before cannot even be looked at

@@ -3,6 +3,7 @@
 from . import (
     autograd_engine,
     autograd_function,
+    breakpoints,
     builtin_functions,
     cached_functions,
     cells,
@@ -36,6 +37,7 @@ from . import (
 __all__ = [
     "autograd_engine",
     "autograd_function",
+    "breakpoints",
     "builtin_functions",
     "cached_functions",
     "cells",

@@ -36,7 +36,10 @@ static int tracer_debugs(PyObject *tracer)
         return last_tracer_debugs;
     }
     Py_INCREF(tracer);
+    PyThreadState *thread = PyThreadState_Get();
+    PyThreadState_EnterTracing(thread); /* who steps through the program does not step through this */
     PyObject *answer = is_debugger ? PyObject_CallOneArg(is_debugger, tracer) : NULL;
+    PyThreadState_LeaveTracing(thread);
     int debugs = answer ? PyObject_IsTrue(answer) : 0;
     Py_XDECREF(answer);
     if (debugs < 0 || PyErr_Occurred()) {

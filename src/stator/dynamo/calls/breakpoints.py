@@ -1,0 +1,26 @@
+"""Calls that start a debugger: the frame is looked at from its first line to its last, and so it is not compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..calling import calls, named_handlers
+from ..values.base import Value, unsupported
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+
+@calls(breakpoint)
+@named_handlers.register(
+    ("pdb", "set_trace"),
+    ("bdb", "set_trace"),
+    ("ipdb.__main__", "set_trace"),
+    ("pudb", "set_trace"),
+    ("debugpy.public_api", "breakpoint"),
+    ("IPython.core.debugger", "set_trace"),
+    ("IPython.terminal.embed", "embed"),
+    ("torch.distributed", "breakpoint"),
+)
+def _debugger(tracer: Tracer, *args: Value, **kwargs: Any) -> Value:
+    raise unsupported("debugger", "a debugger starts here, which is to see the frame as it is")
