@@ -629,6 +629,68 @@ def test_a_whole_number_that_no_float_can_hold(monkeypatch):
         assert compiled(number) == convert(number)
 
 
+class OwnList(frozenset):
+    pass
+
+
+class Link:
+    pass
+
+
+@program
+def containers_that_hold_themselves(x):
+    found = []
+    for kind in (Two, Pair):
+        link = Link()
+        made = kind(link, 1)
+        link.value = made
+        pause()
+        found.append(link.value is made and any(getattr(one, "value", None) is made for one in made))
+    link = Link()
+    link.value = OwnList([link])
+    pause()
+    return found, next(iter(link.value)).value is link.value
+
+
+@program
+def views_of_classes(x):
+    table = Holder.__dict__
+    found = [type(table), table["size"], "size" in table, table.get("other", 3), isinstance(table, dict)]
+    for action in (lambda: table.__setitem__("a", 1), lambda: table["other"]):
+        found.append(outcome(action)[0])
+    pause()
+    return found, type(table), type(type.__dict__)
+
+
+def taking(one, two=2, *rest, **named):
+    return one, two, rest, named
+
+
+@program
+def calls_that_do_not_fit(x):
+    return [
+        outcome(lambda: taking(**3))[0],
+        outcome(lambda: taking(*3))[0],
+        outcome(lambda: {**3}),
+        outcome(lambda: max([])),
+        outcome(lambda: [0] * "a"),
+        outcome(lambda: dict([1])),
+        outcome(lambda: super().x),
+    ]
+
+
+class LongNumber(int):
+    pass
+
+
+@program
+def numbers_too_long_to_be_shown(x):
+    def twice(number):
+        return number * 2
+
+    return [twice(LongNumber(2)) == 4, twice(LongNumber(10**6000)) == 2 * 10**6000, twice(10**6000) == 2 * 10**6000]
+
+
 def test_python_types_as_dtypes() -> None:
     def made(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(torch.ones(2, dtype=kind) + x for kind in (bool, int, float, complex))

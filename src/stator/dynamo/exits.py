@@ -84,6 +84,9 @@ class ExitBuilder:
 
     def made_of_class(self, value: ObjectValue, made: Recipe) -> Recipe:
         """An instance of a class of the program, with what is to be put into it."""
+        known = self._recipes.get(id(value))
+        if known is not None:  # it holds itself: made while its parts were
+            return known[1]
         self.remember(value, made)
         self.fill(value, made)
         return made

@@ -19,6 +19,7 @@ from stator.base.registry import Registry
 from . import source as sources
 from .guard import Guard, GuardKind, Lookup
 from .native_status import native as _native
+from .plain import shown
 from .source import Source
 
 MAX_CALL_ARGUMENTS = 8
@@ -302,7 +303,7 @@ def notes(guards: Sequence[Guard]) -> tuple[Guard, ...]:
 def brief(value: object) -> str:
     """A short text that never runs user code."""
     if type(value) in PLAIN_TYPES or (type(value) is tuple and is_plain(value)):
-        text = repr(value)
+        text = shown(value)
         return text if len(text) <= 80 else text[:77] + "..."
     if issubclass(type(value), type):
         return f"{value.__module__}.{value.__qualname__}"  # type: ignore[attr-defined]
@@ -327,7 +328,7 @@ def describe_failure(guards: Sequence[Guard], failure: tuple[int] | tuple[int, o
 
 @describers.register(GuardKind.IS, GuardKind.EQUALS)
 def _describe_value(guard: Guard, found: object) -> str:
-    old, new = repr(guard.expected), brief(found)
+    old, new = shown(guard.expected), brief(found)
     return f"{old} became {new}" if old != new else f"{old} became another {new}"
 
 

@@ -53,6 +53,14 @@ def is_pure_function(function: Any) -> bool:
     return any("O" not in kinds for kinds in function.types)
 
 
+def shown(value: Any) -> str:
+    """`repr(value)` of something plain; there may be a limit to the digits of an int that can be shown."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "a very long number"
+
+
 def is_of_program(cls: type) -> bool:
     """Whether it is a class written in Python: each of its instances is an object that may have attributes."""
     return bool(cls.__flags__ & _HEAP_TYPE)

@@ -28,7 +28,7 @@ from .frame import Frame
 from .guard import Guard, GuardKind, Lookup, TensorGuard
 from .inlining import inline
 from .mutations import MutationLog
-from .plain import is_number, is_of_program, is_truth, numpy_numbers
+from .plain import is_number, is_of_program, is_truth, numpy_numbers, shown
 from .recipe import Recipe
 from .recorder import NotATensorCall, Recorder
 from .resume import Offset
@@ -515,7 +515,7 @@ class Tracer:
     def _guard_identity_of(self, left: ConstantValue, right: ConstantValue) -> None:
         """Rely on two equal constants being one object, or two."""
         one, other = (
-            found[1] if (found := self._found_at(value)) else ConstantSource(repr(value.value), value.value)
+            found[1] if (found := self._found_at(value)) else ConstantSource(shown(value.value), value.value)
             for value in (left, right)
         )
         self._related(left.value, one, right.value, other)
@@ -593,10 +593,16 @@ class Tracer:
             return iterator.next_item(self)
         return next(stop_aware(self, self.get_attr(iterator, "__next__")), None)
 
+    def may_iterate(self, value: Value) -> bool:
+        kind = value.python_type(self)
+        return any(self.class_lookup(kind, name) is not MISSING for name in ("__iter__", "__getitem__"))
+
     def mapping_items(self, value: Value) -> list[tuple[Value, Value]]:
         """Key and value pairs of a mapping, as `**mapping` takes them."""
         if isinstance(value, DictValue) and value.special(self, "keys") is None:
             return list(value.items(self))
+        if self.class_lookup(value.python_type(self), "keys") is MISSING:
+            raise unsupported("call", f"{value.describe(self)} in the place of a mapping")
         keys = self.call(self.get_attr(value, "keys"), [], {})
         return [(key, self.get_item(value, key)) for key in self.iterate(keys)]
 
@@ -606,6 +612,8 @@ class Tracer:
             yield from value.items(self)
             return
         for at, pair in enumerate(self.iterate(value)):
+            if not self.may_iterate(pair):
+                raise unsupported("call-builtin", f"{pair.describe(self)} in the place of a pair")
             parts = list(self.iterate(pair))
             if len(parts) != 2:
                 text = f"dictionary update sequence element #{at} has length {len(parts)}; 2 is required"

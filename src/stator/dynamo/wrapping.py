@@ -34,7 +34,7 @@ from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from .values.grown_lists import GrownList
 from .values.live_iterators import live_iterator
-from .values.mappings import DictValue
+from .values.mappings import DictValue, MappingProxyValue
 from .values.modules import ModuleValue, PythonModuleValue, module_name
 from .values.numbers import changing_number
 from .values.objects import ObjectValue
@@ -308,10 +308,7 @@ wrappers.add(defaultdict, _dict)
 def _mapping_proxy(tracer: Tracer, obj: types.MappingProxyType[Any, Any], source: Source | None) -> Value:
     if source is None or not is_rooted_in_constant(source):
         return _object(tracer, obj, source)
-    made = DictValue({})
-    for key, item in obj.items():
-        made.entries[key] = tracer.known(item)
-    return made
+    return MappingProxyValue({key: tracer.known(item) for key, item in obj.items()}, source)
 
 
 def is_rooted_in_constant(source: Source) -> bool:

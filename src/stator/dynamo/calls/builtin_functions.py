@@ -368,7 +368,7 @@ def _extreme(tracer: Tracer, function: Any, better: Any, values: tuple[Value, ..
     if not items:
         if default is not None:
             return default
-        raise tracer.raised(ValueError, f"{function.__name__}() of an empty sequence")
+        return tracer.run_real(function, ((),))  # raises the error of this version
     by = items if key is None or tracer.is_none(key) else [tracer.call(key, [item], {}) for item in items]
     best = 0
     for at in range(1, len(items)):

@@ -321,6 +321,8 @@ def _concatenate(tracer: Tracer, left: SequenceValue, right: SequenceValue) -> V
 
 
 def _repeat(tracer: Tracer, left: SequenceValue, right: Value) -> Value:
+    if not isinstance(right.constant(), int):
+        raise unsupported("operator", f"{left.describe(tracer)} times {right.describe(tracer)}")
     times = tracer.index_of(right)
     if left.cls is tuple and times == 1:
         return left

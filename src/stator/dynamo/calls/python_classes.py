@@ -56,9 +56,6 @@ def _super(tracer: Tracer, *args: Value) -> Value:
 def _implicit(tracer: Tracer) -> tuple[Value, Value]:
     """The class and the first argument of the frame that calls `super()`."""
     frame = tracer.frames[-1]
-    cell = frame.cells.get("__class__")
-    if cell is None or cell.content is None:
-        raise tracer.raised(RuntimeError, "super(): __class__ cell not found")
     if frame.program.code.co_argcount == 0:
         raise tracer.raised(RuntimeError, "super(): no arguments")
     first = frame.program.code.co_varnames[0]
@@ -67,6 +64,11 @@ def _implicit(tracer: Tracer) -> tuple[Value, Value]:
         owner = frame.cells[first].content
     if owner is None:
         raise tracer.raised(RuntimeError, "super(): arg[0] deleted")
+    cell = frame.cells.get("__class__")
+    if cell is None:
+        raise tracer.raised(RuntimeError, "super(): __class__ cell not found")
+    if cell.content is None:
+        raise tracer.raised(RuntimeError, "super(): empty __class__ cell")
     return tracer.realized(cell.content), tracer.realized(owner)
 
 

@@ -57,7 +57,10 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
             if not isinstance(name, str):
                 raise unsupported("call", "keyword arguments whose names are no text")
             kwargs[name] = value
-    args = list(tracer.iterate(frame.stack.pop()))
+    items = frame.stack.pop()
+    if not tracer.may_iterate(items):
+        raise unsupported("call", f"{items.describe(tracer)} as the arguments behind a star")
+    args = list(tracer.iterate(items))
     callee = frame.stack.pop()
     if callee is None:  # 3.13 keeps the NULL above the callable
         callee = frame.stack.pop()

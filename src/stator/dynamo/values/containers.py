@@ -396,12 +396,12 @@ class SetValue(ObjectValue):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
             return Load(self.source)
+        if self.cls is not set and not issubclass(self.cls, frozenset):
+            return exits.made_of_class(self, NewObject(Constant(self.cls), set.__new__))
         made = NewSet([exits.recipe(member) for member in self.members.values()])
         if self.cls in (set, frozenset):
             return made if self.cls is set else CallRecipe(Constant(frozenset), [made])
-        if issubclass(self.cls, frozenset):
-            return exits.made_of_class(self, NewObject(Constant(self.cls), frozenset.__new__, [made]))
-        return exits.made_of_class(self, NewObject(Constant(self.cls), set.__new__))
+        return exits.made_of_class(self, NewObject(Constant(self.cls), frozenset.__new__, [made]))
 
 
 # ---- methods of sequences, called explicitly or through super() ----

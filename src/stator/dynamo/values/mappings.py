@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
@@ -271,6 +272,21 @@ class AttributesValue(DictValue):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return GetAttr(exits.recipe(self.owner), "__dict__")
+
+
+class MappingProxyValue(DictValue):
+    """A view of a class's `__dict__` and the like, which nobody writes through."""
+
+    __slots__ = ()
+
+    def __init__(self, entries: dict[Any, Any], source: Source) -> None:
+        super().__init__(entries, source, MappingProxyType)
+
+    def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        raise tracer.raised(TypeError, "'mappingproxy' object does not support item assignment")
+
+    def del_item(self, tracer: Tracer, key: Value) -> None:
+        raise tracer.raised(TypeError, "'mappingproxy' object does not support item deletion")
 
 
 class FunctionAttributesValue(DictValue):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
-from ..plain import is_number, is_pure_function, is_truth, plain_converter
+from ..plain import is_number, is_pure_function, is_truth, plain_converter, shown
 from ..recipe import Constant, Load, Recipe
 from ..source import CallSource, ConstantSource, Source
 from .base import Value, unsupported
@@ -157,7 +157,8 @@ def _derive(
     if not _is_number(result) and not is_truth(result):
         return None
     sources = tuple(
-        one.source if _is_open(one) else ConstantSource(repr(it), it) for one, it in zip(numbers, examples, strict=True)
+        one.source if _is_open(one) else ConstantSource(shown(it), it)
+        for one, it in zip(numbers, examples, strict=True)
     )
     source = CallSource(function, sources)  # type: ignore[arg-type]
     if is_truth(result):
@@ -196,7 +197,7 @@ def is_member(tracer: Tracer, container: Value, number: NumberValue) -> bool | N
     if not all(type(value) in _NUMBERS for value in values):
         return None
     found = number.example in values
-    source = CallSource(operator.contains, (ConstantSource(repr(values), values), number.source))  # type: ignore[arg-type]
+    source = CallSource(operator.contains, (ConstantSource(shown(values), values), number.source))  # type: ignore[arg-type]
     tracer.guard(source, GuardKind.EQUALS, found)
     return found
 
