@@ -198,7 +198,7 @@ class Recorder:
         noticed = is_noticed(self.tracer)
         self.any_noticed = self.any_noticed or noticed
         if noticed and may_fail(_name(target)):
-            self.noticed = _name(target)
+            self.noticed = f"{_name(target)}, inside of `try` or `with`,"
             self.keep_repeatable()
         self.used, self.numbers = [], []
         is_part = hasattr(target, "part_of_graph")  # whose own operators have said what they take
@@ -331,8 +331,7 @@ class Recorder:
         if self.noticed and not self.side_effects().repeatable:
             raise unsupported(
                 "exception",
-                f"{self.noticed}, which may fail on its data, is inside of `try` or `with`, and part of the same graph "
-                "changes what was there before",
+                f"{self.noticed} may fail on its data, and part of the same graph changes what was there before",
             )
 
     # -- results --

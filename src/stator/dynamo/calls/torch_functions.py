@@ -227,15 +227,6 @@ def _new(tracer: Tracer, tensor: Value, *args: Value, **kwargs: Value) -> Value:
     return tracer.record_method("new", [tensor, *args], kwargs)
 
 
-@calls(torch._assert)
-def _assert(tracer: Tracer, condition: Value, message: Value) -> Value:
-    if isinstance(condition, TensorValue):
-        raise unsupported("data-dependent-jump", "torch._assert on the data of a tensor")
-    if not tracer.truth(condition):
-        raise tracer.raised_with(AssertionError, [message])
-    return ConstantValue(None)
-
-
 @calls(nn.Parameter, nn.Buffer)
 def _parameter(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     raise unsupported("parameter", "making a parameter or buffer", "create parameters in __init__")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..bytecode import Instruction
 from ..frame import Frame
 from ..guard import GuardKind
@@ -14,7 +16,9 @@ from ..values.base import Raised, Value, unsupported
 from ..values.containers import ListValue, SetValue, TupleValue
 from ..values.mappings import DictValue
 from ..values.objects import ObjectValue
+from ..values.pending_text import PendingTextValue
 from ..values.slices import SliceValue
+from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -57,7 +61,12 @@ def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BUILD_STRING")
 def build_string(frame: Frame, instruction: Instruction) -> None:
-    parts = [frame.tracer.constant_of(part, "part of an f-string") for part in frame.pop_many(instruction.arg)]  # type: ignore[arg-type]
+    values = frame.pop_many(instruction.arg)  # type: ignore[arg-type]
+    pending = next((value for value in values if isinstance(value, PendingTextValue)), None)
+    if pending is not None:
+        frame.stack.append(pending)
+        return
+    parts = [frame.tracer.constant_of(part, "part of an f-string") for part in values]
     frame.stack.append(frame.tracer.constant("".join(parts)))
 
 
@@ -201,25 +210,45 @@ def format_value(frame: Frame, instruction: Instruction) -> None:
     spec = ""
     if flags & 4:
         spec = frame.tracer.constant_of(frame.stack.pop(), "format specification")
-    value = frame.stack.pop()
-    frame.stack.append(frame.tracer.constant(frame.tracer.format_value(value, flags & 3, spec)))
+    frame.stack.append(_formatted(frame, frame.stack.pop(), flags & 3, spec))
+
+
+def _is_pending(tracer: Tracer, value: Value) -> bool:
+    """Whether text of this is not made yet: torch's own way to show a tensor changes nothing, and always works."""
+    if isinstance(value, TensorValue):
+        kind = value.python_type(tracer)
+        return all(
+            tracer.class_lookup(kind, name) is getattr(owner, name)
+            for owner, name in ((torch.Tensor, "__format__"), (torch.Tensor, "__repr__"), (object, "__str__"))
+        )
+    return isinstance(value, PendingTextValue)
+
+
+def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
+    tracer = frame.tracer
+    if not spec and _is_pending(tracer, value):
+        return value if isinstance(value, PendingTextValue) else PendingTextValue(tracer.outer_step())
+    return tracer.constant(tracer.format_value(value, conversion, spec))
 
 
 @opcode("CONVERT_VALUE")
 def convert_value(frame: Frame, instruction: Instruction) -> None:
-    text = frame.tracer.text_of(frame.stack.pop(), instruction.arg)  # type: ignore[arg-type]
-    frame.stack.append(frame.tracer.constant(text))
+    value = frame.stack.pop()
+    if _is_pending(frame.tracer, value):
+        frame.stack.append(_formatted(frame, value, 0, ""))
+        return
+    frame.stack.append(frame.tracer.constant(frame.tracer.text_of(value, instruction.arg)))  # type: ignore[arg-type]
 
 
 @opcode("FORMAT_SIMPLE")
 def format_simple(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.tracer.constant(frame.tracer.format_value(frame.stack.pop(), 0, "")))
+    frame.stack.append(_formatted(frame, frame.stack.pop(), 0, ""))
 
 
 @opcode("FORMAT_WITH_SPEC")
 def format_with_spec(frame: Frame, instruction: Instruction) -> None:
     spec = frame.tracer.constant_of(frame.stack.pop(), "format specification")
-    frame.stack.append(frame.tracer.constant(frame.tracer.format_value(frame.stack.pop(), 0, spec)))
+    frame.stack.append(_formatted(frame, frame.stack.pop(), 0, spec))
 
 
 @opcode("SETUP_ANNOTATIONS")
