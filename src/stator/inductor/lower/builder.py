@@ -316,6 +316,13 @@ class Builder:
         self.nodes.append(Extern(names, target, tuple(args), kwargs, style, (), (self.origin,)))
         return outputs
 
+    def add_to(self, total: Tensor, target: Any, args: Sequence[Any]) -> Tensor:
+        """Emit a library call that takes the matrix `total` first and writes its result into the same memory."""
+        assert isinstance(total.source, Stored)
+        name = total.source.buffer
+        self.nodes.append(Extern((name,), target, (name, *args), {}, "out", (), (self.origin,)))
+        return total
+
     def effect(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Emit a library call that gives nothing: it raises when what it checks does not hold."""
         self.nodes.append(Extern((), target, tuple(args), kwargs, "mutates", (), (self.origin,)))

@@ -7,18 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import fx
-from torch.utils._pytree import tree_leaves
 
-from stator.inductor.buffers import Extern
 from stator.inductor.loops.body import Ref
 from stator.prims.layout import broadcast_shapes, contiguous_strides, is_contiguous, wrap_dim
 from stator.prims.type_promotion import computation_dtype
 
 from .builder import Builder, linear, loop_order, loop_variables
-from .library import LIBRARY
+from .library import is_overwritable
 from .pointwise import cast, elementwise
-from .registry import lowers, view_targets
+from .registry import lowers
 from .tensor import Index, Stored, Tensor
 from .views import expand, reshape
 
@@ -186,22 +183,6 @@ def scattered(
     frozen = builder.freeze(body, variables, tuple(shape[dim] for dim in order))
     builder.emit((memory.buffer,), frozen, work)
     return cast(builder, target, dtype)
-
-
-def is_overwritable(builder: Builder, x: Tensor) -> bool:
-    """Is `x`, the operator's first argument, the fresh result of a matrix product that nothing else reads?"""
-    node = builder.node.args[0]
-    if sum(arg is node for arg in tree_leaves((builder.node.args, builder.node.kwargs))) != 1:
-        return False
-    while isinstance(node, fx.Node) and node.target in view_targets and len(node.users) == 1:
-        node = node.args[0]
-    if not isinstance(node, fx.Node) or node.target not in LIBRARY or len(node.users) != 1:
-        return False
-    if not isinstance(x.source, Stored) or builder.reference(x, x.source) != x.source.buffer:
-        return False
-    buffer = x.source.buffer
-    made_by = next(made for made in reversed(builder.nodes) if buffer in made.outputs)
-    return isinstance(made_by, Extern) and made_by.style == "out"  # what a call allocates itself is not written to
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)

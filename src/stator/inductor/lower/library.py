@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
-from stator.inductor.buffers import View
+from stator.inductor.buffers import Extern, View
 from stator.prims.layout import contiguous_strides, preserved_strides
 from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol, loop_ranges, simplify
@@ -86,11 +87,14 @@ def _bmm(builder: Builder, a: Tensor, b: Tensor) -> Any:
 
 @lowers(aten.addmm.default)
 def _addmm(builder: Builder, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    if beta == 1 and alpha == 1 and not is_transposed(a):
+    plain = beta == 1 and alpha == 1
+    if plain and bias.shape == (a.shape[0], b.shape[1]) and is_overwritable(builder, bias):
+        return builder.add_to(bias, aten.addmm.out, [matrix(builder, a), matrix(builder, b)])
+    if plain and not is_transposed(a):
         found = linear_product(builder, a, matrix(builder, b), b.shape[1], bias)
         if found is not None:
             return found
-    if beta == 1 and alpha == 1 and only_feeds_loops(builder.node):
+    if plain and only_feeds_loops(builder.node):
         # the loops that read the product add the bias, which saves writing it into the result beforehand
         return elementwise(builder, lambda ops, x, y: ops.add(x, y), [_mm(builder, a, b), bias])
     args = [builder.argument(bias), matrix(builder, a), matrix(builder, b)]
@@ -120,6 +124,22 @@ LIBRARY = frozenset(
         aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
     )
 )
+
+
+def is_overwritable(builder: Builder, x: Tensor) -> bool:
+    """Is `x`, the operator's first argument, the fresh result of a matrix product that nothing else reads?"""
+    node = builder.node.args[0]
+    if sum(arg is node for arg in tree_leaves((builder.node.args, builder.node.kwargs))) != 1:
+        return False
+    while isinstance(node, fx.Node) and node.target in view_targets and len(node.users) == 1:
+        node = node.args[0]
+    if not isinstance(node, fx.Node) or node.target not in LIBRARY or len(node.users) != 1:
+        return False
+    if not isinstance(x.source, Stored) or builder.reference(x, x.source) != x.source.buffer:
+        return False
+    buffer = x.source.buffer
+    made_by = next(made for made in reversed(builder.nodes) if buffer in made.outputs)
+    return isinstance(made_by, Extern) and made_by.style == "out"  # what a call allocates itself is not written to
 
 
 @lowers(aten.baddbmm.default)

@@ -8,7 +8,7 @@ from torch import fx
 
 from stator.graph.cleanup import remove_dead
 
-from .accumulation import accumulate_into_sums
+from .accumulation import accumulate_into_sums, accumulate_products
 from .common_subexpressions import merge_common_subexpressions
 from .constants import fold_constants
 from .no_ops import drop_no_ops
@@ -16,7 +16,13 @@ from .no_ops import drop_no_ops
 Pass = Callable[[fx.GraphModule], fx.GraphModule]
 
 # In order: dropping first exposes equal nodes, merging equal ones leaves fewer constants to compute.
-PASSES: tuple[Pass, ...] = (drop_no_ops, merge_common_subexpressions, accumulate_into_sums, fold_constants)
+PASSES: tuple[Pass, ...] = (
+    drop_no_ops,
+    merge_common_subexpressions,
+    accumulate_into_sums,
+    accumulate_products,
+    fold_constants,
+)
 
 
 def run_passes(gm: fx.GraphModule) -> fx.GraphModule:
@@ -31,6 +37,7 @@ __all__ = [
     "PASSES",
     "Pass",
     "accumulate_into_sums",
+    "accumulate_products",
     "drop_no_ops",
     "fold_constants",
     "merge_common_subexpressions",

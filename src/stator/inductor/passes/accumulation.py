@@ -1,4 +1,8 @@
-"""Gradients of tables that are used elsewhere too: rows are added to the other gradient, not to zeros first."""
+"""Gradients of what is used several times: each is added to those before it, where those are, as it is computed.
+
+Rows of tables are added to another gradient rather than to zeros first, and products of matrices to other products.
+Here graphs are rewritten; whether memory is then written in place is decided in lowering.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,59 @@ def accumulate_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
                 break
     remove_dead(gm.graph)
     return gm
+
+
+def accumulate_products(gm: fx.GraphModule) -> fx.GraphModule:
+    """`mm(a, b) + mm(c, d)` becomes `addmm(mm(a, b), c, d)` for products as gradients of weights are.
+
+    A weight of several layers has the sum of a product for each of them as its gradient. One sum of all would hold
+    every product until the last; the library adds to what is there at no cost.
+    """
+    returned = output_memory(gm.graph)
+    order = {node: at for at, node in enumerate(gm.graph.nodes)}
+    for node in list(gm.graph.nodes):
+        if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
+            continue
+        products = [_sole_product(part, node, returned) for part in node.args]
+        if products[0] is None or products[1] is None or products[0] is products[1]:
+            continue
+        first, last = sorted(products, key=order.__getitem__)  # type: ignore[type-var]
+        if last.target is not aten.mm.default:  # it is a sum itself: the other one would have to be kept for it
+            continue
+        with gm.graph.inserting_before(last):
+            sum_ = gm.graph.call_function(aten.addmm.default, (first, *last.args))
+        sum_.meta.update(node.meta)
+        order[sum_] = order[last]
+        node.replace_all_uses_with(sum_)
+        gm.graph.erase_node(node)
+    gm.graph.eliminate_dead_code()
+    return gm
+
+
+_PRODUCTS = (aten.mm.default, aten.addmm.default)
+
+
+def _sole_product(part: Any, total: fx.Node, returned: set[fx.Node]) -> fx.Node | None:
+    """The product whose only reader is `total`, looking through pairs of transpositions; None where there is none."""
+    reader, turned = total, False
+    while isinstance(part, fx.Node) and part.target is aten.t.default and list(part.users) == [reader]:
+        reader, part, turned = part, part.args[0], not turned
+    if not isinstance(part, fx.Node) or part.target not in _PRODUCTS or list(part.users) != [reader] or turned:
+        return None
+    meta, of_total = part.meta.get("val"), total.meta.get("val")
+    if part in returned or part.kwargs or not isinstance(meta, TensorMeta) or not isinstance(of_total, TensorMeta):
+        return None
+    same = (meta.shape, meta.stride, meta.dtype) == (of_total.shape, of_total.stride, of_total.dtype)
+    return part if same and meta.dtype in _ACCUMULATED and _is_transposed(part.args[-2]) else None
+
+
+# of which the library rounds a sum once, or as often as eager does
+_ACCUMULATED = (torch.float32, torch.float64)
+
+
+def _is_transposed(matrix: Any) -> bool:
+    meta = matrix.meta.get("val") if isinstance(matrix, fx.Node) else None
+    return isinstance(meta, TensorMeta) and meta.stride[0] == 1 and meta.shape[0] > 1
 
 
 def _adds_rows_to_zeros(node: Any) -> bool:

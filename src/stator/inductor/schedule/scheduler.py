@@ -143,7 +143,7 @@ class _Scheduler:
                 break
             tried.add(producers[0])
             self._try(producers[0], step)
-        for name in sorted(reads, key=lambda name: -self.sizes[name])[:2]:
+        for name in sorted(reads, key=lambda name: (-self.sizes[name], name))[:2]:
             for sharer in reversed(self.sharers.get(name, ())[-_SIBLINGS:]):
                 earlier = _alive(sharer)
                 if earlier is not step and earlier not in tried:
