@@ -21,7 +21,7 @@ from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
 from stator.inductor.passes import run_passes
-from stator.inductor.program import plan, predict_peak, print_program, write_inputs
+from stator.inductor.program import order_for_memory, plan, predict_peak, print_program, write_inputs
 from stator.inductor.program import verify as verify_program
 from stator.inductor.program.steps import KernelSource, Program
 from stator.inductor.schedule import schedule
@@ -116,6 +116,9 @@ def compile_graph(
         verify_lowered(lowered)
     with counters.timed("schedule"):
         scheduled = schedule(lowered, options)
+        if "part" in gm.meta:
+            freed = set(lowered.inputs) - _held(gm, lowered.inputs) if gm.meta.get("boxed") else ()
+            scheduled = order_for_memory(lowered, scheduled, freed)
     _show_schedule(scheduled)
     if options.verify:
         verify_schedule(scheduled, lowered)
@@ -167,10 +170,14 @@ def _print_kernels(scheduled: Schedule, lowered: Lowered, options: Options) -> d
     return {group.name: cpp.print_kernel(group, lowered.buffers, options) for group in groups}
 
 
+def _held(gm: fx.GraphModule, inputs: Sequence[str]) -> set[str]:
+    """Inputs that others keep alive during a call."""
+    return {inputs[position] for position in gm.meta.get("held", ())}
+
+
 def _predict_memory(gm: fx.GraphModule, program: Program) -> None:
     """Note what a call will need at most, beside what its caller holds."""
-    held = [program.inputs[position] for position in gm.meta.get("held", ())]
-    gm.meta["peak"] = peak = predict_peak(program, held)
+    gm.meta["peak"] = peak = predict_peak(program, _held(gm, program.inputs))
     if "part" in gm.meta:
         counters.largest(f"memory:{gm.meta['part']}_peak", peak.bytes)
 

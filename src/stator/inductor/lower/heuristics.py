@@ -41,6 +41,11 @@ LARGE_PATCH = 16
 DATA_ELEMENTS_PER_WEIGHT = 8
 
 
+# Rows that are added to a table of so many times their elements are stored before: filling the table takes longer than
+# that, and what the rows are computed from need not be kept meanwhile.
+LARGE_TABLE = 4
+
+
 def convolution_prefers_channels_last(depthwise: bool, pointwise: bool, weights: int, data: int) -> bool | None:
     """Should a convolution see NHWC data? None: it does not care, let it have what its neighbours have.
 

@@ -13,6 +13,7 @@ from stator.prims.layout import broadcast_shapes, contiguous_strides, is_contigu
 from stator.prims.type_promotion import computation_dtype
 
 from .builder import Builder, linear, loop_order, loop_variables
+from .heuristics import LARGE_TABLE
 from .library import is_overwritable
 from .pointwise import cast, elementwise
 from .registry import lowers
@@ -196,8 +197,12 @@ def _index_put(
         return NotImplemented
     tensors, dims, shape, first = plan
     rank = len(shape)
+    if accumulate and x.numel >= LARGE_TABLE * values.numel:
+        builder.realize(values)
     rest = [dim for dim in range(x.rank) if dim not in dims]
     full = (*[x.shape[dim] for dim in rest[:first]], *shape, *[x.shape[dim] for dim in rest[first:]])
+    if accumulate and x.numel >= LARGE_TABLE * values.numel:
+        builder.realize(values)
     spread = expand(cast(builder, values, x.dtype), full)
 
     def where(ops: Any, index: Index) -> Index:

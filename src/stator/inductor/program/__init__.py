@@ -1,9 +1,10 @@
 """Groups to an ordered list of launches, calls and a memory plan."""
 
 from .input_writes import write_inputs
+from .order import order_for_memory
 from .peak import predict_peak
 from .plan import plan
 from .printer import print_program
 from .verifier import verify
 
-__all__ = ["plan", "predict_peak", "print_program", "verify", "write_inputs"]
+__all__ = ["order_for_memory", "plan", "predict_peak", "print_program", "verify", "write_inputs"]

@@ -16,6 +16,8 @@ from .steps import Allocate, Call, Free, KernelSource, Launch, Program, ReturnVa
 
 # What a program may hold in its arena while much else is alive, if that is limited
 _LEAST_ARENA = 1 << 18
+# Inputs and results of so many bytes take so long to work on that allocating every intermediate costs nothing beside it
+_NO_ARENA_FROM = 64 << 20
 # A dead buffer is taken over by one of at least half its size: more waste than that is better left to the allocator
 _LARGEST_WASTE = 2
 
@@ -38,7 +40,8 @@ def plan(
 
     boxed: inputs come in one list and are freed after their last use, unless they are returned. arena_share: how large
     the arena may be in relation to inputs and results (None: no limit); larger intermediates are then allocated and
-    freed one by one. For programs during which much else is alive: an arena has its full size all the time.
+    freed one by one, and all of them where inputs and results are large. For programs during which much else is alive:
+    an arena has its full size all the time.
 
     Raises CompileError when a C++ kernel would have to work on another device's memory.
     """
@@ -47,6 +50,8 @@ def plan(
     if arena_share is None:
         return program
     others = sum(layout_bytes(lowered.buffers[name].layout) for name in {*lowered.inputs, *program.escaping})
+    if others >= _NO_ARENA_FROM:
+        return _plan(*parts, reuse, boxed, 0)
     most = max(_LEAST_ARENA, int(arena_share * others))
     if lay_out(program).bytes <= most:
         return program

@@ -110,7 +110,7 @@ def _guide(
     """A buffer that both touch, and how each walks through it: it tells which loops correspond."""
     best: tuple[int, list[tuple[int, Loop]], list[tuple[int, Loop]]] | None = None
     shared = flow or (first.reads & second.reads)
-    for buffer in sorted(shared, key=lambda name: -sizes[name]):
+    for buffer in sorted(shared, key=lambda name: (-sizes[name], name)):
         walk_first = _walk(first, "stores" if buffer in flow else "loads", buffer)
         walk_second = _walk(second, "loads", buffer)
         if walk_first is None or walk_second is None:

@@ -12,6 +12,9 @@ MAX_MEMBERS = 32
 MAX_OPERATIONS = 400  # beyond it compile time and register spills grow faster than memory traffic shrinks
 MAX_BUFFERS = 28
 
+# Rows are stored before they are added to a table of at least so many times their elements
+TABLE = 4
+
 # Elements of a row that later phases find in the second-level cache
 MAX_ROW = 65536
 # The same where lanes run across rows, so that sixteen of them are in flight
@@ -38,7 +41,19 @@ def worthwhile(
         return False
     if fusion.space.inner and not _rows_fit(first, second, fusion):
         return False
+    if fusion.flow and _fills_a_table(second, sizes):
+        return False
     return _same_lanes(first, second, fusion, readers)
+
+
+def _fills_a_table(second: Candidate, sizes: Mapping[str, int]) -> bool:
+    """Are rows added to a table that is much larger? Then filling that takes longer than storing them, and what they
+    are computed from need not be kept meanwhile."""
+    return any(
+        not access.plain and sizes[access.buffer] >= TABLE * facts.iterations
+        for facts in second.facts
+        for access in facts.stores
+    )
 
 
 def _siblings(first: Candidate, second: Candidate, fusion: Fusion, sizes: Mapping[str, int]) -> bool:

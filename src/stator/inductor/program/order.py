@@ -1,0 +1,184 @@
+"""The order of steps that holds less memory: those that make the peak are moved, one by one. Nothing else is changed.
+
+Most of all these are gradients of weights: nothing in the program waits for them, and where they are larger than what
+they are computed from, computing them later is cheaper, up to the end, where all of them exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import accumulate
+
+from stator.graph.schema import draws
+from stator.inductor.buffers import Extern, Lowered
+from stator.inductor.schedule.groups import Group, Schedule
+
+from .aliases import Memory, buffers_in, layout_bytes, reads_of, writes_of
+
+# What one move must save of the bytes that the program is given and returns, lest order is changed for nothing
+_LEAST_SHARE = 0.0005
+_MOST_MOVES = 100
+_LOOK_AHEAD = 16  # steps behind the peak that may be moved before it
+_TRIALS = 4
+
+
+def order_for_memory(lowered: Lowered, schedule: Schedule, freed: Iterable[str] = ()) -> Schedule:
+    """The same steps, in an order that needs as much memory at its peak or less. freed: inputs that die when used."""
+    order = _Order(lowered, schedule, frozenset(freed))
+    for _ in range(_MOST_MOVES):
+        if not order.improve():
+            break
+    return Schedule(tuple(schedule.steps[step] for step in order.steps)) if order.changed else schedule
+
+
+class _Order:
+    """An order of the schedule's steps, which are called by their first positions, and what is alive at each.
+
+    taken: bytes of the memory that a step is the first to write to. users: the steps that touch a piece of memory.
+    alive: bytes before the step at each place. most: bytes while it runs.
+    """
+
+    def __init__(self, lowered: Lowered, schedule: Schedule, freed: frozenset[str]) -> None:
+        count = len(schedule.steps)
+        self.steps = list(range(count))
+        self.place = list(range(count))
+        self.changed = False
+        memory = Memory(lowered.buffers, schedule.steps)
+        self.sizes = {name: layout_bytes(buffer.layout) for name, buffer in lowered.buffers.items()}
+        computed = {
+            name for name, buffer in lowered.buffers.items() if buffer.kind == "computed" and memory.is_own(name)
+        }
+        returned = {root for name in buffers_in(lowered.outputs, lowered.buffers) for root in memory.roots(name)}
+        self.mortal = (computed | freed) - returned
+        self.least = max(1, int(_LEAST_SHARE * sum(self.sizes[name] for name in {*lowered.inputs, *returned})))
+        self.reads = [_roots(memory, reads_of(step, lowered.buffers)) for step in schedule.steps]
+        self.writes = [_roots(memory, writes_of(step)) for step in schedule.steps]
+        self.users: dict[str, list[int]] = {}
+        self.writers: dict[str, list[int]] = {}
+        self.taken = [0] * count
+        self.dying: list[set[str]] = [set() for _ in range(count)]
+        for step in range(count):
+            for name in self.writes[step]:
+                if name in computed and name not in self.users:
+                    self.taken[step] += self.sizes[name]
+                self.writers.setdefault(name, []).append(step)
+            for name in self.reads[step] | self.writes[step]:
+                self.users.setdefault(name, []).append(step)
+        for name in self.users.keys() & self.mortal:
+            self.dying[self._last_user(name)].add(name)
+        self.overwrites = [
+            isinstance(s, Group) and len(w) == 1 for s, w in zip(schedule.steps, self.writes, strict=True)
+        ]
+        self.fixed = [isinstance(step, Extern) and _has_effects(step) for step in schedule.steps]
+        self.large = [step for step in range(count) if self.taken[step] >= self.least and not self.fixed[step]]
+        inputs = sum(self.sizes[name] for name in freed & self.users.keys())
+        self.alive, self.most = self._walk(self.steps, inputs)
+
+    def improve(self) -> bool:
+        """Make one move that lowers the peak where it is; False when none is found."""
+        if not self.most:
+            return False
+        peak = max(self.most)
+        at = self.most.index(peak)
+        moves = [move for move in (*self._later(at), *self._earlier(at)) if move[0] >= self.least]
+        moves.sort(key=lambda move: (-move[0], move[1]))
+        return any(self._try(step, target, peak - self.least) for _, step, target in moves[:_TRIALS])
+
+    # ---- moves: (bytes saved at the peak, step, the place it goes to) ----------------------------------------------
+
+    def _later(self, at: int) -> Iterator[tuple[int, int, int]]:
+        """Steps up to the peak whose results are only used behind it, where there is room for them later."""
+        room = max(self.most) - self.least
+        for step in self.large:
+            if self.place[step] > at:
+                continue
+            end = self._needed_at(step)
+            if end <= at + 1:
+                continue
+            kept = [n for n in self.reads[step] & self.mortal if self.place[self._last_user(n, step)] < at]
+            bytes_ = sum(self.sizes[name] for name in kept)
+            # behind a step, its results and all that this one takes are there, and what this one reads still is
+            target = next((place for place in range(at, end - 1) if self.alive[place + 1] + bytes_ <= room), None)
+            if target is not None:
+                yield self.taken[step] - bytes_, step, target
+
+    def _needed_at(self, step: int) -> int:
+        """The first place behind a step that must stay behind it."""
+        users = [user for name in self.writes[step] for user in self.users[name]]
+        users += [writer for name in self.reads[step] for writer in self.writers.get(name, ())]
+        behind = [self.place[user] for user in users if self.place[user] > self.place[step]]
+        return min(behind, default=len(self.steps))
+
+    def _earlier(self, at: int) -> Iterator[tuple[int, int, int]]:
+        """Steps behind the peak that free more than they take, and could run before it."""
+        for place in range(at + 1, min(at + 1 + _LOOK_AHEAD, len(self.steps))):
+            step = self.steps[place]
+            if not self.dying[step] or self.fixed[step]:
+                continue
+            if any(self._written_between(name, at - 1, place - 1) for name in self.reads[step]):
+                continue
+            if any(self._used_between(name, at - 1, place - 1) for name in self.writes[step]):
+                continue
+            gone = [name for name in self.dying[step] if self.place[self._last_user(name, step)] < at]
+            yield sum(self.sizes[name] for name in gone) - self.taken[step], step, at
+
+    def _used_between(self, name: str, after: int, up_to: int) -> bool:
+        return any(after < self.place[user] <= up_to for user in self.users[name])
+
+    def _written_between(self, name: str, after: int, up_to: int) -> bool:
+        return any(after < self.place[writer] <= up_to for writer in self.writers.get(name, ()))
+
+    def _last_user(self, name: str, but: int = -1) -> int:
+        """The step that touches the memory last, `but` one; that one itself when it is the only one."""
+        return max((user for user in self.users[name] if user != but), key=self.place.__getitem__, default=but)
+
+    def _try(self, step: int, target: int, most: int) -> bool:
+        """Move a step if the places that this concerns need at most so many bytes then."""
+        source = self.place[step]
+        first, last = min(source, target), max(source, target)
+        self._move(step, target)
+        alive, needed = self._walk(self.steps[first : last + 1], self.alive[first])
+        if max(needed) > most:
+            self._move(step, source)
+            return False
+        self.alive[first : last + 1], self.most[first : last + 1] = alive, needed
+        self.changed = True
+        return True
+
+    def _move(self, step: int, target: int) -> None:
+        source = self.place[step]
+        touched = (self.reads[step] | self.writes[step]) & self.mortal
+        for name in touched:
+            self.dying[self._last_user(name)].discard(name)
+        del self.steps[source]
+        self.steps.insert(target, step)
+        for place in range(min(source, target), max(source, target) + 1):
+            self.place[self.steps[place]] = place
+        for name in touched:
+            self.dying[self._last_user(name)].add(name)
+
+    # ---- what is alive ----------------------------------------------------------------------------------------------
+
+    def _walk(self, steps: Collection[int], alive: int) -> tuple[list[int], list[int]]:
+        """Bytes before and during each of some steps in a row."""
+        changes = [self._change(step) for step in steps]
+        before = list(accumulate((taken - gone for taken, gone in changes), initial=alive))[:-1]
+        return before, [now + taken for now, (taken, _) in zip(before, changes, strict=True)]
+
+    def _change(self, step: int) -> tuple[int, int]:
+        """Bytes taken before a step and given back after it."""
+        taken, dying = self.taken[step], self.dying[step]
+        gone = sum(map(self.sizes.__getitem__, dying))
+        same = any(self.sizes[name] == taken for name in dying & self.reads[step])
+        if same and self.overwrites[step]:  # such a kernel is likely to write where it reads
+            return 0, gone - taken
+        return taken, gone
+
+
+def _roots(memory: Memory, names: Iterable[str]) -> frozenset[str]:
+    return frozenset(root for name in names for root in memory.roots(name))
+
+
+def _has_effects(step: Extern) -> bool:
+    """Whether the order of two such calls would be noticed: they draw numbers, or may raise."""
+    return draws(step.target, step.args, step.kwargs) or step.style == "mutates"
