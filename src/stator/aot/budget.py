@@ -11,16 +11,19 @@ from itertools import accumulate
 
 from torch import fx
 
+from .costs import bytes_of
 from .liveness import estimate_peak
 from .recompute import DEAREST, HOLDING, HOLDING_AT_PEAK, Choice, Problem
-from .sides import JointGraph, Sides
+from .sides import JointGraph, Sides, read_by_backward
 
 # Prices of a held byte that are tried; recomputing a product of inner size k costs about k / 16 per byte
 _PRICES = tuple(float(1 << power) for power in range(1, 13))
 _FRACTIONS = (0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125)
 _SEGMENTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 _KNAPSACK_UNITS = 256
-# By how much of itself the peak must fall for more to be computed again: below that nothing but time would be paid
+# More is computed again only in a step that would need more than this share of the memory that it needs in eager ...
+_NOTICEABLE = 0.8
+# ... and where the peak falls by this share of itself: below that nothing but time would be paid
 _WORTHWHILE = 0.05
 
 
@@ -47,14 +50,28 @@ def choose(joint: JointGraph, sides: Sides, memory_budget: float = 1.0) -> Choic
 
 
 def _fastest(problem: Problem, plain: Choice, lean: Choice) -> Choice:
-    """Of two choices that take about the same time, `lean` if it lowers the peak.
+    """`plain`; or `lean`, which takes up to a few percent more time, if it lowers a peak that is near eager's.
 
     In many steps the peak is where all gradients exist and few kept values are left: keeping less would not lower it.
     """
     if lean.saved_bytes >= plain.saved_bytes:
         return plain
-    peaks = [estimate_peak(problem.sides, choice.saved, problem.held) for choice in (plain, lean)]
-    return lean if peaks[1] <= (1 - _WORTHWHILE) * peaks[0] else plain
+    most = estimate_peak(problem.sides, plain.saved, problem.held)
+    if most <= _NOTICEABLE * _eager_peak(problem):
+        return plain
+    least = estimate_peak(problem.sides, lean.saved, problem.held)
+    return lean if least <= (1 - _WORTHWHILE) * most else plain
+
+
+def _eager_peak(problem: Problem) -> int:
+    """Eager keeps all that its backward reads."""
+    callers = problem.shown | set(problem.sides.primals)
+    return estimate_peak(
+        problem.sides,
+        read_by_backward(problem.sides),
+        lambda node: 0 if node in callers else bytes_of(node),
+        compiled=False,
+    )
 
 
 def _by_price(problem: Problem, fastest: Choice) -> Iterator[Choice]:

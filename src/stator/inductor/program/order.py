@@ -18,6 +18,8 @@ from .aliases import Memory, buffers_in, layout_bytes, reads_of, writes_of
 # What one move must save of the bytes that the program is given and returns, lest order is changed for nothing
 _LEAST_SHARE = 0.0005
 _MOST_MOVES = 100
+# A step is moved to the first place where this share of the peak is alive, lest it has to be moved soon again
+_ROOMY = 0.8
 _LOOK_AHEAD = 16  # steps behind the peak that may be moved before it
 _TRIALS = 4
 
@@ -88,7 +90,7 @@ class _Order:
 
     def _later(self, at: int) -> Iterator[tuple[int, int, int]]:
         """Steps up to the peak whose results are only used behind it, where there is room for them later."""
-        room = max(self.most) - self.least
+        peak = max(self.most)
         for step in self.large:
             if self.place[step] > at:
                 continue
@@ -98,8 +100,12 @@ class _Order:
             kept = [n for n in self.reads[step] & self.mortal if self.place[self._last_user(n, step)] < at]
             bytes_ = sum(self.sizes[name] for name in kept)
             # behind a step, its results and all that this one takes are there, and what this one reads still is
-            target = next((place for place in range(at, end - 1) if self.alive[place + 1] + bytes_ <= room), None)
-            if target is not None:
+            places = range(at, end - 1)
+            roomy = (place for place in places if self.alive[place + 1] + bytes_ <= _ROOMY * peak)
+            target = next(roomy, None)
+            if target is None:
+                target = min(places, key=lambda place: self.alive[place + 1])
+            if self.alive[target + 1] + bytes_ <= peak - self.least:
                 yield self.taken[step] - bytes_, step, target
 
     def _needed_at(self, step: int) -> int:
