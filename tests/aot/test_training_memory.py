@@ -69,6 +69,29 @@ def test_a_step_needs_no_more_than_eager_and_what_was_predicted() -> None:
     assert predicted <= ours <= predicted + arena.idle_bytes() + 64
 
 
+def test_gradients_of_shared_weights_are_added_up_as_they_come() -> None:
+    class Shared(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide, self.narrow = torch.nn.Linear(WIDTH, 8 * WIDTH), torch.nn.Linear(8 * WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(6):
+                x = self.narrow(self.wide(x).relu())
+            return x.sin().sum()
+
+    torch.manual_seed(0)
+    model, x = Shared(), torch.randn(64, WIDTH)
+    compiled = stator.compile(model, fullgraph=True)
+    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
+    peak(compiled, model, x)
+    kept = counters.counts["memory:saved"]
+    # one gradient for each weight, what is kept, and what flows back: not a gradient for each use
+    assert peak(compiled, model, x) < 1.1 * (weights + kept)
+    for actual, wanted in zip(gradients(compiled, model, x), gradients(model, model, x), strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_a_memory_budget_lowers_the_peak_and_changes_no_gradient() -> None:
     model, x = tower(24), torch.randn(ROWS, WIDTH)
     expected = gradients(stator.compile(model, fullgraph=True), model, x)
@@ -80,7 +103,7 @@ def test_a_memory_budget_lowers_the_peak_and_changes_no_gradient() -> None:
             torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
         peaks.append(peak(compiled, model, x))
     assert peaks == sorted(peaks, reverse=True)
-    assert peaks[2] < 0.85 * peaks[0]
+    assert peaks[2] < 0.8 * peaks[0]
 
 
 def test_a_memory_budget_holds_for_a_backward_that_is_differentiated() -> None:

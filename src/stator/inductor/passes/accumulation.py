@@ -47,10 +47,10 @@ def accumulate_products(gm: fx.GraphModule) -> fx.GraphModule:
     for node in list(gm.graph.nodes):
         if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
             continue
-        products = [_sole_product(part, node, returned) for part in node.args]
-        if products[0] is None or products[1] is None or products[0] is products[1]:
+        one, other = (_sole_product(part, node, returned) for part in node.args)
+        if one is None or other is None or one is other:
             continue
-        first, last = sorted(products, key=order.__getitem__)  # type: ignore[type-var]
+        first, last = sorted((one, other), key=order.__getitem__)
         if last.target is not aten.mm.default:  # it is a sum itself: the other one would have to be kept for it
             continue
         with gm.graph.inserting_before(last):

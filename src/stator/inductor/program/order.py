@@ -37,7 +37,7 @@ class _Order:
     """An order of the schedule's steps, which are called by their first positions, and what is alive at each.
 
     taken: bytes of the memory that a step is the first to write to. users: the steps that touch a piece of memory.
-    alive: bytes before the step at each place. most: bytes while it runs.
+    alive: bytes before the step at each place, and at the end. most: bytes while it runs.
     """
 
     def __init__(self, lowered: Lowered, schedule: Schedule, freed: frozenset[str]) -> None:
@@ -94,19 +94,23 @@ class _Order:
         for step in self.large:
             if self.place[step] > at:
                 continue
-            end = self._needed_at(step)
-            if end <= at + 1:
+            places = range(max(at, self.place[step] + 1), self._needed_at(step))
+            if not places:
                 continue
-            kept = [n for n in self.reads[step] & self.mortal if self.place[self._last_user(n, step)] < at]
-            bytes_ = sum(self.sizes[name] for name in kept)
-            # behind a step, its results and all that this one takes are there, and what this one reads still is
-            places = range(at, end - 1)
-            roomy = (place for place in places if self.alive[place + 1] + bytes_ <= _ROOMY * peak)
-            target = next(roomy, None)
+            dues = self._dues(step)
+            needed = [self.alive[place + 1] + _kept(dues, place) for place in places]
+            target = next((at for at, bytes_ in enumerate(needed) if bytes_ <= _ROOMY * peak), None)
             if target is None:
-                target = min(places, key=lambda place: self.alive[place + 1])
-            if self.alive[target + 1] + bytes_ <= peak - self.least:
-                yield self.taken[step] - bytes_, step, target
+                target = min(range(len(needed)), key=needed.__getitem__)
+            if needed[target] <= peak - self.least:
+                yield self.taken[step] - _kept(dues, at - 1), step, places[target]
+
+    def _dues(self, step: int) -> list[tuple[int, int]]:
+        """For all memory that a step reads: the last place where another touches it (or -1), and its bytes."""
+        others = {
+            name: [self.place[u] for u in self.users[name] if u != step] for name in self.reads[step] & self.mortal
+        }
+        return [(max(places, default=-1), self.sizes[name]) for name, places in others.items()]
 
     def _needed_at(self, step: int) -> int:
         """The first place behind a step that must stay behind it."""
@@ -125,8 +129,7 @@ class _Order:
                 continue
             if any(self._used_between(name, at - 1, place - 1) for name in self.writes[step]):
                 continue
-            gone = [name for name in self.dying[step] if self.place[self._last_user(name, step)] < at]
-            yield sum(self.sizes[name] for name in gone) - self.taken[step], step, at
+            yield _kept(self._dues(step), at - 1) - self.taken[step], step, at
 
     def _used_between(self, name: str, after: int, up_to: int) -> bool:
         return any(after < self.place[user] <= up_to for user in self.users[name])
@@ -134,9 +137,9 @@ class _Order:
     def _written_between(self, name: str, after: int, up_to: int) -> bool:
         return any(after < self.place[writer] <= up_to for writer in self.writers.get(name, ()))
 
-    def _last_user(self, name: str, but: int = -1) -> int:
-        """The step that touches the memory last, `but` one; that one itself when it is the only one."""
-        return max((user for user in self.users[name] if user != but), key=self.place.__getitem__, default=but)
+    def _last_user(self, name: str) -> int:
+        """The step that touches the memory last."""
+        return max(self.users[name], key=self.place.__getitem__)
 
     def _try(self, step: int, target: int, most: int) -> bool:
         """Move a step if the places that this concerns need at most so many bytes then."""
@@ -147,7 +150,7 @@ class _Order:
         if max(needed) > most:
             self._move(step, source)
             return False
-        self.alive[first : last + 1], self.most[first : last + 1] = alive, needed
+        self.alive[first : last + 2], self.most[first : last + 1] = alive, needed
         self.changed = True
         return True
 
@@ -166,10 +169,10 @@ class _Order:
     # ---- what is alive ----------------------------------------------------------------------------------------------
 
     def _walk(self, steps: Collection[int], alive: int) -> tuple[list[int], list[int]]:
-        """Bytes before and during each of some steps in a row."""
+        """Bytes before each of some steps in a row and behind the last, and during each."""
         changes = [self._change(step) for step in steps]
-        before = list(accumulate((taken - gone for taken, gone in changes), initial=alive))[:-1]
-        return before, [now + taken for now, (taken, _) in zip(before, changes, strict=True)]
+        between = list(accumulate((taken - gone for taken, gone in changes), initial=alive))
+        return between, [now + taken for now, (taken, _) in zip(between, changes, strict=False)]
 
     def _change(self, step: int) -> tuple[int, int]:
         """Bytes taken before a step and given back after it."""
@@ -179,6 +182,11 @@ class _Order:
         if same and self.overwrites[step]:  # such a kernel is likely to write where it reads
             return 0, gone - taken
         return taken, gone
+
+
+def _kept(dues: Iterable[tuple[int, int]], place: int) -> int:
+    """Bytes that are dead behind a place, and would not be if the step that the dues are of came after it."""
+    return sum(size for last, size in dues if last <= place)
 
 
 def _roots(memory: Memory, names: Iterable[str]) -> frozenset[str]:
