@@ -59,7 +59,7 @@ def accumulate_products(gm: fx.GraphModule) -> fx.GraphModule:
         order[sum_] = order[last]
         node.replace_all_uses_with(sum_)
         gm.graph.erase_node(node)
-    gm.graph.eliminate_dead_code()
+    remove_dead(gm.graph)
     return gm
 
 
