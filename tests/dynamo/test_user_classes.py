@@ -146,3 +146,11 @@ def test_the_legacy_constructor_takes_a_size_as_a_shape() -> None:
         return x.new([1, 2]), x.new(x.size()).shape, x.new(2, 3).shape, x.new(x.shape).dtype
 
     _check(function)
+
+
+def test_types_of_python_and_legacy_tensor_types_as_dtypes() -> None:
+    def function(x: torch.Tensor) -> Any:
+        made = x.to(float), x.type(torch.DoubleTensor), torch.zeros(2, dtype=complex), x.type(torch.LongTensor)
+        return x + 1, [one.dtype for one in made], (x + made[0]).dtype
+
+    _check(function)

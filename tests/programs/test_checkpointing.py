@@ -6,6 +6,7 @@ import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -257,3 +258,21 @@ def test_a_checkpointed_region_is_not_saved() -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         compiled(leaf(100, 10), leaf(10, 10, seed=1))
     assert sum(saved) <= 7 * 1000 + 100, "more than the inputs of the regions is kept"
+
+
+@pytest.mark.parametrize("made_by", ["partial", "lambda", "function"])
+def test_what_to_save_may_be_said_by_any_function(made_by: str) -> None:
+    def chosen() -> Any:
+        return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])
+
+    by_partial = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+    contexts = {"partial": by_partial, "lambda": lambda: chosen(), "function": chosen}[made_by]
+    weight = leaf(4, 4, seed=1)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda t: (t @ weight).sin(), x, use_reentrant=False, context_fn=contexts).sum()
+
+    x = leaf(3, 4)
+    expected = torch.autograd.grad(function(x), (x, weight))
+    found = torch.autograd.grad(stator.compile(function, backend="aot_eager", fullgraph=True)(x), (x, weight))
+    torch.testing.assert_close(found, expected)

@@ -27,6 +27,7 @@ from .plain import plain_converter
 from .recipe import Load, Recipe
 from .subgraphs import Subgraph
 from .values.base import NotConstant, Value, cannot_rebuild, unsupported
+from .values.classes import ClassValue
 from .values.constants import ConstantValue, SourcedConstant
 from .values.containers import ListValue, TupleValue
 from .values.grown_lists import GrownList
@@ -514,6 +515,18 @@ def _lower_slice(recorder: Recorder, value: SliceValue) -> tuple[Any, Any]:
     return slice(*(pair[0] for pair in pairs)), slice(*(pair[1] for pair in pairs))
 
 
+def _lower_class(recorder: Recorder, value: ClassValue) -> tuple[Any, Any]:
+    """A Python type as a dtype; one of torch's legacy tensor types by its name."""
+    found = _DTYPES.get(value.cls)
+    if found is None and isinstance(value.cls, _LEGACY_TYPE):
+        found = f"{value.cls.__module__}.{value.cls.__name__}"
+    if found is None:
+        raise unsupported("torch-argument", f"{value.describe(recorder.tracer)} as an argument of a torch function")
+    return found, found
+
+
+_DTYPES: dict[Any, Any] = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: torch.complex128}
+_LEGACY_TYPE = type(torch.FloatTensor)
 _LOWER: dict[type, Callable[[Recorder, Any], tuple[Any, Any]]] = {
     TensorValue: _lower_tensor,
     ConstantValue: _lower_constant,
@@ -525,4 +538,5 @@ _LOWER: dict[type, Callable[[Recorder, Any], tuple[Any, Any]]] = {
     GrownList: _lower_list,
     DictValue: _lower_dict,
     SliceValue: _lower_slice,
+    ClassValue: _lower_class,
 }

@@ -18,7 +18,7 @@ from stator import prims as prims  # registers the shape rules
 from stator.base import counters
 from stator.base.errors import Unsupported
 from stator.base.registry import Registry
-from stator.prims.layout import numel
+from stator.prims.layout import is_dense, may_overlap, numel
 from stator.prims.record import TensorMeta
 
 from .fake_tensor import FakeStorage as FakeStorage
@@ -469,6 +469,10 @@ def check_overlap(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -
                         "unsupported operation: more than one element of the written-to tensor refers to a single "
                         "memory location. Please clone() the tensor before performing the operation."
                     )
+            if not is_dense(written.meta.shape, written.meta.stride) and may_overlap(
+                written.meta.shape, written.meta.stride
+            ):
+                raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
 
 
 def meta_of_real(tensor: torch.Tensor) -> TensorMeta:

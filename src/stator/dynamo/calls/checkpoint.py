@@ -13,14 +13,14 @@ import torch.utils.checkpoint as torch_checkpoint
 from ..calling import calls
 from ..hook import leave_alone
 from ..subgraphs import outside_unchanged, reachable
-from ..values.base import Value, unsupported
+from ..values.base import Value, cannot_rebuild, unsupported
 from ..values.constants import ConstantValue
 from ..values.containers import TupleValue
-from ..values.functions import FunctionValue
-from ..values.partials import PartialValue
 from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:
+    from ..exits import ExitBuilder
+    from ..recipe import Recipe
     from ..tracer import Tracer
 
 # A checkpointed function runs again in the backward, where no frame hook is on: what the two runs save must agree.
@@ -39,8 +39,8 @@ def _checkpoint(tracer: Tracer, function: Value, *args: Value, **kwargs: Value) 
     options = {name: named.pop(name) for name in _OF_NON_REENTRANT if name in named}
     if reentrant and (named or "context_fn" in options or "debug" in options):
         raise unsupported("checkpoint", f"a reentrant checkpoint with {', '.join([*named, *options])}")
-    if "context_fn" in options and not _only_chooses_what_to_save(options["context_fn"]):
-        raise unsupported("checkpoint", "a checkpoint with a context_fn that is not followed")
+    if "context_fn" in options and not isinstance(tracer.call(options["context_fn"], [], {}), _WhatToSave):
+        raise unsupported("checkpoint", "a checkpoint with a context_fn that makes contexts of its own")
     if not torch.is_grad_enabled():
         return tracer.call(function, list(args), named)
     if reentrant and not any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in args):
@@ -78,9 +78,23 @@ def _of_reentrant(tracer: Tracer, result: Value, args: tuple[Value, ...]) -> Val
     return TupleValue(given) if isinstance(result, TupleValue) else given[0]
 
 
-def _only_chooses_what_to_save(context_fn: Value) -> bool:
-    """Whether it is torch's own: no context at all, or one that says which values to keep (decided elsewhere)."""
-    if isinstance(context_fn, PartialValue):
-        inner = context_fn.function
-        return isinstance(inner, FunctionValue) and inner.fn is torch_checkpoint.create_selective_checkpoint_contexts
-    return isinstance(context_fn, FunctionValue) and context_fn.fn is torch_checkpoint.noop_context_fn
+class _WhatToSave(Value):
+    """What torch's own makers of contexts give: no contexts at all, or such as say which values to keep, which is
+    decided elsewhere."""
+
+    __slots__ = ("made_at",)
+
+    def __init__(self, made_at: int) -> None:
+        super().__init__()
+        self.made_at = made_at
+
+    def python_type(self, tracer: Tracer) -> type:
+        return tuple
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        raise cannot_rebuild("the contexts of a checkpoint", self.made_at)
+
+
+@calls(torch_checkpoint.create_selective_checkpoint_contexts, torch_checkpoint.noop_context_fn)
+def _contexts(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return _WhatToSave(tracer.outer_step())

@@ -15,6 +15,7 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from ..calling import calls, named_handlers, tensor_methods
 from ..hook import compile_wherever_it_is
+from ..polyfills.torch_optim import module_without_gradients, optimizer_without_gradients
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.mappings import DictValue
@@ -52,7 +53,22 @@ def _exit_label(tracer: Tracer, label: Value, kind: Value, error: Value, traceba
 @calls(Optimizer.zero_grad)
 def _zero_grad(tracer: Tracer, optimizer: Value, *args: Value, **kwargs: Value) -> Value:
     """torch keeps it from its own compiler; there is nothing in it that could not be followed."""
+    if _drops_gradients(tracer, args, kwargs):
+        return tracer.call(tracer.known(optimizer_without_gradients), [optimizer], {})
     return tracer.call(tracer.known(Optimizer.zero_grad.__wrapped__), [optimizer, *args], kwargs)  # type: ignore[attr-defined]
+
+
+@calls(torch.nn.Module.zero_grad)
+def _zero_grad_of_module(tracer: Tracer, module: Value, *args: Value, **kwargs: Value) -> Value:
+    if _drops_gradients(tracer, args, kwargs):
+        return tracer.call(tracer.known(module_without_gradients), [module], {})
+    original: Any = tracer.known(torch.nn.Module.zero_grad)
+    return tracer.inline(original, [module, *args], kwargs)
+
+
+def _drops_gradients(tracer: Tracer, args: tuple[Value, ...], kwargs: dict[str, Value]) -> bool:
+    given = [*args, *kwargs.values()]
+    return not given or (len(given) == 1 and {*kwargs} <= {"set_to_none"} and tracer.truth(given[0]))
 
 
 @named_handlers.register(("torch._dynamo.decorators", "graph_break"))

@@ -101,3 +101,17 @@ def _average(self: AveragedModel, averaged: list[torch.Tensor], current: list[to
 
 
 _average_tensors, _average_lists = get_swa_avg_fn(), get_swa_multi_avg_fn()
+
+
+def optimizer_without_gradients(self: torch.optim.Optimizer) -> None:
+    """zero_grad of an optimizer, which does not look at first whether there are gradients: steps are then the same
+    whether there were any before."""
+    for group in self.param_groups:
+        for one in group["params"]:
+            one.grad = None
+
+
+def module_without_gradients(self: torch.nn.Module) -> None:
+    """zero_grad of a module, likewise."""
+    for one in self.parameters():
+        one.grad = None
