@@ -410,6 +410,78 @@ def test_values_that_change_in_every_call_are_no_reason_to_give_up() -> None:
     assert compiled(counting, "another") == 31 and counters.counts["graphs"] == 1
 
 
+def test_what_comes_behind_a_break_stays_compiled_when_values_change_in_every_call() -> None:
+    def run(key: str, x: torch.Tensor) -> Any:
+        text = key + "!"
+        opaque(text)
+        return text, x + 1
+
+    compiled = stator.compile(run, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in range(30):
+            text, result = compiled(f"key {n}", torch.ones(2))
+            assert text == f"key {n}!" and result.tolist() == [2, 2]
+    versions = cache_of(compiled).versions
+    assert [version.followed for version in versions] == [2] and versions[0].code is not None
+    assert not cache_of(compiled).eager and counters.counts["graphs"]
+
+
+def test_a_variable_that_is_bound_on_some_paths_only_keeps_its_guards() -> None:
+    def run(key: str) -> Any:
+        if len(key) % 2:
+            extra = key
+        opaque(key)
+        try:
+            return extra
+        except UnboundLocalError:
+            return "unbound"
+
+    compiled = stator.compile(run, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert [compiled("x" * n) for n in range(24)] == ["x" * n if n % 2 else "unbound" for n in range(24)]
+
+
+def test_a_class_that_was_made_on_the_way_goes_when_the_program_lets_go_of_it() -> None:
+    def run() -> Any:
+        class Made:
+            table: dict[Any, Any] = {}
+
+            def method(self) -> int:
+                return len(self.table)
+
+        Made.table[Made] = Made().method()
+        reference = weakref.ref(Made)
+        del Made
+        gc.collect()
+        return reference() is None
+
+    same(run)
+
+
+def test_following_leaves_nothing_for_the_collector_that_holds_objects_of_the_program() -> None:
+    def run(made: list[Any]) -> Any:
+        thing = None
+        for i in range(3):
+            thing, last = Thing(thing), thing
+            thing.items = [i, last, {"it": last}]
+            opaque()
+            made.append(weakref.ref(thing))
+        total = [*thing.items, thing.items[2]["it"]]
+        opaque()
+        return len(total)
+
+    compiled, made = stator.compile(run, backend="eager"), []
+    gc.collect()
+    gc.disable()
+    try:
+        assert compiled(made) == 4
+        assert [reference() for reference in made] == [None] * 3
+    finally:
+        gc.enable()
+
+
 def test_containers_that_come_to_hold_tensors_are_looked_at_again() -> None:
     def run(items: list[Any], n: str) -> Any:
         return [item + 1 for item in items], n + "!"

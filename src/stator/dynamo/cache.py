@@ -32,8 +32,10 @@ from .stance import may_compile, refuse_recompile
 @dataclass(frozen=True, slots=True)
 class CompiledFrame:
     """What compiling a frame gave. `code` takes the place of the function's code (same parameters and free variables);
-    None: under these guards the original runs as it is, and with `followed` all that it calls, too.
+    None: under these guards the original runs as it is.
 
+    followed: the original, and all that it calls, runs as it is; or `code` is its own but for the way out of it. Then
+        guards only say where there is nothing to compile.
     last_resort: only for calls that no other version fits.
     """
 
@@ -219,7 +221,8 @@ class Miss:
     def _rely_on_types(self, cache: Any, function: FunctionType, bound: dict[str, object], made: list[Any]) -> Any:
         """There was never anything to compile, and each call is another: from now on arguments of other types are what
         the frame is looked at for again."""
-        frame = CompiledFrame(guards_on_types(bound), None, followed=True, last_resort=True)
+        codes = [one.code for one in made if one.followed == _FOLLOWED and one.code is not None]
+        frame = CompiledFrame(guards_on_types(bound), codes[0] if codes else None, followed=True, last_resort=True)
         version = self._make_version(cache, function, frame, bound.get("self"))
         self._note_instance(cache, version, bound)
         covered = {id(one) for one in made if one.followed == _FOLLOWED}
@@ -280,7 +283,7 @@ class Miss:
         )
         counters.count("dynamo.recompile_limit")
         logs.log("recompiles", "%s", text)
-        if any(version.code is not None for version in cache.versions):  # else nothing is lost
+        if any(version.code is not None and not version.followed for version in cache.versions):  # else nothing is lost
             logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
 
 

@@ -22,7 +22,7 @@ from stator.graph.printer import print_graph
 from .bytecode import decode, instructions_text, reachable
 from .cache import make_cache
 from .captured import Break, Captured
-from .emit import OnFailure, emit, emit_own_code
+from .emit import OnFailure, emit, emit_own_code, is_right_on_any_path
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .failed_graphs import Failure, generator_states
 from .global_state import read_global_state
@@ -33,7 +33,7 @@ from .interpreter import capture
 from .marks import disabled, left_alone_by_torch
 from .native_status import native
 from .resume import ResumePoint, resume_code, resumption_of
-from .source import FunctionSource
+from .source import ConstantSource, FunctionSource, Source
 from .text import captured_text
 from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform, own_saved_tensors
 
@@ -125,19 +125,25 @@ class Converter:
             self._look_at_breaks(captured)
             if not self._worth_compiling(captured):
                 followed = captured.as_it_is and not isinstance(captured.exit, Break)
-                return CompiledFrame(self._guards(captured, bound), None, followed)
+                return CompiledFrame(self._guards(captured, bound, free=followed), None, followed)
             if captured.as_it_is:
                 own = self._own_code(captured, name)
-                return CompiledFrame(self._guards(captured, bound), own, own is None)
+                free = own is None or is_right_on_any_path(captured)
+                return CompiledFrame(self._guards(captured, bound, free=free), own, followed=free)
             compiled = self._compile_graph(captured, name)
             with counters.timed("emit"):
                 emitted = self._emit(captured, compiled)
             _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(emitted)), f"new {name}")
             return CompiledFrame(self._guards(captured, bound), emitted)
 
-    def _guards(self, captured: Captured, bound: Mapping[str, Any]) -> Sequence[Guard]:
+    def _guards(self, captured: Captured, bound: Mapping[str, Any], *, free: bool = False) -> Sequence[Guard]:
+        """`free`: nothing goes wrong where they hold and should not. Then a class that the program made while it ran
+        is not held for its sake."""
         keep = self.settings.options.guard_filter_fn
-        return captured.guards if keep is None else kept_guards(captured.guards, keep, captured.function, bound)
+        guards = captured.guards
+        if free:
+            guards = [guard for guard in guards if not _is_about_made_class(guard.source)]
+        return guards if keep is None else kept_guards(guards, keep, captured.function, bound)
 
     # ---- breaks ----
 
@@ -272,6 +278,14 @@ def _frame_name(code: CodeType, bound: Mapping[str, Any]) -> str:
     if code is torch.nn.Module._wrapped_call_impl.__code__ or code is torch.nn.Module._call_impl.__code__:
         return type(bound["self"]).__name__
     return code.co_qualname
+
+
+def _is_about_made_class(source: Source) -> bool:
+    """Whether something of a class is read that a function defined."""
+    base: Any = source
+    while base is not None and not isinstance(base, ConstantSource):
+        base = getattr(base, "base", None)
+    return base is not None and isinstance(base.value, type) and "<locals>" in base.value.__qualname__
 
 
 def _asks_a_cell_for_super(captured: Captured, exit_: Break) -> bool:

@@ -20,7 +20,7 @@ from .exits import ExitBuilder
 from .frame import Frame, StopAtBreak
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
-from .program import program_of
+from .program import looks_at_no_frame, program_of
 from .recipe import Constant, Effect, Evaluate, Load, RaisedAt, Recipe
 from .source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
 from .torch_state import TorchState, forward_ad_guard
@@ -88,11 +88,17 @@ class _Attempt:
 
     def run(self) -> Captured:
         tracer = Tracer(self.function)
+        captured: Captured | None = None
         try:
-            return self._run(tracer)
+            captured = self._run(tracer)
+            return captured
         finally:
             tracer.recorder.forget()
-            tracer.given = {}  # lists from outside lead back to the tracer, and would keep these until a collection
+            # lists and constants from outside lead back to the tracer, and would keep these until a collection
+            if captured is None or captured.graph is None:
+                vars(tracer).clear()
+            else:
+                tracer.given = {}
             self.entry_state.restore()
 
     def _run(self, tracer: Tracer) -> Captured:
@@ -283,7 +289,7 @@ _IN_PLACE: Recipe = Constant(None)  # stands for a value that is where it belong
 def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
     """Names of variables that may still be read behind a break; None: all, for the code may look at its own frame."""
     program = frame.program
-    if not _LOOKS_AT_FRAMES.isdisjoint(program.code.co_names):
+    if not looks_at_no_frame(program.code):
         return None
     return live_locals(program.instructions, frame.pc)
 
@@ -298,11 +304,6 @@ def _end_shows(value: Value) -> bool:
     return type(value) is ObjectValue or (
         value.source is not None and not isinstance(value, (TensorValue, ConstantValue))
     )
-
-
-_LOOKS_AT_FRAMES = frozenset(
-    {"locals", "vars", "eval", "exec", "dir", "breakpoint", "_getframe", "currentframe", "stack"}
-)
 
 
 def _is_empty(cell: CellType) -> bool:

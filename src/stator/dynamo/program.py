@@ -55,6 +55,16 @@ class Program:
         return index if self.resumption is None else self.resumption.index(index)
 
 
+_LOOKS_AT_FRAMES = frozenset(
+    {"locals", "vars", "eval", "exec", "dir", "breakpoint", "_getframe", "currentframe", "stack"}
+)
+
+
+def looks_at_no_frame(code: CodeType) -> bool:
+    """Whether the code uses none of the names by which a program gets at all variables of its own frame."""
+    return _LOOKS_AT_FRAMES.isdisjoint(code.co_names)
+
+
 # by the identity of the code, as equal code is not the same; with a weak reference that removes the entry
 _programs: dict[int, tuple[weakref.ref[CodeType], Program]] = {}
 

@@ -7,7 +7,7 @@ from .assemble import BytecodeError, assemble
 from .builder import Builder
 from .decode import code_units, decode
 from .instruction import NOWHERE, Handler, Instruction, Position
-from .liveness import live_locals
+from .liveness import always_bound, live_locals
 from .stack import reachable, stack_depths, stack_effect
 from .text import instructions_text
 from .version import OPERAND_KINDS, VERSION, Version
@@ -22,6 +22,7 @@ __all__ = [
     "Instruction",
     "Position",
     "Version",
+    "always_bound",
     "assemble",
     "code_units",
     "decode",

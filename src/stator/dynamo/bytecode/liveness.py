@@ -1,4 +1,4 @@
-"""Which local variables may still be read from a point on."""
+"""Which local variables may still be read from a point on, and which are bound there whatever way led to it."""
 
 from __future__ import annotations
 
@@ -56,3 +56,44 @@ def _before(instruction: Instruction, after: frozenset[str]) -> frozenset[str]:
     if name == "STORE_FAST_STORE_FAST":
         return after - set(operand)
     return after
+
+
+def always_bound(instructions: Sequence[Instruction], index: int, parameters: frozenset[str]) -> frozenset[str]:
+    """Names of variables that are bound before instruction `index`, on every path to it from the start of the code."""
+    place = {id(instruction): number for number, instruction in enumerate(instructions)}
+    # the variables of inlined comprehensions are put back as they were, bound or not
+    cleared = {instruction.argval for instruction in instructions if instruction.opname == "LOAD_FAST_AND_CLEAR"}
+    bound: dict[int, frozenset[str]] = {}
+    work = [(0, parameters - cleared)]
+    while work:
+        number, names = work.pop()
+        known = bound.get(number)
+        names = names if known is None else names & known
+        if names == known:
+            continue
+        bound[number] = names
+        instruction = instructions[number]
+        after = _bound_after(instruction, names) - cleared
+        if instruction.handler is not None:
+            work.append((place[id(instruction.handler.target)], names & after))
+        if instruction.target is not None:
+            work.append((place[id(instruction.target)], after))
+        if (
+            instruction.opname not in ENDS
+            and instruction.opname not in UNCONDITIONAL
+            and number + 1 < len(instructions)
+        ):
+            work.append((number + 1, after))
+    return bound.get(index, frozenset())
+
+
+def _bound_after(instruction: Instruction, names: frozenset[str]) -> frozenset[str]:
+    """What is loaded is bound, too, where it goes on."""
+    name, operand = instruction.opname, instruction.argval
+    if name == "DELETE_FAST":
+        return names - {operand}
+    if name in ("STORE_FAST", "LOAD_FAST", "LOAD_FAST_CHECK"):
+        return names | {operand}
+    if name in ("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"):
+        return names | set(operand)
+    return names

@@ -50,7 +50,7 @@ typedef struct {
     PyObject *detail; /* for Python: what explanations need */
     void const *receiver; /* address of the object whose method it was made for, or NULL; only to try it earlier */
     unsigned long long hits;
-    char followed; /* the original is run, and nothing that it calls is to be compiled either; 2: where nothing else fits */
+    char followed; /* nothing was replaced: without code, what the original calls runs as it is, too; 2: a last resort */
 } Version;
 
 /* All versions of a frame, most recently used first, and what to do when none fits. */

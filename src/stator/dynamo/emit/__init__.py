@@ -2,6 +2,6 @@
 
 from .failures import OnFailure
 from .frame import emit
-from .own_code import emit_own_code
+from .own_code import emit_own_code, is_right_on_any_path
 
-__all__ = ["OnFailure", "emit", "emit_own_code"]
+__all__ = ["OnFailure", "emit", "emit_own_code", "is_right_on_any_path"]

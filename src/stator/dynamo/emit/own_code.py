@@ -12,8 +12,10 @@ from typing import Any
 
 from stator.base.errors import CompileError
 
-from ..bytecode import VERSION, BytecodeError, Instruction, assemble, code_units, decode
+from ..bytecode import VERSION, BytecodeError, Instruction, always_bound, assemble, code_units, decode, live_locals
 from ..captured import Break, Captured
+from ..guard_tree import bound_count
+from ..program import looks_at_no_frame, program_of
 from ..recipe import Recipe
 from ..resume import Offset, Slot
 from .breaks import CALL_OPERANDS, NO_WAY_ON, BreakWriter, Hook, MakeResume
@@ -44,6 +46,24 @@ def emit_own_code(
     except BytecodeError as error:
         raise CompileError("dynamo", f"emitted bytecode cannot be encoded: {error}") from error
     return _with_offsets_moved(made, code, own.original, writer.builder.instructions)
+
+
+def is_right_on_any_path(captured: Captured) -> bool:
+    """Whether own code of this frame may be run for whatever arguments: it gets to the break with the same kinds of
+    things on the stack and the same variables bound, or does not get there. Guards then only say when to look again for
+    something to compile."""
+    exit_ = captured.exit
+    if not isinstance(exit_, Break):
+        return True
+    instructions = program_of(captured.code).instructions
+    if None in exit_.stack and any(instruction.opname == "LOAD_FAST_AND_CLEAR" for instruction in instructions):
+        return False  # which may give a NULL
+    code = captured.code
+    parameters = frozenset(code.co_varnames[: bound_count(code)])
+    if not always_bound(instructions, exit_.index, parameters).issuperset(exit_.locals):
+        return False
+    handed_over = {*exit_.locals, *code.co_cellvars, *code.co_freevars}
+    return looks_at_no_frame(code) and handed_over.issuperset(live_locals(instructions, exit_.index))
 
 
 class _OwnCodeWriter(BreakWriter):

@@ -124,30 +124,28 @@ class Writer:
 
     def _count_uses(self) -> list[Recipe]:
         used: list[Recipe] = []
-        path: list[Recipe] = []
-
-        def visit(recipe: Recipe) -> None:
-            self._recipe_uses[id(recipe)] += 1
-            if self._recipe_uses[id(recipe)] > 1:
-                if recipe in path:
-                    self._cyclic.update(id(step) for step in path[path.index(recipe) :])
-                return
-            used.append(recipe)
-            path.append(recipe)
-            for child in recipe_children(recipe):
-                visit(child)
-            path.pop()
-
         for entry in self.captured.inputs:
             if not entry.is_static:
-                visit(entry.recipe)
+                self._visit(entry.recipe, used, [])
         for root in self.roots():
-            visit(root)
+            self._visit(root, used, [])
         self.used_after_graph = _reachable(self.roots())
         for recipe in used:
             if isinstance(recipe, Load):
                 self._count_source(recipe.source)
         return used
+
+    def _visit(self, recipe: Recipe, used: list[Recipe], path: list[Recipe]) -> None:
+        self._recipe_uses[id(recipe)] += 1
+        if self._recipe_uses[id(recipe)] > 1:
+            if recipe in path:
+                self._cyclic.update(id(step) for step in path[path.index(recipe) :])
+            return
+        used.append(recipe)
+        path.append(recipe)
+        for child in recipe_children(recipe):
+            self._visit(child, used, path)
+        path.pop()
 
     def _count_source(self, source: Source) -> None:
         self._source_uses[source] += 1
