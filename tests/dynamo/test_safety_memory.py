@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -101,7 +102,8 @@ def test_what_nobody_holds_is_gone(maker: Callable[[], list[Any]], backend: str)
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_compiling_and_deleting_leaves_no_object_behind(backend: str) -> None:
-    """But for the text of graphs that torch.fx keeps for tracebacks: three objects for each."""
+    """But for the text of graphs that torch.fx keeps for tracebacks: three objects for each, from Python 3.13 on five,
+    as linecache keeps a function for it instead of a partial."""
     BACKEND[0] = backend
     for _ in range(3):
         make_module(), make_closure()
@@ -111,7 +113,8 @@ def test_compiling_and_deleting_leaves_no_object_behind(backend: str) -> None:
         make_module(), make_closure()
     settle()
     assert count(FakeTensor) == fakes
-    assert len(gc.get_objects()) - before <= graphs * 3 * 8 + 20
+    each = 3 if sys.version_info < (3, 13) else 5
+    assert len(gc.get_objects()) - before <= graphs * each * 8 + 20
 
 
 def count(kind: type) -> int:
