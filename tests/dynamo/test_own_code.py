@@ -511,6 +511,17 @@ def test_nothing_below_a_frame_without_tensors_is_compiled() -> None:
     assert cache_of(compiled).versions[0].code is not None
 
 
+def test_nothing_is_compiled_while_built_in_functions_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(x: Any) -> Any:
+        return len([x, x])
+
+    compiled = stator.compile(run, backend="eager")
+    monkeypatch.setattr("builtins.len", lambda items: 7)
+    found = compiled(1)
+    monkeypatch.undo()
+    assert found == 7 and not cache_of(compiled).versions and compiled(1) == 2
+
+
 def test_explain_says_that_there_is_nothing_to_compile() -> None:
     text = str(stator.explain(listing)(3))
     assert "nothing to compile" in text and "graph breaks: 2" in text

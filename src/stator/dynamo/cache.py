@@ -27,6 +27,7 @@ from .last_resort import guards_on_types
 from .native_status import native as _native
 from .source import Source
 from .stance import may_compile, refuse_recompile
+from .trusted_builtins import builtins_as_ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,8 @@ class Miss:
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         """The version to call, or None: run the original. csrc/cache.c sees to it that this is never called again while
         it is at work, and that Python's collector rests meanwhile."""
+        if not builtins_as_ever():
+            return None
         try:
             return self._version(cache, function, bound)
         except RecursionError:  # the program is so deep in calls that the compiler has no room: another call may have

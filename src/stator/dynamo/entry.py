@@ -24,6 +24,7 @@ from .last_resort import TENSORS
 from .native_status import native as _native
 from .native_status import warn_if_missing
 from .torch_state import modes_put_back
+from .trusted_builtins import builtins_as_ever
 
 __all__ = [
     "CompileFrame",
@@ -62,7 +63,7 @@ def make_hook_callback(compile_frame: CompileFrame, options: Options) -> Callabl
     caches: dict[int, tuple[weakref.ref[CodeType], Any]] = {}  # by the code's id, as equal code is not the same
 
     def callback(function: FunctionType) -> Any:
-        if _is_of_torch_compile(function.__code__):
+        if not builtins_as_ever() or _is_of_torch_compile(function.__code__):
             return None
         code = function.__code__
         cache = make_cache(code, compile_frame, options, as_function=False)
