@@ -152,3 +152,19 @@ def test_errors_name_the_users_place() -> None:
 def test_wrong_arguments_are_refused(arguments: tuple[Any, ...], named: dict[str, Any], message: str) -> None:
     with pytest.raises(stator.UsageError, match=message):
         stator.decompose(*arguments, **named)
+
+
+def test_layers_that_torch_would_run_fused_are_taken_apart() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = torch.randn(2, 3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(stator.decompose(layer, [x], to="prims")(x), layer(x), rtol=1e-4, atol=1e-5)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_what_depends_on_data_is_refused_with_the_line_of_the_program() -> None:
+    def branching(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x
+
+    with pytest.raises(stator.Unsupported, match=r"test_decompose\.py\", line \d+, in .*branching"):
+        stator.decompose(branching, [torch.ones(2)])

@@ -45,15 +45,15 @@ def operators(
     if tag is not None and tag not in known:
         raise UsageError(f"unknown tag {tag!r}{_guess(tag, known)}; known tags: {', '.join(sorted(known))}")
     lowered = None if backend is None else lowerings_of(backend)
-    for entry in entries:
-        if (
-            _says_something(entry)
-            and (tag is None or tag in entry.tags)
-            and (level is None or entry.level == level or (level == "aten" and entry.level == "prims"))
-            and (namespace is None or entry.target.namespace == namespace)
-            and (lowered is None or entry.target in lowered)
-        ):
-            yield entry
+    return (
+        entry
+        for entry in entries
+        if _says_something(entry)
+        and (tag is None or tag in entry.tags)
+        and (level is None or entry.level == level or (level == "aten" and entry.level == "prims"))
+        and (namespace is None or entry.target.namespace == namespace)
+        and (lowered is None or entry.target in lowered)
+    )
 
 
 def is_lowered(operator: str | OpOverload | OpOverloadPacket, backend: str = "inductor") -> bool:

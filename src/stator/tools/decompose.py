@@ -5,7 +5,11 @@ What is an operator of a level, and what it is made of, is written in `prims`; t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import os
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,7 +17,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from stator.base.errors import CompileError, Unsupported, UsageError
+from stator.base.errors import CompileError, Unsupported, UsageError, UserPlace
 from stator.graph.fake import FakeMode, FakeTensor
 from stator.graph.functional import below_autograd, close_with_structure
 from stator.graph.recording import Tracer
@@ -56,19 +60,64 @@ def decompose(
     inputs = list(example_inputs) if example_inputs is not None else _inputs_of_graph(program)
     owned = _owned(program) if isinstance(program, torch.nn.Module) else {}
     _check_inputs(inputs)
-    tracer = Tracer(lambda target: target in kept or _belongs(target, to))
+    tracer = _PlacingTracer(lambda target: target in kept or _belongs(target, to))
     nodes = _names(program, inputs)
     with below_autograd():
         arguments = [_input(tracer, value, name) for value, name in zip(inputs, nodes, strict=True)]
         captured = {name: tracer.add_input(tensor, f"owned_{name}") for name, tensor in owned.items()}
         with tracer:
-            result = run_function(program, arguments, tracer)
+            result = _run(program, arguments, tracer)
             written = _written(tracer, dict(zip(nodes, arguments, strict=True)) | captured)
             _check_sharing(written, inputs)
             module = _close(tracer, (result, written) if written else result)
     _attach(module, {f"owned_{name}": (name, tensor) for name, tensor in owned.items()})
     _check_level(module.graph, to, kept)
     return fx.GraphModule(module, module.graph, type(program).__name__ if owned else "Decomposed")
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+class _PlacingTracer(Tracer):
+    """Notes for each operator where the program stands, also of programs that are no graphs."""
+
+    def _node(self, *arguments: Any) -> fx.Node:
+        node = super()._node(*arguments)
+        if "place" not in node.meta:
+            place = _place(frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
+            if place is not None:
+                node.meta["place"] = place
+        return node
+
+
+def _run(program: Callable[..., Any], arguments: Sequence[Any], tracer: Tracer) -> Any:
+    """Run the program, without the fused operators of torch's own modules, which are of no level."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        return run_function(program, arguments, tracer)
+    except Unsupported as error:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        place = _place(reversed(frames))
+        if place is None:
+            raise
+        raise error.at(place) from error
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _place(frames: Iterable[FrameType]) -> UserPlace | None:
+    """Where the innermost of these frames stands that is the program's: not torch's, not ours, not who called us."""
+    for frame in frames:
+        code = frame.f_code
+        if code is decompose.__code__:
+            return None
+        if not code.co_filename.startswith(_LIBRARIES):
+            return UserPlace(code.co_filename, frame.f_lineno or 0, code.co_qualname)
+    return None
+
+
+_LIBRARIES = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
 
 
 # -- inputs -----------------------------------------------------------------------------------------------------------
