@@ -373,12 +373,11 @@ class StepFunction(torch.autograd.Function):
             constant = [values[position] for position in step.constant_positions]
             ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
         # for a backward that is differentiated itself; not what this very program writes to: it may get our history
-        ctx.primals = [
-            (primal, _ANY if index in step.overwritten else primal._version)
-            if index not in step.mutated or (index in step.overwritten and not primal.requires_grad)
-            else None
-            for index, primal in enumerate(primals)
-        ]
+        known: list[tuple[torch.Tensor, int] | None] = [(primal, primal._version) for primal in primals]
+        for index in step.mutated:
+            past_autograd = index in step.overwritten and not primals[index].requires_grad
+            known[index] = (primals[index], _ANY) if past_autograd else None
+        ctx.primals = known
         ctx.linked = Linked(values, step.stops) if step.stops else None
         return values
 
