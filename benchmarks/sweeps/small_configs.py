@@ -57,8 +57,20 @@ SEARCH = (0, 13, 1, 2, 14, 3, 4, 5, 15, 9, 16, 6, 7, 8, 10, 11, 12)  # positions
 EXTRA: dict[str, dict[str, Any]] = {
     "autoformer": {"prediction_length": 8},
     "bamba": {"attn_layer_indices": [1]},
+    "esm": {"vocab_size": 33, "mask_token_id": 32, "pad_token_id": 1},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "hunyuan_vl_text": {"head_dim": 128},
     "informer": {"prediction_length": 8},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8},
     "time_series_transformer": {"prediction_length": 8},
+    "xmod": {"default_language": "en_XX"},
+    **{
+        name: {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [16, 24, 24]}}
+        for name in ("glm4v_text", "glm4v_moe_text", "glm_image_text", "glm_ocr_text")
+    },
 }
 
 _WIDTH = re.compile(

@@ -42,6 +42,16 @@ is downloaded.
 """
 
 
+# What was found out about results of certain versions: {suite: {version of its package: text}}
+NOTES = {
+    "transformers": {
+        "5.17.0": """Four families (autoformer, bridgetower, informer, umt5) do something else, or fail, as soon as
+`torch.compiler.is_compiling()` is true, also in plain eager PyTorch with that function replaced: no compiler that
+answers as torch.compile does can equal eager there."""
+    }
+}
+
+
 def main() -> None:
     parts = [HEAD]
     for suite in SUITES:
@@ -60,6 +70,8 @@ def section(suite: str, kept: dict[str, Any]) -> str:
         f"Measured with {versions}. Of {kept['known']} families {len(rows)} were tried, and of {len(built)} a model"
     ]
     lines += ["was built that eager PyTorch runs.", "", *summary(built), ""]
+    note = NOTES.get(suite, {}).get(kept["versions"][suite])
+    lines += [note, ""] if note else []
     for column in COLUMNS:
         lines += reasons(built, column)
     lines += ["### Every family", "", *families(built), ""]

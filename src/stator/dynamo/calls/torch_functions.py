@@ -163,7 +163,13 @@ def _is_number(tracer: Tracer, value: Value) -> bool:
     return type(value) in (ConstantValue, NumberValue) and value.python_type(tracer) in (int, float, bool)
 
 
-torch_answer.append(_answer)
+def _scripted(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A function that TorchScript has compiled: the Python code that it was made from, which torch keeps beside it."""
+    original = getattr(fn, "_torchdynamo_inline", None) if type(fn) is torch.jit.ScriptFunction else None
+    return None if original is None else tracer.call(tracer.known(original), args, kwargs)
+
+
+torch_answer.extend((_answer, _scripted))
 
 
 # ---- what the program asks about its own compilation ----
