@@ -11,6 +11,8 @@ import collections
 import collections.abc
 import copy
 import itertools
+import sys
+import types
 import typing
 import warnings
 import weakref
@@ -20,6 +22,7 @@ import torch
 
 import stator
 from stator.base import config, counters
+from stator.dynamo import interpreter, tracer
 
 programs = []
 
@@ -116,6 +119,19 @@ def what_is_no_iterable_fails_at_once(x):
             lambda: itertools.accumulate(3),
         )
     ]
+
+
+@program
+def iterators_are_no_generators(x):
+    made = [
+        itertools.chain([1]),
+        itertools.chain.from_iterable([[1]]),
+        itertools.islice([1], 1),
+        itertools.tee(iter([1]))[0],
+        itertools.count(),
+        (one for one in [1]),
+    ]
+    return [(type(one).__name__, isinstance(one, types.GeneratorType), hasattr(one, "send"), next(one)) for one in made]
 
 
 class Ends:
@@ -266,7 +282,13 @@ class Sized:
 
 @program
 def protocols_look_at_the_instance(x):
-    return isinstance(Sized(), HasSize), isinstance(Ends(), HasSize)
+    found = []
+    for made in (Sized(), Ends()):
+        try:
+            found.append(isinstance(made, HasSize))
+        except TypeError as error:
+            found.append(str(error))
+    return found
 
 
 class Refusing(type):
@@ -609,6 +631,69 @@ def text_in_plain_letters(x):
             return "no"
 
     return f"{Letters()!a} {Letters()!r} {Letters()}"
+
+
+def counted_down(count):
+    while count:
+        count -= 1
+    return "done"
+
+
+@program
+def lines_told_to_a_trace_function(x):
+    lines = []
+
+    def trace(frame, event, argument):
+        if event == "line" and frame.f_code is counted_down.__code__:
+            lines.append(frame.f_lineno - frame.f_code.co_firstlineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        counted_down(2)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_what_a_long_loop_makes_is_not_followed_back_turn_by_turn(monkeypatch):
+    """Behind too many turns the graph has to end before the first of the iterators, none of which can be handed on."""
+    begun = []
+
+    class Followed(interpreter.Tracer):
+        def __init__(self, function):
+            begun.append(function)
+            super().__init__(function)
+
+    monkeypatch.setattr(interpreter, "Tracer", Followed)
+    monkeypatch.setattr(tracer, "_MOST_TURNS", 300)
+
+    def nested(x):
+        made = filter(bool, range(3))
+        for _ in range(600):
+            made = filter(bool, made)
+        return x + 1, list(made)
+
+    stator.reset()
+    assert repr(stator.compile(nested, backend="eager")(torch.ones(2))) == repr(nested(torch.ones(2)))
+    assert len(begun) < 40
+
+
+def test_many_instructions_without_a_tensor_are_not_followed(monkeypatch):
+    monkeypatch.setattr(config, "keep_empty_graphs", True)
+    monkeypatch.setattr(tracer, "_MOST_INSTRUCTIONS", 2000)
+
+    def busy(x):
+        total = 0
+        for at in range(20):
+            total += sum([other * at for other in range(20)])
+        return total
+
+    stator.reset()
+    counters.clear()
+    assert stator.compile(busy, backend="eager")(torch.ones(2)) == busy(torch.ones(2))
+    assert counters.counts["graph_breaks"] == 1
 
 
 def test_a_whole_number_that_no_float_can_hold(monkeypatch):

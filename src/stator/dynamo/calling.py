@@ -6,6 +6,7 @@ The handlers are registered in calls/; this file only decides who answers.
 from __future__ import annotations
 
 import inspect
+import itertools
 import types
 from collections.abc import Callable
 from types import FunctionType
@@ -28,8 +29,10 @@ from .recorder import NotATensorCall
 from .values.base import NotConstant, Value, unsupported
 from .values.classes import ClassValue
 from .values.constants import ConstantValue
+from .values.containers import TupleValue
 from .values.exceptions import ExceptionValue
 from .values.functions import FunctionValue
+from .values.generators import GeneratorValue
 from .values.numbers import derived
 from .values.objects import C_METHODS, MISSING, ObjectValue, new_of_layout
 from .values.read_numbers import computed
@@ -111,7 +114,7 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
         return run_folded(tracer, real, args, kwargs)
     replacement = replacements.get(real)
     if replacement is not None:
-        return _replaced(tracer, replacement, args, kwargs)
+        return _replaced(tracer, real, replacement, args, kwargs)
     if disabled(real) is not None:
         reason = disabled_reason(real)
         if reason in REASONS_OF_TORCH:
@@ -151,7 +154,7 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
         return tracer.call_handler(handler, args, kwargs)
     replacement = _hashable_get(replacements, fn)
     if replacement is not None:
-        return _replaced(tracer, replacement, args, kwargs)
+        return _replaced(tracer, fn, replacement, args, kwargs)
     for answer in torch_answer:
         answered = answer(tracer, fn, args, kwargs)
         if answered is not None:
@@ -166,8 +169,10 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
     raise unsupported("call-builtin", f"calling {tracer.known(fn).describe(tracer)}")
 
 
-def _replaced(tracer: Tracer, replacement: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Python code in the place of a function, which takes the same arguments."""
+def _replaced(
+    tracer: Tracer, real: Any, replacement: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """Python code in the place of a function, which takes the same arguments; a generator in that of an iterator."""
     signature = _signatures.get(replacement)
     if signature is None:
         signature = _signatures[replacement] = inspect.signature(replacement)
@@ -175,9 +180,19 @@ def _replaced(tracer: Tracer, replacement: Callable[..., Any], args: list[Value]
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise unsupported("call-builtin", f"arguments of {replacement.__name__}(): {error}") from None
-    return tracer.call(tracer.known(replacement), args, kwargs)
+    made = tracer.call(tracer.known(replacement), args, kwargs)
+    kind = real if isinstance(real, type) else _MADE_BY.get(real)
+    if kind is not None:
+        for one in made.items if isinstance(made, TupleValue) else [made]:
+            if isinstance(one, GeneratorValue):
+                one.cls = kind
+    return made
 
 
+_MADE_BY: dict[Any, type] = {
+    itertools.chain.from_iterable: itertools.chain,
+    itertools.tee: type(itertools.tee(())[0]),
+}
 _signatures: dict[Any, inspect.Signature] = {}
 
 
@@ -326,7 +341,7 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
         return run_folded(tracer, cls.cls, args, kwargs)
     replacement = replacements.get(cls.cls)
     if replacement is not None:
-        return _replaced(tracer, replacement, args, kwargs)
+        return _replaced(tracer, cls.cls, replacement, args, kwargs)
     metaclass_call = tracer.class_lookup(type(cls.cls), "__call__")
     if isinstance(metaclass_call, FunctionType):
         handler = handlers.get(metaclass_call)

@@ -128,7 +128,7 @@ class Frame:
         handlers, instructions = self.program.handlers, self.program.instructions
         tracer = self.tracer
         tracer.frames.append(self)
-        handled = len(tracer.handled)
+        handled, before = len(tracer.handled), self.step
         tracer.handled += self.handling
         try:
             while True:
@@ -166,6 +166,7 @@ class Frame:
             raise self.located(error) from error.__cause__
         finally:
             tracer.frames.pop()
+            tracer.followed += self.step - before
             self.handling = tracer.handled[handled:]
             del tracer.handled[handled:]
 

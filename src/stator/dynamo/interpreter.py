@@ -44,6 +44,7 @@ def capture(function: FunctionType, arguments: dict[str, object], *, fullgraph: 
     stop_at: int | None = None
     reason: BreakReason | None = None
     until: list[Guard] = []
+    backwards = 0  # how often the graph had to end earlier than it was tried to
     while True:
         attempt = _Attempt(function, arguments, stop_at, reason, until)
         try:
@@ -51,12 +52,18 @@ def capture(function: FunctionType, arguments: dict[str, object], *, fullgraph: 
         except _Restart as restart:
             if fullgraph:
                 raise restart.error from restart.error.__cause__
-            stop_at, reason = restart.step, restart.reason
+            if stop_at is not None and restart.step < stop_at:
+                backwards += 1
+            # what cannot be handed on may have been made in each turn of a long loop: not followed back turn by turn
+            stop_at, reason = restart.step if backwards < _STEPS_BACK else restart.step // 2, restart.reason
             if isinstance(restart.error.until, Guard):
                 until.append(restart.error.until)
             continue
         counters.count("captured_frames")
         return captured
+
+
+_STEPS_BACK = 8
 
 
 class _Restart(Exception):

@@ -104,7 +104,9 @@ class Tracer:
         self._fixed: dict[int, Guard] = {}  # identity guards of parameters and buffers that only make them static
         self._present: list[tuple[SourcedConstant, UserPlace]] = []
         self._global_hooks: bool | None = None
-        self._turns = (0, 0)  # operations in the graph, and turns of loops since there were so many
+        self.followed = 0  # instructions of frames that were left
+        # operations in the graph, turns of loops since there were so many, and instructions followed before that
+        self._turns = (0, 0, 0)
 
     # ---- places and errors ----
 
@@ -114,11 +116,14 @@ class Tracer:
     def count_turn(self) -> None:
         """Called for each jump backwards. A loop that makes no graph is followed for a while only: it runs
         as quickly by itself, and following it would take a thousand times as long."""
+        instructions = self.followed + self.frames[-1].step
         if self.recorder.op_count != self._turns[0]:
-            self._turns = (self.recorder.op_count, 0)
-        self._turns = (self._turns[0], self._turns[1] + 1)
+            self._turns = (self.recorder.op_count, 0, instructions)
+        self._turns = (self._turns[0], self._turns[1] + 1, min(self._turns[2], instructions))
         if self._turns[1] > _MOST_TURNS:
             raise unsupported("long-loop", f"more than {_MOST_TURNS} turns of loops without an operation on tensors")
+        if instructions - self._turns[2] > _MOST_INSTRUCTIONS:
+            raise unsupported("long-loop", f"{_MOST_INSTRUCTIONS} instructions without an operation on tensors")
 
     def outer_step(self) -> int:
         """The step that the outermost frame is taking."""
@@ -715,6 +720,7 @@ class Tracer:
 
 
 _MOST_TURNS = 20_000
+_MOST_INSTRUCTIONS = 500_000
 # values of objects for which it does not matter whether two paths lead to one object
 _WITHOUT_IDENTITY = (ConstantValue, BoundMethodValue, TupleValue, SliceValue, RangeValue)
 _WRAPPED_ANEW = (BoundMethodValue, SliceValue, RangeValue)

@@ -1,7 +1,10 @@
-"""Calls that start a debugger: the frame is looked at from its first line to its last, and so it is not compiled."""
+"""Calls that start a debugger, or set a function that is told of every line: the frame is looked at from its first line
+to its last, and so it is not compiled.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ..calling import calls, named_handlers
@@ -24,3 +27,8 @@ if TYPE_CHECKING:
 )
 def _debugger(tracer: Tracer, *args: Value, **kwargs: Any) -> Value:
     raise unsupported("debugger", "a debugger starts here, which is to see the frame as it is")
+
+
+@calls(sys.settrace, sys.setprofile)
+def _traced(tracer: Tracer, *args: Value, **kwargs: Any) -> Value:
+    raise unsupported("debugger", "a function is set here that is told of every line or call, which are to happen")

@@ -61,17 +61,26 @@ def _is_instance(tracer: Tracer, value: Value, kind: type, wanted: Any) -> bool:
     if isinstance(check, FunctionType) and not _asks_class_alone(check):
         answer = tracer.class_function(type(wanted), "__instancecheck__", check)
         return tracer.truth(answer.call(tracer, [tracer.known(wanted), value], {}))
+    if wanted is typing.Any or getattr(wanted, "_is_protocol", False):
+        if not _is_known_subclass(kind, wanted):
+            raise unsupported("call-builtin", f"isinstance() with {wanted.__qualname__}, which looks at attributes")
+        return True
     if isinstance(wanted, type) and check is type.__instancecheck__:
         found = wanted in (kind.__mro__ or ())  # it asks no __subclasscheck__
     else:
         found = tracer.run_real(issubclass, (kind, wanted))
     if found:
         return True
-    if getattr(wanted, "_is_protocol", False) or wanted is typing.Any:
-        raise unsupported("call-builtin", f"isinstance() with {wanted.__qualname__}, which looks at attributes")
     if isinstance(value, ObjectValue) and not isinstance(tracer.class_lookup(kind, "__class__"), GetSetDescriptorType):
         raise unsupported("call-builtin", f"isinstance() of {value.describe(tracer)}, which says what its class is")
     return False
+
+
+def _is_known_subclass(kind: type, protocol: Any) -> bool:
+    try:
+        return protocol is not typing.Any and issubclass(kind, protocol)
+    except TypeError:  # of protocols with more than methods, and those that are not checked when the program runs
+        return False
 
 
 def _asks_class_alone(check: FunctionType) -> bool:

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 class GeneratorValue(Value):
     """A generator made by calling a generator function. `returned` is set once it has run to its end."""
 
-    __slots__ = ("frame", "made_at", "returned", "running", "started")
+    __slots__ = ("cls", "frame", "made_at", "returned", "running", "started")
 
     def __init__(self, frame: Frame) -> None:
         self.source = None
+        self.cls: type = GeneratorType  # or that of an iterator in C, in whose place the generator stands
         self.frame = frame
         self.started = False
         self.running = False
@@ -30,7 +31,7 @@ class GeneratorValue(Value):
         self.made_at = frame.tracer.outer_step()
 
     def python_type(self, tracer: Tracer) -> type:
-        return GeneratorType
+        return self.cls
 
     def resume(self, tracer: Tracer, sent: Value, error: Value | None = None) -> Value | None:
         """Run to the next yield and give its value, or None at the end."""
@@ -76,7 +77,7 @@ class GeneratorValue(Value):
         before = frame.program.instructions[waiting - 1]
         delegate = self._delegate()
         try:
-            if not isinstance(delegate, GeneratorValue):
+            if not isinstance(delegate, GeneratorValue) or delegate.cls is not GeneratorType:
                 self._asks_nothing(tracer, delegate)
                 raise Raised(error)
             if issubclass(error.python_type(tracer), GeneratorExit):  # it is closed, and the error raised here
@@ -129,12 +130,15 @@ class GeneratorValue(Value):
         return self
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        if name in ("send", "throw", "close", "__next__", "__iter__"):
+        if name in ("__next__", "__iter__") or (name in _OF_GENERATORS and self.cls is GeneratorType):
             return GeneratorMethod(self, name)
         raise unsupported("attribute", f"attribute {name!r} of a generator")
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         raise cannot_rebuild("a generator cannot leave the graph", self.made_at)
+
+
+_OF_GENERATORS = frozenset(("send", "throw", "close"))
 
 
 class GeneratorMethod(Value):
