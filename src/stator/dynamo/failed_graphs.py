@@ -127,7 +127,7 @@ def _nodes_under_way(error: BaseException) -> Iterator[str]:
 
 
 def _program_takes_part() -> bool:
-    """Whether code of the program was told of what the graph saved for a backward, as checkpointing is. It would be told
+    """Whether code of the program was told what the graph saved for a backward, as checkpointing is. It would be told
     twice; and the error may be its own, to end a second forward that has gone far enough."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
