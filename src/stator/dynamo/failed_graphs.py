@@ -10,7 +10,6 @@ from __future__ import annotations
 import linecache
 import random
 import signal
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import CodeType, FrameType
@@ -66,7 +65,7 @@ class Failure:
         if not issubclass(type(error), Exception) or _is_of_a_signal(error) or _program_takes_part():
             return False
         if not self.repeatable:
-            error.add_note(self._note(error))
+            BaseException.add_note(error, self._note(error))
             return False
         for put_back in states:
             put_back()
@@ -74,7 +73,7 @@ class Failure:
         if isinstance(error, StatorError):  # no operator of the program's
             text = f"stator: a graph of {self.name} could not be run, and the call goes on eagerly: {error}"
             logs.warn_once(f"dynamo.failed_run:{self.name}", text)
-        self.latest = traceback.format_exception_only(error)[-1].strip()
+        self.latest = _text(error)
         logs.log("graph_breaks", "a graph of %s failed: the frame begins anew, by itself: %s", self.name, self.latest)
         return True
 
@@ -96,6 +95,12 @@ class Failure:
         found = [*self.places.values()]
         between = f", between\n  {_shown(found[0])}\nand\n  {_shown(found[-1])}" if found else ""
         return f"stator: raised in a compiled graph of {self.name}{between}"
+
+
+def _text(error: BaseException) -> str:
+    """Its type and what it says, as far as no code of the program has to run for that."""
+    said = BaseException.__dict__["args"].__get__(error)
+    return ": ".join([type(error).__name__, *(one for one in said if type(one) is str)])
 
 
 def _shown(place: UserPlace) -> str:
