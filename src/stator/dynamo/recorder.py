@@ -441,7 +441,6 @@ def plain_number(constant: Any) -> Any:
     return constant
 
 
-_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (int, int.__int__),
     (float, float.__float__),
@@ -517,7 +516,7 @@ def _lower_slice(recorder: Recorder, value: SliceValue) -> tuple[Any, Any]:
 
 def _lower_class(recorder: Recorder, value: ClassValue) -> tuple[Any, Any]:
     """A Python type as a dtype; one of torch's legacy tensor types by its name."""
-    found = _DTYPES.get(value.cls)
+    found: Any = _DTYPES.get(value.cls)
     if found is None and isinstance(value.cls, _LEGACY_TYPE):
         found = f"{value.cls.__module__}.{value.cls.__name__}"
     if found is None:
