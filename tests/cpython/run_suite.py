@@ -4,7 +4,7 @@ stator.compile, and what passes without must pass with. The tests are those of t
     python tests/cpython/run_suite.py                      all modules, compared with the pass list of this version
     python tests/cpython/run_suite.py test_dict --update   one module, and write what was found into the pass list
 
-With STATOR_KEEP_EMPTY_GRAPHS=1 in the environment what is captured replaces code without tensors, too: another pass list.
+In an environment with STATOR_KEEP_EMPTY_GRAPHS=1, what is captured replaces code without tensors, too: another list.
 """
 
 from __future__ import annotations

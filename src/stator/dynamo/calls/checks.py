@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 
 import torch
 
+from ..bytecode import Instruction
 from ..calling import calls
 from ..program import Program
 from ..values.base import Value, unsupported
+from ..values.checked_numbers import CheckedNumberValue
 from ..values.constants import ConstantValue
+from ..values.containers import TupleValue
 from ..values.functions import FunctionValue
 from ..values.tensors import TensorValue
 
@@ -20,7 +23,11 @@ if TYPE_CHECKING:
     from ..frame import Frame
     from ..tracer import Tracer
 
-_MOST_INSTRUCTIONS = 80  # of code that makes an exception
+_MOST_INSTRUCTIONS = 200  # of code that makes an exception
+_IF_FALSE = frozenset(("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE"))
+_IF_TRUE = frozenset(("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE"))
+_ONWARDS = frozenset(("JUMP_FORWARD", "JUMP_NO_INTERRUPT"))
+_NEVER_RAISES = ("JUMP_BACKWARD", "RETURN", "YIELD", "SEND", "RERAISE", "INTERPRETER_EXIT", "END_ASYNC_FOR")
 _NAME = "a check of the data of a tensor"
 
 
@@ -45,23 +52,75 @@ def check(tracer: Tracer, condition: TensorValue) -> None:
     recorder.op_count += 1
 
 
-def passed(frame: Frame, condition: Value, wanted: bool) -> bool:
-    """At a conditional jump over code that only raises: whether the graph checks that it is jumped."""
-    tracer = frame.tracer
-    if not can_check(condition, tracer) or not _only_raises(frame.program, frame.pc):
-        return False
-    holds = condition if wanted else tracer.record_method("logical_not", [condition], {})
-    check(tracer, cast(TensorValue, holds))
+def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
+    """The truth of what a jump asks for. Where one way only raises, the graph checks that it is the other."""
+    condition = value.tensor if type(value) is CheckedNumberValue else value
+    if can_check(condition, frame.tracer):
+        wanted = _way_on(frame.program, jump)
+        if wanted is not None:
+            holds = condition if wanted else frame.tracer.record_method("logical_not", [condition], {})
+            check(frame.tracer, cast(TensorValue, holds))
+            return wanted
+    return frame.tracer.truth(value)
+
+
+def jump_behind(frame: Frame, index: int) -> Instruction | None:
+    """The conditional jump that takes what the instruction at `index` leaves, perhaps made a bool before."""
+    instructions = frame.program.instructions
+    index += 1
+    if instructions[index].opname == "TO_BOOL":
+        index += 1
+    found = instructions[index]
+    return found if found.opname in _IF_TRUE or found.opname in _IF_FALSE else None
+
+
+def _way_on(program: Program, jump: Instruction) -> bool | None:
+    """The truth with which the program goes on, where with the other one it raises; None where it is not so."""
+    if jump.opname not in _IF_TRUE and jump.opname not in _IF_FALSE:
+        return None
+    jumps_on = jump.opname in _IF_TRUE
+    if _raises(program, jump.index + 1):
+        return jumps_on
+    assert jump.target is not None
+    return not jumps_on if _raises(program, jump.target.index) else None
+
+
+def _raises(program: Program, index: int) -> bool:
+    """Whether the instructions from here on end in `raise`, whichever way they take, if no exception comes before."""
+    ways, seen = [index], {index}
+    while ways:
+        index = ways.pop()
+        instruction = program.instructions[index]
+        if instruction.opname == "RAISE_VARARGS":
+            continue
+        if instruction.opname.startswith(_NEVER_RAISES) or len(seen) > _MOST_INSTRUCTIONS:
+            return False
+        following = [] if instruction.target is None else [instruction.target.index]
+        if instruction.opname not in _ONWARDS:
+            following.append(index + 1)
+        ways += [way for way in following if way not in seen]
+        seen.update(following)
     return True
 
 
-def _only_raises(program: Program, at: int) -> bool:
-    for instruction in program.instructions[at : at + _MOST_INSTRUCTIONS]:
-        if instruction.opname == "RAISE_VARARGS":
-            return True
-        if instruction.target is not None or instruction.opname.startswith(("RETURN", "YIELD", "STORE", "DELETE")):
-            return False
-    return False
+def number_for_check(tracer: Tracer, tensor: TensorValue) -> Value | None:
+    """What `tensor.item()` gives where the next thing that happens to it is a comparison for a check; else None."""
+    frame = tracer.frames[-1]
+    instructions = frame.program.instructions
+    at = frame.now + 1
+    while at < frame.now + 6 and instructions[at].opname.startswith("LOAD_"):
+        at += 1
+    compares = instructions[at].opname == "COMPARE_OP"
+    if (not compares and at != frame.now + 1) or tensor.fake.is_complex() or not can_check(tensor, tracer):
+        return None
+    jump = jump_behind(frame, at if compares else frame.now)
+    if jump is None or _way_on(frame.program, jump) is None:
+        return None
+    own = tensor.fake.dtype
+    wide = own if own is torch.bool else torch.float64 if own.is_floating_point else torch.int64
+    number = tracer.record_method("reshape", [tracer.record_method("detach", [tensor], {}), TupleValue([])], {})
+    copied = tracer.record_method("to", [number, ConstantValue(wide)], {"copy": ConstantValue(True)})
+    return CheckedNumberValue(cast(TensorValue, copied))
 
 
 @calls(torch._check_tensor_all_with)

@@ -23,6 +23,7 @@ from ..values.numbers import is_changing
 from ..values.objects import ObjectValue
 from ..values.read_numbers import ReadNumberValue
 from ..values.tensors import TensorValue
+from .checks import number_for_check
 from .compilation import break_requested
 from .schedules import expect_schedule
 
@@ -140,6 +141,9 @@ def _item(tracer: Tracer, tensor: TensorValue) -> Value:
     if known is not None:
         return ConstantValue(known)
     if not _of_optimizers(tracer) or not tensor.fake.dtype.is_floating_point:
+        checked = number_for_check(tracer, tensor)
+        if checked is not None:
+            return checked
         raise unsupported(
             "data-dependent-value",
             f"Tensor.item() on {tensor.describe(tracer)}",

@@ -1,5 +1,5 @@
-"""print, logging and warnings in captured code: no reason to end the graph where all that is said is known. The text
-of a tensor is not."""
+"""print, logging and warnings in captured code: no reason to end the graph where all that is said is known, or will be
+when the graph has run: numbers in f-strings. The text of a whole tensor is not."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ..values.base import NotConstant, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.exceptions import ExceptionValue
 from ..values.numbers import is_changing
+from ..values.pending_text import PendingTextValue
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -53,7 +54,7 @@ _OF_LOGGING = (logging.Filterer, logging.Manager)
 
 def _settled(tracer: Tracer, value: Value, what: str) -> Value | Recipe:
     """Something that reads at the end of the graph as it reads now."""
-    if is_changing(value):
+    if is_changing(value) or (isinstance(value, PendingTextValue) and value.parts is not None):
         return value
     try:
         return Constant(value.constant())

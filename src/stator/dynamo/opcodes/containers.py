@@ -16,7 +16,7 @@ from ..values.base import Raised, Value, unsupported
 from ..values.containers import ListValue, SetValue, TupleValue
 from ..values.mappings import DictValue
 from ..values.objects import ObjectValue
-from ..values.pending_text import PendingTextValue
+from ..values.pending_text import PendingTextValue, joined
 from ..values.slices import SliceValue
 from ..values.tensors import TensorValue
 
@@ -62,12 +62,14 @@ def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
 @opcode("BUILD_STRING")
 def build_string(frame: Frame, instruction: Instruction) -> None:
     values = frame.pop_many(instruction.arg)  # type: ignore[arg-type]
-    pending = next((value for value in values if isinstance(value, PendingTextValue)), None)
-    if pending is not None:
-        frame.stack.append(pending)
-        return
-    parts = [frame.tracer.constant_of(part, "part of an f-string") for part in values]
-    frame.stack.append(frame.tracer.constant("".join(parts)))
+    parts = [
+        value if isinstance(value, PendingTextValue) else frame.tracer.constant_of(value, "part of an f-string")
+        for value in values
+    ]
+    if any(isinstance(part, PendingTextValue) for part in parts):
+        frame.stack.append(joined(parts))
+    else:
+        frame.stack.append(frame.tracer.constant("".join(parts)))  # type: ignore[arg-type]
 
 
 @opcode("BUILD_SLICE")
@@ -224,8 +226,24 @@ def _is_pending(tracer: Tracer, value: Value) -> bool:
     return isinstance(value, PendingTextValue)
 
 
+def _is_written_as_number(tracer: Tracer, tensor: TensorValue, spec: str) -> bool:
+    fake = tensor.fake
+    if tensor.cls is not torch.Tensor or fake.dim() or tracer.later is not None:
+        return False
+    if tracer.recorder.graph is not tracer.recorder.root or tracer.recorder.known_number(fake) is not None:
+        return False
+    try:
+        format(torch.zeros((), dtype=fake.dtype).item(), spec)
+    except ValueError:  # the program raises there
+        return False
+    return True
+
+
 def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
     tracer = frame.tracer
+    if conversion == 0 and isinstance(value, TensorValue) and _is_written_as_number(tracer, value, spec):
+        number = tracer.record_method("clone", [tracer.record_method("detach", [value], {})], {})
+        return PendingTextValue(tracer.outer_step(), [(number, spec)])  # type: ignore[list-item]
     if not spec and _is_pending(tracer, value):
         return value if isinstance(value, PendingTextValue) else PendingTextValue(tracer.outer_step())
     return tracer.constant(tracer.format_value(value, conversion, spec))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..bytecode import VERSION, Instruction
-from ..calls.checks import passed
+from ..calls.checks import decide
 from ..frame import RETURNED, YIELDED, Frame
 from ..program import opcode
 from ..values.base import Raised, Value, unsupported
@@ -25,15 +25,13 @@ def jump(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
 def pop_jump_if_false(frame: Frame, instruction: Instruction) -> None:
-    condition = frame.stack.pop()
-    if passed(frame, condition, False) or not frame.tracer.truth(condition):
+    if not decide(frame, frame.stack.pop(), instruction):
         frame.pc = instruction.target.index  # type: ignore[union-attr]
 
 
 @opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
 def pop_jump_if_true(frame: Frame, instruction: Instruction) -> None:
-    condition = frame.stack.pop()
-    if passed(frame, condition, True) or frame.tracer.truth(condition):
+    if decide(frame, frame.stack.pop(), instruction):
         frame.pc = instruction.target.index  # type: ignore[union-attr]
 
 

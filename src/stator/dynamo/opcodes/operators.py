@@ -5,8 +5,11 @@ from __future__ import annotations
 import operator
 
 from ..bytecode import Instruction
+from ..calls.checks import decide, jump_behind
 from ..frame import Frame
 from ..program import opcode
+from ..values.base import Value
+from ..values.checked_numbers import CheckedNumberValue
 
 BINARY = {
     "+": operator.add,
@@ -58,10 +61,17 @@ def binary_op(frame: Frame, instruction: Instruction) -> None:
 def compare_op(frame: Frame, instruction: Instruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    result = frame.tracer.compare(COMPARE[instruction.argval], left, right)
+    sides = [side.tensor if type(side) is CheckedNumberValue else side for side in (left, right)]
+    result = frame.tracer.compare(COMPARE[instruction.argval], *sides)
     if instruction.flags & 16:  # 3.13: the result is made a bool
-        result = frame.tracer.constant(frame.tracer.truth(result))
+        result = frame.tracer.constant(_truth(frame, result))
     frame.stack.append(result)
+
+
+def _truth(frame: Frame, value: Value) -> bool:
+    """What is made a bool for a jump is decided with it."""
+    jump = jump_behind(frame, frame.now)
+    return frame.tracer.truth(value) if jump is None else decide(frame, value, jump)
 
 
 @opcode("IS_OP")
@@ -85,7 +95,7 @@ def unary_not(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("TO_BOOL")
 def to_bool(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.tracer.constant(frame.tracer.truth(frame.stack.pop())))
+    frame.stack.append(frame.tracer.constant(_truth(frame, frame.stack.pop())))
 
 
 @opcode("UNARY_NEGATIVE")

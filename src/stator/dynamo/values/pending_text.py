@@ -1,30 +1,36 @@
 """Text that shows numbers of a tensor: messages are made before it is known whether anybody reads them.
 
-Nothing can be asked of it. Where it is used, or leaves the graph, the graph ends where it was made.
+Text with tensors of one element in it is made when the graph has run. Of other tensors it cannot be: where such text is
+used, or leaves the graph, the graph ends where it was made.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..recipe import Recipe
+import torch
+
+from ..recipe import CallRecipe, Constant, NewTuple, Recipe
 from .base import Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
     from ..tracer import Tracer
+    from .tensors import TensorValue
 
 _REASON = "a tensor in a string"
 
 
 class PendingTextValue(Value):
-    """A str that is not made unless it is needed. made_at: the step of the outermost frame that made it."""
+    """A str that is not made unless it is needed. made_at: the step of the outermost frame that made it. parts: text,
+    and copies of tensors of no dimension with how they are formatted; None for what can only be made there."""
 
-    __slots__ = ("made_at",)
+    __slots__ = ("made_at", "parts")
 
-    def __init__(self, made_at: int) -> None:
+    def __init__(self, made_at: int, parts: list[str | tuple[TensorValue, str]] | None = None) -> None:
         super().__init__()
         self.made_at = made_at
+        self.parts = parts
 
     def python_type(self, tracer: Tracer) -> type:
         return str
@@ -39,4 +45,28 @@ class PendingTextValue(Value):
         raise unsupported("format", _REASON)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        raise cannot_rebuild(_REASON, self.made_at)
+        if self.parts is None:
+            raise cannot_rebuild(_REASON, self.made_at)
+        parts = [
+            Constant(part) if isinstance(part, str) else NewTuple([exits.recipe(part[0]), Constant(part[1])])
+            for part in self.parts
+        ]
+        return CallRecipe(Constant(_joined), list(parts))
+
+
+def joined(parts: list[PendingTextValue | str]) -> PendingTextValue:
+    """Parts of an f-string, of which one at least is pending."""
+    pending = [part for part in parts if not isinstance(part, str)]
+    found: list[str | tuple[TensorValue, str]] = []
+    for part in parts:
+        if isinstance(part, str):
+            found.append(part)
+        elif part.parts is None:
+            return part
+        else:
+            found += part.parts
+    return PendingTextValue(pending[0].made_at, found)
+
+
+def _joined(*parts: str | tuple[torch.Tensor, str]) -> str:
+    return "".join([part if isinstance(part, str) else format(part[0], part[1]) for part in parts])
