@@ -1,6 +1,8 @@
 """make_entry over real tensors and modules; what happens without the C extension."""
 
 import inspect
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -124,3 +126,22 @@ def test_fullgraph_passes_the_error_on():
 
     with pytest.raises(RuntimeError, match="inside"):
         make_entry(scale, broken, Options(), fullgraph=True)(torch.ones(2))
+
+
+_FIRST_IN_A_CHECKPOINT = """
+import torch, stator
+
+saved = []
+compiled = stator.compile(lambda t: t.sin() * 2, backend="eager")
+with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+    compiled(torch.ones(4, requires_grad=True))
+print(len(saved))
+"""
+
+
+def test_nothing_of_the_first_compilation_of_a_process_is_shown_to_hooks_for_saved_tensors() -> None:
+    """The readers of tensors try themselves out then; a checkpoint would count what they save."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _FIRST_IN_A_CHECKPOINT], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ended.stdout.split() == ["1"]

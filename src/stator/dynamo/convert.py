@@ -35,7 +35,7 @@ from .native_status import native
 from .resume import ResumePoint, resume_code, resumption_of
 from .source import ConstantSource, FunctionSource, Source
 from .text import captured_text
-from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform, own_saved_tensors
+from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
@@ -109,7 +109,7 @@ class Converter:
             state = Guard(FunctionSource(), GuardKind.GLOBAL_STATE, now)
             return CompiledFrame((state, forward_ad_guard()), None)
         name = _frame_name(code, bound)
-        with own_saved_tensors(), dumps.compilation(name):
+        with dumps.compilation(name):
             _show("bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {name}")
             try:
                 with counters.timed("capture"):

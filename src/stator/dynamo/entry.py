@@ -23,7 +23,7 @@ from .hook import compile_wherever_it_is, leave_alone
 from .last_resort import TENSORS
 from .native_status import native as _native
 from .native_status import warn_if_missing
-from .torch_state import modes_put_back
+from .torch_state import modes_put_back, own_saved_tensors
 from .trusted_builtins import builtins_as_ever
 
 __all__ = [
@@ -94,6 +94,7 @@ def _hide_from_torch_compile(code: CodeType) -> None:
 TENSORS.append(torch.Tensor)
 code_marks.append(_hide_from_torch_compile)
 around_compilations.append(modes_put_back)
+around_compilations.append(own_saved_tensors)  # not only while capturing: what reads tensors tries itself on some
 _hide_from_torch_compile(Miss.__call__.__code__)  # and with it all of our compiler
 
 
