@@ -547,7 +547,21 @@ def a_comparison_that_empties_the_lists(x):
     one, other = [], []
     one.append(Clearing(other))
     other.append(Clearing(one))
-    return one == other
+    left, right = [], []
+
+    class First:
+        def __eq__(self, what):
+            right.clear()
+            return NotImplemented
+
+    class Second:
+        def __eq__(self, what):
+            left.clear()
+            return NotImplemented
+
+    left.append(First())
+    right.append(Second())
+    return one == other, left == right, [1, 2] == [1, 3], [1] == [1]
 
 
 class Nothing(float):

@@ -269,8 +269,10 @@ def _equal_items(tracer: Tracer, left: SequenceValue, right: SequenceValue) -> b
     while at < len(left.items) and at < len(right.items):
         one, other = left.at(tracer, at), right.at(tracer, at)
         if not (tracer.same(one, other) or tracer.equal(one, other)):
-            return False
+            break
         at += 1
+    if at < len(left.items) and at < len(right.items):
+        return False
     return len(left.items) == len(right.items)
 
 
