@@ -70,6 +70,10 @@ def section(suite: str, kept: dict[str, Any]) -> str:
         f"Measured with {versions}. Of {kept['known']} families {len(rows)} were tried, and of {len(built)} a model"
     ]
     lines += ["was built that eager PyTorch runs.", "", *summary(built), ""]
+    if again := kept.get("again"):
+        versions = ", ".join(f"{name} {number}" for name, number in again["versions"].items())
+        names = ", ".join(again["families"])
+        lines += [f"{len(again['families'])} of them were measured later for stator, with {versions}: {names}.", ""]
     note = NOTES.get(suite, {}).get(kept["versions"][suite])
     lines += [note, ""] if note else []
     for column in COLUMNS:

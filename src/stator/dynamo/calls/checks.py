@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 
 import torch
 
+from stator.prims.checks import check as in_graph
+
 from ..bytecode import Instruction
 from ..calling import calls
 from ..program import Program
@@ -32,11 +34,11 @@ _NAME = "a check of the data of a tensor"
 
 
 def can_check(condition: Value, tracer: Tracer) -> TypeGuard[TensorValue]:
-    """Whether the graph can check this: a number not known yet, on the CPU (a failing check breaks other devices)."""
+    """Whether the graph can check this: one number, which is not known while capturing."""
     if not isinstance(condition, TensorValue) or tracer.later is not None:
         return False
     recorder, fake = tracer.recorder, condition.fake
-    if recorder.graph is not recorder.root or fake.device.type != "cpu" or fake.numel() != 1:
+    if recorder.graph is not recorder.root or fake.numel() != 1:
         return False
     return recorder.known_number(fake) is None
 
@@ -46,7 +48,7 @@ def check(tracer: Tracer, condition: TensorValue) -> None:
     recorder = tracer.recorder
     recorder.noticed = _NAME
     recorder.keep_repeatable()
-    node = recorder.graph.call_function(torch.ops.aten._assert_async.msg, (recorder.node_of(condition), _NAME))
+    node = recorder.graph.call_function(in_graph, (recorder.node_of(condition), "RuntimeError", _NAME))
     node.meta["place"] = tracer.place()
     node.meta["example_value"] = None
     recorder.op_count += 1
