@@ -56,3 +56,20 @@ def test_a_write_in_between_is_noticed() -> None:
         y.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         second.backward()
+
+
+@pytest.mark.parametrize("function", [lambda x: (x * 2).sum(), lambda x: (x + 1).sum(), lambda x: x.mean()])
+def test_a_second_backward_through_what_saves_no_tensor(function: Callable[..., Any]) -> None:
+    def seen(call: Callable[..., Any]) -> tuple[bool, Any]:
+        x = torch.ones(3, requires_grad=True)
+        result = call(x)
+        result.backward()
+        try:
+            result.backward()
+        except RuntimeError:
+            return True, x.grad
+        return False, x.grad
+
+    refused, gradient = seen(function)
+    assert seen(stator.compile(function, backend="aot_eager"))[0] is refused
+    torch.testing.assert_close(seen(stator.compile(function, backend="aot_eager"))[1], gradient)

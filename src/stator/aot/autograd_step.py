@@ -401,6 +401,8 @@ class StepFunction(torch.autograd.Function):
             ctx.maybe_clear_saved_tensors()
             if ctx.kept is None:
                 ctx.primals = ()
+        elif not step.parts.saved and not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.freed = wanted | getattr(ctx, "freed", 0)
         del tangents, of_values
         return None, *step.backward_for(kind)(saved, present)
 
@@ -409,7 +411,10 @@ def _saved_values(step_node: Any, wanted: int) -> list[Any]:
     """What the forward saved, as far as the values that are wanted need it; RuntimeError when it was freed."""
     step: Step = step_node.step
     kept: Kept | None = getattr(step_node, "kept", None)
-    known = kept.saved(wanted, len(step.names)) if kept is not None else None if step.parts.saved else []
+    known = kept.saved(wanted, len(step.names)) if kept is not None else None
+    if known is None and not step.parts.saved:
+        freed = getattr(step_node, "freed", 0)
+        known = None if freed and step.reads.meets(freed, wanted) else []
     return list(step_node.saved_tensors) if known is None else known
 
 

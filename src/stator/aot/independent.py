@@ -48,11 +48,15 @@ class Reads:
             if not reached or node.op == "output":
                 leads |= reached
                 continue
-            for at in range(count) if read else ():
+            for at in range(count) if read or _saves_a_number(node) else ():
                 if reached >> at & 1:
                     conflicts[at] |= reached
                     needs[at] |= read
         return Reads(tuple(conflicts), tuple(needs), leads)
+
+    def meets(self, freed: int, wanted: int) -> bool:
+        """Whether something that is wanted is reached through what is gone."""
+        return any(wanted >> at & 1 and conflicts & freed for at, conflicts in enumerate(self.conflicts))
 
     def remaining(self, freed: int) -> tuple[int, list[int]]:
         """The tangents that can still be given when what `freed` lead to is gone, and the saved values to keep."""
@@ -62,6 +66,11 @@ class Reads:
                 found |= 1 << at
                 kept |= needs
         return found, [at for at in range(kept.bit_length()) if kept >> at & 1]
+
+
+def _saves_a_number(node: fx.Node) -> bool:
+    """Whether it belongs to a product with a Python number, which eager saves."""
+    return node.target is torch.ops.aten.mul.Tensor and not all(isinstance(part, fx.Node) for part in node.args)
 
 
 @dataclass(frozen=True, slots=True)
