@@ -1,6 +1,7 @@
 """functools.lru_cache in captured code: what a cache holds is told from what the function would make anew."""
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -129,6 +130,33 @@ def test_a_cache_that_keeps_nothing() -> None:
         return lambda x, number: x + cached(number), lambda: log
 
     compare(make, [1, 1, 2])
+
+
+def test_what_is_said_once_for_each_message(caplog: pytest.LogCaptureFixture) -> None:
+    """As `logger.warning_once` of transformers: the cache sees to it."""
+    logger = logging.getLogger(__name__)
+
+    def make() -> Any:
+        @functools.lru_cache(None)
+        def warning_once(logger: logging.Logger, text: str) -> None:
+            logger.warning(text)
+
+        def program(x: torch.Tensor, number: int) -> torch.Tensor:
+            warning_once(logger, "first")
+            y = x + 1
+            warning_once(logger, f"number {number}")
+            warning_once(logger, "first")
+            return y
+
+        return program
+
+    said = []
+    for program in (stator.compile(make(), backend="eager", fullgraph=True), make()):
+        caplog.clear()
+        for number in (1, 1, 2, 1, 3, 3):
+            torch.testing.assert_close(program(X, number), X + 1)
+        said.append([record.getMessage() for record in caplog.records])
+    assert said[0] == said[1] == ["first", "number 1", "number 2", "number 3"]
 
 
 # ---- variables of the frame as a dictionary ----

@@ -19,6 +19,7 @@ from .values.base import Raised, Value, unsupported
 from .values.cells import CellValue
 
 if TYPE_CHECKING:
+    from .messages import Message
     from .tracer import Tracer
     from .values.numbers import NumberValue
     from .values.tensors import TensorValue
@@ -115,12 +116,15 @@ def deferred(tracer: Tracer, what: str, *roots: Value) -> Iterator[Later]:
 
 
 @contextmanager
-def outside_unchanged(tracer: Tracer, what: str, *roots: Value) -> Iterator[None]:
+def outside_unchanged(
+    tracer: Tracer, what: str, *roots: Value, messages: list[Message] | None = None
+) -> Iterator[None]:
     """The captured code in the block runs more than once: raises Unsupported when it changes objects that were there
-    before, or writes to tensors that were. `roots`: what it can reach. Changes are logged as ever otherwise."""
+    before, or writes to tensors that were. `roots`: what it can reach. Changes are logged as ever otherwise.
+    `messages`: takes what it prints, logs or warns of, for the caller to see to; it may say nothing if None."""
     mutations, recorder = tracer.mutations, tracer.recorder
     known, writes = len(recorder.by_fake), len(recorder.writes)
-    tracer.mutations = _NoOutsideChanges(what, reachable(roots))
+    tracer.mutations = _NoOutsideChanges(what, reachable(roots), messages)
     try:
         yield
     finally:
@@ -140,10 +144,11 @@ def version_of(value: TensorValue) -> int:
 class _NoOutsideChanges(MutationLog):
     """Refuses changes of what existed before; what is made meanwhile is free."""
 
-    def __init__(self, what: str, protected: dict[int, Any]) -> None:
+    def __init__(self, what: str, protected: dict[int, Any], messages: list[Message] | None = None) -> None:
         super().__init__()
         self.what = what
         self.protected = protected
+        self.messages = messages
 
     def _refuse_outside(self, value: Value) -> None:
         if value.source is not None or id(value) in self.protected:
@@ -163,7 +168,10 @@ class _NoOutsideChanges(MutationLog):
     def scope(self, scope: Any) -> None:
         raise unsupported("deferred-effect", f"{self.what} changes a global variable")
 
-    def message(self, message: Any) -> None:
+    def message(self, message: Message) -> None:
+        if self.messages is not None:
+            self.messages.append(message)
+            return
         raise unsupported("deferred-effect", f"{self.what} prints, logs or warns")
 
     def iterator(self, iterator: Any) -> None:

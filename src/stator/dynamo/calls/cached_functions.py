@@ -10,6 +10,7 @@ from collections import Counter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from ..messages import Message
 from ..recipe import CallRecipe, Constant
 from ..source import AttrSource, ConstantSource, Source
 from ..subgraphs import outside_unchanged, reachable
@@ -85,12 +86,23 @@ class CachedFunctionValue(Value):
     def _follow(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         what = f"{self.cached.__qualname__}, whose results are cached,"
         made_at = tracer.outer_step()
-        with outside_unchanged(tracer, what, *args, *kwargs.values()):
+        messages: list[Message] = []
+        with outside_unchanged(tracer, what, *args, *kwargs.values(), messages=messages):
             result = self.function.call(tracer, args, kwargs)
+        if messages:
+            self._say(tracer, result, args, kwargs)
         for value in reachable((result,)).values():
             if isinstance(value, _LASTING) and value.source is None:
                 tracer.mutations.freeze(value, what, made_at)
         return result
+
+    def _say(self, tracer: Tracer, result: Value, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """The cache decides, in each call, whether it is said again (`warning_once` of loggers)."""
+        if not tracer.is_none(result):
+            raise unsupported("call-builtin", f"{self.cached.__qualname__}, which prints, logs or warns, and is cached")
+        outermost = tracer.frames[0]
+        position = outermost.program.instructions[outermost.now].position
+        tracer.mutations.message(Message(self.cached, list(args), dict(kwargs), position))
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name.startswith("cache_"):
