@@ -262,6 +262,8 @@ def test_sizes_of_instances_whose_dicts_share_their_keys() -> None:
             thing.name = "other"
         return [sys.getsizeof(vars(thing)) for thing in things]
 
+    for _ in range(100):  # CPython 3.12 makes a class's first dictionaries larger, less so from one to the next
+        run()
     same(run)
 
 
