@@ -86,8 +86,19 @@ def test_a_step_that_is_differentiated(name: str, backend: str) -> None:
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
 
 
+@pytest.fixture
+def lbfgs_as_torch_defines_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile, when it is first used, puts a disabled step in the place of LBFGS's own for the rest of the
+    process, which is then left alone here too: other tests may have used it."""
+    step: Any = torch.optim.LBFGS.step
+    while hasattr(step, "_torchdynamo_orig_callable"):
+        step = step._torchdynamo_orig_callable
+    monkeypatch.setattr(torch.optim.LBFGS, "step", step)
+
+
 @by_backend
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
+@pytest.mark.usefixtures("lbfgs_as_torch_defines_it")
 def test_lbfgs_with_a_closure(search: str | None, backend: str) -> None:
     def look(compiled: Callable[[Any], Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         torch.manual_seed(0)
