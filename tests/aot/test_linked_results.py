@@ -162,16 +162,34 @@ def test_inputs_of_a_backward(backend: str) -> None:
 
 
 @by_backend
-def test_with_a_graph_of_its_own(backend: str) -> None:
-    """A gradient by a result, differentiated by the inputs."""
+def test_with_a_graph_of_its_own_is_an_error(backend: str) -> None:
+    """What is computed from node to node could be differentiated only in part."""
+    given = leaves()
+    loss, logits, _ = stator.compile(chain, backend=backend)(*given)
+    with pytest.raises(RuntimeError, match="create_graph=True"):
+        torch.autograd.grad(loss, logits, create_graph=True, allow_unused=True)
+    with pytest.raises(RuntimeError, match="not have been used"):
+        torch.autograd.grad(loss, (logits, given[0]), create_graph=True)
+
+
+@by_backend
+def test_second_derivatives_of_related_results(backend: str) -> None:
+    """Also where the program hooks what becomes a result."""
+
+    def program(x: Any, v: Any, w: Any) -> Any:
+        hidden = (x @ v).tanh()
+        hidden.register_hook(lambda gradient: gradient * 2)
+        logits = hidden @ w
+        return logits.exp().sum(), logits, hidden
 
     def look(run: Callable[..., Any]) -> list[Any]:
         given = leaves()
-        loss, logits, _ = run(*given)
-        by_logits, by_x = torch.autograd.grad(loss, (logits, given[0]), create_graph=True)
-        return [by_logits.detach(), *torch.autograd.grad((by_logits * by_logits).sum() + by_x.exp().sum(), given)]
+        loss, logits, hidden = run(*given)
+        first = torch.autograd.grad(loss + logits.sum() + hidden.sum(), given, create_graph=True)
+        second = torch.autograd.grad(sum((one * one).sum() for one in first), given)
+        return [*(one.detach() for one in first), *second]
 
-    both(chain, backend, look)
+    both(program, backend, look)
 
 
 @by_backend

@@ -154,11 +154,25 @@ class Linked:
         alive = self.alive()
         if any(tensor._backward_hooks or tensor.retains_grad for tensor in alive):
             return True
+        if torch.is_grad_enabled():  # create_graph: what is computed from node to node is not differentiated exactly
+            if _asked(alive):
+                raise RuntimeError(
+                    "stator: a gradient by a result of a compiled graph that another result was computed from cannot "
+                    "be taken with create_graph=True; run this part eagerly (stator.disable)"
+                )
+            return False
         will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
         if will_run(_everywhere()):  # a backward to all leaves: there are no others whose gradient is asked for
             return False
         # one that leads to what is asked for runs, and so does one that is asked for itself
         return any(will_run(tensor.grad_fn) for tensor in alive if tensor.grad_fn is not None)
+
+
+def _asked(results: Sequence[torch.Tensor]) -> bool:
+    """Whether the running backward ends at one of these results: it does not go on to what made it."""
+    will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
+    nodes = [result.grad_fn for result in results if result.grad_fn is not None]
+    return any(will_run(node) and not will_run(node.next_functions[0][0]) for node in nodes)
 
 
 # A leaf that nothing depends on: its node is part of each graph with links, and runs unless only some leaves are asked
@@ -222,18 +236,21 @@ class _NotLookedAt(torch.autograd.Function):
     def forward(ctx: Any, linked: Linked, count: int, *tensors: Any) -> Any:
         ctx.linked, ctx.count = linked, count
         ctx.set_materialize_grads(False)
+        gradients = tensors[:count]
         with below_autograd():  # nobody's views
-            return tuple(
-                [gradient if gradient is None else aten.alias.default(gradient) for gradient in tensors[:count]]
-            )
+            found = [gradient if gradient is None else aten.alias.default(gradient) for gradient in gradients]
+        constant = [
+            one
+            for one, gradient in zip(found, gradients, strict=True)
+            if one is not None and not gradient.requires_grad
+        ]
+        ctx.mark_non_differentiable(*constant)
+        return tuple(found)
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         results = ctx.linked.alive()
-        will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
-        nodes = [result.grad_fn for result in results if result.grad_fn is not None]
-        asked = [node for node in nodes if will_run(node) and not will_run(node.next_functions[0][0])]
-        if asked or any(result._backward_hooks or result.retains_grad for result in results):
+        if _asked(results) or any(result._backward_hooks or result.retains_grad for result in results):
             raise RuntimeError(
                 "stator: a backward of a compiled graph is differentiated again, and somebody looks at the gradient of "
                 "a result that another result was computed from (hooks, a retained gradient, torch.autograd.grad); "
