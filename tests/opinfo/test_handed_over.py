@@ -4,6 +4,8 @@ a backend: nothing is refused. Results and gradients equal eager; what runs in A
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import gradients
 import handed_over
 import pytest
@@ -26,12 +28,24 @@ by_backend = pytest.mark.parametrize("backend", handed_over.BACKENDS)
 def forward_problem(case: Case, backend: str) -> str | None:
     with torch.no_grad():
         found = handed_over.run(case, backend, inputs([case]))
-    return value_differences(_comparable(found), _comparable(eager([case])[0]))
+    dtype = _coarsest(case.tensors)
+    return value_differences(_comparable(found, dtype), _comparable(eager([case])[0], dtype))
 
 
-def _comparable(result: object) -> list[object]:
-    leaves = pytree.tree_leaves(result)
-    return [part.to_dense() if isinstance(part, torch.Tensor) and part.is_sparse else part for part in leaves]
+def _coarsest(tensors: Sequence[torch.Tensor]) -> torch.dtype | None:
+    """The least exact dtype of several: what is computed of float32 weights is no more exact for data in float64."""
+    found = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    return max(found, key=lambda dtype: torch.finfo(dtype).eps) if len(found) > 1 else None
+
+
+def _comparable(result: object, dtype: torch.dtype | None) -> list[object]:
+    leaves = [
+        part.to_dense() if isinstance(part, torch.Tensor) and part.is_sparse else part
+        for part in pytree.tree_leaves(result)
+    ]
+    if dtype is None:
+        return leaves
+    return [part.to(dtype) if isinstance(part, torch.Tensor) and part.is_floating_point() else part for part in leaves]
 
 
 def gradient_problem(case: gradients.GradientCase, backend: str) -> str | None:
@@ -39,12 +53,14 @@ def gradient_problem(case: gradients.GradientCase, backend: str) -> str | None:
         return [pytree.tree_leaves(handed_over.run(case, backend, given))]
 
     found, expected = gradients._differentiated([case], run)[0], gradients.eager([case])[0]
-    return gradients.difference(case, _gradients_contiguous(found), _gradients_contiguous(expected))
+    dtype = _coarsest(case.tensors)
+    return gradients.difference(case, _gradients_contiguous(found, dtype), _gradients_contiguous(expected, dtype))
 
 
-def _gradients_contiguous(results: gradients.Results) -> gradients.Results:
+def _gradients_contiguous(results: gradients.Results, dtype: torch.dtype | None) -> gradients.Results:
     """A compiled part takes tangents laid out as its results are, so that the layout of what comes from behind ends."""
-    return results[0], [None if gradient is None else gradient.contiguous() for gradient in results[1]]
+    found = [None if gradient is None else gradient.contiguous() for gradient in results[1]]
+    return _comparable(results[0], dtype), _comparable(found, dtype)  # type: ignore[return-value]
 
 
 @by_backend
