@@ -144,6 +144,17 @@ def test_numbers_of_tensors_in_text() -> None:
         assert compiled(x)[1:] == program(x)[1:]
 
 
+def test_conversions_show_tensors_and_quote_text() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, list[str]]:
+        total = x.sum()
+        text = f"{total}"
+        return x + 1, [f"{total!r}", f"{total!s}", f"{text!r}", f"{text!s} {text!a}", f"{total!r:>20}"]
+
+    compiled = stator.compile(program, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(3))[1] == program(torch.ones(3))[1]
+
+
 def test_numbers_of_tensors_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         loss = x.square().mean()

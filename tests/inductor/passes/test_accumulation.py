@@ -57,6 +57,17 @@ def scaled(a, b, index, values):
     return torch.add(a.t() @ b, rows_of(index, values), alpha=2)
 
 
+def compare_with_eager(function: Callable) -> None:
+    torch.manual_seed(0)
+    inputs = [torch.randn(50, ROWS), torch.randn(50, 24), torch.randint(-ROWS, ROWS, (40,)), torch.randn(40, 24)]
+    traced = trace(function, inputs, keep=can_lower)
+    actual = compile_graph(traced.graph, inputs, options=Options(verify=True))(*inputs)
+    expected = function(*inputs)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    tolerance = 1e-2 if expected[0].dtype is torch.bfloat16 else 1e-4
+    torch.testing.assert_close(tuple(actual), expected, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -71,13 +82,7 @@ def scaled(a, b, index, values):
     ],
 )
 def test_as_eager(function: Callable) -> None:
-    torch.manual_seed(0)
-    inputs = [torch.randn(50, ROWS), torch.randn(50, 24), torch.randint(-ROWS, ROWS, (40,)), torch.randn(40, 24)]
-    traced = trace(function, inputs, keep=can_lower)
-    actual = compile_graph(traced.graph, inputs, options=Options(verify=True))(*inputs)
-    expected = function(*inputs)
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    torch.testing.assert_close(tuple(actual), expected, rtol=1e-4, atol=1e-4)
+    compare_with_eager(function)
 
 
 def test_a_tied_table_takes_one_pass_over_the_rows() -> None:
@@ -142,14 +147,7 @@ def transposed_sum(a, b, index, values):
     ],
 )
 def test_sums_of_products_as_eager(function: Callable) -> None:
-    torch.manual_seed(0)
-    inputs = [torch.randn(50, ROWS), torch.randn(50, 24), torch.randint(-ROWS, ROWS, (40,)), torch.randn(40, 24)]
-    traced = trace(function, inputs, keep=can_lower)
-    actual = compile_graph(traced.graph, inputs, options=Options(verify=True))(*inputs)
-    expected = function(*inputs)
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    tolerance = 1e-2 if expected[0].dtype is torch.bfloat16 else 1e-4
-    torch.testing.assert_close(tuple(actual), expected, rtol=tolerance, atol=tolerance)
+    compare_with_eager(function)
 
 
 def test_products_are_added_where_the_first_one_lies() -> None:

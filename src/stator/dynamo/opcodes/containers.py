@@ -239,13 +239,17 @@ def _is_written_as_number(tracer: Tracer, tensor: TensorValue, spec: str) -> boo
     return True
 
 
+_OF_TEXT_AS_IT_IS = (0, 1)  # none and !s; !r and !a quote it
+
+
 def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
     tracer = frame.tracer
     if conversion == 0 and isinstance(value, TensorValue) and _is_written_as_number(tracer, value, spec):
         number = tracer.record_method("clone", [tracer.record_method("detach", [value], {})], {})
         return PendingTextValue(tracer.outer_step(), [(number, spec)])  # type: ignore[list-item]
     if not spec and _is_pending(tracer, value):
-        return value if isinstance(value, PendingTextValue) else PendingTextValue(tracer.outer_step())
+        as_it_is = isinstance(value, PendingTextValue) and conversion in _OF_TEXT_AS_IT_IS
+        return value if as_it_is else PendingTextValue(getattr(value, "made_at", tracer.outer_step()))
     return tracer.constant(tracer.format_value(value, conversion, spec))
 
 
@@ -253,7 +257,7 @@ def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
 def convert_value(frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
     if _is_pending(frame.tracer, value):
-        frame.stack.append(_formatted(frame, value, 0, ""))
+        frame.stack.append(_formatted(frame, value, instruction.arg, ""))  # type: ignore[arg-type]
         return
     frame.stack.append(frame.tracer.constant(frame.tracer.text_of(value, instruction.arg)))  # type: ignore[arg-type]
 
