@@ -144,11 +144,21 @@ def test_numbers_of_tensors_in_text() -> None:
         assert compiled(x)[1:] == program(x)[1:]
 
 
-def test_conversions_show_tensors_and_quote_text() -> None:
-    def program(x: torch.Tensor) -> tuple[torch.Tensor, list[str]]:
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda total, text: f"{total!r}",
+        lambda total, text: f"{total!s}",
+        lambda total, text: f"{text!r}",
+        lambda total, text: f"<{text!a}>",
+        lambda total, text: f"{text!s} {text}",
+        lambda total, text: f"{text:>9}",
+    ],
+)
+def test_conversions_show_tensors_and_quote_text(show: Callable[[torch.Tensor, str], str]) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, str]:
         total = x.sum()
-        text = f"{total}"
-        return x + 1, [f"{total!r}", f"{total!s}", f"{text!r}", f"{text!s} {text!a}", f"{total!r:>20}"]
+        return x + 1, show(total, f"{total}")
 
     compiled = stator.compile(program, backend="eager")
     for _ in range(2):
