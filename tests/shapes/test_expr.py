@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stator.shapes.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, constant, loop_ranges, simplify, symbols
+from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol, constant, symbols
+from stator.shapes.extrema import Max, Min
+from stator.shapes.simplify import loop_ranges, simplify
 
 SYMBOLS = symbols("i j k")
 i, j, k = SYMBOLS

@@ -12,9 +12,9 @@ from .entry import is_entry
 from .source import AttrSource, ConstantSource
 from .values.base import Value, unsupported
 from .values.classes import ClassValue
-from .values.containers import TupleValue
 from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
 from .values.objects import MISSING, owner_in_class
+from .values.sequences import TupleValue
 
 if TYPE_CHECKING:
     from .tracer import Tracer

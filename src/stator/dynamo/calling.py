@@ -29,13 +29,13 @@ from .recorder import NotATensorCall
 from .values.base import NotConstant, Value, unsupported
 from .values.classes import ClassValue
 from .values.constants import ConstantValue
-from .values.containers import TupleValue
 from .values.exceptions import ExceptionValue
 from .values.functions import FunctionValue
 from .values.generators import GeneratorValue
 from .values.numbers import derived
 from .values.objects import C_METHODS, MISSING, ObjectValue, new_of_layout
 from .values.read_numbers import computed
+from .values.sequences import TupleValue
 from .values.tensors import TensorValue
 
 if TYPE_CHECKING:

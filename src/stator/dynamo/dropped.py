@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .values.base import Lazy
-from .values.containers import ListValue
 from .values.grown_lists import GrownList
 from .values.mappings import DictValue
 from .values.objects import ObjectValue
+from .values.sequences import ListValue
 from .values.tensors import TensorValue
 
 if TYPE_CHECKING:

@@ -31,12 +31,13 @@ from .source import CallSource, ItemSource, Source
 from .values.base import Lazy, Value, unsupported
 from .values.cells import CellValue
 from .values.constants import ConstantValue
-from .values.containers import ListValue, SetValue
 from .values.grown_lists import GrownList
 from .values.live_iterators import LiveIterator
 from .values.mappings import DictValue
 from .values.numbers import is_changing
 from .values.objects import MISSING, ObjectValue, lookup_in_class
+from .values.sequences import ListValue
+from .values.sets import SetValue
 from .values.tensors import TensorValue
 
 if TYPE_CHECKING:

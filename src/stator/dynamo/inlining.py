@@ -10,10 +10,10 @@ from .frame import Frame
 from .program import program_of
 from .values.base import Raised, Value, unsupported
 from .values.constants import ConstantValue
-from .values.containers import TupleValue
 from .values.functions import FunctionValue
 from .values.generators import GeneratorValue
 from .values.mappings import DictValue
+from .values.sequences import TupleValue
 
 if TYPE_CHECKING:
     from .tracer import Tracer

@@ -29,11 +29,11 @@ from .subgraphs import Subgraph
 from .values.base import NotConstant, Value, cannot_rebuild, unsupported
 from .values.classes import ClassValue
 from .values.constants import ConstantValue, SourcedConstant
-from .values.containers import ListValue, TupleValue
 from .values.grown_lists import GrownList
 from .values.mappings import DictValue
 from .values.numbers import NumberValue
 from .values.read_numbers import ReadNumberValue
+from .values.sequences import ListValue, TupleValue
 from .values.slices import SliceValue
 from .values.tensors import TensorValue
 

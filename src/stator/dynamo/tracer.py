@@ -48,7 +48,6 @@ from .values.base import Lazy, NotConstant, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.classes import ClassValue
 from .values.constants import ConstantValue, LastInstruction, SourcedConstant
-from .values.containers import ListValue, SetValue, TupleValue
 from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from .values.generators import GeneratorValue
@@ -57,6 +56,8 @@ from .values.live_iterators import LiveIterator
 from .values.mappings import AttributesValue, DictValue, FunctionAttributesValue
 from .values.numbers import is_changing, is_member, looked_up
 from .values.objects import MISSING, ObjectValue, lookup_in_class, lookup_record, owner_in_class
+from .values.sequences import ListValue, TupleValue
+from .values.sets import SetValue
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import REFUSED, TensorValue
 

@@ -29,7 +29,7 @@ from .values.base import Lazy, Value, unsupported
 from .values.classes import ClassValue
 from .values.compiled import CompiledFunctionValue
 from .values.constants import ConstantValue, SourcedConstant
-from .values.containers import DequeValue, SetValue, TupleValue
+from .values.deques import DequeValue
 from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from .values.grown_lists import GrownList
@@ -38,6 +38,8 @@ from .values.mappings import DictValue, MappingProxyValue
 from .values.modules import ModuleValue, PythonModuleValue, module_name
 from .values.numbers import changing_number
 from .values.objects import ObjectValue
+from .values.sequences import TupleValue
+from .values.sets import SetValue
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import TensorValue
 

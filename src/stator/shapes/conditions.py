@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from .expr import ExprLike, Symbol, _as_expr, _from_sorted
+from .expr import ExprLike, Symbol, as_expr, from_sorted
 from .floats import FloatExpr, combined
 
 Condition = Union["Comparison", "Conjunction", "Disjunction", bool]
@@ -81,10 +81,10 @@ def compare(relation: str, left: Any, right: Any) -> Condition:
     if isinstance(left, (FloatExpr, float)) or isinstance(right, (FloatExpr, float)):
         return _compare_floats(relation, left, right)
     if relation in ("==", "!="):
-        return _normal(relation, _as_expr(left) - right)
+        return _normal(relation, as_expr(left) - right)
     if relation in ("<", "<="):
         left, right = right, left
-    return _normal(">=", _as_expr(left) - right - (1 if relation in ("<", ">") else 0))
+    return _normal(">=", as_expr(left) - right - (1 if relation in ("<", ">") else 0))
 
 
 def _compare_floats(relation: str, left: Any, right: Any) -> Condition:
@@ -96,7 +96,7 @@ def _compare_floats(relation: str, left: Any, right: Any) -> Condition:
 
 def _normal(relation: str, expr: ExprLike) -> Condition:
     """Coefficients without a common factor; a positive first one where the sign does not matter."""
-    expr = _as_expr(expr)
+    expr = as_expr(expr)
     if expr.constant is not None:
         return _HOLDS[relation](expr.constant)
     terms = expr._terms
@@ -109,7 +109,7 @@ def _normal(relation: str, expr: ExprLike) -> Condition:
     if factor == 1:
         return Comparison(relation, expr)
     scaled = [(monomial, value // factor) for monomial, value in terms]
-    return Comparison(relation, _from_sorted(tuple(term for term in scaled if term[1])))
+    return Comparison(relation, from_sorted(tuple(term for term in scaled if term[1])))
 
 
 def negated(condition: Condition) -> Condition:

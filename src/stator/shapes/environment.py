@@ -15,10 +15,12 @@ from typing import Any
 from stator.base.errors import Unsupported
 
 from .conditions import Comparison, Condition, Conjunction, Disjunction, compare, negated
-from .expr import Bound, Expr, ExprLike, Symbol, _as_expr, simplify
+from .expr import Expr, ExprLike, Symbol, as_expr
 from .floats import FloatExpr
+from .intervals import Bound
+from .simplify import simplify
 
-_UNBOUNDED: tuple[Bound, Bound] = (-math.inf, math.inf)
+UNBOUNDED: tuple[Bound, Bound] = (-math.inf, math.inf)
 # Sizes of zero and one behave unlike others (they broadcast, they make a tensor empty), so they are never symbols.
 SMALLEST_SIZE = 2
 
@@ -78,7 +80,7 @@ class Environment:
 
     def simplified(self, expr: ExprLike) -> Expr:
         """An expression that is equal as long as the facts hold, in symbols that no fact has replaced."""
-        expr = _as_expr(expr)
+        expr = as_expr(expr)
         if not expr.symbols:
             return expr
         found = self._simplified.get(expr)
@@ -199,7 +201,7 @@ class Environment:
         return shifted.offset
 
     def _range(self, symbol: Symbol) -> tuple[Bound, Bound]:
-        return self.ranges.get(symbol, _UNBOUNDED)
+        return self.ranges.get(symbol, UNBOUNDED)
 
     def _learn(self, condition: Condition) -> None:
         """Draw the conclusions that answer later questions. Answers given before stay right."""

@@ -1,20 +1,20 @@
-"""Immutable, hash-consed integer expressions in canonical polynomial form, and their simplification under ranges.
+"""Immutable, hash-consed integer expressions in canonical polynomial form.
 
-An expression is a sum of integer multiples of monomials; a monomial is a product of atoms (Symbol, FloorDiv, Mod, Min,
-Max). Two expressions are the same object exactly when their canonical forms agree, so equality and hashing are those of
-identity. `//` and `%` are Python's (rounding towards minus infinity). Never here: facts about tensors, code printing.
+An expression is a sum of integer multiples of monomials; a monomial is a product of atoms (Symbol, FloorDiv and Mod
+here, others in files beside this one). Two expressions are the same object exactly when their canonical forms agree, so
+equality and hashing are those of identity. `//` and `%` are Python's (rounding towards minus infinity). Never here:
+simplification under ranges, facts about tensors, code printing.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Union
 
-from .polynomial import divide
+from .intervals import UNBOUNDED, Bound, floor_by, floor_quotient, product_of, times
+from .polynomial import accumulate, added, common_factor, divide, divide_by_number, multiplied, term_key
 
 Monomial = tuple["Atom", ...]
-Bound = Union[int, float]  # noqa: UP007 - an int, or +-math.inf where nothing is known
 Ranges = Mapping["Symbol", tuple[Bound, Bound]]  # inclusive bounds; a symbol that is absent is unbounded
 ExprLike = Union["Expr", int]
 
@@ -35,9 +35,9 @@ class Expr:
 
     def __add__(self, other: ExprLike) -> Expr:
         if other.__class__ is int:
-            return self if other == 0 else _from_terms(_added(self._terms, (((), other),)))  # type: ignore[arg-type]
+            return self if other == 0 else from_terms(added(self._terms, (((), other),)))  # type: ignore[arg-type]
         if isinstance(other, Expr):
-            return _from_terms(_added(self._terms, other._terms))
+            return from_terms(added(self._terms, other._terms))
         return NotImplemented
 
     __radd__ = __add__
@@ -57,11 +57,11 @@ class Expr:
                 return self
             if other == 0:
                 return ZERO
-            return _from_sorted(tuple([(m, c * other) for m, c in self._terms]))  # type: ignore[operator]
+            return from_sorted(tuple([(m, c * other) for m, c in self._terms]))  # type: ignore[operator]
         if isinstance(other, Expr):
             if other.constant is not None:
                 return self * other.constant
-            return _product(self, other)
+            return from_terms(multiplied(self._terms, other._terms))
         return NotImplemented
 
     __rmul__ = __mul__
@@ -122,13 +122,13 @@ class Expr:
         total: dict[Monomial, int] = {}
         for monomial, value in self._terms:
             if len(monomial) == 1:
-                _accumulate(total, _as_expr(monomial[0]._replaced(replacements))._terms, value)
+                accumulate(total, as_expr(monomial[0]._replaced(replacements))._terms, value)
             else:
                 product: Expr = constant(value)
                 for atom in monomial:
                     product = product * atom._replaced(replacements)
-                _accumulate(total, product._terms, 1)
-        return _from_terms(total)
+                accumulate(total, product._terms, 1)
+        return from_terms(total)
 
     def evaluate(self, values: Mapping[Symbol, int]) -> int:
         """The value at a point. Raises KeyError for a symbol without a value. Works elementwise on arrays, too."""
@@ -150,8 +150,8 @@ class Expr:
             else:
                 a, b = 1, 1
                 for atom in monomial:
-                    a, b = _interval_product(a, b, *atom._atom_bounds(ranges))
-            a, b = (_times(value, a), _times(value, b)) if value > 0 else (_times(value, b), _times(value, a))
+                    a, b = product_of(a, b, *atom._atom_bounds(ranges))
+            a, b = (times(value, a), times(value, b)) if value > 0 else (times(value, b), times(value, a))
             low, high = low + a, high + b
         return low, high
 
@@ -180,7 +180,7 @@ class Expr:
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _from_terms, (dict(self._terms),)
+        return from_terms, (dict(self._terms),)
 
 
 class Constant(Expr):
@@ -223,10 +223,6 @@ class Atom(Expr):
     def _atom_bounds(self, ranges: Ranges) -> tuple[Bound, Bound]:
         raise NotImplementedError
 
-    def _under(self, ranges: Ranges) -> Expr:
-        """This atom simplified under ranges."""
-        raise NotImplementedError
-
     def _factor(self) -> str:
         return str(self)
 
@@ -242,7 +238,7 @@ class Symbol(Atom):
         if found is None:
             symbol = object.__new__(cls)
             symbol.name = name
-            found = _interned_atom(symbol, name, name, frozenset((symbol,)))
+            found = interned_atom(symbol, name, name, frozenset((symbol,)))
         return found  # type: ignore[return-value]
 
     def _replaced(self, replacements: Mapping[Symbol, ExprLike]) -> ExprLike:
@@ -252,11 +248,7 @@ class Symbol(Atom):
         return values[self]
 
     def _atom_bounds(self, ranges: Ranges) -> tuple[Bound, Bound]:
-        return ranges.get(self, _UNBOUNDED)
-
-    def _under(self, ranges: Ranges) -> Expr:
-        low, high = ranges.get(self, _UNBOUNDED)
-        return constant(int(low)) if low == high else self
+        return ranges.get(self, UNBOUNDED)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Symbol, (self.name,)
@@ -284,7 +276,7 @@ class _Quotient(Atom):
                 else f"({denominator})"
             )
             symbols = numerator.symbols | (denominator.symbols if isinstance(denominator, Expr) else frozenset())
-            found = _interned_atom(atom, key, f"{top} {cls._sign} {bottom}", symbols)
+            found = interned_atom(atom, key, f"{top} {cls._sign} {bottom}", symbols)
         return found  # type: ignore[return-value]
 
     def _factor(self) -> str:
@@ -299,11 +291,6 @@ class _Quotient(Atom):
     def _values(self, values: Mapping[Symbol, int]) -> tuple[int, int]:
         bottom = self.denominator
         return self.numerator.evaluate(values), bottom.evaluate(values) if isinstance(bottom, Expr) else bottom
-
-    def _simplified_parts(self, ranges: Ranges) -> tuple[Expr, ExprLike]:
-        bottom = self.denominator
-        bottom = simplify(bottom, ranges) if isinstance(bottom, Expr) else bottom
-        return simplify(self.numerator, ranges), bottom if _int(bottom) is None else _int(bottom)  # type: ignore[return-value]
 
 
 class FloorDiv(_Quotient):
@@ -323,31 +310,12 @@ class FloorDiv(_Quotient):
         bottom = self.denominator
         if not isinstance(bottom, int):
             low, high = self.numerator.bounds(ranges)
-            least, most = _as_expr(bottom).bounds(ranges)
+            least, most = as_expr(bottom).bounds(ranges)
             if least < 1:
-                return _UNBOUNDED
-            return _floor_quotient(low, most if low >= 0 else least), _floor_quotient(
-                high, least if high >= 0 else most
-            )
-        low, high = (_floor(bound, bottom) for bound in self.numerator.bounds(ranges))
+                return UNBOUNDED
+            return floor_quotient(low, most if low >= 0 else least), floor_quotient(high, least if high >= 0 else most)
+        low, high = (floor_by(bound, bottom) for bound in self.numerator.bounds(ranges))
         return (low, high) if bottom > 0 else (high, low)
-
-    def _under(self, ranges: Ranges) -> Expr:
-        top, bottom = self._simplified_parts(ranges)
-        if not isinstance(bottom, int) or bottom <= 0:
-            result = floor_div(top, bottom)
-            low, high = result.bounds(ranges)
-            return constant(int(low)) if low == high else result
-        quotient, rest = _divide_terms(top, bottom)
-        low, high = (_floor(bound, bottom) for bound in rest.bounds(ranges))
-        if low == high:
-            return quotient + int(low)
-        for step in _steps(rest, bottom):
-            coarse, fine = _divide_terms(rest, step)
-            low, high = fine.bounds(ranges)
-            if low >= 0 and high < step:
-                return quotient + simplify(floor_div(coarse, bottom // step), ranges)
-        return quotient + floor_div(rest, bottom)
 
     def __reduce__(self) -> tuple[object, ...]:
         return floor_div, (self.numerator, self.denominator)
@@ -369,108 +337,15 @@ class Mod(_Quotient):
     def _atom_bounds(self, ranges: Ranges) -> tuple[Bound, Bound]:
         bottom = self.denominator
         if not isinstance(bottom, int):
-            low, high = _as_expr(bottom).bounds(ranges)
-            return (0, high - 1) if low >= 1 else _UNBOUNDED
+            low, high = as_expr(bottom).bounds(ranges)
+            return (0, high - 1) if low >= 1 else UNBOUNDED
         if bottom < 0:
             return bottom + 1, 0
         low, high = self.numerator.bounds(ranges)
         return (0, min(bottom - 1, high)) if low >= 0 else (0, bottom - 1)
 
-    def _under(self, ranges: Ranges) -> Expr:
-        top, bottom = self._simplified_parts(ranges)
-        if not isinstance(bottom, int) or bottom <= 0:
-            result = modulo(top, bottom)
-            if isinstance(result, Mod) and isinstance(bottom, Expr):
-                whole = FloorDiv._of(result.numerator, bottom)._atom_bounds(ranges)
-                if whole[0] == whole[1]:
-                    return result.numerator - bottom * int(whole[0])
-            return result
-        _, rest = _divide_terms(top, bottom)
-        low, high = rest.bounds(ranges)
-        if _floor(low, bottom) == _floor(high, bottom):
-            return rest - int(_floor(low, bottom)) * bottom
-        for step in _steps(rest, bottom):
-            coarse, fine = _divide_terms(rest, step)
-            low, high = fine.bounds(ranges)
-            if low >= 0 and high < step:
-                return simplify(modulo(coarse, bottom // step), ranges) * step + fine
-        return modulo(rest, bottom)
-
     def __reduce__(self) -> tuple[object, ...]:
         return modulo, (self.numerator, self.denominator)
-
-
-class _Extremum(Atom):
-    """What Min and Max share: at least two different expressions."""
-
-    __slots__ = ("args",)
-    args: tuple[Expr, ...]
-    _function = min
-
-    @classmethod
-    def of(cls, *args: ExprLike) -> Expr:
-        flat: dict[Expr, None] = {}
-        number: int | None = None
-        for arg in args:
-            for part in arg.args if isinstance(arg, cls) else (arg,):
-                value = _int(part)
-                if value is not None:
-                    number = value if number is None else cls._function(number, value)
-                else:
-                    flat[part] = None  # type: ignore[index]
-        parts = sorted(flat, key=str) + ([constant(number)] if number is not None else [])
-        if len(parts) == 1:
-            return parts[0]
-        key = (cls, tuple(parts))
-        found = _table.get(key)
-        if found is None:
-            atom = object.__new__(cls)
-            atom.args = tuple(parts)
-            text = f"{cls._function.__name__}({', '.join(map(str, parts))})"
-            found = _interned_atom(atom, key, text, frozenset().union(*(part.symbols for part in parts)))
-        return found
-
-    def _replaced(self, replacements: Mapping[Symbol, ExprLike]) -> ExprLike:
-        return type(self).of(*(arg.substitute(replacements) for arg in self.args))
-
-    def _value(self, values: Mapping[Symbol, int]) -> int:
-        return type(self)._function(arg.evaluate(values) for arg in self.args)
-
-    def _atom_bounds(self, ranges: Ranges) -> tuple[Bound, Bound]:
-        bounds = [arg.bounds(ranges) for arg in self.args]
-        function = type(self)._function
-        return function(low for low, _ in bounds), function(high for _, high in bounds)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self).of, self.args
-
-
-class Min(_Extremum):
-    """The least of some expressions; build with Min.of(...)."""
-
-    __slots__ = ()
-    _function = min
-
-    def _under(self, ranges: Ranges) -> Expr:
-        args = [simplify(arg, ranges) for arg in self.args]
-        for arg in args:
-            if all(arg is other or (arg - other).bounds(ranges)[1] <= 0 for other in args):
-                return arg
-        return Min.of(*args)
-
-
-class Max(_Extremum):
-    """The greatest of some expressions; build with Max.of(...)."""
-
-    __slots__ = ()
-    _function = max
-
-    def _under(self, ranges: Ranges) -> Expr:
-        args = [simplify(arg, ranges) for arg in self.args]
-        for arg in args:
-            if all(arg is other or (arg - other).bounds(ranges)[0] >= 0 for other in args):
-                return arg
-        return Max.of(*args)
 
 
 def constant(value: int) -> Constant:
@@ -493,7 +368,7 @@ def symbols(names: str) -> tuple[Symbol, ...]:
 
 def floor_div(numerator: ExprLike, denominator: ExprLike) -> Expr:
     """numerator // denominator in canonical form: exact parts are divided out, nested divisions merged."""
-    top, bottom = _as_expr(numerator), _int(denominator)
+    top, bottom = as_expr(numerator), as_int(denominator)
     if bottom is None:
         quotient, rest = _divided(top, denominator)  # type: ignore[arg-type]
         return quotient if rest is ZERO else quotient + FloorDiv._of(rest, denominator)
@@ -503,13 +378,13 @@ def floor_div(numerator: ExprLike, denominator: ExprLike) -> Expr:
         return top
     if top.constant is not None:
         return constant(top.constant // bottom)
-    quotient, rest = _divide_terms(top, bottom)
+    quotient, rest = divided_terms(top, bottom)
     if rest.constant is not None:
         return quotient + rest.constant // bottom
     if bottom > 0:
-        step = _common_factor(rest, bottom)
+        step = common_factor(rest._terms, bottom)
         if step > 1:
-            coarse, fine = _divide_terms(rest, step)
+            coarse, fine = divided_terms(rest, step)
             return quotient + floor_div(coarse + fine.offset // step, bottom // step)
         if isinstance(rest, FloorDiv) and isinstance(rest.denominator, int) and rest.denominator > 0:
             return quotient + floor_div(rest.numerator, rest.denominator * bottom)
@@ -518,7 +393,7 @@ def floor_div(numerator: ExprLike, denominator: ExprLike) -> Expr:
 
 def modulo(numerator: ExprLike, denominator: ExprLike) -> Expr:
     """numerator % denominator in canonical form: multiples are dropped, common factors pulled out."""
-    top, bottom = _as_expr(numerator), _int(denominator)
+    top, bottom = as_expr(numerator), as_int(denominator)
     if bottom is None:
         rest = _divided(top, denominator)[1]  # type: ignore[arg-type]
         return ZERO if rest is ZERO else Mod._of(rest, denominator)
@@ -526,88 +401,17 @@ def modulo(numerator: ExprLike, denominator: ExprLike) -> Expr:
         raise ZeroDivisionError(f"{numerator} % 0")
     if bottom in (1, -1):
         return ZERO
-    rest = _divide_terms(top, bottom)[1]
+    rest = divided_terms(top, bottom)[1]
     if bottom > 0:
         rest = _without_inner_mods(rest, bottom)
-        step = _common_factor(rest, bottom)
+        step = common_factor(rest._terms, bottom)
         if step > 1:
-            coarse, fine = _divide_terms(rest, step)
+            coarse, fine = divided_terms(rest, step)
             outside = fine.offset % step
             return modulo(coarse + fine.offset // step, bottom // step) * step + outside
     if rest.constant is not None:
         return constant(rest.constant % bottom)
     return Mod._of(rest, bottom)
-
-
-def simplify(expr: ExprLike, ranges: Ranges) -> Expr:
-    """An equal expression for every value of the symbols within `ranges`, with fewer divisions where possible."""
-    expr = _as_expr(expr)
-    if not expr.symbols:
-        return expr
-    signature = tuple([ranges.get(symbol, _UNBOUNDED) for symbol in _ordered_symbols(expr)])
-    cached = expr._simplified
-    if cached is not None and cached[0] == signature:
-        return cached[1]
-    total: dict[Monomial, int] = {}
-    for monomial, value in expr._terms:
-        if len(monomial) == 1:
-            _accumulate(total, monomial[0]._under(ranges)._terms, value)
-        else:
-            product: Expr = constant(value)
-            for atom in monomial:
-                product = product * atom._under(ranges)
-            _accumulate(total, product._terms, 1)
-    result = _recombined(_from_terms(total))
-    expr._simplified = (signature, result)
-    return result
-
-
-def bounds(expr: ExprLike, ranges: Ranges) -> tuple[Bound, Bound]:
-    """Inclusive bounds of an expression or int."""
-    return (expr, expr) if isinstance(expr, int) else expr.bounds(ranges)
-
-
-def loop_ranges(variables: Iterable[Symbol], sizes: Iterable[int]) -> dict[Symbol, tuple[Bound, Bound]]:
-    """Ranges of loop variables that run from 0 to size - 1 (an empty loop counts as one iteration)."""
-    return {symbol: (0, max(size - 1, 0)) for symbol, size in zip(variables, sizes, strict=True)}
-
-
-def _ordered_symbols(expr: Expr) -> list[Symbol]:
-    return sorted(expr.symbols, key=_sort_key) if len(expr.symbols) > 1 else list(expr.symbols)
-
-
-def _recombined(expr: Expr) -> Expr:
-    """d*(x//d) + x%d -> x, wherever both are there with matching coefficients."""
-    mods = [
-        (m[0], c) for m, c in expr._terms if len(m) == 1 and isinstance(m[0], Mod) and isinstance(m[0].denominator, int)
-    ]
-    for atom, value in mods:
-        terms = dict(expr._terms)
-        bottom: int = atom.denominator  # type: ignore[assignment, attr-defined]
-        numerator: Expr = atom.numerator  # type: ignore[attr-defined]
-        if (atom,) not in terms:
-            continue
-        whole = floor_div(numerator, bottom)._terms
-        if all(terms.get(monomial) == c * bottom * value for monomial, c in whole):
-            changed = dict(terms)
-            _accumulate(changed, atom._terms, -value)
-            _accumulate(changed, whole, -bottom * value)
-            _accumulate(changed, numerator._terms, value)
-            expr = _from_terms(changed)
-            continue
-        expr = _recombined_mods(expr, atom, bottom, numerator, value)
-    return expr
-
-
-def _recombined_mods(expr: Expr, atom: Atom, bottom: int, numerator: Expr, value: int) -> Expr:
-    """a*((x//a) % b) + x%a -> x % (a*b)."""
-    quotient = floor_div(numerator, bottom)
-    for monomial, other in expr._terms:
-        if len(monomial) == 1 and other == bottom * value and isinstance(monomial[0], Mod):
-            upper = monomial[0]
-            if upper.numerator is quotient and isinstance(upper.denominator, int):
-                return expr - atom * value - upper * other + modulo(numerator, bottom * upper.denominator) * value
-    return expr
 
 
 def _without_inner_mods(expr: Expr, bottom: int) -> Expr:
@@ -617,25 +421,8 @@ def _without_inner_mods(expr: Expr, bottom: int) -> Expr:
             inner = monomial[0]
             if isinstance(inner.denominator, int) and value * inner.denominator % bottom == 0:
                 replaced = expr - inner * value + inner.numerator * value
-                return _without_inner_mods(_divide_terms(replaced, bottom)[1], bottom)
+                return _without_inner_mods(divided_terms(replaced, bottom)[1], bottom)
     return expr
-
-
-def _steps(expr: Expr, bottom: int) -> list[int]:
-    """Factors of `bottom` that divide some terms of `expr` but not all, the largest first."""
-    found = {math.gcd(value, bottom) for monomial, value in expr._terms if monomial}
-    return sorted((step for step in found if step > 1), reverse=True)
-
-
-def _common_factor(expr: Expr, bottom: int) -> int:
-    """The greatest common divisor of `bottom` and all coefficients but the constant's."""
-    factor = bottom
-    for monomial, value in expr._terms:
-        if monomial:
-            factor = math.gcd(factor, value)
-            if factor == 1:
-                break
-    return factor
 
 
 def _divided(top: Expr, bottom: Expr) -> tuple[Expr, Expr]:
@@ -643,32 +430,21 @@ def _divided(top: Expr, bottom: Expr) -> tuple[Expr, Expr]:
     if top is bottom:
         return ONE, ZERO
     quotient, rest = divide(top._terms, bottom._terms)
-    return _from_terms(quotient), _from_terms(rest)
+    return from_terms(quotient), from_terms(rest)
 
 
-def _divide_terms(expr: Expr, divisor: int) -> tuple[Expr, Expr]:
+def divided_terms(expr: Expr, divisor: int) -> tuple[Expr, Expr]:
     """(q, r) with expr == divisor*q + r, with all divisible terms in q."""
-    exact: list[tuple[Monomial, int]] = []
-    rest: list[tuple[Monomial, int]] = []
-    for monomial, value in expr._terms:
-        quotient, remainder = divmod(value, divisor)
-        if remainder == 0:
-            exact.append((monomial, quotient))
-        elif not monomial or abs(value) >= abs(divisor):
-            if quotient:
-                exact.append((monomial, quotient))
-            rest.append((monomial, remainder))
-        else:
-            rest.append((monomial, value))
-    if not exact:
-        return ZERO, expr
-    return _from_sorted(tuple(exact)), _from_sorted(tuple(rest))
+    exact, rest = divide_by_number(expr._terms, divisor)
+    return (from_sorted(exact), from_sorted(rest)) if exact else (ZERO, expr)
 
 
-_UNBOUNDED: tuple[Bound, Bound] = (-math.inf, math.inf)
+def interned(key: object) -> Expr | None:
+    """The expression that was made for this key before."""
+    return _table.get(key)
 
 
-def _interned_atom(atom: Atom, key: object, text: str, symbols: frozenset[Symbol]) -> Expr:
+def interned_atom(atom: Atom, key: object, text: str, symbols: frozenset[Symbol]) -> Expr:
     atom._terms = (((atom,), 1),)
     atom._text = atom._sort = text
     atom._simplified = None
@@ -676,22 +452,14 @@ def _interned_atom(atom: Atom, key: object, text: str, symbols: frozenset[Symbol
     return _table.setdefault(key, atom)
 
 
-def _sort_key(atom: Atom) -> str:
-    return atom._sort
-
-
-def _term_key(term: tuple[Monomial, int]) -> tuple[bool, list[str]]:
-    return not term[0], [atom._sort for atom in term[0]]
-
-
-def _from_terms(total: dict[Monomial, int]) -> Expr:
+def from_terms(total: dict[Monomial, int]) -> Expr:
     terms = [term for term in total.items() if term[1]]
     if len(terms) > 1:
-        terms.sort(key=_term_key)
-    return _from_sorted(tuple(terms))
+        terms.sort(key=term_key)
+    return from_sorted(tuple(terms))
 
 
-def _from_sorted(terms: tuple[tuple[Monomial, int], ...]) -> Expr:
+def from_sorted(terms: tuple[tuple[Monomial, int], ...]) -> Expr:
     found = _table.get(terms)
     if found is not None:
         return found
@@ -714,57 +482,12 @@ def _from_sorted(terms: tuple[tuple[Monomial, int], ...]) -> Expr:
     return _table.setdefault(terms, expr)
 
 
-def _added(left: tuple[tuple[Monomial, int], ...], right: tuple[tuple[Monomial, int], ...]) -> dict[Monomial, int]:
-    total = dict(left)
-    for monomial, value in right:
-        total[monomial] = total.get(monomial, 0) + value
-    return total
-
-
-def _accumulate(total: dict[Monomial, int], terms: Iterable[tuple[Monomial, int]], factor: int) -> None:
-    for monomial, value in terms:
-        total[monomial] = total.get(monomial, 0) + value * factor
-
-
-def _product(left: Expr, right: Expr) -> Expr:
-    total: dict[Monomial, int] = {}
-    for monomial, value in left._terms:
-        for other, factor in right._terms:
-            merged = tuple(sorted(monomial + other, key=_sort_key))
-            total[merged] = total.get(merged, 0) + value * factor
-    return _from_terms(total)
-
-
-def _as_expr(value: ExprLike) -> Expr:
+def as_expr(value: ExprLike) -> Expr:
     return value if isinstance(value, Expr) else constant(int(value))
 
 
-def _int(value: ExprLike) -> int | None:
+def as_int(value: ExprLike) -> int | None:
     return value.constant if isinstance(value, Expr) else int(value)
-
-
-def _floor(bound: Bound, divisor: int) -> Bound:
-    if isinstance(bound, int):
-        return bound // divisor
-    return bound if divisor > 0 else -bound
-
-
-def _floor_quotient(bound: Bound, divisor: Bound) -> Bound:
-    """floor(bound / divisor) for a divisor >= 1, either of which may be infinite."""
-    if isinstance(bound, int) and isinstance(divisor, int):
-        return bound // divisor
-    if isinstance(bound, int):
-        return 0 if bound >= 0 else -1
-    return bound
-
-
-def _times(factor: Bound, bound: Bound) -> Bound:
-    return 0 if factor == 0 or bound == 0 else factor * bound
-
-
-def _interval_product(a: Bound, b: Bound, c: Bound, d: Bound) -> tuple[Bound, Bound]:
-    corners = (_times(a, c), _times(a, d), _times(b, c), _times(b, d))
-    return min(corners), max(corners)
 
 
 ZERO = constant(0)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from .expr import Atom, Bound, Expr, ExprLike, Ranges, Symbol, _interned_atom, _table, constant
+from .expr import Atom, Expr, ExprLike, Ranges, Symbol, constant, interned, interned_atom
+from .intervals import Bound
 
 FloatLike = Union["FloatExpr", float]
 _OPERATIONS: dict[str, Callable[[Any, Any], float]] = {
@@ -123,11 +124,11 @@ class Rounded(Atom):
         if operand.operation == "int":
             return operand.operands[0]
         key = (cls, rounding, operand)
-        found = _table.get(key)
+        found = interned(key)
         if found is None:
             atom = object.__new__(cls)
             atom.operand, atom.rounding = operand, rounding
-            found = _interned_atom(atom, key, f"{rounding}({operand})", operand.symbols)
+            found = interned_atom(atom, key, f"{rounding}({operand})", operand.symbols)
         return found
 
     def _replaced(self, replacements: Mapping[Symbol, ExprLike]) -> ExprLike:
@@ -140,9 +141,6 @@ class Rounded(Atom):
         low, high = self.operand.bounds(ranges)
         rounding = _ROUNDINGS[self.rounding]
         return (rounding(low) if math.isfinite(low) else low), (rounding(high) if math.isfinite(high) else high)
-
-    def _under(self, ranges: Ranges) -> Expr:
-        return self
 
     def __reduce__(self) -> tuple[object, ...]:
         return Rounded.of, (self.rounding, self.operand)

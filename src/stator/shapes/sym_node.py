@@ -14,9 +14,11 @@ import torch
 
 from .conditions import Condition, both, compare, either, negated
 from .environment import Environment
-from .expr import Expr, Max, Min, _as_expr, floor_div, modulo, simplify
+from .expr import Expr, as_expr, floor_div, modulo
+from .extrema import Max, Min
 from .floats import FloatExpr, Rounded, as_float, combined
 from .layouts import channels_last_order, densely_ordered, in_stride_order, row_major_order, suggests_channels_last
+from .simplify import simplify
 
 
 class SymbolicNode:
@@ -136,7 +138,7 @@ class SymbolicNode:
     # -- making others --------------------------------------------------------------------------------------------
 
     def wrap_int(self, number: int) -> SymbolicNode:
-        return SymbolicNode(self.environment, _as_expr(number), int)
+        return SymbolicNode(self.environment, as_expr(number), int)
 
     def wrap_float(self, number: float) -> SymbolicNode:
         return SymbolicNode(self.environment, number, float)
@@ -158,7 +160,7 @@ class SymbolicNode:
         return self._integer(integer(self._as_int(), other._as_int()))
 
     def _as_int(self) -> Expr:
-        return _as_expr(self.bool_() if self.kind is bool else self.value)
+        return as_expr(self.bool_() if self.kind is bool else self.value)
 
     def _as_float(self) -> Any:
         return self.value if self.kind is float else as_float(self._as_int())
@@ -211,7 +213,7 @@ class SymbolicNode:
 
     def pow_by_natural(self, other: SymbolicNode) -> SymbolicNode:
         """The exponent becomes a constant."""
-        result: Any = _as_expr(1)
+        result: Any = as_expr(1)
         for _ in range(other.int_()):
             result = result * self._as_int()
         return self._integer(result)
@@ -249,7 +251,7 @@ class SymbolicNode:
         return self if self.kind is int else self._simpler(Rounded.of(rounding, self.value))
 
     def sym_sum(self, terms: Sequence[SymbolicNode]) -> SymbolicNode:
-        total: Any = _as_expr(0)
+        total: Any = as_expr(0)
         for term in terms:
             total = total + term._as_int()
         return self._integer(total)

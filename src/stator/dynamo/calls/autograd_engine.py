@@ -14,7 +14,7 @@ from ..guard import GuardKind
 from ..source import AttrSource
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
-from ..values.containers import TupleValue
+from ..values.sequences import TupleValue
 from ..values.tensors import TensorValue, history
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from ..calling import calls
 from ..subgraphs import Subgraph, deferred, own_state, reachable
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue, TupleValue
 from ..values.contexts import ContextValue
 from ..values.functions import FunctionValue
 from ..values.numbers import NumberValue
+from ..values.sequences import ListValue, TupleValue
 from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:

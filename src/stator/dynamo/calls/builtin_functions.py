@@ -15,7 +15,6 @@ from ..polyfills.iteration import called_until
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.classes import ClassValue
 from ..values.constants import ConstantMethod, ConstantValue
-from ..values.containers import ListValue, SequenceValue, TupleValue
 from ..values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from ..values.generators import GeneratorValue
 from ..values.iterators import EnumerateValue, IteratorValue, ZipValue
@@ -23,6 +22,7 @@ from ..values.mappings import DictValue
 from ..values.modules import PythonModuleValue
 from ..values.objects import MISSING, ObjectValue
 from ..values.partials import PartialValue
+from ..values.sequences import ListValue, SequenceValue, TupleValue
 from ..values.slices import RangeValue
 from ..values.tensors import TensorMethodValue, TensorValue
 

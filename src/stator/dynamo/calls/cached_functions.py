@@ -16,10 +16,11 @@ from ..source import AttrSource, ConstantSource, Source
 from ..subgraphs import outside_unchanged, reachable
 from ..values.base import NotConstant, Value, unsupported
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue, SetValue
 from ..values.functions import BuiltinValue
 from ..values.mappings import DictValue
 from ..values.objects import ObjectValue
+from ..values.sequences import ListValue
+from ..values.sets import SetValue
 from ..values.tensors import TensorValue
 from ..wrapping import wraps
 

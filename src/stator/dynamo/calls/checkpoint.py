@@ -15,7 +15,7 @@ from ..hook import leave_alone
 from ..subgraphs import outside_unchanged, reachable
 from ..values.base import Value, cannot_rebuild, unsupported
 from ..values.constants import ConstantValue
-from ..values.containers import TupleValue
+from ..values.sequences import TupleValue
 from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from ..program import Program
 from ..values.base import Value, unsupported
 from ..values.checked_numbers import CheckedNumberValue
 from ..values.constants import ConstantValue
-from ..values.containers import TupleValue
 from ..values.functions import FunctionValue
+from ..values.sequences import TupleValue
 from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:

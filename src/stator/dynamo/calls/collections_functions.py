@@ -6,13 +6,12 @@ from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING
 
 from ..calling import calls
-from ..values import deques
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
-from ..values.containers import DequeValue, ListValue, SetValue, TupleValue
+from ..values.deques import DequeValue
 from ..values.mappings import DictValue
-
-_REGISTERED = (deques,)  # for the methods that it registers
+from ..values.sequences import ListValue, TupleValue
+from ..values.sets import SetValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer

@@ -26,11 +26,11 @@ from ..torch_state import TorchState
 from ..values.base import Lazy, Raised, Value, unsupported
 from ..values.cells import CellValue
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue
 from ..values.generators import GeneratorValue
 from ..values.iterators import IteratorValue
 from ..values.mappings import DictValue
 from ..values.objects import MISSING, ObjectValue
+from ..values.sequences import ListValue
 from ..values.tensors import TensorValue
 from .functional_transforms import draws_random_numbers
 

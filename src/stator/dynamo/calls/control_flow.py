@@ -26,8 +26,8 @@ from ..calling import calls, named_handlers
 from ..subgraphs import Subgraph, outside_unchanged, own_state
 from ..values.base import Raised, Value, unsupported
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue, TupleValue
 from ..values.numbers import NumberValue
+from ..values.sequences import ListValue, TupleValue
 from ..values.tensors import TensorValue
 from .autograd_function import level_node
 from .trees import Opaque, tree_of, value_of

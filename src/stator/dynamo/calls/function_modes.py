@@ -17,8 +17,8 @@ from ..calling import calls
 from ..recipe import CallRecipe, Constant, Effect, Evaluate
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue
 from ..values.numbers import NumberValue
+from ..values.sequences import ListValue
 from ..values.tensors import TensorValue, item_readers
 from .trees import Opaque, tree_of
 

@@ -22,9 +22,9 @@ from stator.prims.record import TensorMeta
 from ..calling import calls, made_functions
 from ..subgraphs import own_state
 from ..values.base import Value, unsupported
-from ..values.containers import TupleValue
 from ..values.functions import FunctionValue
 from ..values.numbers import NumberValue
+from ..values.sequences import TupleValue
 from ..values.tensors import TensorValue
 from ..values.transforms import LinearMapValue, TransformedValue
 from .trees import constant_tree, tree_of, value_of

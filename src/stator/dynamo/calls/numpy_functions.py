@@ -29,8 +29,8 @@ from ..values.arrays import ArrayValue, array_methods, made, writers
 from ..values.base import NotConstant, Value, unsupported
 from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue, SequenceValue, TupleValue
 from ..values.functions import BuiltinValue
+from ..values.sequences import ListValue, SequenceValue, TupleValue
 from ..values.tensors import TensorValue
 from ..wrapping import wrapper_of, wraps
 

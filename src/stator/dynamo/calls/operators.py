@@ -16,12 +16,14 @@ from ..values.arrays import ArrayValue
 from ..values.base import NotConstant, Value, unsupported
 from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
-from ..values.containers import DequeValue, ListValue, SequenceValue, SetValue, TupleValue, deque_methods
+from ..values.deques import DequeValue, deque_methods
 from ..values.functions import BoundMethodValue, BuiltinMethodValue, FunctionValue
 from ..values.grown_lists import GrownList
 from ..values.mappings import DictValue, DictViewValue
 from ..values.numbers import is_changing
 from ..values.objects import MISSING
+from ..values.sequences import ListValue, SequenceValue, TupleValue
+from ..values.sets import SetValue
 from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ..calling import calls
 from ..marks import behind_torch_disable
 from ..values.base import NotConstant, Value
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue
+from ..values.sequences import ListValue
 from ..values.tensors import TensorValue
 from .conditional import ConditionalChanges, refuse_to_make_state
 from .schedules import expect_schedule

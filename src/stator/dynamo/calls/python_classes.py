@@ -14,12 +14,13 @@ from ..values.base import Value, unsupported
 from ..values.cells import CellValue
 from ..values.classes import ClassValue, SuperValue
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue, SetValue, TupleValue
 from ..values.exceptions import ExceptionValue
 from ..values.functions import BoundMethodValue
 from ..values.mappings import DictValue
 from ..values.modules import ModuleValue
 from ..values.objects import ObjectValue, lookup_in_class, new_of_layout
+from ..values.sequences import ListValue, TupleValue
+from ..values.sets import SetValue
 from ..values.slices import SliceValue
 
 if TYPE_CHECKING:

@@ -33,11 +33,12 @@ from ..plain import is_of_program, numpy_numbers
 from ..source import AttrSource, CallSource, ConstantSource, ReadSource
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue, SetValue, TupleValue
 from ..values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from ..values.mappings import DictValue
 from ..values.objects import ObjectValue, lookup_in_class
 from ..values.partials import PartialValue
+from ..values.sequences import ListValue, TupleValue
+from ..values.sets import SetValue
 from ..values.tensors import TensorValue
 from ..wrapping import wraps
 

@@ -13,11 +13,11 @@ from ..calling import calls, fold, leaves, tensor_methods, torch_answer
 from ..torch_state import TorchState
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
-from ..values.containers import SequenceValue, TupleValue
 from ..values.mappings import DictValue
 from ..values.modules import ModuleValue
 from ..values.numbers import NumberValue
 from ..values.objects import ObjectValue
+from ..values.sequences import SequenceValue, TupleValue
 from ..values.tensors import TensorValue
 from .device_contexts import on_device
 

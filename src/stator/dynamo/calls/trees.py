@@ -15,9 +15,9 @@ from stator.graph.transformed import Leaf
 from ..subgraphs import reachable
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue, TupleValue
 from ..values.mappings import DictValue
 from ..values.numbers import NumberValue
+from ..values.sequences import ListValue, TupleValue
 from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:

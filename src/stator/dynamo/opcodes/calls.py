@@ -8,9 +8,9 @@ from ..bytecode import Instruction
 from ..frame import Frame
 from ..program import opcode
 from ..values.base import unsupported
-from ..values.containers import ListValue, TupleValue
 from ..values.exceptions import ExceptionValue
 from ..values.functions import FunctionValue
+from ..values.sequences import ListValue, TupleValue
 
 
 @opcode("KW_NAMES")

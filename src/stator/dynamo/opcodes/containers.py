@@ -13,10 +13,11 @@ from ..guard import GuardKind
 from ..program import opcode
 from ..source import ConstantSource, ReadSource
 from ..values.base import Raised, Value, unsupported
-from ..values.containers import ListValue, SetValue, TupleValue
 from ..values.mappings import DictValue
 from ..values.objects import ObjectValue
 from ..values.pending_text import PendingTextValue, joined
+from ..values.sequences import ListValue, TupleValue
+from ..values.sets import SetValue
 from ..values.slices import SliceValue
 from ..values.tensors import TensorValue
 

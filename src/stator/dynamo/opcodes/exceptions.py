@@ -7,8 +7,8 @@ from ..frame import Frame
 from ..program import opcode
 from ..values.base import Raised, unsupported
 from ..values.classes import ClassValue
-from ..values.containers import TupleValue
 from ..values.exceptions import ExceptionValue
+from ..values.sequences import TupleValue
 
 
 @opcode("RAISE_VARARGS")

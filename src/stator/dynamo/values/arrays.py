@@ -18,8 +18,8 @@ from ..recipe import CallRecipe, Constant, GetAttr, Load, Recipe
 from ..source import CallSource, ConstantSource, Source
 from .base import Value, unsupported
 from .constants import ConstantValue
-from .containers import TupleValue
 from .numbers import NumberValue, changing_number, is_changing
+from .sequences import TupleValue
 from .slices import SliceValue
 from .tensors import TensorValue
 

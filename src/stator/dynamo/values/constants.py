@@ -1,6 +1,6 @@
 """Immutable Python objects whose value is known: numbers, strings, None, dtypes, devices, enum members, code objects.
 
-Containers of constants are not here; see containers.py.
+Containers of constants are not here; see sequences.py, sets.py and mappings.py.
 """
 
 from __future__ import annotations

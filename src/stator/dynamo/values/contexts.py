@@ -9,8 +9,8 @@ from torch.autograd.function import FunctionCtx
 
 from ..recipe import Recipe
 from .base import Raised, Value, cannot_rebuild, unsupported
-from .containers import TupleValue
 from .objects import MISSING, ObjectValue
+from .sequences import TupleValue
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder

@@ -1,24 +1,103 @@
-"""Methods of collections.deque, with and without a maximal length.
-
-The value itself stands beside list in containers.py.
-"""
+"""collections.deque and its methods, with and without a maximal length."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .base import Raised, Value, unsupported
+from stator.base.registry import Registry
+
+from ..emit import support
+from ..recipe import CallRecipe, Constant, Load, NewList, Recipe
+from ..source import Source
+from .base import NotConstant, Raised, Value, unsupported
 from .constants import ConstantValue
-from .containers import DequeValue, deque_methods, list_methods
+from .sequences import ListValue, Method, list_methods
+from .slices import SliceValue
 
 if TYPE_CHECKING:
+    from ..exits import ExitBuilder
     from ..tracer import Tracer
 
+deque_methods: Registry[str, Method] = Registry("deque method")
 _AS_LISTS = ("__getitem__", "__len__", "__iter__", "__contains__", "__setitem__", "reverse", "clear", "count")
 for _name in _AS_LISTS:
     deque_methods.add(_name, list_methods[_name])
+
+
+class DequeValue(ListValue):
+    """A collections.deque."""
+
+    __slots__ = ("changes", "maxlen")
+    builtin: type = deque
+    methods = deque_methods
+    iterator_at = staticmethod(support.deque_iterator_at)
+
+    def __init__(
+        self,
+        items: list[Value],
+        source: Source | None = None,
+        cls: type | None = None,
+        obj: Any = None,
+        maxlen: int | None = None,
+    ) -> None:
+        super().__init__(items if maxlen is None else items[len(items) - min(maxlen, len(items)) :], source, cls, obj)
+        self.maxlen = maxlen
+        self.changes = 0
+
+    def constant(self) -> Any:
+        raise NotConstant
+
+    def changed(self, tracer: Tracer) -> None:
+        self.changes += 1
+        super().changed(tracer)
+
+    def trim(self, *, left: bool) -> None:
+        """Let go of what is too much, at one end."""
+        if self.maxlen is not None and len(self.items) > self.maxlen:
+            too_many = len(self.items) - self.maxlen
+            del self.items[slice(too_many) if left else slice(self.maxlen, None)]
+
+    def reversed_at(self, start: int) -> Callable[[Any, int], Any]:
+        return support.deque_reversed_at
+
+    def raw_items(self, tracer: Tracer) -> Iterator[Value]:
+        return self._while_unchanged(tracer, super().raw_items(tracer), self.changes)
+
+    def _while_unchanged(self, tracer: Tracer, items: Iterator[Value], changes: int) -> Iterator[Value]:
+        while True:
+            if self.changes != changes:
+                raise tracer.raised(RuntimeError, "deque mutated during iteration")
+            item = next(items, None)
+            if item is None:
+                return
+            yield item
+
+    def raw_get_item(self, tracer: Tracer, key: Value) -> Value:
+        if isinstance(key, SliceValue):
+            raise tracer.raised(TypeError, "sequence index must be integer, not 'slice'")
+        return super().raw_get_item(tracer, key)
+
+    def raw_set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
+        if isinstance(key, SliceValue):
+            raise tracer.raised(TypeError, "sequence index must be integer, not 'slice'")
+        super().raw_set_item(tracer, key, value)
+        self.changes -= 1  # iterators go on over other items in the places of the old ones
+
+    def slot(self, tracer: Tracer, name: str, descriptor: Any) -> Value:
+        return ConstantValue(self.maxlen) if name == "maxlen" else super().slot(tracer, name, descriptor)
+
+    def rebuilt(self, items: list[Value]) -> Value:
+        return DequeValue(items, cls=deque, maxlen=self.maxlen)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        if self.cls is not deque:
+            raise unsupported("reconstruct", "an instance of a subclass of deque")
+        items = NewList([exits.recipe(item) for item in self.items])
+        return CallRecipe(Constant(deque), [items, Constant(self.maxlen)])
 
 
 def _is_full(self: DequeValue) -> bool:

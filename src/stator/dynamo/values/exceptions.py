@@ -11,8 +11,8 @@ from ..recipe import CallRecipe, Constant, Load, NewObject, Recipe
 from ..source import AttrSource, Source
 from .base import NotConstant, Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
-from .containers import TupleValue
 from .objects import MISSING, lookup_in_class
+from .sequences import TupleValue
 
 if TYPE_CHECKING:
     from stator.base.errors import UserPlace

@@ -9,8 +9,8 @@ from stator.base.errors import UserPlace
 from ..guard import Guard, GuardKind
 from ..source import ItemSource, Source
 from .base import Lazy, Value
-from .containers import ListValue
 from .objects import ObjectValue
+from .sequences import ListValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer

@@ -15,9 +15,10 @@ from ..recipe import CallRecipe, Constant, GetAttr, Load, NewDict, NewObject, Re
 from ..source import DictKeySource, ItemSource, Source
 from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
-from .containers import SetValue, TupleValue
 from .iterators import ContainerIterator, IteratorValue
 from .objects import MISSING, ObjectValue, runs_code_when_compared
+from .sequences import TupleValue
+from .sets import SetValue
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder

@@ -9,8 +9,8 @@ from ..recipe import CallRecipe, Constant, Load, Recipe
 from ..source import Source
 from .base import Value
 from .constants import ConstantValue
-from .containers import TupleValue
 from .mappings import DictValue
+from .sequences import TupleValue
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stator.shapes.expr import ZERO, Expr, FloorDiv, Mod, Symbol, loop_ranges, simplify
+from stator.shapes.expr import ZERO, Expr, FloorDiv, Mod, Symbol
+from stator.shapes.simplify import loop_ranges, simplify
 
 from .body import LoopBody
 

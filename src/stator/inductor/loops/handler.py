@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-from stator.shapes.expr import Bound, Expr, ExprLike, Ranges, Symbol, constant, loop_ranges, simplify
+from stator.shapes.expr import Expr, ExprLike, Ranges, Symbol, constant
+from stator.shapes.intervals import Bound
+from stator.shapes.simplify import loop_ranges, simplify
 
 from .body import IndexRef, LoopBody, Op, Ref
 from .folding import Number, arithmetic, as_dtype, fold, is_exact_conversion

@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_leaves
 from stator.inductor.buffers import Extern, View
 from stator.prims.layout import contiguous_strides, preserved_strides
 from stator.prims.record import TensorMeta
-from stator.shapes.expr import Symbol, loop_ranges, simplify
+from stator.shapes.expr import Symbol
+from stator.shapes.simplify import loop_ranges, simplify
 
 from .builder import Builder, linear, same_strides
 from .fallback import library_results

@@ -7,7 +7,8 @@ from typing import Any
 from stator.base.errors import VerificationError
 from stator.inductor.buffers import Extern, Layout, Loops, Lowered, View
 from stator.inductor.loops.verifier import verify_body
-from stator.shapes.expr import Symbol, loop_ranges
+from stator.shapes.expr import Symbol
+from stator.shapes.simplify import loop_ranges
 
 from .interpret import extent
 from .printer import print_lowered

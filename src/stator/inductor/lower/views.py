@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from stator.prims.layout import wrap_dim
-from stator.shapes.expr import ExprLike, Ranges, simplify
+from stator.shapes.expr import ExprLike, Ranges
+from stator.shapes.simplify import simplify
 
 from .builder import Builder
 from .registry import lowers, lowers_view

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from stator.inductor.buffers import Loops
 from stator.inductor.loops.body import LoopBody
-from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, loop_ranges, simplify
+from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol
+from stator.shapes.simplify import loop_ranges, simplify
 
 OUTER = tuple(Symbol(f"x{at}") for at in range(64))
 INNER = tuple(Symbol(f"r{at}") for at in range(64))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stator.inductor.buffers import Loops
-from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol, constant, simplify
+from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol, constant
+from stator.shapes.simplify import simplify
 
 
 class Names:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stator.base.errors import CompileError
-from stator.shapes.expr import Atom, Expr, FloorDiv, Max, Min, Mod, Ranges, Symbol
+from stator.shapes.expr import Atom, Expr, FloorDiv, Mod, Ranges, Symbol
+from stator.shapes.extrema import Max, Min
 
 
 def print_index(expr: Expr, ranges: Ranges) -> str:

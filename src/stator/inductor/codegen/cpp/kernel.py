@@ -17,7 +17,9 @@ from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
 from stator.inductor.loops.body import IndexRef, LoopBody, Ref
 from stator.inductor.schedule.groups import Group
-from stator.shapes.expr import Bound, Expr, Symbol, loop_ranges
+from stator.shapes.expr import Expr, Symbol
+from stator.shapes.intervals import Bound
+from stator.shapes.simplify import loop_ranges
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ import torch
 from stator.base.errors import CompileError
 from stator.base.registry import Registry
 from stator.inductor.codegen.cpp.kernel import Value
-from stator.shapes.expr import Atom, Expr, FloorDiv, Max, Min, Mod, Ranges, Symbol
+from stator.shapes.expr import Atom, Expr, FloorDiv, Mod, Ranges, Symbol
+from stator.shapes.extrema import Max, Min
 
 from .types import literal, type_name
 

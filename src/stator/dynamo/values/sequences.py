@@ -1,9 +1,11 @@
-"""list, tuple, set, frozenset, deque and their subclasses: real Python containers of Values."""
+"""What sequences share; lists, tuples and their subclasses, and their methods: real Python lists of Values.
+
+Deques and sets have files of their own beside this one.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +14,11 @@ import torch
 from stator.base.registry import Registry
 
 from ..emit import support
-from ..guard import GuardKind
-from ..recipe import CallRecipe, Constant, Load, NewList, NewObject, NewSet, NewTuple, Recipe
+from ..recipe import CallRecipe, Constant, Load, NewList, NewObject, NewTuple, Recipe
 from ..source import Source
-from .base import Lazy, NotConstant, Value, unsupported
+from .base import Lazy, NotConstant, Value
 from .constants import ConstantValue
-from .iterators import ContainerIterator, IteratorValue
+from .iterators import ContainerIterator
 from .objects import ObjectValue, new_of_layout
 from .slices import SliceValue
 
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 
 Method = Callable[..., Value]
 list_methods: Registry[str, Method] = Registry("list method")
-deque_methods: Registry[str, Method] = Registry("deque method")
 tuple_methods: Registry[str, Method] = Registry("tuple method")
-set_methods: Registry[str, Method] = Registry("set method")
 
 
 class SequenceValue(ObjectValue):
@@ -38,6 +37,7 @@ class SequenceValue(ObjectValue):
     __slots__ = ("items",)
     methods: Registry[str, Method]
     builtin: type
+    iterator_at = staticmethod(support.iterator_at)
 
     def __init__(
         self, items: list[Value], source: Source | None = None, cls: type | None = None, obj: Any = None
@@ -76,9 +76,8 @@ class SequenceValue(ObjectValue):
         return self.forwards(tracer)
 
     def forwards(self, tracer: Tracer) -> ContainerIterator:
-        make = support.iterator_at if self.builtin is not deque else support.deque_iterator_at
         kind = type(iter(self.builtin()))
-        return ContainerIterator(self, self.raw_items(tracer), make, kind, made_at=tracer.outer_step())
+        return ContainerIterator(self, self.raw_items(tracer), self.iterator_at, kind, made_at=tracer.outer_step())
 
     def backwards(self, tracer: Tracer) -> ContainerIterator:
         start = len(self.items)
@@ -88,13 +87,13 @@ class SequenceValue(ObjectValue):
                 if at < len(self.items):
                     yield self.at(tracer, at)
 
-        def make(sequence: Any, taken: int) -> Any:
-            if isinstance(sequence, deque):
-                return support.deque_reversed_at(sequence, taken)
-            return support.reversed_at(sequence, start - 1 - taken)
-
         kind = type(reversed(self.builtin()))
+        make = self.reversed_at(start)
         return ContainerIterator(self, items(), make, kind, made_at=tracer.outer_step())
+
+    def reversed_at(self, start: int) -> Callable[[Any, int], Any]:
+        """Makes an iterator backwards over the real sequence, of `start` items, that has given some already."""
+        return lambda sequence, taken: support.reversed_at(sequence, start - 1 - taken)
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if self.cls is not self.builtin and self.special(tracer, "__contains__") is not None:
@@ -239,171 +238,6 @@ class ListValue(SequenceValue):
         return made
 
 
-class DequeValue(ListValue):
-    """A collections.deque."""
-
-    __slots__ = ("changes", "maxlen")
-    builtin: type = deque
-    methods = deque_methods
-
-    def __init__(
-        self,
-        items: list[Value],
-        source: Source | None = None,
-        cls: type | None = None,
-        obj: Any = None,
-        maxlen: int | None = None,
-    ) -> None:
-        super().__init__(items if maxlen is None else items[len(items) - min(maxlen, len(items)) :], source, cls, obj)
-        self.maxlen = maxlen
-        self.changes = 0
-
-    def constant(self) -> Any:
-        raise NotConstant
-
-    def changed(self, tracer: Tracer) -> None:
-        self.changes += 1
-        super().changed(tracer)
-
-    def trim(self, *, left: bool) -> None:
-        """Let go of what is too much, at one end."""
-        if self.maxlen is not None and len(self.items) > self.maxlen:
-            too_many = len(self.items) - self.maxlen
-            del self.items[slice(too_many) if left else slice(self.maxlen, None)]
-
-    def raw_items(self, tracer: Tracer) -> Iterator[Value]:
-        return self._while_unchanged(tracer, super().raw_items(tracer), self.changes)
-
-    def _while_unchanged(self, tracer: Tracer, items: Iterator[Value], changes: int) -> Iterator[Value]:
-        while True:
-            if self.changes != changes:
-                raise tracer.raised(RuntimeError, "deque mutated during iteration")
-            item = next(items, None)
-            if item is None:
-                return
-            yield item
-
-    def raw_get_item(self, tracer: Tracer, key: Value) -> Value:
-        if isinstance(key, SliceValue):
-            raise tracer.raised(TypeError, "sequence index must be integer, not 'slice'")
-        return super().raw_get_item(tracer, key)
-
-    def raw_set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
-        if isinstance(key, SliceValue):
-            raise tracer.raised(TypeError, "sequence index must be integer, not 'slice'")
-        super().raw_set_item(tracer, key, value)
-        self.changes -= 1  # iterators go on over other items in the places of the old ones
-
-    def slot(self, tracer: Tracer, name: str, descriptor: Any) -> Value:
-        return ConstantValue(self.maxlen) if name == "maxlen" else super().slot(tracer, name, descriptor)
-
-    def rebuilt(self, items: list[Value]) -> Value:
-        return DequeValue(items, cls=deque, maxlen=self.maxlen)
-
-    def recipe(self, exits: ExitBuilder) -> Recipe:
-        if self.source is not None:
-            return Load(self.source)
-        if self.cls is not deque:
-            raise unsupported("reconstruct", "an instance of a subclass of deque")
-        items = NewList([exits.recipe(item) for item in self.items])
-        return CallRecipe(Constant(deque), [items, Constant(self.maxlen)])
-
-
-class SameOrder:
-    """Guard predicate: a set gives its members in this order."""
-
-    def __init__(self, members: list[Any]) -> None:
-        self.members = members
-
-    def __call__(self, now: Any) -> bool:
-        return list(now) == self.members
-
-    def __repr__(self) -> str:
-        return f"the members come as {self.members!r}"
-
-
-class SetValue(ObjectValue):
-    """A set or frozenset: hash key -> member."""
-
-    __slots__ = ("members",)
-
-    def __init__(
-        self, members: dict[Any, Value], source: Source | None = None, cls: type = set, obj: Any = None
-    ) -> None:
-        super().__init__(cls, obj, source)
-        self.members = members
-
-    @classmethod
-    def of(cls, tracer: Tracer, items: Any, kind: type = set) -> SetValue:
-        members: dict[Any, Value] = {}
-        for item in items:
-            members.setdefault(item.key(tracer), item)  # of equal ones the first stays
-        return cls(members, cls=kind)
-
-    def add(self, tracer: Tracer, item: Value) -> None:
-        self.members.setdefault(item.key(tracer), item)
-
-    def changed(self, tracer: Tracer) -> None:
-        tracer.mutations.content(self)
-
-    def constant(self) -> Any:
-        if self.cls not in (set, frozenset):
-            raise NotConstant
-        return self.cls(member.constant() for member in self.members.values())
-
-    def key(self, tracer: Tracer) -> Any:
-        if self.cls is frozenset:
-            return frozenset(self.members)
-        raise tracer.raised(TypeError, "unhashable type: 'set'")
-
-    def truth(self, tracer: Tracer) -> bool:
-        return bool(self.members)
-
-    def length(self, tracer: Tracer) -> int:
-        return len(self.members)
-
-    def contains(self, tracer: Tracer, item: Value) -> bool:
-        return item.key(tracer) in self.members
-
-    def iterate(self, tracer: Tracer) -> Iterator[Value]:
-        # the order of a real set is its hash order and depends on its history, which only a real set knows
-        if self.obj is None:
-            ordered = list(set(self.members))
-        elif list(self.members) == list(self.obj):
-            ordered = list(self.members)
-            tracer.guard(self.source, GuardKind.PREDICATE, SameOrder(ordered))  # type: ignore[arg-type]
-        else:
-            raise unsupported("set-members", "iterating over a set that was changed before")
-        return self._while_steady(tracer, [self.members[key] for key in ordered])
-
-    def _while_steady(self, tracer: Tracer, items: list[Value]) -> Iterator[Value]:
-        for item in items:
-            if len(self.members) != len(items):
-                raise tracer.raised(RuntimeError, "Set changed size during iteration")
-            yield item
-
-    @property
-    def basic(self) -> type:
-        """The class of unions, differences and copies of it."""
-        return frozenset if issubclass(self.cls, frozenset) else set
-
-    def iterator(self, tracer: Tracer) -> Value:
-        return IteratorValue(self.iterate(tracer))
-
-    def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
-        return set_methods.get(name) or super().builtin_method(tracer, name)
-
-    def recipe(self, exits: ExitBuilder) -> Recipe:
-        if self.source is not None:
-            return Load(self.source)
-        if self.cls is not set and not issubclass(self.cls, frozenset):
-            return exits.made_of_class(self, NewObject(Constant(self.cls), set.__new__))
-        made = NewSet([exits.recipe(member) for member in self.members.values()])
-        if self.cls in (set, frozenset):
-            return made if self.cls is set else CallRecipe(Constant(frozenset), [made])
-        return exits.made_of_class(self, NewObject(Constant(self.cls), frozenset.__new__, [made]))
-
-
 # ---- methods of sequences, called explicitly or through super() ----
 
 
@@ -538,104 +372,3 @@ def _numel(tracer: Tracer, self: SequenceValue) -> Value:
     for item in self.iterate(tracer):
         product *= tracer.constant_of(item, "size")
     return ConstantValue(product)
-
-
-# ---- methods of set ----
-
-
-@set_methods.register("add")
-def _set_add(tracer: Tracer, self: SetValue, item: Value) -> Value:
-    self.add(tracer, item)
-    self.changed(tracer)
-    return ConstantValue(None)
-
-
-@set_methods.register("update")
-def _set_update(tracer: Tracer, self: SetValue, *others: Value) -> Value:
-    self.changed(tracer)  # also when an exception ends it halfway
-    for other in others:
-        for item in tracer.iterate(other):
-            self.add(tracer, item)
-    return ConstantValue(None)
-
-
-@set_methods.register("discard")
-def _set_discard(tracer: Tracer, self: SetValue, item: Value) -> Value:
-    self.members.pop(item.key(tracer), None)
-    self.changed(tracer)
-    return ConstantValue(None)
-
-
-@set_methods.register("remove")
-def _set_remove(tracer: Tracer, self: SetValue, item: Value) -> Value:
-    if self.members.pop(item.key(tracer), None) is None:
-        raise tracer.raised_with(KeyError, [item])
-    self.changed(tracer)
-    return ConstantValue(None)
-
-
-@set_methods.register("clear")
-def _set_clear(tracer: Tracer, self: SetValue) -> Value:
-    self.members.clear()
-    self.changed(tracer)
-    return ConstantValue(None)
-
-
-@set_methods.register("copy")
-def _set_copy(tracer: Tracer, self: SetValue) -> Value:
-    if self.cls is frozenset:
-        return self
-    return SetValue(dict(self.members), cls=self.basic)
-
-
-def _members(tracer: Tracer, other: Value) -> dict[Any, Value]:
-    return other.members if isinstance(other, SetValue) else {item.key(tracer): item for item in tracer.iterate(other)}
-
-
-@set_methods.register("union")
-def _set_union(tracer: Tracer, self: SetValue, *others: Value) -> Value:
-    members = dict(self.members)
-    for other in others:
-        for key, item in _members(tracer, other).items():
-            members.setdefault(key, item)
-    return SetValue(members, cls=self.basic)
-
-
-@set_methods.register("intersection")
-def _set_intersection(tracer: Tracer, self: SetValue, *others: Value) -> Value:
-    members = dict(self.members)
-    for other in others:
-        allowed = _members(tracer, other)
-        members = {key: item for key, item in members.items() if key in allowed}
-    return SetValue(members, cls=self.basic)
-
-
-@set_methods.register("difference")
-def _set_difference(tracer: Tracer, self: SetValue, *others: Value) -> Value:
-    members = dict(self.members)
-    for other in others:
-        refused = _members(tracer, other)
-        members = {key: item for key, item in members.items() if key not in refused}
-    return SetValue(members, cls=self.basic)
-
-
-@set_methods.register("symmetric_difference")
-def _set_symmetric_difference(tracer: Tracer, self: SetValue, other: Value) -> Value:
-    mine, theirs = self.members, _members(tracer, other)
-    members = {key: item for key, item in {**mine, **theirs}.items() if (key in mine) != (key in theirs)}
-    return SetValue(members, cls=self.basic)
-
-
-@set_methods.register("issubset")
-def _set_issubset(tracer: Tracer, self: SetValue, other: Value) -> Value:
-    return ConstantValue(self.members.keys() <= _members(tracer, other).keys())
-
-
-@set_methods.register("issuperset")
-def _set_issuperset(tracer: Tracer, self: SetValue, other: Value) -> Value:
-    return ConstantValue(self.members.keys() >= _members(tracer, other).keys())
-
-
-@set_methods.register("isdisjoint")
-def _set_isdisjoint(tracer: Tracer, self: SetValue, other: Value) -> Value:
-    return ConstantValue(self.members.keys().isdisjoint(_members(tracer, other).keys()))

@@ -1,0 +1,33 @@
+"""Arithmetic on inclusive bounds: ints, or infinities where nothing is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Union
+
+Bound = Union[int, float]  # noqa: UP007 - an int, or +-math.inf where nothing is known
+UNBOUNDED: tuple[Bound, Bound] = (-math.inf, math.inf)
+
+
+def floor_by(bound: Bound, divisor: int) -> Bound:
+    if isinstance(bound, int):
+        return bound // divisor
+    return bound if divisor > 0 else -bound
+
+
+def floor_quotient(bound: Bound, divisor: Bound) -> Bound:
+    """floor(bound / divisor) for a divisor >= 1, either of which may be infinite."""
+    if isinstance(bound, int) and isinstance(divisor, int):
+        return bound // divisor
+    if isinstance(bound, int):
+        return 0 if bound >= 0 else -1
+    return bound
+
+
+def times(factor: Bound, bound: Bound) -> Bound:
+    return 0 if factor == 0 or bound == 0 else factor * bound
+
+
+def product_of(a: Bound, b: Bound, c: Bound, d: Bound) -> tuple[Bound, Bound]:
+    corners = (times(a, c), times(a, d), times(b, c), times(b, d))
+    return min(corners), max(corners)
