@@ -36,7 +36,7 @@ from .values.numbers import derived
 from .values.objects import C_METHODS, MISSING, ObjectValue, new_of_layout
 from .values.read_numbers import computed
 from .values.sequences import TupleValue
-from .values.tensors import TensorValue
+from .values.tensors import REFUSED, TensorValue
 
 if TYPE_CHECKING:
     from .tracer import Tracer
@@ -228,7 +228,7 @@ _STANDARD = frozenset({"builtins", "_operator", "itertools", "_functools", "math
 
 def _marked_call(tracer: Tracer, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A call of what the program, or a library, said how to capture."""
-    tracer.guard_identity_once(callee)
+    tracer.guards.identity_once(callee)
     return _TREATMENTS[mark.treatment](tracer, mark, callee, args, kwargs)
 
 
@@ -260,7 +260,7 @@ def _unchanged(tracer: Tracer, value: Value, what: str) -> Any:
         raise unsupported("not-constant", f"{what} was changed in the captured code")
     real = tracer.real_of(value, what)
     if value.source is not None and not value.is_constant():
-        tracer.guard_identity_once(value)
+        tracer.guards.identity_once(value)
     return real
 
 
@@ -410,3 +410,22 @@ def new_object(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, 
     if new_of_layout(kind) is object.__new__:
         return ObjectValue(kind)
     raise unsupported("new-object", f"making an instance of {kind.__module__}.{kind.__qualname__}")
+
+
+def tensor_method_call(
+    tracer: Tracer, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """A method of torch.Tensor."""
+    handler = tensor_methods.get(name)
+    if handler is not None:
+        return tracer.call_handler(handler, [owner, *args], kwargs)
+    if name in REFUSED:
+        known = tracer.recorder.known_value(owner.fake) if name in ("item", "tolist") else None
+        if known is not None and (name == "tolist" or known.numel() == 1):
+            return tracer.wrap_result(getattr(known, name)(), f"the result of Tensor.{name}")
+        raise unsupported(
+            "data-dependent-value" if name in ("item", "tolist", "numpy") else "tensor-method",
+            f"Tensor.{name}() on {owner.describe(tracer)}",
+            "keep the value in a tensor, or call it outside of the compiled function",
+        )
+    return tracer.record_method(name, [owner, *args], kwargs)

@@ -109,8 +109,8 @@ class _Attempt:
             self.entry_state.restore()
 
     def _run(self, tracer: Tracer) -> Captured:
-        tracer.guards.append(Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state()))
-        tracer.guards.append(forward_ad_guard())
+        tracer.guards.made.append(Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state()))
+        tracer.guards.made.append(forward_ad_guard())
         frame = self._frame(tracer)
         try:
             frame.run()
@@ -254,7 +254,7 @@ class _Attempt:
         """`exits` is None where the frame's own code gets to the exit."""
         tracer = frame.tracer
         tracer.guard_what_was_found()
-        tracer.guards += self.until
+        tracer.guards.made += self.until
         outputs = [] if exits is None else exits.outputs
         graph = tracer.recorder.finish(outputs)
         if graph is None and outputs:
@@ -266,7 +266,7 @@ class _Attempt:
             tracer.recorder.inputs,
             effects,
             exit_,
-            tracer.guards,
+            tracer.guards.made,
             tracer.recorder.op_count,
             [self.reason] if self.reason is not None else [],
             None if exits is None else self._handled_before(frame),

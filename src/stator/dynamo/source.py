@@ -189,3 +189,10 @@ _PLAIN_KEYS = (str, int, float, bool, bytes, tuple)
 def _key_text(key: Any) -> str:
     """As a user would write it; other objects by their type, for their text may be long."""
     return repr(key) if type(key) in _PLAIN_KEYS or key is None else f"<{type(key).__name__}>"
+
+
+def is_fixed(source: Source) -> bool:
+    """Whether a place is expected to hold the very same function from call to call: module and class level."""
+    return isinstance(source, (GlobalSource, ModuleGlobalSource)) or (
+        isinstance(source, AttrSource) and isinstance(source.base, ConstantSource)
+    )

@@ -1,18 +1,15 @@
-"""The context of one capture: guards, wrapping, the graph, the mutation log, and the operations on values that are not
-the business of one kind of value.
+"""The context of one capture, which is handed to every value: what is known of the program so far, and the protocol of
+operations that values ask of each other.
 
-Frames step through bytecode in frame.py; what functions do when called is registered in calls/.
+Done elsewhere: guards in guard_log.py, which values are one object in identity.py, attributes of classes in
+class_attributes.py, iteration in iteration.py, calls in calling.py and calls/, bytecode in frame.py.
 """
 
 from __future__ import annotations
 
-import enum
-import functools
 import operator
-import re
 import sys
 import types
-import typing
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
@@ -21,47 +18,42 @@ import torch
 
 from stator.base.errors import Unsupported, UserPlace
 
-from . import binding, formatting, wrapping
-from .calling import builtin_call, class_call, function_call, tensor_methods
+from . import binding, formatting, iteration, results, wrapping
+from .calling import builtin_call, class_call, function_call, tensor_method_call
 from .changing import changing_sources
+from .class_attributes import ClassAttributes
 from .frame import Frame
-from .guard import Guard, GuardKind, Lookup, TensorGuard
+from .guard import GuardKind
+from .guard_log import GuardLog
+from .identity import Identities
 from .inlining import inline
+from .long_loops import LoopLimit
 from .mutations import MutationLog
-from .plain import is_number, is_of_program, is_truth, numpy_numbers, shown
 from .recipe import Recipe
 from .recorder import NotATensorCall, Recorder
 from .resume import Offset
 from .scopes import GlobalScope
-from .source import (
-    AttrSource,
-    ConstantSource,
-    GlobalSource,
-    InstanceDictSource,
-    ItemSource,
-    ModuleGlobalSource,
-    ReadSource,
-    Source,
-)
+from .source import AttrSource, ConstantSource, ReadSource, Source
 from .subgraphs import Later
 from .values.base import Lazy, NotConstant, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.classes import ClassValue
-from .values.constants import ConstantValue, LastInstruction, SourcedConstant
+from .values.constants import ConstantValue, LastInstruction
 from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from .values.generators import GeneratorValue
-from .values.iterators import IteratorValue, stop_aware
+from .values.iterators import IteratorValue
 from .values.live_iterators import LiveIterator
 from .values.mappings import AttributesValue, DictValue, FunctionAttributesValue
 from .values.numbers import is_changing, is_member, looked_up
-from .values.objects import MISSING, ObjectValue, lookup_in_class, lookup_record, owner_in_class
-from .values.sequences import ListValue, TupleValue
-from .values.sets import SetValue
+from .values.objects import MISSING, ObjectValue
+from .values.sequences import TupleValue
 from .values.slices import RangeValue, SliceValue
-from .values.tensors import REFUSED, TensorValue
+from .values.tensors import TensorValue
 
-_OF_TYPE = frozenset(("__dict__", "__doc__", "__name__", "__qualname__", "__module__", "__bases__", "__mro__"))
+# values of objects for which it does not matter whether two paths lead to one object
+_WITHOUT_IDENTITY = (ConstantValue, BoundMethodValue, TupleValue, SliceValue, RangeValue)
+_WRAPPED_ANEW = (BoundMethodValue, SliceValue, RangeValue)
 _STATIC_STORES = ("_parameters", "_buffers")
 
 
@@ -70,7 +62,9 @@ class Tracer:
 
     def __init__(self, function: FunctionType) -> None:
         self.function = function
-        self.guards: list[Guard] = []
+        self.guards = GuardLog(self.place)
+        self.classes = ClassAttributes(self.wrap)
+        self.identities = Identities(self)
         self.frames: list[Frame] = []
         self.given: dict[str, Value] = {}  # arguments that may be all that keeps an object alive
         self.handled: list[Value] = []  # exceptions being handled, innermost last
@@ -95,19 +89,11 @@ class Tracer:
         self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph
         self.relies_on_error_modes = False  # of NumPy
         self.unlike_layouts = False  # NumPy may lay out arrays computed from now on in another way than torch
-        self._stands: dict[int, tuple[Value, Any, Source]] = {}  # where values were found that do not say it themselves
         self._keep: list[Any] = []
         self._scopes: dict[int, GlobalScope] = {}
-        self._class_values: dict[tuple[type, str], Value] = {}
-        self._class_lookups: dict[tuple[type, str], Any] = {}
         self._code_constants: dict[int, tuple[Any, Value]] = {}
-        self._guarded: set[tuple[int, str]] = set()
-        self._fixed: dict[int, Guard] = {}  # identity guards of parameters and buffers that only make them static
-        self._present: list[tuple[SourcedConstant, UserPlace]] = []
-        self._global_hooks: bool | None = None
         self.followed = 0  # instructions of frames that were left
-        # operations in the graph, turns of loops since there were so many, and instructions followed before that
-        self._turns = (0, 0, 0)
+        self._loops = LoopLimit()
 
     # ---- places and errors ----
 
@@ -115,16 +101,8 @@ class Tracer:
         return self.frames[-1].place() if self.frames else UserPlace(self.function.__code__.co_filename, 0, "<module>")
 
     def count_turn(self) -> None:
-        """Called for each jump backwards. A loop that makes no graph is followed for a while only: it runs
-        as quickly by itself, and following it would take a thousand times as long."""
-        instructions = self.followed + self.frames[-1].step
-        if self.recorder.op_count != self._turns[0]:
-            self._turns = (self.recorder.op_count, 0, instructions)
-        self._turns = (self._turns[0], self._turns[1] + 1, min(self._turns[2], instructions))
-        if self._turns[1] > _MOST_TURNS:
-            raise unsupported("long-loop", f"more than {_MOST_TURNS} turns of loops without an operation on tensors")
-        if instructions - self._turns[2] > _MOST_INSTRUCTIONS:
-            raise unsupported("long-loop", f"{_MOST_INSTRUCTIONS} instructions without an operation on tensors")
+        """Called for each jump backwards. Raises Unsupported for loops that go on and make no graph."""
+        self._loops.count_turn(self.recorder.op_count, self.followed + self.frames[-1].step)
 
     def outer_step(self) -> int:
         """The step that the outermost frame is taking."""
@@ -168,87 +146,14 @@ class Tracer:
     # ---- guards ----
 
     def guard(self, source: Source, kind: GuardKind, expected: Any) -> None:
-        if not isinstance(source, ConstantSource):
-            self.guards.append(Guard(source, kind, expected, self.place()))
-
-    def guard_tensor(self, source: Source, tensor: torch.Tensor) -> None:
-        expected = TensorGuard(
-            type(tensor),
-            tensor.dtype,
-            tensor.device,
-            tuple(tensor.shape),
-            tuple(tensor.stride()) if tensor.layout is torch.strided else (),
-            tensor.requires_grad,
-        )
-        self.guard(source, GuardKind.TENSOR, expected)
-
-    def rely_on_presence(self, value: SourcedConstant) -> None:
-        """Rely on an entry, name or attribute being there, also when the constant in it is never looked at."""
-        self._present.append((value, self.place()))
+        self.guards.add(source, kind, expected)
 
     def guard_what_was_found(self) -> None:
         """The guards that are known when the capture ends: for presences, and for lookups in classes."""
         for iterator in self.live_iterators.values():
             iterator.rely_on_items(self)
-        for value, place in self._present:
-            if not value.guarded and not isinstance(value.source, ConstantSource):
-                self.guards.append(Guard(value.source, GuardKind.TYPE, type(value.peek()), place))  # type: ignore[arg-type]
-        lookups: dict[type, list[Lookup]] = {}
-        for (cls, name), found in self._class_lookups.items():
-            if cls.__flags__ & _IMMUTABLE_TYPE == 0:
-                lookups.setdefault(cls, []).append(lookup_record(cls, name, found))
-        for cls, made in lookups.items():
-            source = ConstantSource(f"{cls.__module__}.{cls.__qualname__}", cls)
-            self.guards.append(Guard(source, GuardKind.LOOKUPS, tuple(made)))
-
-    def guard_no_attribute(self, source: Source, name: str) -> None:
-        self.guard(source, GuardKind.ABSENT, name)
-
-    def guard_keys_once(self, owner: ObjectValue, source: Source | None, real: dict[Any, Any]) -> None:
-        if source is not None and (id(owner), "keys") not in self._guarded:
-            self._guarded.add((id(owner), "keys"))
-            self.guard_dict_keys(source, real)
-
-    def guard_dict_keys(self, source: Source, real: dict[Any, Any]) -> bool:
-        """Rely on all keys in order. False: on their number only, because they are objects compared by themselves."""
-        keys = tuple(dict.keys(real))
-        plain = all(map(self.is_key_constant, keys))
-        self.guard(source, *((GuardKind.DICT_KEYS, keys) if plain else (GuardKind.LENGTH, len(keys))))
-        return plain
-
-    def is_key_constant(self, key: Any) -> bool:
-        return wrapping.is_constant_object(key) or isinstance(
-            key, (type, types.FunctionType, types.BuiltinFunctionType)
-        )
-
-    def guard_identity_once(self, value: Value) -> None:
-        """Rely on the value being the very object that it is now."""
-        self._fixed.pop(id(value), None)
-        if value.source is not None and (id(value), "is") not in self._guarded:
-            self._guarded.add((id(value), "is"))
-            self.guard(value.source, GuardKind.IS, value.real())
-
-    def guard_length_once(self, owner: ObjectValue, source: Source, length: int) -> None:
-        if (id(owner), "len") not in self._guarded:
-            self._guarded.add((id(owner), "len"))
-            self.guard(source, GuardKind.LENGTH, length)
-
-    def is_fixed(self, source: Source) -> bool:
-        """Whether a place is expected to hold the very same function from call to call: module and class level."""
-        return isinstance(source, (GlobalSource, ModuleGlobalSource)) or (
-            isinstance(source, AttrSource) and isinstance(source.base, ConstantSource)
-        )
-
-    def global_module_hooks(self) -> bool:
-        if self._global_hooks is None:
-            module = torch.nn.modules.module
-            names = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
-            self._global_hooks = any(getattr(module, f"_global_{name}") for name in names)
-            if not self._global_hooks:
-                for name in names:
-                    source = ModuleGlobalSource(module.__name__, f"_global_{name}")
-                    self.guard(source, GuardKind.LENGTH, 0)
-        return self._global_hooks
+        self.guards.add_presences()
+        self.guards.add_lookups(self.classes.lookups())
 
     # ---- wrapping ----
 
@@ -256,53 +161,30 @@ class Tracer:
         """The value of a real object found at `source`; the same object gives the same value."""
         known = self.wrapped.get(id(obj))
         if known is not None:
-            self._reached_again(known, obj, source)
+            self.identities.found_again(known, obj, source)
             return known
         value = wrapping.wrapper_of(type(obj))(self, obj, source)
         if not isinstance(value, _WITHOUT_IDENTITY):
             self.wrapped[id(obj)] = value
             self._keep.append(obj)
         if source is not None and (value.source is None or isinstance(value, _WRAPPED_ANEW)):
-            self._stands[id(value)] = value, obj, source
+            self.identities.found(value, obj, source)
         return value
-
-    def _reached_again(self, known: Value, obj: Any, source: Source | None) -> None:
-        if source is None or known.source is source:
-            return
-        if known.source is None:
-            found = self._stands.get(id(known))
-            if found is None:
-                self.guard(source, GuardKind.IS, obj)
-            elif found[2] != source:
-                self.guard(source, GuardKind.SAME, found[2])
-        elif known.source != source:
-            fixed = isinstance(known, (ClassValue, BuiltinValue)) or (isinstance(known, FunctionValue) and known.fixed)
-            if fixed or isinstance(known.source, ConstantSource) or isinstance(obj, types.ModuleType):
-                self.guard(source, GuardKind.IS, obj)
-            else:
-                self.guard(source, GuardKind.SAME, known.source)
 
     def wrap_member(self, obj: Any, source: Source, store: str) -> Value:
         """A parameter, buffer or submodule; the first two are fixed by identity."""
         value = self.wrap(obj, source)
         if isinstance(value, TensorValue) and store in _STATIC_STORES and not value.is_static:
-            known = len(self.guards)
-            self.guard_identity_once(value)
-            if len(self.guards) > known:
-                self._fixed[id(value)] = self.guards[-1]
+            self.guards.fix(value)
             value.is_static = True
         return value
 
     def unfix_member(self, value: Value | None) -> None:
         """The program puts another tensor in the place of this buffer: so it is another one in each call."""
-        guard = None if value is None else self._fixed.pop(id(value), None)
-        if guard is None:
-            return
-        assert isinstance(value, TensorValue)
-        self.guards = [kept for kept in self.guards if kept is not guard]
-        self._guarded.discard((id(value), "is"))
-        value.is_static = False
-        self.recorder.unfix_input(value)
+        if value is not None and self.guards.unfix(value):
+            assert isinstance(value, TensorValue)
+            value.is_static = False
+            self.recorder.unfix_input(value)
 
     def lazy(self, obj: Any, source: Source | None) -> Value:
         return self.known(obj) if source is None else Lazy(obj, source)
@@ -325,18 +207,7 @@ class Tracer:
 
     def wrap_result(self, obj: Any, what: str) -> Value:
         """A fresh object that real code computed from constants."""
-        text_or_number = isinstance(obj, (int, float, str)) and not is_of_program(type(obj))
-        constant = wrapping.is_constant_object(obj) and type(obj) is not tuple
-        if constant or text_or_number or is_number(obj) or is_truth(obj):
-            return ConstantValue(obj)
-        maker = _RESULTS.get(type(obj))
-        if maker is not None:
-            return maker(self, obj, what)
-        if isinstance(obj, tuple):
-            return TupleValue([self.wrap_result(item, what) for item in obj], cls=type(obj))
-        if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, *_IDENTITY_TYPES)):
-            return self.known(obj)
-        raise unsupported("result", f"{what} is a {type(obj).__name__}, which capture cannot hold")
+        return results.wrap_result(self, obj, what)
 
     def constant(self, obj: Any) -> ConstantValue:
         return ConstantValue(obj)
@@ -356,8 +227,7 @@ class Tracer:
         return wrapping.is_constant_object(obj)
 
     def is_immutable(self, obj: Any) -> bool:
-        """Objects that are compared by identity and never change: guarded by IS, their facts folded."""
-        return issubclass(type(obj), _IDENTITY_TYPES)  # the class of a weak proxy is another than it says
+        return results.is_immutable(obj)
 
     def scope_of(self, names: dict[str, Any], function_source: Source | None = None) -> GlobalScope:
         found = self._scopes.get(id(names))
@@ -370,48 +240,13 @@ class Tracer:
     # ---- classes ----
 
     def class_lookup(self, cls: type, name: str) -> Any:
-        key = (cls, name)
-        found = self._class_lookups.get(key)
-        if found is None:
-            found = self._class_lookups[key] = lookup_in_class(cls, name)
-        return found
+        return self.classes.lookup(cls, name)
 
     def class_value(self, cls: type, name: str) -> Value:
-        """A class attribute as it stands in the class dictionary, guarded there."""
-        owner = owner_in_class(cls, name)
-        if owner is None:
-            raise unsupported("attribute", f"{name!r} of {cls.__qualname__}, which is gone by now")
-        key = (owner, name)
-        found = self._class_values.get(key)
-        if found is None:
-            raw = owner.__dict__[name]
-            of_class = ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner)
-            source: Source = AttrSource(of_class, name)
-            if hasattr(type(raw), "__get__"):  # getattr would give what it makes of itself
-                source = ItemSource(InstanceDictSource(of_class), name)
-            found = self._class_values[key] = self.wrap(raw, source)
-        return found
+        return self.classes.value(cls, name)
 
     def class_function(self, cls: type, name: str, function: Any) -> Value:
-        """The Python function behind a class attribute (a plain one, or inside a property or static method)."""
-        key = (cls, f"{name}()")
-        found = self._class_values.get(key)
-        if found is None or getattr(found, "fn", function) is not function:
-            owner = owner_in_class(cls, name) or cls
-            of_class = ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner)
-            source: Source = AttrSource(of_class, name)
-            raw = owner.__dict__.get(name)
-            if name in _OF_TYPE:  # getattr would give what `type` says of the class
-                source = ItemSource(InstanceDictSource(of_class), name)
-            if isinstance(raw, property):
-                part = next(part for part in ("fget", "fset", "fdel") if getattr(raw, part) is function)
-                source = AttrSource(source, part)
-            elif isinstance(raw, functools.cached_property):
-                source = AttrSource(source, "func")
-            elif isinstance(raw, classmethod):
-                source = AttrSource(source, "__func__")
-            found = self._class_values[key] = self.wrap(function, source)
-        return found
+        return self.classes.function(cls, name, function)
 
     def bind(self, owner: Value, cls: type, name: str, raw: Any) -> Value:
         """`raw`, found in the class dictionary, as an attribute of the instance `owner` (descriptor protocol)."""
@@ -476,71 +311,10 @@ class Tracer:
         return value.length(self) > 0 if plain is None else plain
 
     def same(self, left: Value, right: Value) -> bool:
-        """`left is right`."""
-        if left is right:
-            return True
-        if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-            if (is_changing(left) or is_changing(right)) and left.python_type(self) is not right.python_type(self):
-                return False
-            if _is_no_number(left.value) and _is_no_number(right.value):
-                self._guard_identity_of(left, right)
-            return left.value is right.value
-        if isinstance(left, BuiltinValue | ClassValue) and isinstance(right, BuiltinValue | ClassValue):
-            return left.real() is right.real()
-        one, other = self._found_at(left), self._found_at(right)
-        if one is None or other is None:
-            return False  # made in the frame, and that is known of both
-        for value in (left, right):
-            if isinstance(value, SourcedConstant):
-                self.rely_on_presence(value)
-        if self._type_of(left) is not self._type_of(right):
-            return False
-        return self._related(*one, *other)
-
-    def _type_of(self, value: Value) -> type:
-        return type(value.peek()) if isinstance(value, SourcedConstant) else value.python_type(self)
-
-    def _found_at(self, value: Value) -> tuple[Any, Source] | None:
-        """What tells a value's object from others, and where it stands at entry; None if it was made in the frame."""
-        found = self._stands.get(id(value))
-        if found is not None:
-            return found[1:]
-        if value.source is None:
-            return None
-        if isinstance(value, TupleValue) and value.obj is not None:  # tuples are wrapped anew for each path
-            return value.obj, value.source
-        return (value._value if isinstance(value, ConstantValue) else value), value.source
-
-    def _related(self, one: Any, at: Source, other: Any, other_at: Source) -> bool:
-        """Whether two objects from outside of the frame are one, which is then relied on."""
-        if isinstance(at, ConstantSource):
-            at, other_at = other_at, at
-        self.guard(at, GuardKind.SAME if one is other else GuardKind.DISTINCT, other_at)
-        return one is other
-
-    def _guard_identity_of(self, left: ConstantValue, right: ConstantValue) -> None:
-        """Rely on two equal constants being one object, or two."""
-        one, other = (
-            found[1] if (found := self._found_at(value)) else ConstantSource(shown(value.value), value.value)
-            for value in (left, right)
-        )
-        self._related(left.value, one, right.value, other)
+        return self.identities.same(left, right)
 
     def identical(self, left: Value, right: Value) -> bool:
-        """`left is right`, as the program asks it: exact also for equal constants and equal tuples."""
-        if isinstance(left, TupleValue) and isinstance(right, TupleValue) and left is not right:
-            may_be = not (left.source and right.source) and len(left.items) == len(right.items)
-            if may_be and (left.items or left.cls is not tuple or right.cls is not tuple):
-                raise unsupported("identity", "whether two equal tuples are one object")
-            if may_be:
-                return True
-        if left is not right and isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-            same = self.same(left, right)
-            alike = type(left.value) is type(right.value) and _may_be_several(left.value)
-            if alike and left.value == right.value:
-                self._guard_identity_of(left, right)
-            return same
-        return self.same(left, right)
+        return self.identities.identical(left, right)
 
     def equal(self, left: Value, right: Value) -> bool:
         return self.truth(self.compare(operator.eq, left, right))
@@ -579,10 +353,7 @@ class Tracer:
         return map(self.realized, value.iterate(self))
 
     def iterator(self, value: Value) -> Value:
-        made = value.iterator(self)
-        if isinstance(made, (IteratorValue, GeneratorValue, ObjectValue)):
-            return made
-        raise unsupported("iteration", f"__iter__ gave {made.describe(self)}")
+        return iteration.iterator(self, value)
 
     def pair(self, one: Value, other: Value) -> Value:
         return TupleValue([one, other])
@@ -595,43 +366,16 @@ class Tracer:
 
     def next_item(self, iterator: Value) -> Value | None:
         """The next item, or None at the end."""
-        if isinstance(iterator, (IteratorValue, GeneratorValue)):
-            return iterator.next_item(self)
-        return next(stop_aware(self, self.get_attr(iterator, "__next__")), None)
-
-    def may_iterate(self, value: Value) -> bool:
-        kind = value.python_type(self)
-        return any(self.class_lookup(kind, name) is not MISSING for name in ("__iter__", "__getitem__"))
+        return iteration.next_item(self, iterator)
 
     def mapping_items(self, value: Value) -> list[tuple[Value, Value]]:
-        """Key and value pairs of a mapping, as `**mapping` takes them."""
-        if isinstance(value, DictValue) and value.special(self, "keys") is None:
-            return list(value.items(self))
-        if self.class_lookup(value.python_type(self), "keys") is MISSING:
-            raise unsupported("call", f"{value.describe(self)} in the place of a mapping")
-        keys = self.call(self.get_attr(value, "keys"), [], {})
-        return [(key, self.get_item(value, key)) for key in self.iterate(keys)]
+        return iteration.mapping_items(self, value)
 
     def pairs(self, value: Value) -> Iterator[tuple[Value, Value]]:
-        """Pairs as `dict(value)` takes them: a mapping, or an iterable of pairs."""
-        if isinstance(value, DictValue):
-            yield from value.items(self)
-            return
-        for at, pair in enumerate(self.iterate(value)):
-            if not self.may_iterate(pair):
-                raise unsupported("call-builtin", f"{pair.describe(self)} in the place of a pair")
-            parts = list(self.iterate(pair))
-            if len(parts) != 2:
-                text = f"dictionary update sequence element #{at} has length {len(parts)}; 2 is required"
-                raise self.raised(ValueError, text)
-            yield parts[0], parts[1]
+        return iteration.pairs(self, value)
 
     def sorted_items(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
-        by = items if key is None or self.is_none(key) else [self.call(key, [item], {}) for item in items]
-        compared = [self.constant_of(item, "what is sorted by") for item in by]
-        down = reverse is not None and self.truth(reverse)
-        order = self.run_real(sorted, (range(len(items)),), {"key": compared.__getitem__, "reverse": down})
-        return [items[at] for at in order]
+        return iteration.sorted_items(self, items, key, reverse)
 
     def format_value(self, value: Value, conversion: int, spec: str) -> str:
         return formatting.format_value(self, value, conversion, spec)
@@ -653,15 +397,7 @@ class Tracer:
         return TupleValue(list(items))
 
     def function_dict(self, function: FunctionValue) -> DictValue:
-        made = FunctionAttributesValue(function)
-        for name, value in function.attributes.items():
-            if not hasattr(FunctionType, name):
-                made.entries[name] = value
-        for name, real in (vars(function.fn) if function.fn is not None else {}).items():
-            if name not in function.attributes:
-                source = AttrSource(function.source, name) if function.source is not None else None
-                made.entries[name] = self.lazy(real, source)
-        return made
+        return FunctionAttributesValue.of(self, function)
 
     # ---- calls ----
 
@@ -705,56 +441,4 @@ class Tracer:
             return self.wrap_result(call.result, f"the result of Tensor.{name}")
 
     def call_tensor_method(self, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        handler = tensor_methods.get(name)
-        if handler is not None:
-            return self.call_handler(handler, [owner, *args], kwargs)
-        if name in REFUSED:
-            known = self.recorder.known_value(owner.fake) if name in ("item", "tolist") else None
-            if known is not None and (name == "tolist" or known.numel() == 1):
-                return self.wrap_result(getattr(known, name)(), f"the result of Tensor.{name}")
-            raise unsupported(
-                "data-dependent-value" if name in ("item", "tolist", "numpy") else "tensor-method",
-                f"Tensor.{name}() on {owner.describe(self)}",
-                "keep the value in a tensor, or call it outside of the compiled function",
-            )
-        return self.record_method(name, [owner, *args], kwargs)
-
-
-_MOST_TURNS = 20_000
-_MOST_INSTRUCTIONS = 500_000
-# values of objects for which it does not matter whether two paths lead to one object
-_WITHOUT_IDENTITY = (ConstantValue, BoundMethodValue, TupleValue, SliceValue, RangeValue)
-_WRAPPED_ANEW = (BoundMethodValue, SliceValue, RangeValue)
-_IDENTITY_TYPES: tuple[type, ...] = (
-    types.GenericAlias,
-    types.UnionType,
-    typing._Final,  # type: ignore[attr-defined]
-    typing.TypeVar,
-    re.Pattern,
-    re.Match,
-    type(torch.ops.aten),
-)
-
-
-def _is_no_number(constant: Any) -> bool:
-    """Such as nan, which is not equal to itself but is found in a list that holds it."""
-    return _may_be_several(constant) and constant != constant
-
-
-def _may_be_several(constant: Any) -> bool:
-    """Whether constants equal to this one may be one object or several."""
-    return isinstance(constant, _MANY_EQUAL) and not isinstance(constant, (bool, enum.Enum))
-
-
-_MANY_EQUAL = (int, float, complex, str, bytes, torch.device, types.CodeType, *numpy_numbers())
-_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
-
-
-_RESULTS: dict[type, Callable[[Tracer, Any, str], Value]] = {
-    slice: lambda tracer, obj, what: SliceValue(
-        ConstantValue(obj.start), ConstantValue(obj.stop), ConstantValue(obj.step)
-    ),
-    range: lambda tracer, obj, what: RangeValue(obj),
-    list: lambda tracer, obj, what: ListValue([tracer.wrap_result(item, what) for item in obj]),
-    set: lambda tracer, obj, what: SetValue.of(tracer, [tracer.wrap_result(item, what) for item in obj]),
-}
+        return tensor_method_call(self, owner, name, args, kwargs)

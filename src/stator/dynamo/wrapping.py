@@ -24,7 +24,7 @@ from .hook import is_left_alone
 from .iterator_state import READABLE
 from .native_status import native
 from .plain import is_number, numpy_numbers, plain_converter
-from .source import AttrSource, CallSource, ConstantSource, ItemSource, LocalSource, Source
+from .source import AttrSource, CallSource, ConstantSource, ItemSource, LocalSource, Source, is_fixed
 from .values.base import Lazy, Value, unsupported
 from .values.classes import ClassValue
 from .values.compiled import CompiledFunctionValue
@@ -112,7 +112,7 @@ def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
     if plain is None or isinstance(obj, (bool, enum.Enum)):
         made = SourcedConstant(obj, source, tracer)
         if not isinstance(source, LocalSource):  # a parameter is always there
-            tracer.rely_on_presence(made)
+            tracer.guards.presence(made)
         return made
     # an instance of a subclass, or numpy.float32: its own == might be anything, so the plain value is compared
     if getattr(obj, "__dict__", None) or any(map(_adds_behaviour, type(obj).__mro__)):
@@ -165,7 +165,7 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
         raise unsupported("tensor-subclass", f"the tensor class {type(obj).__module__}.{type(obj).__qualname__}")
     if source is None:
         raise unsupported("unguardable", "a tensor that cannot be reached from the frame")
-    tracer.guard_tensor(source, obj)
+    tracer.guards.tensor(source, obj)
     value = TensorValue(tracer.recorder.mode.from_real(obj), None, source, obj, type(obj))
     follow_contents(tracer, value)
     return tracer.recorder.wrap_input(value)
@@ -176,7 +176,7 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
 
 @wraps(types.FunctionType)
 def _function(tracer: Tracer, obj: types.FunctionType, source: Source | None) -> Value:
-    fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or tracer.is_fixed(source)
+    fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or is_fixed(source)
     if fixed:
         _guard_identity(tracer, obj, source)
         if source is not None and not is_left_alone(obj.__code__):  # users' functions are reloaded in place

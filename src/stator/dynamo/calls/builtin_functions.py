@@ -123,7 +123,7 @@ def _callable(tracer: Tracer, value: Value) -> Value:
 def _id(tracer: Tracer, value: Value) -> Value:
     try:
         real = value.real()
-        tracer.guard_identity_once(value)
+        tracer.guards.identity_once(value)
         return ConstantValue(id(real))
     except NotConstant:
         raise unsupported("call-builtin", f"id() of {value.describe(tracer)}") from None

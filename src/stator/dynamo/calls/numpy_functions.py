@@ -53,7 +53,7 @@ def _wrap_array(tracer: Tracer, obj: Any, source: Source | None) -> Value:
     on_memory = CallSource(shared_tensor, (source,))
     shared = shared_tensor(obj)
     assert shared is not None
-    tracer.guard_tensor(on_memory, shared)
+    tracer.guards.tensor(on_memory, shared)
     tensor = TensorValue(tracer.recorder.mode.from_real(shared), None, on_memory, shared)
     return ArrayValue(tracer.recorder.wrap_input(tensor), source, obj)
 

@@ -6,6 +6,7 @@ import operator
 
 from ..bytecode import Instruction
 from ..frame import Frame
+from ..iteration import may_iterate
 from ..program import opcode
 from ..values.base import unsupported
 from ..values.exceptions import ExceptionValue
@@ -58,7 +59,7 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
                 raise unsupported("call", "keyword arguments whose names are no text")
             kwargs[name] = value
     items = frame.stack.pop()
-    if not tracer.may_iterate(items):
+    if not may_iterate(tracer, items):
         raise unsupported("call", f"{items.describe(tracer)} as the arguments behind a star")
     args = list(tracer.iterate(items))
     callee = frame.stack.pop()

@@ -44,7 +44,7 @@ class GrownList(ListValue):
     def _read(self) -> None:
         source: Source = self.source  # type: ignore[assignment]
         length = list.__len__(self.obj)
-        self.tracer.guards.append(Guard(source, GuardKind.LENGTH, length, self.met_at))
+        self.tracer.guards.made.append(Guard(source, GuardKind.LENGTH, length, self.met_at))
         self.known_items = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(list.__iter__(self.obj))]
         self.known_items += self.appended
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
@@ -12,7 +12,7 @@ from stator.base.registry import Registry
 from ..emit import support
 from ..guard import GuardKind
 from ..recipe import CallRecipe, Constant, GetAttr, Load, NewDict, NewObject, Recipe
-from ..source import DictKeySource, ItemSource, Source
+from ..source import AttrSource, DictKeySource, ItemSource, Source
 from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
 from .iterators import ContainerIterator, IteratorValue
@@ -23,6 +23,7 @@ from .sets import SetValue
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
     from ..tracer import Tracer
+    from .functions import FunctionValue
 
 dict_methods: Registry[str, Callable[..., Value]] = Registry("dict method")
 
@@ -78,7 +79,7 @@ class DictValue(ObjectValue):
             )
         self.whole = True
         touched, self.entries = self.entries, {}
-        plain = tracer.guard_dict_keys(self.source, self.obj)  # type: ignore[arg-type]
+        plain = tracer.guards.dict_keys(self.source, self.obj)  # type: ignore[arg-type]
         for index, (key, real) in enumerate(dict.items(self.obj)):
             item_source = ItemSource(self.source, key)  # type: ignore[arg-type]
             self.entries[key] = touched.get(key) or Lazy(real, item_source)
@@ -153,7 +154,7 @@ class DictValue(ObjectValue):
 
     def plain_length(self, tracer: Tracer) -> int:
         if not self.whole and not self.obj:
-            tracer.guard_length_once(self, self.source, 0)  # type: ignore[arg-type]
+            tracer.guards.length_once(self, self.source, 0)  # type: ignore[arg-type]
             return 0
         return len(self.keys(tracer))
 
@@ -298,6 +299,18 @@ class FunctionAttributesValue(DictValue):
     def __init__(self, function: Value) -> None:
         super().__init__({})
         self.function = function
+
+    @classmethod
+    def of(cls, tracer: Tracer, function: FunctionValue) -> FunctionAttributesValue:
+        made = cls(function)
+        for name, value in function.attributes.items():
+            if not hasattr(FunctionType, name):
+                made.entries[name] = value
+        for name, real in (vars(function.fn) if function.fn is not None else {}).items():
+            if name not in function.attributes:
+                source = AttrSource(function.source, name) if function.source is not None else None
+                made.entries[name] = tracer.lazy(real, source)
+        return made
 
     def store(self, tracer: Tracer, key: Value, value: Value) -> None:
         self.function.set_attr(tracer, tracer.constant_of(key, "an attribute's name"), value)

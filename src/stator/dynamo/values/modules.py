@@ -158,7 +158,7 @@ class ModuleValue(ObjectValue):
             return False
         if self.hooks_empty is None:
             names = _HOOKS + _GRAD_HOOKS if torch.is_grad_enabled() else _HOOKS
-            self.hooks_empty = not any(real[name] for name in names) and not tracer.global_module_hooks()
+            self.hooks_empty = not any(real[name] for name in names) and not tracer.guards.global_module_hooks()
             if self.hooks_empty:
                 for name in names:
                     tracer.guard(ItemSource(self.dict_source, name), GuardKind.LENGTH, 0)  # type: ignore[arg-type]

@@ -103,7 +103,7 @@ class ObjectValue(Value):
             raise unsupported("unhashable-key", f"{self.describe(tracer)}, whose class defines __hash__, as a key")
         if self.obj is None:
             return IdentityKey(self)
-        tracer.guard_identity_once(self)
+        tracer.guards.identity_once(self)
         return self.obj
 
     # -- instance dictionary --
@@ -155,7 +155,7 @@ class ObjectValue(Value):
         real = self.instance_dict()
         names: dict[str, None] = {}
         if real is not None:
-            tracer.guard_keys_once(self, self.dict_source, real)
+            tracer.guards.keys_once(self, self.dict_source, real)
             names.update(dict.fromkeys(real))
         for name, value in (self.attributes or {}).items():
             if value is MISSING:
@@ -333,7 +333,7 @@ class ObjectValue(Value):
         handler = functions_in_c.get((getattr(self.obj, "__module__", ""), getattr(self.obj, "__qualname__", "")))
         if handler is None or self.cls.__name__ != _CYTHON or self.source is None:
             raise unsupported("call", f"calling {self.describe(tracer)}")
-        tracer.guard_identity_once(self)
+        tracer.guards.identity_once(self)
         return tracer.call_handler(handler, args, kwargs)
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:

@@ -112,7 +112,7 @@ class TensorValue(Value):
     def key(self, tracer: Tracer) -> Any:
         if self.obj is None:
             return self
-        tracer.guard_identity_once(self)
+        tracer.guards.identity_once(self)
         return self.obj
 
     def real(self) -> Any:
@@ -177,7 +177,7 @@ class TensorValue(Value):
         if self.obj is not None and self.source is not None and hasattr(self.obj, name):
             return tracer.wrap(getattr(self.obj, name), AttrSource(self.source, name))
         if self.obj is not None and self.source is not None:
-            tracer.guard_no_attribute(self.source, name)
+            tracer.guard(self.source, GuardKind.ABSENT, name)
         raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:

@@ -1,0 +1,77 @@
+"""What classes hold: lookups through the order of resolution, which guards watch, and values of what was found."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .guard import Lookup
+from .source import AttrSource, ConstantSource, InstanceDictSource, ItemSource, Source
+from .values.base import Value, unsupported
+from .values.objects import lookup_in_class, lookup_record, owner_in_class
+
+_OF_TYPE = frozenset(("__dict__", "__doc__", "__name__", "__qualname__", "__module__", "__bases__", "__mro__"))
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+
+class ClassAttributes:
+    """`wrap(obj, source)` makes the value of a real object."""
+
+    def __init__(self, wrap: Callable[[Any, Source], Value]) -> None:
+        self._wrap = wrap
+        self._values: dict[tuple[type, str], Value] = {}
+        self._lookups: dict[tuple[type, str], Any] = {}
+
+    def lookup(self, cls: type, name: str) -> Any:
+        """The raw attribute, or MISSING; relied on when the capture ends."""
+        key = (cls, name)
+        found = self._lookups.get(key)
+        if found is None:
+            found = self._lookups[key] = lookup_in_class(cls, name)
+        return found
+
+    def lookups(self) -> Iterable[tuple[type, list[Lookup]]]:
+        """All that was looked up, by class; classes that cannot change are left out."""
+        made: dict[type, list[Lookup]] = {}
+        for (cls, name), found in self._lookups.items():
+            if cls.__flags__ & _IMMUTABLE_TYPE == 0:
+                made.setdefault(cls, []).append(lookup_record(cls, name, found))
+        return made.items()
+
+    def value(self, cls: type, name: str) -> Value:
+        """A class attribute as it stands in the class dictionary, guarded there."""
+        owner = owner_in_class(cls, name)
+        if owner is None:
+            raise unsupported("attribute", f"{name!r} of {cls.__qualname__}, which is gone by now")
+        key = (owner, name)
+        found = self._values.get(key)
+        if found is None:
+            raw = owner.__dict__[name]
+            of_class = ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner)
+            source: Source = AttrSource(of_class, name)
+            if hasattr(type(raw), "__get__"):  # getattr would give what it makes of itself
+                source = ItemSource(InstanceDictSource(of_class), name)
+            found = self._values[key] = self._wrap(raw, source)
+        return found
+
+    def function(self, cls: type, name: str, function: Any) -> Value:
+        """The Python function behind a class attribute (a plain one, or inside a property or static method)."""
+        key = (cls, f"{name}()")
+        found = self._values.get(key)
+        if found is None or getattr(found, "fn", function) is not function:
+            owner = owner_in_class(cls, name) or cls
+            of_class = ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner)
+            source: Source = AttrSource(of_class, name)
+            raw = owner.__dict__.get(name)
+            if name in _OF_TYPE:  # getattr would give what `type` says of the class
+                source = ItemSource(InstanceDictSource(of_class), name)
+            if isinstance(raw, property):
+                part = next(part for part in ("fget", "fset", "fdel") if getattr(raw, part) is function)
+                source = AttrSource(source, part)
+            elif isinstance(raw, functools.cached_property):
+                source = AttrSource(source, "func")
+            elif isinstance(raw, classmethod):
+                source = AttrSource(source, "__func__")
+            found = self._values[key] = self._wrap(function, source)
+        return found

@@ -1,0 +1,69 @@
+"""Items, pairs and orders of values, as the captured program would see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .values.base import Value, unsupported
+from .values.generators import GeneratorValue
+from .values.iterators import IteratorValue, stop_aware
+from .values.mappings import DictValue
+from .values.objects import MISSING, ObjectValue
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+
+def iterator(tracer: Tracer, value: Value) -> Value:
+    """`iter(value)`."""
+    made = value.iterator(tracer)
+    if isinstance(made, (IteratorValue, GeneratorValue, ObjectValue)):
+        return made
+    raise unsupported("iteration", f"__iter__ gave {made.describe(tracer)}")
+
+
+def next_item(tracer: Tracer, iterator: Value) -> Value | None:
+    """The next item, or None at the end."""
+    if isinstance(iterator, (IteratorValue, GeneratorValue)):
+        return iterator.next_item(tracer)
+    return next(stop_aware(tracer, tracer.get_attr(iterator, "__next__")), None)
+
+
+def may_iterate(tracer: Tracer, value: Value) -> bool:
+    kind = value.python_type(tracer)
+    return any(tracer.class_lookup(kind, name) is not MISSING for name in ("__iter__", "__getitem__"))
+
+
+def mapping_items(tracer: Tracer, value: Value) -> list[tuple[Value, Value]]:
+    """Key and value pairs of a mapping, as `**mapping` takes them."""
+    if isinstance(value, DictValue) and value.special(tracer, "keys") is None:
+        return list(value.items(tracer))
+    if tracer.class_lookup(value.python_type(tracer), "keys") is MISSING:
+        raise unsupported("call", f"{value.describe(tracer)} in the place of a mapping")
+    keys = tracer.call(tracer.get_attr(value, "keys"), [], {})
+    return [(key, tracer.get_item(value, key)) for key in tracer.iterate(keys)]
+
+
+def pairs(tracer: Tracer, value: Value) -> Iterator[tuple[Value, Value]]:
+    """Pairs as `dict(value)` takes them: a mapping, or an iterable of pairs."""
+    if isinstance(value, DictValue):
+        yield from value.items(tracer)
+        return
+    for at, pair in enumerate(tracer.iterate(value)):
+        if not may_iterate(tracer, pair):
+            raise unsupported("call-builtin", f"{pair.describe(tracer)} in the place of a pair")
+        parts = list(tracer.iterate(pair))
+        if len(parts) != 2:
+            text = f"dictionary update sequence element #{at} has length {len(parts)}; 2 is required"
+            raise tracer.raised(ValueError, text)
+        yield parts[0], parts[1]
+
+
+def sorted_items(tracer: Tracer, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
+    """`sorted(items, key=key, reverse=reverse)`, by constants only."""
+    by = items if key is None or tracer.is_none(key) else [tracer.call(key, [item], {}) for item in items]
+    compared = [tracer.constant_of(item, "what is sorted by") for item in by]
+    down = reverse is not None and tracer.truth(reverse)
+    order = tracer.run_real(sorted, (range(len(items)),), {"key": compared.__getitem__, "reverse": down})
+    return [items[at] for at in order]

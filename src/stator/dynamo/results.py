@@ -1,0 +1,61 @@
+"""Values of what real code computed from constants while it was captured: fresh objects that no guard watches."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import wrapping
+from .plain import is_number, is_of_program, is_truth
+from .values.base import Value, unsupported
+from .values.constants import ConstantValue
+from .values.sequences import ListValue, TupleValue
+from .values.sets import SetValue
+from .values.slices import RangeValue, SliceValue
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+_IMMUTABLE: tuple[type, ...] = (
+    types.GenericAlias,
+    types.UnionType,
+    typing._Final,  # type: ignore[attr-defined]
+    typing.TypeVar,
+    re.Pattern,
+    re.Match,
+    type(torch.ops.aten),
+)
+_RESULTS: dict[type, Callable[[Any, Any, str], Value]] = {
+    slice: lambda tracer, obj, what: SliceValue(
+        ConstantValue(obj.start), ConstantValue(obj.stop), ConstantValue(obj.step)
+    ),
+    range: lambda tracer, obj, what: RangeValue(obj),
+    list: lambda tracer, obj, what: ListValue([wrap_result(tracer, item, what) for item in obj]),
+    set: lambda tracer, obj, what: SetValue.of(tracer, [wrap_result(tracer, item, what) for item in obj]),
+}
+
+
+def wrap_result(tracer: Tracer, obj: Any, what: str) -> Value:
+    """The value of a fresh object, which is `what` to the reader of an error. Raises Unsupported."""
+    text_or_number = isinstance(obj, (int, float, str)) and not is_of_program(type(obj))
+    constant = wrapping.is_constant_object(obj) and type(obj) is not tuple
+    if constant or text_or_number or is_number(obj) or is_truth(obj):
+        return ConstantValue(obj)
+    maker = _RESULTS.get(type(obj))
+    if maker is not None:
+        return maker(tracer, obj, what)
+    if isinstance(obj, tuple):
+        return TupleValue([wrap_result(tracer, item, what) for item in obj], cls=type(obj))
+    if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, *_IMMUTABLE)):
+        return tracer.known(obj)
+    raise unsupported("result", f"{what} is a {type(obj).__name__}, which capture cannot hold")
+
+
+def is_immutable(obj: Any) -> bool:
+    """Objects that are compared by identity and never change: guarded by IS, their facts folded."""
+    return issubclass(type(obj), _IMMUTABLE)  # the class of a weak proxy is another than it says
