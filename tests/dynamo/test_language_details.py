@@ -22,7 +22,7 @@ import torch
 
 import stator
 from stator.base import config, counters
-from stator.dynamo import interpreter, tracer
+from stator.dynamo import interpreter, long_loops
 
 programs = []
 
@@ -681,7 +681,7 @@ def test_what_a_long_loop_makes_is_not_followed_back_turn_by_turn(monkeypatch):
             super().__init__(function)
 
     monkeypatch.setattr(interpreter, "Tracer", Followed)
-    monkeypatch.setattr(tracer, "_MOST_TURNS", 300)
+    monkeypatch.setattr(long_loops, "_MOST_TURNS", 300)
 
     def nested(x):
         made = filter(bool, range(3))
@@ -696,7 +696,7 @@ def test_what_a_long_loop_makes_is_not_followed_back_turn_by_turn(monkeypatch):
 
 def test_many_instructions_without_a_tensor_are_not_followed(monkeypatch):
     monkeypatch.setattr(config, "keep_empty_graphs", True)
-    monkeypatch.setattr(tracer, "_MOST_INSTRUCTIONS", 2000)
+    monkeypatch.setattr(long_loops, "_MOST_INSTRUCTIONS", 2000)
 
     def busy(x):
         total = 0
