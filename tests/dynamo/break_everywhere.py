@@ -35,7 +35,7 @@ from stator.dynamo.bytecode import VERSION, Instruction, decode  # noqa: E402
 from stator.dynamo.captured import Break, BreakReason, Captured  # noqa: E402
 from stator.dynamo.emit import emit  # noqa: E402
 from stator.dynamo.recipe import Constant, Load, RaisedAt, Recipe  # noqa: E402
-from stator.dynamo.resume import Offset, ResumePoint, resume_code, resumption_of  # noqa: E402
+from stator.dynamo.resume import Offset, ResumePoint, closure_of, resume_code, resumption_of  # noqa: E402
 from stator.dynamo.source import LocalSource  # noqa: E402
 
 # ---- a concrete interpreter, up to a given step ----
@@ -83,7 +83,7 @@ class Machine:
         self.function, self.code = function, function.__code__
         self.instructions = decode(self.code)
         self.locals = dict(bound)
-        self.cells: dict[str, Any] = dict(zip(self.code.co_freevars, function.__closure__ or (), strict=True))
+        self.cells: dict[str, Any] = dict(zip(closure_of(self.code), function.__closure__ or (), strict=True))
         self.stack: list[Any] = []
         self.pc = 0
         self.kw_names: tuple[str, ...] = ()

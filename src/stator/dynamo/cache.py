@@ -343,7 +343,9 @@ def _check_compatible(code: CodeType, original: CodeType) -> None:
 
 
 def _function_like(function: FunctionType, code: CodeType) -> FunctionType:
-    target = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    # of code behind a break, cells of the frame itself come behind those of free variables; each call brings its own
+    cells = (function.__closure__ or ())[: len(code.co_freevars)]
+    target = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, cells)
     target.__kwdefaults__ = function.__kwdefaults__
     target.__qualname__ = function.__qualname__
     target.__module__ = function.__module__

@@ -32,7 +32,7 @@ from .hook import call_with_hook, leave_frame_alone
 from .interpreter import capture
 from .marks import disabled, left_alone_by_torch
 from .native_status import native
-from .resume import ResumePoint, resume_code, resumption_of
+from .resume import ResumePoint, closure_of, resume_code, resumption_of
 from .source import ConstantSource, FunctionSource, Source
 from .text import captured_text
 from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform
@@ -189,10 +189,10 @@ class Converter:
         if made is None:
             self._places[point.code] += 1
             code = resume_code(point, native.arrived)
-            cells = tuple(CellType() for _ in point.closure)  # each call brings its own
-            function = FunctionType(code, namespace, code.co_name, None, cells)
+            function = _without_cells(code, namespace)
             cache = make_cache(code, self.compile_frame, self.settings.options)
-            made = self._resumed[key] = native.Continuation(function, cache, self._hook_callback)
+            made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
+            self._resumed[key] = made
         return made
 
     def _on_failure(self, captured: Captured) -> OnFailure:
@@ -207,11 +207,10 @@ class Converter:
     def _program(self, captured: Captured, returned: Callable[[], None] | None) -> Any:
         """What emitted code calls to begin anew as the program's own code."""
         code = captured.code
-        cells = tuple(CellType() for _ in code.co_freevars)  # each call brings its own
-        function = FunctionType(code, captured.function.__globals__, code.co_name, None, cells)
+        function = _without_cells(code, captured.function.__globals__)
         # the rest of a frame may be a loop: what it calls is compiled, as where no version fits
         callback = None if resumption_of(code) is None else self._hook_callback
-        return native.Continuation(function, None, callback, returned)
+        return native.Continuation(function, None, callback, returned, len(closure_of(code)))
 
     # ---- stages ----
 
@@ -271,6 +270,11 @@ class Converter:
             hook=self._hook(),
             on_failure=self._on_failure(captured) if compiled is not None else None,
         )
+
+
+def _without_cells(code: CodeType, namespace: dict[str, Any]) -> FunctionType:
+    """A function whose cells each call brings."""
+    return FunctionType(code, namespace, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
 
 
 def _frame_name(code: CodeType, bound: Mapping[str, Any]) -> str:

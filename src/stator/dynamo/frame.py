@@ -14,6 +14,7 @@ from stator.base.errors import Unsupported, UserPlace
 from .break_kinds import way_out
 from .hook import is_left_alone
 from .program import Program
+from .resume import closure_of
 from .values.base import Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.constants import LastInstruction
@@ -81,7 +82,7 @@ class Frame:
         self.program = program
         self.globals = scope
         self.locals = local_values
-        self.cells: dict[str, CellValue] = dict(zip(program.code.co_freevars, closure, strict=True))
+        self.cells: dict[str, CellValue] = dict(zip(closure_of(program.code), closure, strict=True))
         self.name = name
         self.stack: list[Any] = []
         self.pc = 0  # the instruction to run next

@@ -20,6 +20,7 @@ from . import source as sources
 from .guard import Guard, GuardKind, Lookup
 from .native_status import native as _native
 from .plain import shown
+from .resume import closure_of
 from .source import Source
 
 MAX_CALL_ARGUMENTS = 8
@@ -109,9 +110,10 @@ def _function(builder: Builder, source: Source) -> int:
 
 @accessors.register(sources.CellSource)
 def _cell(builder: Builder, source: sources.CellSource) -> int:
-    if source.name not in builder.code.co_freevars:
+    names = closure_of(builder.code)
+    if source.name not in names:
         raise CompileError("guards", f"{source.name!r} is not a free variable of {builder.code.co_name}")
-    index = builder.code.co_freevars.index(source.name)
+    index = names.index(source.name)
     return builder.child(builder.child(0, _native.ACCESS_FUNCTION), _native.ACCESS_CLOSURE, None, index)
 
 

@@ -22,6 +22,7 @@ from .global_state import read_global_state
 from .guard import Guard, GuardKind
 from .program import looks_at_no_frame, program_of
 from .recipe import Constant, Effect, Evaluate, Load, RaisedAt, Recipe
+from .resume import closure_of
 from .source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
 from .torch_state import TorchState, forward_ad_guard
 from .tracer import Tracer
@@ -133,7 +134,7 @@ class _Attempt:
             name: Lazy(value, LocalSource(name)) for name, value in self.arguments.items() if name in code.co_varnames
         }
         closure = tuple(
-            _free_cell(name, cell) for name, cell in zip(code.co_freevars, self.function.__closure__ or (), strict=True)
+            _free_cell(name, cell) for name, cell in zip(closure_of(code), self.function.__closure__ or (), strict=True)
         )
         for index, cell in enumerate(closure):
             tracer.real_cells[id(cell.cell)] = cell

@@ -41,7 +41,7 @@ class ResumePoint:
     index: instruction of the decoded `code` to go on with.
     stack: the value stack there, bottom first.
     locals: names of bound local variables, passed as arguments, in this order.
-    cells: names of cell variables that exist; they become free variables.
+    cells: names of cell variables that exist; their cells are the last of the closure.
     raised_at: for each LASTI slot, the index of the instruction that raised.
     handlers: positions of stack slots that keep what was handled before, one for each handler that is running.
     """
@@ -71,8 +71,8 @@ class ResumePoint:
 
     @property
     def closure(self) -> tuple[str, ...]:
-        """Free variables of the resume function, in order: cells of the frame, then its own free variables."""
-        return self.cells + self.code.co_freevars
+        """What the cells in the resume function's closure are: free variables, then variables of the frame."""
+        return self.code.co_freevars + self.cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +107,40 @@ def _forget(key: int, _: object) -> None:
     _made.pop(key, None)
 
 
+def closure_of(code: CodeType) -> tuple[str, ...]:
+    """The variables whose cells a function of this code is called with, in the order of its `__closure__`."""
+    resumption = resumption_of(code)
+    return code.co_freevars if resumption is None else resumption.point.closure
+
+
+def take_cells(builder: Builder, handed_over: Sequence[str], closure: Sequence[str]) -> None:
+    """Take the cells of the closure; the last, of variables of the frame itself, are taken by what is called first.
+    They stay variables of the frame, for what the interpreter says of unbound ones. What it shows of a frame goes by
+    whether its code has made a cell of the variable: so it has, in a place that is never come to."""
+    if handed_over:
+        behind = builder.label()
+        builder.jump(behind)
+        for name in handed_over:
+            builder.make_cell(name)
+        builder.append(behind)
+    free = len(closure) - len(handed_over)
+    if free:
+        builder.add("COPY_FREE_VARS", free, free)
+
+
 def resume_code(point: ResumePoint, first_call: Callable[[], object] | None = None) -> CodeType:
-    """A code object that takes `point.locals`, then the stack's values, as positional arguments, and goes on there."""
+    """A code object that takes `point.locals`, then the stack's values, as positional arguments, and goes on there.
+
+    `first_call` also has to take the cells of `point.cells` out of the closure, to the variables just before the free
+    ones. Without it they are free variables, too, which shows in what is said of unbound ones."""
     original = decode(point.code)
     entry = original[point.index]
     kept = reachable(original, entry)
     stack_names = point._stack_names()
     builder = Builder()
     builder.position = entry.position
-    if point.closure:
-        builder.add("COPY_FREE_VARS", len(point.closure), len(point.closure))
+    own = () if first_call is None else point.cells
+    take_cells(builder, own, point.closure)
     builder.resume()
     if first_call is not None:
         builder.const_callee(first_call)
@@ -141,7 +165,7 @@ def resume_code(point: ResumePoint, first_call: Callable[[], object] | None = No
         instructions.append(offset.marker)
     instructions += _with_regions_closed(kept, entry, start)
     pairs = [instruction for instruction in instructions if OPERAND_KINDS.get(instruction.opname) == "pair"]
-    code = _assemble(point, instructions, (*point.locals, *stack_names))
+    code = _assemble(point, instructions, (*point.locals, *stack_names), own)
     if offsets:
         units = code_units(code)
         placed = {id(offset): offset.placed(units[instructions.index(offset.marker)]) for offset in offsets}
@@ -193,7 +217,9 @@ def _with_regions_closed(kept: Sequence[Instruction], entry: Instruction, start:
     return closed
 
 
-def _assemble(point: ResumePoint, instructions: list[Instruction], parameters: tuple[str, ...]) -> CodeType:
+def _assemble(
+    point: ResumePoint, instructions: list[Instruction], parameters: tuple[str, ...], own_cells: tuple[str, ...]
+) -> CodeType:
     code = point.code
     used = {name for instruction in instructions for name in _local_names(instruction)}
     others = tuple(
@@ -209,8 +235,8 @@ def _assemble(point: ResumePoint, instructions: list[Instruction], parameters: t
         co_flags=code.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS),
         co_varnames=variables,
         co_nlocals=len(variables),
-        co_cellvars=tuple(name for name in code.co_cellvars if name not in point.cells),
-        co_freevars=point.closure,
+        co_cellvars=(*(name for name in code.co_cellvars if name not in point.cells), *own_cells),
+        co_freevars=point.closure[: len(point.closure) - len(own_cells)],
         co_consts=code.co_consts,
     )
 

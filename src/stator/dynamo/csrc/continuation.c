@@ -3,6 +3,22 @@
  * returned. So a frame that breaks again and again is one Python frame at any time, and a loop is a loop. */
 #include "native.h"
 
+#define Py_BUILD_CORE
+#undef _PyGC_FINALIZED
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+
+#if PY_VERSION_HEX >= 0x030D0000
+#define CURRENT_FRAME(thread) ((thread)->current_frame)
+#define FRAME_FUNCTION(frame) ((frame)->f_funcobj)
+#elif PY_VERSION_HEX >= 0x030C0000
+#define CURRENT_FRAME(thread) ((thread)->cframe->current_frame)
+#define FRAME_FUNCTION(frame) ((frame)->f_funcobj)
+#else
+#define CURRENT_FRAME(thread) ((thread)->cframe->current_frame)
+#define FRAME_FUNCTION(frame) ((PyObject *)(frame)->f_func)
+#endif
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -10,6 +26,7 @@ typedef struct {
     PyObject *cache;    /* Cache of that function; NULL: it runs as it is */
     PyObject *callback; /* compiles the frames that start while the function runs as it is; NULL: nothing is compiled */
     PyObject *returned; /* called without arguments when the function has returned, as it is; or NULL */
+    int cells;          /* so many that each call brings are its closure */
 } Continuation;
 
 /* A call that was not made yet. It owns the values: cells of the closure first, then the arguments. */
@@ -27,7 +44,7 @@ static __thread Pending *handed_over = NULL;
 static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
 {
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    int free = ((PyCodeObject *)PyFunction_GET_CODE(((Continuation *)self)->function))->co_nfreevars;
+    int free = ((Continuation *)self)->cells;
     for (int i = 0; i < free; i++) {
         if (i >= count || !PyCell_Check(args[i])) {
             PyErr_Format(PyExc_TypeError, "%d cells of the closure come first", free);
@@ -108,11 +125,25 @@ static PyObject *call_as_it_is(PyObject *function, PyObject *const *values, Py_s
     return result;
 }
 
+/* The function with this tuple of cells as its closure, which may be longer than that of free variables. */
+static PyObject *with_cells(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    PyObject *function, *cells;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyFunction_Type, &function, &PyTuple_Type, &cells)) {
+        return NULL;
+    }
+    PyObject *made = PyFunction_New(PyFunction_GET_CODE(function), PyFunction_GET_GLOBALS(function));
+    if (made && PyFunction_SetClosure(made, cells) < 0) {
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
 static PyObject *make_call(Pending *pending)
 {
     Continuation *to = pending->to;
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(to->function);
-    Py_ssize_t free = code->co_nfreevars, count = Py_SIZE(pending) - free;
+    Py_ssize_t free = to->cells, count = Py_SIZE(pending) - free;
     PyObject *function = free ? with_closure(to, (PyObject *)code, pending->values, free) : Py_NewRef(to->function);
     if (!function) {
         return NULL;
@@ -154,10 +185,28 @@ static void pending_let_go(Pending *pending)
     }
 }
 
+/* Cells of a closure beyond those of free variables are those of the frame's own variables, the last ones before these.
+ * (The interpreter's own instruction copies cells of free variables only.) */
+static void take_own_cells(struct _PyInterpreterFrame *frame)
+{
+    PyObject *function = frame ? FRAME_FUNCTION(frame) : NULL;
+    PyObject *closure = function && PyFunction_Check(function) ? PyFunction_GET_CLOSURE(function) : NULL;
+    if (!closure) {
+        return;
+    }
+    PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
+    Py_ssize_t const free = code->co_nfreevars, own = PyTuple_GET_SIZE(closure) - free;
+    for (Py_ssize_t i = 0; i < own; i++) {
+        PyObject **place = &frame->localsplus[code->co_nlocalsplus - free - own + i];
+        Py_XSETREF(*place, Py_NewRef(PyTuple_GET_ITEM(closure, free + i)));
+    }
+}
+
 /* The first thing that a function which goes on behind a break does: its arguments are its own from now on, so that what
- * it lets go of is gone. */
+ * it lets go of is gone; and so are the cells of its variables. */
 static PyObject *arrived(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
+    take_own_cells(CURRENT_FRAME(PyThreadState_Get()));
     Pending *pending = handed_over;
     handed_over = NULL;
     if (pending) {
@@ -198,10 +247,17 @@ static PyTypeObject PendingType = {
 
 static PyObject *continuation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"function", "cache", "callback", "returned", NULL};
+    static char *names[] = {"function", "cache", "callback", "returned", "cells", NULL};
     PyObject *function, *cache, *callback, *returned = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|O", names, &PyFunction_Type, &function, &cache, &callback,
-                                     &returned)) {
+    int cells = -1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|Oi", names, &PyFunction_Type, &function, &cache, &callback,
+                                     &returned, &cells)) {
+        return NULL;
+    }
+    int const free = ((PyCodeObject *)PyFunction_GET_CODE(function))->co_nfreevars;
+    cells = cells < 0 ? free : cells;
+    if (cells < free) {
+        PyErr_Format(PyExc_ValueError, "the function has %d free variables", free);
         return NULL;
     }
     if (cache != Py_None && !Py_IS_TYPE(cache, &CacheType)) {
@@ -215,6 +271,7 @@ static PyObject *continuation_new(PyTypeObject *type, PyObject *args, PyObject *
         self->cache = cache == Py_None ? NULL : Py_NewRef(cache);
         self->callback = callback == Py_None ? NULL : Py_NewRef(callback);
         self->returned = returned == Py_None ? NULL : Py_NewRef(returned);
+        self->cells = cells;
     }
     return (PyObject *)self;
 }
@@ -257,7 +314,8 @@ static PyTypeObject ContinuationType = {
     .tp_doc = "Continuation(function, cache, callback): called with the cells of the function's closure, then its\n"
               "arguments in the order of its variables; the result is to be returned at once, and the function runs\n"
               "after that. cache None: it runs as it is; callback None too: and nothing that it calls is compiled.\n"
-              "returned: called without arguments when the function has returned.",
+              "returned: called without arguments when the function has returned.\n"
+              "cells: so many are the closure, where those of variables of the frame itself come behind the free ones.",
     .tp_basicsize = sizeof(Continuation),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Continuation, vectorcall),
@@ -271,6 +329,7 @@ static PyTypeObject ContinuationType = {
 
 static PyMethodDef methods[] = {
     {"arrived", arrived, METH_NOARGS, "arrived(): the first call of a function that goes on behind a break."},
+    {"with_cells", with_cells, METH_VARARGS, "with_cells(function, cells) -> a function like it with these cells."},
     {0},
 };
 

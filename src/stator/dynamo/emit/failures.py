@@ -11,6 +11,7 @@ from typing import Any
 from ..bytecode import Handler
 from ..guard_tree import bound_count
 from ..recipe import Recipe
+from ..resume import closure_of
 from .writer import Writer
 
 
@@ -90,11 +91,12 @@ class GraphCall:
         """callee -> the result of calling it with what the frame was entered with"""
         code, builder = self.writer.code, self.writer.builder
         parameters = code.co_varnames[: bound_count(code)]
-        for name in code.co_freevars:
+        closure = closure_of(code)
+        for name in closure:
             builder.load_cell(name)
         for name in parameters:
             if name in self.writer.made_cells:
                 builder.load_content(name)
             else:
                 builder.load_bound(name)
-        builder.call(len(code.co_freevars) + len(parameters))
+        builder.call(len(closure) + len(parameters))

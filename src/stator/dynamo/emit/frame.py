@@ -12,7 +12,7 @@ from stator.base.errors import CompileError
 from ..bytecode import BytecodeError, Position, assemble
 from ..captured import Break, Captured, Return
 from ..recipe import FrameCell, GraphOutput
-from ..resume import resumption_of
+from ..resume import closure_of, resumption_of, take_cells
 from . import effects as _effects
 from . import recipes as _recipes
 from . import sources as _sources
@@ -78,11 +78,9 @@ def _prologue(writer: Writer) -> None:
     writer.made_cells = _cells_needed(writer)
     for name in writer.made_cells:
         builder.make_cell(name)
-    if code.co_freevars:
-        count = len(code.co_freevars)
-        builder.add("COPY_FREE_VARS", count, count)
-    builder.resume()
     resumption = resumption_of(code)
+    take_cells(builder, closure_of(code)[len(code.co_freevars) :], closure_of(code))
+    builder.resume()
     if resumption is not None and resumption.first_call is not None:
         builder.const_callee(resumption.first_call)
         builder.call(0)
@@ -90,10 +88,11 @@ def _prologue(writer: Writer) -> None:
 
 
 def _cells_needed(writer: Writer) -> tuple[str, ...]:
-    """Cell variables of the frame that must exist as cells, in the frame's order."""
+    """Cell variables of the frame that must be made, in the frame's order."""
     needed = {recipe.name for recipe in writer.used_recipes if isinstance(recipe, FrameCell)}
     if isinstance(writer.captured.exit, Break):
         needed.update(writer.captured.exit.cells)
+    needed.difference_update(closure_of(writer.code))
     return tuple(name for name in writer.code.co_cellvars if name in needed)
 
 

@@ -17,9 +17,7 @@ def load_const(frame: Frame, instruction: Instruction) -> None:
 
 
 def _unbound(frame: Frame, name: str) -> Raised:
-    resumption = frame.program.resumption
-    cells = () if resumption is None else resumption.point.cells  # there they are free variables
-    if name in frame.program.code.co_freevars and name not in cells:
+    if name in frame.program.code.co_freevars:
         text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
         return frame.tracer.raised(NameError, text)
     text = f"cannot access local variable '{name}' where it is not associated with a value"
