@@ -23,7 +23,7 @@ def shared(x: torch.Tensor, kind: int) -> Any:
     y = x + 1
 
     def inner() -> Any:
-        return z
+        return z  # noqa: F821 (it may be deleted)
 
     if kind == 1:
         z = 3
