@@ -14,6 +14,7 @@ from typing import Any
 VOCABULARY = 1024
 _MOST_EXPERTS, _MOST_CHOSEN_EXPERTS = 32, 4
 _LARGE_IMAGE = 448
+_MOST_FRAMES, _LONGEST_CHUNK = 8, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ _NOT_LAYERS = re.compile(r"(per_|feat_extract|adapter_layers|blocks_per|conv_lay
 _EXPERTS = re.compile(r"^(n_routed_experts|num_experts|num_local_experts|moe_num_experts|n_experts)$")
 _CHOSEN = re.compile(r"(num_experts_per_tok|num_experts_per_token|moe_topk|moe_k|top_k_experts|moe_top_k)$")
 _IMAGE = re.compile(r"^(image_size|img_size|input_image_size|pretrain_image_size|crop_size)$")
+_FRAMES = re.compile(r"^(num_frames|frames_per_clip)$")
+_CHUNK = re.compile(r"^(mamba_)?chunk_size$")  # of tokens, to which a sequence is padded
 _TOKEN = re.compile(r"(token_ids?|token_index|_index|_ids?)$")
 
 
@@ -164,6 +167,10 @@ class _Shrink:
             return min(value, _MOST_CHOSEN_EXPERTS)
         if _IMAGE.search(name):
             return self.image(value)
+        if _FRAMES.search(name):
+            return min(value, _MOST_FRAMES)
+        if _CHUNK.search(name):
+            return min(value, _LONGEST_CHUNK)
         return self.width(name, value)
 
     def sequence(self, name: str, value: list[Any], fields: dict[str, Any], stacks: set[int]) -> Any:

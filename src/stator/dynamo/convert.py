@@ -34,6 +34,7 @@ from .marks import disabled, left_alone_by_torch
 from .native_status import native
 from .resume import ResumePoint, closure_of, resume_code, resumption_of
 from .source import ConstantSource, FunctionSource, Source
+from .status import Told
 from .text import captured_text
 from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform
 
@@ -67,6 +68,7 @@ class Converter:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._resumed: dict[tuple[int, int, ResumePoint], Any] = {}
+        self._told = Told()
         self._places: Counter[CodeType] = Counter()  # at which frames of a code are resumed
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
 
@@ -113,7 +115,7 @@ class Converter:
             _show("bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {name}")
             try:
                 with counters.timed("capture"):
-                    captured = capture(function, dict(bound), fullgraph=self.settings.fullgraph)
+                    captured = capture(function, dict(bound), fullgraph=self.settings.fullgraph, told=self._told)
             except Unsupported as error:
                 if resumption_of(code) is None:
                     raise

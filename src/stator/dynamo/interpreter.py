@@ -24,6 +24,7 @@ from .program import looks_at_no_frame, program_of
 from .recipe import Constant, Effect, Evaluate, Load, RaisedAt, Recipe
 from .resume import closure_of
 from .source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
+from .status import Told
 from .torch_state import TorchState, forward_ad_guard
 from .tracer import Tracer
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
@@ -36,23 +37,37 @@ from .wrapping import CONSTANT_TYPES
 _REGISTERED = (calls, opcodes, polyfills)  # importing them fills the registries
 
 
-def capture(function: FunctionType, arguments: dict[str, object], *, fullgraph: bool = False) -> Captured:
-    """Execute `function` symbolically on `arguments` (parameter name -> object, as bound for the frame).
+def capture(
+    function: FunctionType, arguments: dict[str, object], *, fullgraph: bool = False, told: Told | None = None
+) -> Captured:
+    """Execute `function` symbolically on `arguments` (parameter name -> object, as bound for the frame). `told` is kept
+    from one capture to the next of frames that belong together.
 
     Raises Unsupported when nothing can be captured soundly, or, with fullgraph, when the whole frame cannot be one
     graph. Any other exception is a defect of stator.
     """
+    told = told or Told()
+    if told.by is function.__code__:  # it is called with other arguments
+        told.compiling, told.by = True, None
     stop_at: int | None = None
     reason: BreakReason | None = None
     until: list[Guard] = []
+    failed: _Restart | None = None  # when told that it is compiled
     backwards = 0  # how often the graph had to end earlier than it was tried to
     while True:
-        attempt = _Attempt(function, arguments, stop_at, reason, until)
+        told.asked = False
+        attempt = _Attempt(function, arguments, stop_at, reason, until, told)
         try:
             captured = attempt.run()
         except _Restart as restart:
+            if stop_at is None and told.compiling and told.asked and restart.error.kind in _ERRORS:
+                told.compiling, told.by = False, function.__code__
+                failed = restart
+                counters.count("dynamo.told_not_compiling")
+                continue
             if fullgraph:
-                raise restart.error from restart.error.__cause__
+                error = (failed or restart).error
+                raise error from error.__cause__
             if stop_at is not None and restart.step < stop_at:
                 backwards += 1
             # what cannot be handed on may have been made in each turn of a long loop: not followed back turn by turn
@@ -65,6 +80,7 @@ def capture(function: FunctionType, arguments: dict[str, object], *, fullgraph: 
 
 
 _STEPS_BACK = 8
+_ERRORS = frozenset(("exception", "torch-error"))  # kinds of breaks that are errors of the program
 
 
 class _Restart(Exception):
@@ -85,17 +101,19 @@ class _Attempt:
         stop_at: int | None,
         reason: BreakReason | None,
         until: list[Guard],
+        told: Told,
     ) -> None:
         self.function = function
         self.arguments = arguments
         self.stop_at = stop_at
         self.reason = reason
         self.until = until  # what the break depends on: once that changes, there may be none
+        self.told = told
         self.entry_state = TorchState.now()
         self.handled = sys.exception()  # of the running program: nothing of ours is being handled here
 
     def run(self) -> Captured:
-        tracer = Tracer(self.function)
+        tracer = Tracer(self.function, self.told)
         captured: Captured | None = None
         try:
             captured = self._run(tracer)

@@ -1,6 +1,11 @@
-"""What user code may ask about compilation, and the name of the mark by which it opts out (read by marks.py)."""
+"""What user code may ask about compilation, what it is told, and the name of the mark by which it opts out (read by
+marks.py).
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from types import CodeType
 
 from .native_status import native as _native
 
@@ -15,3 +20,16 @@ def is_compiling() -> bool:
     way in this thread.
     """
     return _native is not None and _native.compiling_depth() > 0
+
+
+@dataclass(slots=True)
+class Told:
+    """What a program is told when it asks whether it is compiled: yes, unless it fails when it hears that.
+
+    Many libraries ask in order not to look at data, and go ways then that nobody takes otherwise. Where a capture ends
+    in an error after such an answer, it begins anew with the other one, which is eager's.
+    """
+
+    compiling: bool = True
+    asked: bool = False  # since the capture under way began
+    by: CodeType | None = None  # the code that failed

@@ -34,6 +34,7 @@ from .recorder import NotATensorCall, Recorder
 from .resume import Offset
 from .scopes import GlobalScope
 from .source import AttrSource, ConstantSource, ReadSource, Source
+from .status import Told
 from .subgraphs import Later
 from .values.base import Lazy, NotConstant, Raised, Value, unsupported
 from .values.cells import CellValue
@@ -60,8 +61,9 @@ _STATIC_STORES = ("_parameters", "_buffers")
 class Tracer:
     """State of one capture of one frame; thrown away when the capture restarts."""
 
-    def __init__(self, function: FunctionType) -> None:
+    def __init__(self, function: FunctionType, told: Told) -> None:
         self.function = function
+        self.told = told
         self.guards = GuardLog(self.place)
         self.classes = ClassAttributes(self.wrap)
         self.identities = Identities(self)

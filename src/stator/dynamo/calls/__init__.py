@@ -33,6 +33,7 @@ from . import (
     standard_library,
     tensor_loops,
     torch_functions,
+    typed_tensors,
 )
 
 __all__ = [
@@ -68,4 +69,5 @@ __all__ = [
     "standard_library",
     "tensor_loops",
     "torch_functions",
+    "typed_tensors",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from stator.base.errors import Unsupported
 
 from ..calling import calls, named_handlers
@@ -16,10 +18,18 @@ if TYPE_CHECKING:
     from ..tracer import Tracer
 
 
-@calls(is_compiling)
+@named_handlers.register(
+    ("torch._dynamo.external_utils", "is_compiling"),
+    ("torch._dynamo.eval_frame", "is_compiling"),
+)
 def _is_compiling(tracer: Tracer) -> ConstantValue:
-    tracer.recorder.unlike_eager = True
-    return ConstantValue(True)
+    tracer.told.asked = True
+    if tracer.told.compiling:
+        tracer.recorder.unlike_eager = True
+    return ConstantValue(tracer.told.compiling)
+
+
+calls(is_compiling, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(_is_compiling)
 
 
 if native is not None:

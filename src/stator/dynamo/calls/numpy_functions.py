@@ -87,12 +87,13 @@ def _array(tracer: Tracer, value: Value, what: str) -> ArrayValue:
     return value
 
 
-def _plain(value: Value) -> Any:
+def _plain(tracer: Tracer, value: Value) -> Any:
     """A constant, also in lists; what functions that only make arrays are called with. Raises NotConstant."""
-    if type(value) is ListValue and value.source is None:
-        return [_plain(item) for item in value.items]
+    value = tracer.realized(value)
+    if isinstance(value, ListValue) and value.cls is list:
+        return [_plain(tracer, item) for item in value.items]
     if isinstance(value, TupleValue):
-        return tuple(_plain(item) for item in value.items)
+        return tuple(_plain(tracer, item) for item in value.items)
     if isinstance(value, ClassValue):
         return value.cls
     return value.constant()
@@ -103,7 +104,7 @@ def _dtype(tracer: Tracer, value: Value | None) -> Any:
     if value is None or tracer.is_none(value):
         return None
     try:
-        return numpy.dtype(_plain(value))
+        return numpy.dtype(_plain(tracer, value))
     except (NotConstant, TypeError):
         raise refused(tracer, "numpy.dtype", [value]) from None
 
@@ -174,8 +175,8 @@ def _made_of_constants(function: Any) -> Callable[..., Value]:
 
     def handler(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
         try:
-            real = tuple(_plain(arg) for arg in args)
-            named = {key: _plain(arg) for key, arg in kwargs.items()}
+            real = tuple(_plain(tracer, arg) for arg in args)
+            named = {key: _plain(tracer, arg) for key, arg in kwargs.items()}
         except NotConstant:
             raise refused(tracer, name, list(args)) from None
         result = tracer.run_real(function, real, named)

@@ -27,12 +27,3 @@ if TYPE_CHECKING:
 )
 def _advice(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(None)
-
-
-@named_handlers.register(
-    ("torch._dynamo.external_utils", "is_compiling"),
-    ("torch._dynamo.eval_frame", "is_compiling"),
-)
-def _is_compiling(tracer: Tracer) -> Value:
-    tracer.recorder.unlike_eager = True
-    return ConstantValue(True)

@@ -15,7 +15,6 @@ from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.mappings import DictValue
 from ..values.modules import ModuleValue
-from ..values.numbers import NumberValue
 from ..values.objects import ObjectValue
 from ..values.sequences import SequenceValue, TupleValue
 from ..values.tensors import TensorValue
@@ -160,7 +159,7 @@ def _answer(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]
 
 
 def _is_number(tracer: Tracer, value: Value) -> bool:
-    return type(value) in (ConstantValue, NumberValue) and value.python_type(tracer) in (int, float, bool)
+    return isinstance(value, ConstantValue) and value.python_type(tracer) in (int, float, bool)
 
 
 def _scripted(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -175,11 +174,6 @@ torch_answer.extend((_answer, _scripted))
 # ---- what the program asks about its own compilation ----
 
 
-def _compiling(tracer: Tracer) -> Value:
-    tracer.recorder.unlike_eager = True
-    return ConstantValue(True)
-
-
 def _never(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(False)
 
@@ -188,7 +182,6 @@ def _nothing(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     return ConstantValue(None)
 
 
-calls(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(_compiling)
 calls(
     torch.compiler.is_exporting,
     torch.jit.is_scripting,
