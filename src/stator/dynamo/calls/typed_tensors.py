@@ -11,7 +11,7 @@ import torch
 from ..calling import calls
 from ..values.base import NotConstant, Value, unsupported
 from ..values.constants import ConstantValue
-from ..values.containers import ListValue, TupleValue
+from ..values.sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
