@@ -162,14 +162,86 @@ def test_inputs_of_a_backward(backend: str) -> None:
 
 
 @by_backend
-def test_with_a_graph_of_its_own_is_an_error(backend: str) -> None:
-    """What is computed from node to node could be differentiated only in part."""
-    given = leaves()
-    loss, logits, _ = stator.compile(chain, backend=backend)(*given)
-    with pytest.raises(RuntimeError, match="create_graph=True"):
-        torch.autograd.grad(loss, logits, create_graph=True, allow_unused=True)
-    with pytest.raises(RuntimeError, match="not have been used"):
-        torch.autograd.grad(loss, (logits, given[0]), create_graph=True)
+@by_program
+def test_second_derivatives_by_results(program: Callable[..., Any], backend: str) -> None:
+    """Gradients by results and leaves, differentiated by results and leaves, and those once more."""
+
+    def look(run: Callable[..., Any]) -> list[Any]:
+        given = leaves()
+        results = run(*given)
+        loss, *others = results
+        everything = [*others, *given]
+        found: list[Any] = []
+        of_others = torch.autograd.grad(loss, others, create_graph=True, allow_unused=True)
+        of_leaves = torch.autograd.grad(loss, given, create_graph=True, allow_unused=True)
+        mixed = torch.autograd.grad(loss, (given[1], others[-1], given[0]), create_graph=True, allow_unused=True)
+        for first in (of_others, of_leaves, mixed):
+            found += [one if one is None else one.detach() for one in first]
+            root = sum((one * one).sum() for one in first if one is not None and one.requires_grad)
+            if isinstance(root, int):
+                continue
+            second = torch.autograd.grad(root, everything, create_graph=True, allow_unused=True)
+            found += [one if one is None else one.detach() for one in second]
+            root = sum((one * one).sum() for one in second if one is not None and one.requires_grad)
+            if not isinstance(root, int):
+                found += torch.autograd.grad(root, everything, allow_unused=True, retain_graph=True)
+        return found
+
+    both(program, backend, look)
+
+
+@by_backend
+@by_program
+def test_second_derivatives_past_results_with_hooks(program: Callable[..., Any], backend: str) -> None:
+    def look(run: Callable[..., Any]) -> list[Any]:
+        log: list[Any] = []
+        given = leaves()
+        loss, *others = run(*given)
+        for at, other in enumerate(others):
+            other.retain_grad()
+            other.register_hook(partial(noted, log, at + 2))
+        first = torch.autograd.grad(loss, given, create_graph=True, allow_unused=True)
+        seen = len(log)
+        sum((one * one).sum() for one in first if one is not None).backward()
+        log = sorted(log[:seen], key=lambda entry: entry[0]) + sorted(log[seen:], key=lambda entry: entry[0])
+        found = [*[seen for _, seen in log], *[other.grad for other in others], *[leaf.grad for leaf in given]]
+        return [one if one is None else one.detach() for one in found]
+
+    both(program, backend, look)
+
+
+@by_backend
+def test_hooks_of_dropped_results(backend: str) -> None:
+    def look(run: Callable[..., Any]) -> list[Any]:
+        log: list[Any] = []
+        given = leaves()
+        loss, logits, hidden = run(*given)
+        logits.register_hook(partial(noted, log, 2))
+        hidden.register_hook(partial(noted, log, 3))
+        del logits, hidden
+        loss.backward()
+        assert [factor for factor, _ in log] == [2, 3]
+        return [*[seen for _, seen in log], *[leaf.grad for leaf in given]]
+
+    both(chain, backend, look)
+
+
+@by_backend
+def test_hooks_of_a_result_that_was_written_to_since(backend: str) -> None:
+    """Hooks from before see the gradient of what it was then."""
+
+    def look(run: Callable[..., Any]) -> list[Any]:
+        log: list[Any] = []
+        given = leaves()
+        loss, _, _, result = run(*given)
+        result.register_hook(partial(noted, log, 2))
+        result.mul_(3)
+        result.register_hook(partial(noted, log, 5))
+        (loss + result.sum()).backward()
+        log.sort(key=lambda entry: entry[0])
+        return [*[seen for _, seen in log], *[leaf.grad for leaf in given]]
+
+    both(two_losses, backend, look)
 
 
 @by_backend
@@ -193,12 +265,33 @@ def test_second_derivatives_of_related_results(backend: str) -> None:
 
 
 @by_backend
-def test_a_second_derivative_by_a_result_is_an_error_not_none(backend: str) -> None:
+def test_second_derivatives_by_the_only_result(backend: str) -> None:
+    """A gradient that depends on the result itself, as that of exp; hooks of the result are called again."""
+
+    def program(x: Any, v: Any, w: Any) -> Any:
+        return (x @ v).exp()
+
+    def look(run: Callable[..., Any]) -> list[Any]:
+        log: list[Any] = []
+        given = leaves()
+        result = run(*given)
+        result.register_hook(partial(noted, log, 2))
+        first = torch.autograd.grad(result.sin().sum(), given[:2], create_graph=True)
+        second = torch.autograd.grad(sum((one * one).sum() for one in first), [result, *given[:2]])
+        return [*(one.detach() for one in first), *second, *[seen for _, seen in log]]
+
+    both(program, backend, look)
+
+
+@by_backend
+def test_a_second_derivative_past_a_hook_of_a_dropped_result_is_an_error(backend: str) -> None:
     given = leaves()
     loss, logits, _ = stator.compile(chain, backend=backend)(*given)
+    logits.register_hook(lambda gradient: gradient * 2)
+    del logits
     (by_x,) = torch.autograd.grad(loss, given[0], create_graph=True)
     with pytest.raises(RuntimeError, match="stator: a backward of a compiled graph is differentiated again"):
-        torch.autograd.grad(by_x.sum(), logits, allow_unused=True)
+        by_x.sum().backward()
 
 
 @by_backend
@@ -292,7 +385,12 @@ def test_random_programs(seed: int) -> None:
             results = list(run(*inputs))
             if results[source].requires_grad:
                 others = [one for at, one in enumerate(results) if at != source and one.requires_grad]
-                found += torch.autograd.grad(results[source].sum(), [*others, *inputs], allow_unused=True)
+                sought = [*others, *inputs]
+                found += torch.autograd.grad(results[source].sum(), sought, allow_unused=True, retain_graph=True)
+                first = torch.autograd.grad(results[source].sum(), sought, allow_unused=True, create_graph=True)
+                roots = [one.square().sum() for one in first if one is not None and one.requires_grad]
+                if roots:
+                    found += torch.autograd.grad(sum(roots), sought, allow_unused=True)
             inputs = given()
             results = list(run(*inputs))
             if results[source].requires_grad:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import operator
+import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,15 +27,29 @@ from stator.runtime.host import below_autograd
 from .eager import run_eagerly
 from .independent import Kept, Reads
 from .joint import Joint
-from .linked import Linked, link, not_looked_at
+from .linked import Linked, Results, link, not_looked_at, with_hooked
 from .partition import Partition, SavedInput, divide, split
 from .program import Program
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
 Pattern = tuple[bool, ...]
 BackwardKind = tuple[Pattern, bool]  # which values have a tangent, and whether it stops there: see linked.py
+# the same to be differentiated again: the kind (or the value that it starts from), which results of the forward it may
+# be differentiated by, and what is known of the tangents
+_SecondKey = tuple[BackwardKind | int, tuple[int, ...], tuple[Any, ...]]
 # compile_training itself, handed over: a backward that is differentiated is compiled like any other program
 CompileTraining = Callable[..., Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Second:
+    """A backward that is differentiated again. kind: what tells it from others of its step; the rest are arguments of
+    `Program.gradients`."""
+
+    kind: BackwardKind | int
+    positions: Sequence[int]
+    targets: Sequence[int] | None
+    stops: Sequence[int]
 
 
 class Backward:
@@ -132,10 +148,14 @@ class Step:
         self.names = _saved_names(parts)
         self.backwards: dict[BackwardKind, Backward] = {}
         self.between: dict[int, Backward] = {}  # from a value to the results right behind it
-        # the same two, to be differentiated again
-        self.second: dict[tuple[BackwardKind | int, tuple[Any, ...]], Callable[..., Any]] = {}
+        self.hooks: dict[int, Backward] = {}  # what the program's hooks on a value make of its tangent
+        # the same three, to be differentiated again
+        self.second: dict[_SecondKey, Callable[..., Any] | None] = {}
         full = tuple(position in joint.tangents for position in joint.differentiable)
-        self.backwards[full, False] = Backward(parts.backward, range(len(self.names)), joint.gradients, compile_graph)
+        if not joint.hooked:
+            self.backwards[full, False] = Backward(
+                parts.backward, range(len(self.names)), joint.gradients, compile_graph
+            )
 
     @functools.cached_property
     def reads(self) -> Reads:
@@ -160,6 +180,14 @@ class Step:
                 behind = self.behind[position]
                 found = self.between.get(position) or self._trace_backward([position], behind, behind)
                 self.between[position] = found
+        return found
+
+    def _backward_of_hook(self, position: int) -> Backward:
+        found = self.hooks.get(position)
+        if found is None:
+            with self.lock:
+                found = self.hooks.get(position) or self._trace_backward([position], [position], ())
+                self.hooks[position] = found
         return found
 
     def _trace_backward(
@@ -192,62 +220,90 @@ class Step:
         It computes the forward once more, with the random numbers that were drawn then. step_node: autograd's node of
         the call.
         """
-        stops = self.stops if kind[1] else ()
-        found = iter(self._run_again(kind, step_node, self._positions(kind[0]), tangents, None, stops))
+        second = _Second(kind, self._positions(kind[0]), None, self.stops if kind[1] else ())
+        found = iter(self._run_again(second, step_node, tangents))
         return [None if entry is None or not entry[0].requires_grad else next(found) for entry in step_node.primals]
 
     def gradients_between(self, step_node: Any, position: int, tangent: torch.Tensor) -> Sequence[Any]:
         """What reaches the results right behind the value at `position`, of which this is the tangent."""
+        behind = self.behind[position]
+        return self._on_the_way(
+            step_node, position, tangent, self._backward_between, _Second(position, (position,), behind, behind)
+        )
+
+    def hooked(self, step_node: Any, position: int, tangent: torch.Tensor | None) -> torch.Tensor | None:
+        """What the program's hooks on the value at `position` make of its tangent."""
+        if tangent is None:
+            return None
+        return self._on_the_way(
+            step_node, position, tangent, self._backward_of_hook, _Second(~position, (position,), (position,), ())
+        )[0]
+
+    def _on_the_way(
+        self,
+        step_node: Any,
+        position: int,
+        tangent: torch.Tensor,
+        backward_for: Callable[[int], Backward],
+        second: _Second,
+    ) -> Sequence[Any]:
         saved = _saved_values(step_node, 1 << self.joint.differentiable.index(position))
         if not torch.is_grad_enabled():
             try:
-                return self._backward_between(position)(saved, [tangent])
+                return backward_for(position)(saved, [tangent])
             except StatorError as error:
                 logs.warn_once(
                     f"aot:between:{error}", f"stator: a backward between results computes the forward again. {error}"
                 )
-        behind = self.behind[position]
-        return self._run_again(position, step_node, [position], [tangent], behind, behind)
+        return self._run_again(second, step_node, [tangent])
 
     def _run_again(
         self,
-        kind: BackwardKind | int,
+        second: _Second,
         step_node: Any,
-        positions: Sequence[int],
         tangents: Sequence[torch.Tensor],
-        targets: Sequence[int] | None,
-        stops: Sequence[int],
     ) -> Sequence[Any]:
-        """Run `Program.gradients`."""
+        """Run `Program.gradients`. They can be differentiated by results of the forward that still exist."""
         primals = _unchanged(step_node.primals)
+        linked: Linked | None = step_node.linked
+        results: Results = step_node.results
+        shown = results.unchanged() if torch.is_grad_enabled() else {}
+        stops = with_hooked(second.stops, self.joint.hooked, second.targets)
+        gradients = self.program.gradients(self.joint.traced, second.positions, second.targets, stops, tuple(shown))
         plain = all(map(_is_plain, tangents))  # not batched by vmap, nor of a subclass: the operators know what to do
-        key = kind, tuple([_compiled_for(tangent) for tangent in tangents]) if plain else ()
-        run = self.second.get(key) if plain else None
-        if run is None:
-            gradients = self.program.gradients(self.joint.traced, positions, targets, stops)
-            run = self._compile_gradients(key, gradients, [*primals, *tangents]) if plain else gradients
+        run = None
+        if plain:
+            key = second.kind, tuple(shown), tuple([_compiled_for(tangent) for tangent in tangents])
+            run = self._compiled_gradients(key, gradients, [*primals, *tangents])
         with replayed(step_node.states):
-            results = run(*primals, *tangents)
-        return not_looked_at(step_node.linked, results) if plain and step_node.linked is not None else results
+            if run is not None:
+                found = run(*primals, *tangents, *shown.values())
+            else:
+                found = gradients(*primals, *tangents)
+                found = found[: len(found) - len(shown)]
+        missed = (run is None and shown) or (linked is not None and linked.hooked_in_passing(shown))
+        return not_looked_at(linked, results, found) if plain and missed else found
+
+    def _compiled_gradients(
+        self, key: _SecondKey, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor]
+    ) -> Callable[..., Any] | None:
+        if key not in self.second:
+            with self.lock:
+                if key not in self.second:
+                    self.second[key] = self._compile_gradients(gradients, arguments, len(key[1]))
+        return self.second[key]
 
     def _compile_gradients(
-        self,
-        key: tuple[BackwardKind | int, tuple[Any, ...]],
-        gradients: Callable[..., Any],
-        arguments: Sequence[torch.Tensor],
-    ) -> Callable[..., Any]:
-        with self.lock:
-            run = self.second.get(key)
-            if run is None:
-                run = self.second[key] = self._compiled_or_eager(gradients, arguments)
-        return run
-
-    def _compiled_or_eager(
-        self, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor]
-    ) -> Callable[..., Any]:
+        self, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor], shown: int
+    ) -> Callable[..., Any] | None:
         try:
             return self.compile_training(
-                gradients, arguments, self.compile_graph, keep=self.program.keep, rewrite=self.program.rewrite
+                gradients,
+                arguments,
+                self.compile_graph,
+                keep=self.program.keep,
+                rewrite=self.program.rewrite,
+                shown=shown,
             )
         except StatorError as error:
             if self.devices and self.program.rewrite is not None:  # eager would draw other numbers than the forward did
@@ -259,7 +315,7 @@ class Step:
                 f"aot:double-backward:{error}",
                 f"stator: a backward that is differentiated itself could not be compiled; it runs eagerly. {error}",
             )
-            return gradients
+            return None
 
 
 _KEY = torch._C.DispatchKey
@@ -378,7 +434,8 @@ class StepFunction(torch.autograd.Function):
             past_autograd = index in step.overwritten and not primals[index].requires_grad
             known[index] = (primals[index], _ANY) if past_autograd else None
         ctx.primals = known
-        ctx.linked = Linked(values, step.stops) if step.stops else None
+        ctx.results = Results({at: values[at] for at in step.joint.results})
+        ctx.linked = Linked({at: values[at] for at in step.stops}, step.joint.hooked) if step.stops else None
         return values
 
     @staticmethod
@@ -448,11 +505,43 @@ def run_step(step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
     if torch._C._are_functorch_transforms_active():
         return StepFunction.apply(step, *primals)  # which says why it cannot
     values = _apply(step, *primals)
+    node = None
     if step.joint.links:
         node = values[step.joint.links[0].position].grad_fn
         if node is not None:
             link(values, step.joint.links, node.linked, step.gradients_between)
+    for position in step.joint.hooked:
+        _hook(step, node or values[position].grad_fn, position, values[position])
     return values
 
 
-__all__ = ["Backward", "Step", "run_step"]
+def _hook(step: Step, step_node: Any, position: int, value: torch.Tensor) -> None:
+    """Have the program's hooks called where the caller's will be called."""
+    node = weakref.ref(step_node)  # which has the hook
+
+    def hook(tangent: torch.Tensor | None) -> torch.Tensor | None:
+        return step.hooked(node(), position, tangent)
+
+    if value.requires_grad:
+        value.register_hook(hook)
+
+
+def run_step_of_shown(step: Step, places: Sequence[int], *tensors: torch.Tensor) -> tuple[Any, ...]:
+    """As `run_step`, where values at these places were computed before, in another step: the tensors behind the primals
+    are those, and what is computed from such values is computed from them for autograd."""
+    shown = dict(zip(places, tensors[-len(places) :], strict=True))
+    values = _apply(step, *tensors[: -len(places)])
+    seen = [shown.get(position, value) for position, value in enumerate(values)]
+    links = [one for one in step.joint.links if one.position not in shown]
+    node = next((values[one.position].grad_fn for one in links), None)
+    if node is not None:
+        node.results = Results({position: seen[position] for position in step.joint.results})
+        node.linked = Linked({position: seen[position] for position in step.stops}, step.joint.hooked)
+        link(seen, links, node.linked, step.gradients_between)
+    for position in step.joint.hooked:
+        if position not in shown:
+            _hook(step, node or values[position].grad_fn, position, values[position])
+    return values
+
+
+__all__ = ["Backward", "Step", "run_step", "run_step_of_shown"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from stator.prims.layout import contiguous_strides, is_dense
 from stator.prims.record import TensorMeta
 
 from .captured import owned_tensors_replaced
-from .linked import Link, find_links, gradients_between
+from .linked import Link, find_links, gradients_between, with_hooked
 
 
 @dataclass(slots=True)
@@ -37,7 +37,11 @@ class Joint:
     primal_count: how many placeholders are primals.
     value_count: how many outputs are forward values: user outputs, bases of aliased ones, contents of mutated inputs.
     differentiable: positions of the forward values that autograd can differentiate.
+    results: positions of the values among them that the caller gets as they are.
     links: between results and others that they were computed from.
+    hooked: positions of results whose gradient the program has hooked. Where the tangents were asked for one by one,
+        these hooks are not part of the gradients: they are called when the tangent of a result is complete, before
+        those of the caller.
     tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
     gradients: for each primal (or forward value that was differentiated by) the position of its gradient among the
         outputs after the values, or None.
@@ -48,7 +52,9 @@ class Joint:
     primal_count: int
     value_count: int
     differentiable: tuple[int, ...]
+    results: tuple[int, ...]
     links: tuple[Link, ...]
+    hooked: tuple[int, ...]
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     traced: Traced
@@ -193,7 +199,12 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
     value_nodes = [value.node for value in described.values]
     handles = [handle if _is_differentiable(tracer, handle) else None for handle in described.handles]
     differentiable = tuple(position for position, handle in enumerate(handles) if handle is not None)
-    links = find_links(handles, [output.position for output in described.outputs if isinstance(output, Fresh)])
+    fresh = dict.fromkeys(output.position for output in described.outputs if isinstance(output, Fresh))
+    results = {at: handle for at in fresh if (handle := handles[at]) is not None}
+    links = find_links(handles, results)
+    hooked = tuple([at for at, handle in results.items() if handle._backward_hooks])
+    if wanted.positions is not None:
+        wanted = replace(wanted, stops=with_hooked(wanted.stops, hooked, wanted.targets))
     tangent_positions = differentiable if wanted.positions is None else tuple(sorted(wanted.positions))
     metas = [value.meta for value in described.values]
     gradients = _differentiate(tracer, primals, handles, tangent_positions, metas, wanted)
@@ -211,7 +222,9 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         len(tracer.inputs),
         len(value_nodes),
         differentiable,
+        tuple(results),
         links,
+        hooked,
         tangent_positions,
         tuple(gradient_positions),
         traced,

@@ -10,12 +10,14 @@ eager, and the rest of the backward starts from there. What is compiled for that
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from stator.runtime.host import below_autograd
 
@@ -97,10 +99,12 @@ def gradients_between(
     """Gradients of the roots, which have these tangents, by the tensors that are sought.
 
     stops: tensors on the way with the gradient that flows on from there, whatever arrives; None: nothing does. For one
-    that is sought, what arrives is returned.
+    that is sought, what arrives is returned. Hooks that a stop has are not called, so to speak: what arrives has not
+    been through them, and what flows on has.
     """
     arrived: dict[int, torch.Tensor] = {}
-    hooks = [stop.register_hook(partial(_stopped, arrived, id(stop), tangent)) for stop, tangent in stops]
+    hooks = [_hook_before_others(stop, partial(_noted, arrived, id(stop))) for stop, _ in stops]
+    hooks += [stop.register_hook(partial(_replaced, tangent)) for stop, tangent in stops]
     try:
         found = torch.autograd.grad(roots, sought, tangents, create_graph=create_graph, allow_unused=True)
     finally:
@@ -112,34 +116,80 @@ def gradients_between(
     ]
 
 
-def _stopped(
-    arrived: dict[int, torch.Tensor], key: int, tangent: torch.Tensor | None, gradient: torch.Tensor | None
-) -> torch.Tensor | None:
+def _noted(arrived: dict[int, torch.Tensor], key: int, gradient: torch.Tensor | None) -> None:
+    if gradient is not None:
+        arrived[key] = gradient
+
+
+def _replaced(tangent: torch.Tensor | None, gradient: torch.Tensor | None) -> torch.Tensor | None:
     if gradient is None:
         return None
-    arrived[key] = gradient
     return torch.zeros_like(gradient) if tangent is None else tangent
+
+
+def _hook_before_others(tensor: Any, hook: Callable[[torch.Tensor | None], None]) -> RemovableHandle:
+    handle: RemovableHandle = tensor.register_hook(hook)
+    hooks = tensor._backward_hooks
+    for key in [key for key in hooks if key != handle.id]:
+        hooks[key] = hooks.pop(key)
+    return handle
+
+
+def with_hooked(stops: Iterable[int], hooked: Sequence[int], targets: Sequence[int] | None) -> tuple[int, ...]:
+    """The stops, and the results that the program has hooked: their tangents have been through these hooks."""
+    return tuple({*stops, *set(hooked).difference(targets or ())})
+
+
+class Results:
+    """Results of one call, by position, as far as they are still what they were. They are not kept alive."""
+
+    __slots__ = ("_references",)
+
+    def __init__(self, values: Mapping[int, torch.Tensor]) -> None:
+        self._references = [(at, weakref.ref(value), value._version) for at, value in values.items()]
+
+    def unchanged(self) -> dict[int, torch.Tensor]:
+        found = {}
+        for position, reference, version in self._references:
+            tensor = reference()
+            if tensor is not None and tensor._version == version and tensor.grad_fn is not None:
+                found[position] = tensor
+        return found
 
 
 class Linked:
     """What the nodes of one call share.
 
-    tensors: the results that others were computed from. They are not kept alive.
+    tensors: the results that others were computed from; they are not kept alive. hooks: for each, by position, the
+    dictionary that autograd has its hooks from, which outlives the result, as the hooks do.
     """
 
-    __slots__ = ("_looked_at", "_task", "tensors")
+    __slots__ = ("_hooked", "_looked_at", "_task", "hooks", "tensors")
 
-    def __init__(self, values: Sequence[Any], positions: Iterable[int]) -> None:
-        self.tensors = [weakref.ref(values[position]) for position in positions]
+    def __init__(self, values: Mapping[int, torch.Tensor], hooked: Iterable[int] = ()) -> None:
+        """values: to which no hook was added by the caller, unless they have been results before. hooked: those that
+        the program has hooked."""
+        self.tensors = {position: weakref.ref(value) for position, value in values.items()}
+        self.hooks: dict[int, dict[Any, Any]] = {}
+        self._hooked = frozenset(hooked)
         self._task: int | None = None
         self._looked_at = False
+
+    def watch(self) -> None:
+        """To be called when the results have their nodes."""
+        for position, reference in self.tensors.items():
+            tensor: Any = reference()
+            if tensor._backward_hooks is None:  # as the first hook would
+                tensor._backward_hooks = OrderedDict()
+                tensor.grad_fn._register_hook_dict(tensor)
+            self.hooks[position] = tensor._backward_hooks
 
     def look(self) -> bool:
         """Whether somebody looks at gradients of these results in the backward that is running; decided once in each,
         when the first gradient comes that has a result behind it."""
         task = torch._C._current_graph_task_id()
         if task != self._task:
-            self._task, self._looked_at = task, self._are_looked_at()
+            self._task, self._looked_at = task, self.are_looked_at()
         return self._looked_at
 
     @property
@@ -147,32 +197,21 @@ class Linked:
         """The same for those in front of whom it was decided; False where it did not have to be."""
         return self._looked_at and self._task == torch._C._current_graph_task_id()
 
-    def alive(self) -> list[torch.Tensor]:
-        return [tensor for tensor in (reference() for reference in self.tensors) if tensor is not None]
+    def hooked_in_passing(self, but: Collection[int]) -> bool:
+        """Whether the caller hooked another of the results than these."""
+        return any(len(hooks) > (at in self._hooked) for at, hooks in self.hooks.items() if at not in but)
 
-    def _are_looked_at(self) -> bool:
-        alive = self.alive()
-        if any(tensor._backward_hooks or tensor.retains_grad for tensor in alive):
+    def are_looked_at(self) -> bool:
+        if any(self.hooks.values()):
             return True
-        if torch.is_grad_enabled():  # create_graph: what is computed from node to node is not differentiated exactly
-            if _asked(alive):
-                raise RuntimeError(
-                    "stator: a gradient by a result of a compiled graph that another result was computed from cannot "
-                    "be taken with create_graph=True; run this part eagerly (stator.disable)"
-                )
-            return False
+        alive = [tensor for tensor in (reference() for reference in self.tensors.values()) if tensor is not None]
+        if any(tensor.retains_grad for tensor in alive):
+            return True
         will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
         if will_run(_everywhere()):  # a backward to all leaves: there are no others whose gradient is asked for
             return False
         # one that leads to what is asked for runs, and so does one that is asked for itself
         return any(will_run(tensor.grad_fn) for tensor in alive if tensor.grad_fn is not None)
-
-
-def _asked(results: Sequence[torch.Tensor]) -> bool:
-    """Whether the running backward ends at one of these results: it does not go on to what made it."""
-    will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
-    nodes = [result.grad_fn for result in results if result.grad_fn is not None]
-    return any(will_run(node) and not will_run(node.next_functions[0][0]) for node in nodes)
 
 
 # A leaf that nothing depends on: its node is part of each graph with links, and runs unless only some leaves are asked
@@ -224,6 +263,8 @@ def link(values: Sequence[Any], links: Sequence[Link], linked: Linked | None, ab
         behind = [*[values[at] for at in one.behind], _nobody] if one.behind else ()
         _apply(above, linked, one.position, value, *behind)
     torch._C._autograd._unsafe_set_version_counter(linked_values, versions)  # nothing was written
+    if linked is not None:
+        linked.watch()
 
 
 class _NotLookedAt(torch.autograd.Function):
@@ -233,8 +274,8 @@ class _NotLookedAt(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, linked: Linked, count: int, *tensors: Any) -> Any:
-        ctx.linked, ctx.count = linked, count
+    def forward(ctx: Any, linked: Linked | None, results: Results, count: int, *tensors: Any) -> Any:
+        ctx.linked, ctx.results, ctx.count = linked, results, count
         ctx.set_materialize_grads(False)
         gradients = tensors[:count]
         with below_autograd():  # nobody's views
@@ -249,19 +290,28 @@ class _NotLookedAt(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        results = ctx.linked.alive()
-        if _asked(results) or any(result._backward_hooks or result.retains_grad for result in results):
+        results = ctx.results.unchanged().values()
+        hooked = ctx.linked is not None and ctx.linked.hooked_in_passing(())
+        if hooked or _asked(results) or any(result._backward_hooks or result.retains_grad for result in results):
             raise RuntimeError(
                 "stator: a backward of a compiled graph is differentiated again, and somebody looks at the gradient of "
-                "a result that another result was computed from (hooks, a retained gradient, torch.autograd.grad); "
-                "run this part eagerly (stator.disable)"
+                "a result (hooks, a retained gradient, torch.autograd.grad) which was dropped, or whose gradients "
+                "could not be compiled; run this part eagerly (stator.disable)"
             )
-        return None, None, *tangents, *[None] * (len(ctx.needs_input_grad) - 2 - ctx.count)
+        return None, None, None, *tangents, *[None] * (len(ctx.needs_input_grad) - 3 - ctx.count)
 
 
-def not_looked_at(linked: Linked, gradients: Sequence[Any]) -> Sequence[Any]:
+def _asked(results: Iterable[torch.Tensor]) -> bool:
+    """Whether the running backward ends at one of these results: it does not go on to what made it."""
+    will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
+    nodes = [result.grad_fn for result in results if result.grad_fn is not None]
+    return any(will_run(node) and not will_run(node.next_functions[0][0]) for node in nodes)
+
+
+def not_looked_at(linked: Linked | None, results: Results, gradients: Sequence[Any]) -> Sequence[Any]:
     """The gradients, which raise when they are differentiated in a backward that looks at results of the graph."""
     if not torch.is_grad_enabled():
         return gradients
-    found: Sequence[Any] = _NotLookedAt.apply(linked, len(gradients), *gradients, *linked.alive())
+    shown = results.unchanged().values()
+    found: Sequence[Any] = _NotLookedAt.apply(linked, results, len(gradients), *gradients, *shown)
     return found

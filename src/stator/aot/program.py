@@ -101,12 +101,14 @@ class Program:
         positions: Sequence[int],
         targets: Sequence[int] | None = None,
         stops: Sequence[int] = (),
+        shown: Sequence[int] = (),
     ) -> Callable[..., tuple[torch.Tensor | None, ...]]:
         """The backward as a function that can be differentiated itself.
 
         Takes the primals (inputs, then captured tensors), then tangents of the forward values at `positions`; returns
         the gradients of the primals that require grad, or of the forward values `targets`; None for those the values do
-        not depend on. stops: forward values where gradients stop, see `linked.gradients_between`.
+        not depend on; then the forward values `shown`. stops: forward values where gradients stop, see
+        `linked.gradients_between`.
         """
         count = sum(isinstance(value, torch.Tensor) for value in self.inputs) + len(self.captured)
 
@@ -121,7 +123,8 @@ class Program:
                 if targets is not None:
                     sought = [handles[position] for position in targets]
                 ends = [(handles[position], given.get(position)) for position in stops]
-                return tuple(gradients_between(roots, tangents, sought, ends, create_graph=True))
+                found = gradients_between(roots, tangents, sought, ends, create_graph=True)
+                return *found, *[handles[position] for position in shown]
 
         return gradients_of
 

@@ -16,8 +16,9 @@ from stator.base import counters, dumps, logs
 from stator.base.errors import Unsupported
 from stator.graph.printer import print_graph
 from stator.graph.recording import Keep
+from stator.graph.traced import Fresh, ViewOfOutput
 
-from .autograd_step import Step, run_step
+from .autograd_step import Step, run_step, run_step_of_shown
 from .captured import captured_tensors
 from .inference import (
     CompileGraph,
@@ -42,11 +43,15 @@ def compile_training(
     keep: Keep,
     rewrite: Rewrite | None = None,
     memory_budget: float = 1.0,
+    shown: int = 0,
 ) -> Callable[..., Any]:
     """Compile a graph of torch calls (or any callable) that may need gradients, in the grad mode of now.
 
     Returns a callable with the same arguments, results, effects and gradients. The forward is compiled at once, a
     backward when it is first asked for. compile_graph: see `compile_inference`; memory_budget: see `partition`.
+
+    shown: so many results, the last ones, are tensors that exist, computed again: the callable takes those after its
+    arguments, in the same order, and returns the other results alone, which autograd then sees computed from them.
 
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `function` itself then.
     """
@@ -56,7 +61,7 @@ def compile_training(
     with counters.timed("aot"):
         program = Program(function, example_inputs, captured, keep, rewrite)
         joint = _trace(program, tensors)
-    if not joint.differentiable:
+    if not joint.differentiable and not shown:
         # gradients may have been taken inside, and views may have a history: what was traced is the program
         return compile_traced(
             function, joint.traced, len(example_inputs), tensors, captured, program.merge_equal, compile_graph
@@ -77,13 +82,29 @@ def compile_training(
     step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
 
     inner: Callable[..., Any] = partial(run_step, step)
+    if shown:
+        inner = partial(run_step_of_shown, step, _places_of_shown(joint, shown))
     if not torch.is_grad_enabled():  # the program switches it on for what is differentiable
         inner = torch.enable_grad()(inner)
+    if shown:
+        run = with_effects(joint.traced, inner, differentiable)
+        return lambda *arguments: run(arguments)[:-shown]
     only_tensors = len(tensors) == len(example_inputs) and not captured
     if only_tensors and joint.traced.is_plain and is_flat(joint.traced):
         return inner
     run = with_effects(joint.traced, inner, differentiable)
     return wrap(function, joint.traced, run, equalities_of(tensors) if program.merge_equal else None, captured)
+
+
+def _places_of_shown(joint: Joint, count: int) -> tuple[int, ...]:
+    """Positions of the last results among the values. Raises Unsupported where they are no values of their own."""
+    traced = joint.traced
+    last = traced.outputs[-count:]
+    places = {output.position for output in last if isinstance(output, Fresh)}
+    others = {output.position for output in traced.outputs[:-count] if isinstance(output, (Fresh, ViewOfOutput))}
+    if len(places) < count or places & others or traced.mutated or traced.fixed_offsets:
+        raise Unsupported("aliased-gradient", "a gradient shares its memory with a result")
+    return tuple([output.position for output in last if isinstance(output, Fresh)])
 
 
 def _trace(program: Program, tensors: Sequence[torch.Tensor]) -> Joint:
