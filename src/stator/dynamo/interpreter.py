@@ -60,14 +60,17 @@ def capture(
         try:
             captured = attempt.run()
         except _Restart as restart:
-            if stop_at is None and told.compiling and told.asked and restart.error.kind in _ERRORS:
+            if failed is None and stop_at is None and told.compiling and told.asked and restart.error.kind in _ERRORS:
                 told.compiling, told.by = False, function.__code__
                 failed = restart
                 counters.count("dynamo.told_not_compiling")
                 continue
+            first = failed or restart
             if fullgraph:
-                error = (failed or restart).error
-                raise error from error.__cause__
+                raise first.error from first.error.__cause__
+            if stop_at is None and first is not restart and restart.error.kind in _ERRORS:
+                told.compiling, told.by = True, None  # the answer made no difference
+                restart = first
             if stop_at is not None and restart.step < stop_at:
                 backwards += 1
             # what cannot be handed on may have been made in each turn of a long loop: not followed back turn by turn

@@ -48,7 +48,7 @@ from .values.live_iterators import LiveIterator
 from .values.mappings import AttributesValue, DictValue, FunctionAttributesValue
 from .values.numbers import is_changing, is_member, looked_up
 from .values.objects import MISSING, ObjectValue
-from .values.sequences import TupleValue
+from .values.sequences import SequenceValue, TupleValue
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import TensorValue
 
@@ -264,7 +264,20 @@ class Tracer:
         try:
             return value.constant()
         except NotConstant:
+            if isinstance(value, SequenceValue) and self._read_items(value):
+                return self.constant_of(value, what)
             raise unsupported("not-constant", f"{what} must be a constant, not {value.describe(self)}") from None
+
+    def _read_items(self, value: SequenceValue) -> bool:
+        """Whether there were items that nobody had looked at yet: now they are read, and relied on."""
+        found = False
+        for at, item in enumerate(value.items):
+            if type(item) is Lazy:
+                value.items[at] = item.realize(self)
+                found = True
+            if isinstance(value.items[at], SequenceValue):
+                found |= self._read_items(value.items[at])  # type: ignore[arg-type]
+        return found
 
     def real_of(self, value: Value, what: str) -> Any:
         try:

@@ -10,8 +10,11 @@ from ..calling import calls, tensor_methods
 from ..numpy_boundary import NUMPY_OF
 from ..values.arrays import ArrayValue, made
 from ..values.base import Value, unsupported
+from ..values.constants import ConstantValue
+from ..values.sequences import SequenceValue
 from ..values.tensors import TensorValue
 from .device_contexts import on_device
+from .stacked_numbers import stacked
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -53,12 +56,24 @@ _tensor_maker(torch.asarray, True)
 def _tensor(tracer: Tracer, data: Value, **kwargs: Value) -> Value:
     kwargs = on_device(tracer, torch.tensor, kwargs)
     if not isinstance(data, ArrayValue):
-        return tracer.record_function(torch.tensor, [data], kwargs)
+        return _of_stacked(tracer, data, kwargs) or tracer.record_function(torch.tensor, [data], kwargs)
     wanted = kwargs.pop("dtype", None)
     if kwargs:
         raise unsupported("torch-argument", f"{data.describe(tracer)} as an argument of torch.tensor, with options")
     copied = tracer.record_method("clone", [data.tensor], {})
     return copied if wanted is None else tracer.record_method("to", [copied, wanted], {})
+
+
+def _of_stacked(tracer: Tracer, data: Value, kwargs: dict[str, Value]) -> Value | None:
+    """A list in which there are tensors of one number each."""
+    if not isinstance(data, SequenceValue) or not kwargs.keys() <= {"dtype", "device"}:
+        return None
+    wanted = tracer.constant_of(kwargs["dtype"], "dtype") if "dtype" in kwargs else None
+    made = stacked(tracer, data, wanted)
+    if made is None:
+        return None
+    named = {"device": ConstantValue(torch.device("cpu")), **kwargs}
+    return tracer.record_method("to", [made], named)
 
 
 @tensor_methods.register("numpy")

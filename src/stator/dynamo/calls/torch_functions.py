@@ -11,7 +11,7 @@ from torch import nn
 
 from ..calling import calls, fold, leaves, tensor_methods, torch_answer
 from ..torch_state import TorchState
-from ..values.base import Value, unsupported
+from ..values.base import Lazy, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.mappings import DictValue
 from ..values.modules import ModuleValue
@@ -132,6 +132,8 @@ fold(
 
 
 def holds_tensor(value: Value) -> bool:
+    if type(value) is Lazy:
+        return _is_or_holds_tensor(value.obj) if value.value is None else holds_tensor(value.value)
     if isinstance(value, TensorValue):
         return True
     if isinstance(value, SequenceValue):
@@ -139,6 +141,11 @@ def holds_tensor(value: Value) -> bool:
     if isinstance(value, DictValue) and value.whole:
         return any(holds_tensor(item) for item in value.entries.values())
     return False
+
+
+def _is_or_holds_tensor(obj: Any) -> bool:
+    """The same of an object that was not looked at yet."""
+    return isinstance(obj, torch.Tensor) or (type(obj) in (list, tuple) and any(map(_is_or_holds_tensor, obj)))
 
 
 def _answer(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:

@@ -47,6 +47,8 @@ FACTS = frozenset(
         "nbytes",
     }
 )
+# maker(tracer, key): what is recorded in the place of an index of a tensor
+index_makers: list[Callable[[Tracer, Value], Value]] = []
 # reader(tracer, tensor, key): `tensor[key]` where a mode gives it another meaning, else None
 item_readers: list[Callable[[Tracer, TensorValue, Value], Value | None]] = []
 _AUTOGRAD_FACTS = frozenset({"requires_grad", "is_leaf", "grad_fn", "grad"})
@@ -214,10 +216,10 @@ class TensorValue(Value):
         for read in item_readers:
             if (found := read(tracer, self, key)) is not None:
                 return found
-        return tracer.record_method("__getitem__", [self, key], {})
+        return tracer.record_method("__getitem__", [self, _index(tracer, key)], {})
 
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
-        tracer.record_method("__setitem__", [self, key, value], {})
+        tracer.record_method("__setitem__", [self, _index(tracer, key), value], {})
 
     def length(self, tracer: Tracer) -> int:
         if not self.fake.dim():
@@ -301,3 +303,9 @@ class TensorMethodValue(Value):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return GetAttr(exits.recipe(self.owner), self.name)
+
+
+def _index(tracer: Tracer, key: Value) -> Value:
+    for make in index_makers:
+        key = make(tracer, key)
+    return key
