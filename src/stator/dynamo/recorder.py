@@ -294,7 +294,7 @@ class Recorder:
         except Exception as error:
             name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
             if _NO_DATA in str(error):
-                raise unsupported("data-dependent", f"{name} looks at the data of a tensor") from error
+                raise unsupported("data-dependent-value", f"{name} looks at the data of a tensor") from error
             raise unsupported(
                 "torch-error", f"{name} failed on tensors without data: {type(error).__name__}: {error}"
             ) from error
