@@ -21,8 +21,8 @@ from stator.graph.printer import print_graph
 
 from .bytecode import decode, instructions_text, reachable
 from .cache import make_cache
-from .captured import Break, Captured
-from .emit import OnFailure, emit, emit_own_code, is_right_on_any_path
+from .captured import Break, BreakReason, Captured
+from .emit import OnFailure, calls_something, emit, emit_own_code, emit_steps, is_right_on_any_path
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .failed_graphs import Failure, generator_states
 from .global_state import read_global_state
@@ -38,7 +38,8 @@ from .status import Told
 from .text import captured_text
 from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform
 
-_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+_OF_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_SUSPENDABLE = _OF_ASYNC | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 # functions that give the program its own frame as an object, which must then be one from beginning to end
 _KEEPS_FRAMES = frozenset({"_getframe", "currentframe"})
@@ -98,12 +99,7 @@ class Converter:
         """
         code = function.__code__
         if code.co_flags & _SUSPENDABLE:
-            raise CompileError(
-                "dynamo",
-                f"{code.co_qualname} is a generator or coroutine function",
-                place=UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname),
-                hint="compile the functions that it calls",
-            )
+            return self._steps(code)
         now = read_global_state()
         if now.observed or in_function_transform() or in_forward_ad():
             # vmap, grad and the like: their tensors are no plain ones; who counts or traces operators is to see those
@@ -137,6 +133,22 @@ class Converter:
                 emitted = self._emit(captured, compiled)
             _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(emitted)), f"new {name}")
             return CompiledFrame(self._guards(captured, bound), emitted)
+
+    def _steps(self, code: CodeType) -> CompiledFrame:
+        """A generator or coroutine function: it runs by itself, and what it calls is compiled."""
+        reason = BreakReason(
+            "async" if code.co_flags & _OF_ASYNC else "generator",
+            f"{code.co_qualname} runs in steps",
+            UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname),
+            "what it calls is compiled",
+        )
+        if self.settings.fullgraph:
+            raise Unsupported(reason.kind, reason.reason, place=reason.place, hint=reason.hint)
+        logs.log("graph_breaks", "%s", reason)
+        if not calls_something(code):
+            return CompiledFrame((), None)
+        begin = partial(native.begin_step, self._hook_callback)
+        return CompiledFrame((), emit_steps(code, begin, native.end_step))
 
     def _guards(self, captured: Captured, bound: Mapping[str, Any], *, free: bool = False) -> Sequence[Guard]:
         """`free`: nothing goes wrong where they hold and should not. Then a class that the program made while it ran

@@ -62,8 +62,7 @@ static Py_ssize_t extra_index = -1;
 static long users = 0; /* calls in flight that want the hook, over all threads */
 static __thread long own_users = 0; /* those of this thread */
 static unsigned long epoch = 1;
-/* tuples of file name prefixes */
-static PyObject *left_alone = NULL, *unhooked = NULL;
+static PyObject *left_alone = NULL, *unhooked = NULL; /* tuples of file name prefixes */
 static struct {
     unsigned long long seen, swapped, called;
 } statistics;
@@ -111,16 +110,17 @@ static int starts_with_any(PyObject *text, PyObject *prefixes)
     return 0;
 }
 
-/* Generators and coroutines live longer than one evaluation; module and class bodies run once; comprehensions (3.11) are
- * too small to be frames of their own. */
+/* Generators and coroutines: their frames run in steps, from a code of their own. */
+#define SUSPENDABLE (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE)
+
+/* Module and class bodies run once; comprehensions (3.11) are too small to be frames of their own. */
 static Mode first_sight(PyCodeObject *code)
 {
     if (starts_with_any(code->co_filename, unhooked)) {
         return MODE_UNHOOKED;
     }
-    int const suspendable = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
     int const function = CO_OPTIMIZED | CO_NEWLOCALS;
-    if ((code->co_flags & suspendable) || (code->co_flags & function) != function) {
+    if ((code->co_flags & function) != function) {
         return MODE_LEAVE;
     }
     const char *name = PyUnicode_AsUTF8(code->co_name);
@@ -290,13 +290,19 @@ static PyObject *function_with_code(PyObject *original, PyCodeObject *code)
 {
     PyObject *function = PyFunction_New((PyObject *)code, PyFunction_GET_GLOBALS(original));
     PyObject *closure = PyFunction_GET_CLOSURE(original);
+    if (function) { /* generators are named after it */
+        PyFunctionObject *named = (PyFunctionObject *)original, *made = (PyFunctionObject *)function;
+        Py_SETREF(made->func_name, Py_NewRef(named->func_name));
+        Py_SETREF(made->func_qualname, Py_NewRef(named->func_qualname));
+    }
     if (function && closure && PyFunction_SetClosure(function, closure) < 0) {
         Py_CLEAR(function);
     }
     return function;
 }
 
-/* Where the data stack has no room: the code in a frame of its own. */
+/* Where the data stack has no room, and for generators, which take over a frame of their function's own size: the code in
+ * a frame of its own. */
 static PyObject *call_code(PyThreadState *thread, Frame *frame, PyCodeObject *code)
 {
     PyObject *positional = NULL, *keywords = NULL, *result = NULL;
@@ -337,7 +343,7 @@ static PyCodeObject *code_instead(Frame *frame, PyCodeObject *code, Record *reco
 
 static PyObject *run_instead(PyThreadState *thread, Frame *frame, PyCodeObject *code)
 {
-    if (swap_code(thread, frame, code)) {
+    if (!(code->co_flags & SUSPENDABLE) && swap_code(thread, frame, code)) {
         statistics.swapped++;
         return run_frame(thread, frame, 0);
     }
@@ -385,22 +391,6 @@ static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
 
 /* ---- turning it on and off ---- */
 
-static void acquire_hook(PyInterpreterState *interpreter)
-{
-    own_users++;
-    if (users++ == 0) {
-        stator_install_hook(interpreter, hook);
-    }
-}
-
-static void release_hook(PyInterpreterState *interpreter)
-{
-    own_users--;
-    if (--users == 0) {
-        stator_remove_hook(interpreter, hook);
-    }
-}
-
 static int ensure_index(void)
 {
     if (extra_index < 0) {
@@ -413,20 +403,38 @@ static int ensure_index(void)
     return 0;
 }
 
+int stator_hook_acquire(void)
+{
+    if (ensure_index() < 0) {
+        return -1;
+    }
+    own_users++;
+    if (users++ == 0) {
+        stator_install_hook(PyInterpreterState_Get(), hook);
+    }
+    return 0;
+}
+
+void stator_hook_release(void)
+{
+    own_users--;
+    if (--users == 0) {
+        stator_remove_hook(PyInterpreterState_Get(), hook);
+    }
+}
+
 /* Call with the hook on for `callback`; with callback NULL, off. `skipped`: the code whose next frame runs as it is. */
 static PyObject *call_under(PyObject *callback, PyCodeObject *skipped, PyObject *function, PyObject *const *args,
                             Py_ssize_t count, PyObject *keywords)
 {
-    if (ensure_index() < 0) {
+    HookThread saved = stator_hook_thread;
+    if (stator_hook_acquire() < 0) {
         return NULL;
     }
-    PyInterpreterState *interpreter = PyInterpreterState_Get();
-    HookThread saved = stator_hook_thread;
-    acquire_hook(interpreter);
     stator_hook_thread = (HookThread){callback, skipped};
     PyObject *result = PyObject_Vectorcall(function, args, count, keywords);
     stator_hook_thread = saved;
-    release_hook(interpreter);
+    stator_hook_release();
     return result;
 }
 
@@ -448,10 +456,9 @@ static PyObject *call_with_hook(PyObject *Py_UNUSED(self), PyObject *const *args
 /* For compiled code, in which the hook is off: on for one instruction that may call what nobody has seen. */
 static PyObject *hook_on(PyObject *Py_UNUSED(self), PyObject *callback)
 {
-    if (ensure_index() < 0) {
+    if (stator_hook_acquire() < 0) {
         return NULL;
     }
-    acquire_hook(PyInterpreterState_Get());
     stator_hook_thread = (HookThread){callback, NULL};
     Py_RETURN_NONE;
 }
@@ -459,7 +466,7 @@ static PyObject *hook_on(PyObject *Py_UNUSED(self), PyObject *callback)
 static PyObject *hook_off(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
     stator_hook_thread = (HookThread){NULL, NULL};
-    release_hook(PyInterpreterState_Get());
+    stator_hook_release();
     Py_RETURN_NONE;
 }
 
@@ -477,7 +484,7 @@ static PyObject *forget_other_threads(PyObject *Py_UNUSED(self), PyObject *Py_UN
     if (users > own_users) {
         users = own_users + 1; /* as if one had gone on until now */
         own_users++;
-        release_hook(PyInterpreterState_Get());
+        stator_hook_release();
     }
     Py_RETURN_NONE;
 }

@@ -97,7 +97,12 @@ typedef struct {
 extern __thread HookThread stator_hook_thread;
 extern __thread int stator_entries_off; /* above 0: entries in this thread run their originals */
 PyObject *stator_call_hooked(PyObject *callback, PyObject *function, PyObject *const *args, Py_ssize_t count);
+/* Have frames looked at in the thread whose `stator_hook_thread` has a callback, until released as often. -1: with an
+ * exception. */
+int stator_hook_acquire(void);
+void stator_hook_release(void);
 int stator_hook_add_to(PyObject *module);
+int stator_steps_add_to(PyObject *module); /* hook_steps.c */
 
 /* ---- running originals for a while (switches.c) ---- */
 

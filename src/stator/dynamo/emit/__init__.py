@@ -3,5 +3,6 @@
 from .failures import OnFailure
 from .frame import emit
 from .own_code import emit_own_code, is_right_on_any_path
+from .steps import calls_something, emit_steps
 
-__all__ = ["OnFailure", "emit", "emit_own_code", "is_right_on_any_path"]
+__all__ = ["OnFailure", "calls_something", "emit", "emit_own_code", "emit_steps", "is_right_on_any_path"]

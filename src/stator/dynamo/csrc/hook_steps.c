@@ -1,0 +1,76 @@
+/* The frame hook for generators and coroutines, whose frames run in steps: on during each step, off between them. Their code
+ * says where steps begin and end (emit/steps.py); what the hook does is frame_hook.c. */
+#include "native.h"
+
+#define Py_BUILD_CORE
+#undef _PyGC_FINALIZED
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+
+#if PY_VERSION_HEX >= 0x030D0000
+#define CURRENT_FRAME(thread) ((thread)->current_frame)
+#else
+#define CURRENT_FRAME(thread) ((thread)->cframe->current_frame)
+#endif
+
+/* A step that is under way in this thread, and what the hook was before it. */
+typedef struct Step {
+    void const *frame;
+    HookThread before;
+    struct Step *around;
+} Step;
+
+static __thread Step *innermost = NULL;
+
+static PyObject *begin_step(PyObject *Py_UNUSED(self), PyObject *callback)
+{
+    void const *frame = CURRENT_FRAME(PyThreadState_Get());
+    if (innermost && innermost->frame == frame) {
+        Py_RETURN_NONE; /* in a handler of exceptions, which is come to from inside and from outside of steps */
+    }
+    Step *step = PyMem_RawMalloc(sizeof *step);
+    if (!step) {
+        return PyErr_NoMemory();
+    }
+    *step = (Step){frame, stator_hook_thread, innermost};
+    if (stator_hook_acquire() < 0) {
+        PyMem_RawFree(step);
+        return NULL;
+    }
+    innermost = step;
+    stator_hook_thread = (HookThread){callback, NULL};
+    Py_RETURN_NONE;
+}
+
+static PyObject *end_step(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    void const *frame = CURRENT_FRAME(PyThreadState_Get());
+    Step *mine = innermost;
+    while (mine && mine->frame != frame) {
+        mine = mine->around;
+    }
+    if (!mine) {
+        Py_RETURN_NONE;
+    }
+    stator_hook_thread = mine->before;
+    Step *rest = mine->around;
+    while (innermost != rest) {
+        Step *over = innermost;
+        innermost = over->around;
+        PyMem_RawFree(over);
+        stator_hook_release();
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"begin_step", begin_step, METH_O,
+     "begin_step(callback), from the code of a generator: the hook is on until end_step(); the code keeps the callback alive."},
+    {"end_step", end_step, METH_NOARGS, "The end of a step, if one is under way: the hook is what it was before it."},
+    {0},
+};
+
+int stator_steps_add_to(PyObject *module)
+{
+    return PyModule_AddFunctions(module, methods);
+}

@@ -1,0 +1,100 @@
+"""Generators and coroutines that run as they are: their own code, in which what they call is compiled. Between two
+yields the frame hook is on; it is off while they wait, and while another generator works for them, which sees to itself.
+
+What a generator computes by itself is not captured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+
+from stator.base.errors import CompileError
+
+from ..bytecode import Builder, BytecodeError, Handler, Instruction, assemble, decode
+
+_DELEGATING = ("SEND",)  # `await` and `yield from`
+_CALLING = ("CALL", "BEFORE_WITH", "BEFORE_ASYNC_WITH")
+_LEAVING = ("RETURN_VALUE", "RETURN_CONST")
+
+
+def calls_something(code: CodeType) -> bool:
+    """Whether there is anything in this code that could be compiled when it runs. (Operators of classes of the program
+    are not looked for.)"""
+    return any(instruction.opname.startswith(_CALLING) for instruction in decode(code))
+
+
+def emit_steps(code: CodeType, begin: Callable[[], object], end: Callable[[], object]) -> CodeType:
+    """Code of a generator, coroutine or async generator that calls `begin` where a step begins and `end` where it ends.
+    `begin` may be called more than once in a step, and `end` outside of one.
+
+    Raises CompileError for what cannot be expressed as bytecode.
+    """
+    try:
+        return assemble(_with_steps(decode(code), begin, end), code)
+    except BytecodeError as error:
+        raise CompileError("dynamo", f"the code of a generator cannot be encoded: {error}") from error
+
+
+def _with_steps(
+    original: list[Instruction], begin: Callable[[], object], end: Callable[[], object]
+) -> list[Instruction]:
+    handlers = {id(one.handler.target) for one in original if one.handler is not None}
+    ends_of_delegation = {id(one.target) for one in original if one.opname in _DELEGATING}
+    left = Builder().label()
+    way_out = Handler(left, 0, lasti=False)
+    made: list[Instruction] = []
+    begun = False
+
+    def call(function: Callable[[], object], beside: Instruction) -> None:
+        builder = Builder()
+        builder.position = beside.position
+        builder.const_callee(function)
+        builder.call(0)
+        builder.pop()
+        for instruction in builder.instructions:
+            instruction.handler = beside.handler
+        made.extend(builder.instructions)
+
+    def moved(instruction: Instruction) -> Instruction:
+        """The instruction, behind a place that jumps and handlers lead to in its stead."""
+        copy = instruction.copy()
+        instruction.opname, instruction.arg, instruction.argval = "NOP", None, None
+        instruction.flags, instruction.target = 0, None
+        made.append(instruction)
+        return copy
+
+    names = [instruction.opname for instruction in original]
+    for at, (name, instruction) in enumerate(zip(names, original, strict=True)):
+        before = names[at - 1] if at else ""
+        delegation = id(instruction) in ends_of_delegation
+        if id(instruction) in handlers or (delegation and name != "END_SEND"):
+            instruction = moved(instruction)
+            call(begin, instruction)
+        if name in _DELEGATING:
+            call(end, instruction)  # what is jumped back to is the instruction itself
+        elif name in _LEAVING or (name == "YIELD_VALUE" and before not in _DELEGATING):
+            instruction = moved(instruction)
+            call(end, instruction)
+        made.append(instruction)
+        if name == "RESUME" and (not begun or (before == "YIELD_VALUE" and names[at - 2] not in _DELEGATING)):
+            call(begin, instruction)
+            begun = True
+        if delegation and name == "END_SEND":
+            call(begin, instruction)
+    if not begun:
+        raise CompileError("dynamo", "a generator without a beginning")
+    _protect(made, way_out)
+    made.append(left)
+    call(end, left)
+    last = Builder()
+    last.position = left.position
+    last.reraise()
+    return [*made, *last.instructions]
+
+
+def _protect(instructions: list[Instruction], way_out: Handler) -> None:
+    """Lead exceptions that no handler of the program is for out of the frame by `way_out`."""
+    for instruction in instructions:
+        if instruction.handler is None:
+            instruction.handler = way_out
