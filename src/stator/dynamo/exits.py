@@ -31,6 +31,7 @@ from .source import CallSource, ItemSource, Source
 from .values.base import Lazy, Value, unsupported
 from .values.cells import CellValue
 from .values.constants import ConstantValue
+from .values.context_variables import ContextVariable
 from .values.grown_lists import GrownList
 from .values.live_iterators import LiveIterator
 from .values.mappings import DictValue
@@ -128,6 +129,9 @@ class ExitBuilder:
             self.effects.append(ReplaceList(target, [self.recipe(item) for item in value.items]))
         elif isinstance(value, SetValue):
             self.effects.append(ReplaceSet(target, [self.recipe(item) for item in value.members.values()]))
+        elif isinstance(value, ContextVariable):
+            self.effects += value.effects(self)
+            return  # which variable it is, is guarded
         else:
             raise unsupported("mutation", f"changing {value.describe(self.tracer)}")
         self._changed[id(value)] = value

@@ -22,6 +22,7 @@ import types
 import typing
 import weakref
 from collections import OrderedDict, defaultdict
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,7 @@ from ..plain import is_of_program, numpy_numbers
 from ..source import AttrSource, CallSource, ConstantSource, ReadSource
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.constants import ConstantValue
+from ..values.context_variables import ContextVariable
 from ..values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from ..values.mappings import DictValue
 from ..values.objects import ObjectValue, lookup_in_class
@@ -106,6 +108,14 @@ def _wrap_partial(tracer: Tracer, obj: Any, source: Source | None) -> Value:
     assert isinstance(from_args, TupleValue) and isinstance(keywords, DictValue)
     named = {key.constant(): value for key, value in keywords.items(tracer)}
     return PartialValue(tracer.wrap(obj.func, AttrSource(source, "func")), list(from_args.items), named, source)
+
+
+@wraps(ContextVar)
+def _wrap_context_variable(tracer: Tracer, obj: ContextVar[Any], source: Source | None) -> Value:
+    if source is None:
+        source = ConstantSource(obj.name, obj)
+    tracer.guard(source, GuardKind.IS, obj)
+    return ContextVariable(obj, source)
 
 
 @calls(functools.update_wrapper)
