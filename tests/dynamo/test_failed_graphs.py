@@ -677,3 +677,48 @@ def test_explain_counts_graphs_that_failed() -> None:
     explanation = stator.explain(caught_index)(TABLE, OUTSIDE, [])
     assert explanation.failed_graph_count == 1
     assert "graphs that failed: 1" in str(explanation)
+
+
+def test_a_graph_that_fails_alone_again_and_again_is_given_up() -> None:
+    calls = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        def run(*given: torch.Tensor) -> Any:
+            calls.append(len(given))
+            raise RuntimeError("of the backend")
+
+        return run
+
+    compiled = stator.compile(lambda x: x * 2, backend=backend)
+    with pytest.warns(
+        RuntimeWarning, match="raised an error that the program's own code, run after it, did not"
+    ) as said:
+        for size in (2, 2, 2, 2, 3, 3, 3):
+            torch.testing.assert_close(compiled(torch.ones(size)), torch.full((size,), 2.0), rtol=0, atol=0)
+    assert len(calls) == 4, "twice for each version"
+    assert len(said) == 1
+    counters.counts["dynamo.failures_of_graphs_alone"] = 0
+
+
+def factor(x: torch.Tensor) -> Any:
+    try:
+        return torch.linalg.cholesky(x)
+    except RuntimeError as error:
+        return str(error)
+
+
+def test_a_graph_whose_operator_fails_in_all_calls_is_given_up() -> None:
+    compiled, before = stator.compile(factor, backend="eager"), failed()
+    with pytest.warns(RuntimeWarning, match="failed 8 times in a row"):
+        for _ in range(12):
+            assert_same(compiled(BAD), factor(BAD))
+    assert failed() - before == 8
+    assert_same(compiled(GOOD), factor(GOOD))
+
+
+def test_a_graph_that_fails_for_some_data_is_kept() -> None:
+    compiled, before = stator.compile(factor, backend="eager"), failed()
+    for turn in range(30):
+        given = BAD if turn % 5 else GOOD
+        assert_same(compiled(given), factor(given))
+    assert failed() - before == 24

@@ -101,6 +101,21 @@ def reset() -> None:
         _native.reset_hook()
 
 
+def chosen(code: CodeType) -> int | None:
+    """How often the version with this code was found to fit, after the call that it was made for; None: it is gone."""
+    return next((version.hits for cache in list(_caches) for version in cache.versions if version.code is code), None)
+
+
+def run_as_it_is(code: CodeType) -> None:
+    """From now on the original runs where the version with this code fits."""
+    for cache in list(_caches):
+        for old in cache.versions:
+            if old.code is code:
+                new = _native.Version(old.guards, None, None, old.detail, None, 0)
+                cache.miss.made_for[id(new)] = cache.miss.made_for.get(id(old))
+                cache.versions = tuple(new if version is old else version for version in cache.versions)
+
+
 def _after_fork() -> None:
     """In a child process: what other threads of the parent were compiling, nobody compiles here."""
     if _native.compiling_depth() == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -276,14 +277,18 @@ class Converter:
         return own
 
     def _emit(self, captured: Captured, compiled: Callable[..., Any] | None) -> CodeType:
-        return emit(
+        on_failure = self._on_failure(captured) if compiled is not None else None
+        emitted = emit(
             captured,
             compiled,
             make_resume=lambda point: self.continuation(captured, point),
             dispatch=self.dispatch_at(captured),
             hook=self._hook(),
-            on_failure=self._on_failure(captured) if compiled is not None else None,
+            on_failure=on_failure,
         )
+        if on_failure is not None:
+            on_failure.begins_anew.code = weakref.ref(emitted)  # type: ignore[attr-defined]
+        return emitted
 
 
 def _without_cells(code: CodeType, namespace: dict[str, Any]) -> FunctionType:

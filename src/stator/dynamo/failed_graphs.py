@@ -20,8 +20,11 @@ import torch
 from stator.base import counters, logs
 from stator.base.errors import StatorError, UserPlace
 
+from .cache import chosen, run_as_it_is
 from .captured import Captured
 
+# Failures in a row after which a graph is not tried again: of it alone, which will stay; and of the program, too.
+_MOST_ALONE, _MOST_IN_A_ROW = 2, 8
 _FX_FILE = "<eval_with_key>"  # where torch.fx says that the code of graphs stands
 
 
@@ -48,13 +51,17 @@ class Failure:
     """Called by emitted code with what a graph raised and, if random numbers are drawn, what puts the generators back:
     does so, puts torch's modes back, and says whether the frame begins anew."""
 
-    __slots__ = ("latest", "modes", "name", "places", "repeatable")
+    __slots__ = ("alone", "chosen", "code", "in_a_row", "latest", "modes", "name", "places", "repeatable")
 
     def __init__(self, captured: Captured) -> None:
         assert captured.entry_modes is not None
         code = captured.code
         self.name = f'{code.co_qualname} (File "{code.co_filename}", line {code.co_firstlineno})'
         self.latest = ""
+        self.code: Callable[[], CodeType | None] = lambda: None  # in which the graph is called
+        self.in_a_row = 0  # so many calls, without one between them in which it did not fail
+        self.alone = 0  # so many of these in which the program's own code did not fail
+        self.chosen = 0  # how often the code had been chosen when the graph failed last
         self.modes = captured.entry_modes
         self.repeatable = captured.side_effects.repeatable
         self.places = {} if self.repeatable else _places(captured)
@@ -75,7 +82,31 @@ class Failure:
             logs.warn_once(f"dynamo.failed_run:{self.name}", text)
         self.latest = _text(error)
         logs.log("graph_breaks", "a graph of %s failed: the frame begins anew, by itself: %s", self.name, self.latest)
+        self._count()
         return True
+
+    def _count(self) -> None:
+        code = self.code()
+        times = None if code is None else chosen(code)
+        if times is None:
+            return
+        if times > self.chosen + 1:
+            self.in_a_row = self.alone = 0
+        self.in_a_row, self.chosen = self.in_a_row + 1, times
+        if self.in_a_row >= _MOST_IN_A_ROW:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        code = self.code()
+        if code is None:
+            return
+        run_as_it_is(code)
+        counters.count("dynamo.graphs_given_up")
+        text = f"stator: a graph of {self.name} failed {self.in_a_row} times in a row; what it was compiled for runs "
+        text += f"eagerly from now on: {self.latest}"
+        logs.log("graph_breaks", "%s", text)
+        if not self.alone:  # which was told before
+            logs.warn_once(f"dynamo.given_up:{self.name}", text, stacklevel=3)
 
     def was_the_graph_s(self) -> None:
         """The program's own code did not fail where the graph had, though nothing there handles errors."""
@@ -86,6 +117,9 @@ class Failure:
             f"not raise: {self.latest}",
             stacklevel=3,
         )
+        self.alone += 1
+        if self.alone >= _MOST_ALONE:
+            self._give_up()
 
     def _note(self, error: BaseException) -> str:
         """The graph has changed something before it failed, maybe; so all that can be done is to say where."""

@@ -1,5 +1,6 @@
 """Generators and coroutines that run as they are: their own code, in which what they call is compiled. Between two
-yields the frame hook is on; it is off while they wait, and while another generator works for them, which sees to itself.
+yields the frame hook is on; it is off while they wait, and while another generator works for them, which sees to
+itself.
 
 What a generator computes by itself is not captured here.
 """
