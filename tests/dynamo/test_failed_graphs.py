@@ -679,6 +679,7 @@ def test_explain_counts_graphs_that_failed() -> None:
     assert "graphs that failed: 1" in str(explanation)
 
 
+@pytest.mark.graphs_may_fail_alone
 def test_a_graph_that_fails_alone_again_and_again_is_given_up() -> None:
     calls = []
 
@@ -690,14 +691,11 @@ def test_a_graph_that_fails_alone_again_and_again_is_given_up() -> None:
         return run
 
     compiled = stator.compile(lambda x: x * 2, backend=backend)
-    with pytest.warns(
-        RuntimeWarning, match="raised an error that the program's own code, run after it, did not"
-    ) as said:
+    with pytest.warns(RuntimeWarning, match="raised an error that the program's own code") as said:
         for size in (2, 2, 2, 2, 3, 3, 3):
             torch.testing.assert_close(compiled(torch.ones(size)), torch.full((size,), 2.0), rtol=0, atol=0)
     assert len(calls) == 4, "twice for each version"
     assert len(said) == 1
-    counters.counts["dynamo.failures_of_graphs_alone"] = 0
 
 
 def factor(x: torch.Tensor) -> Any:
