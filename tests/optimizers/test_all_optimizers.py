@@ -17,12 +17,7 @@ from optimizer_cases import CASES, as_it_is, give_gradients, parameters, stepped
 import stator
 from stator.base import counters, logs
 
-TOLERANCE = {"rtol": 5e-5, "atol": 5e-6}
-LOOSER = {
-    "rtol": 1e-3,
-    "atol": 2e-5,
-}  # where nearly equal float32 numbers are subtracted, and eager has Python's floats
-SUBTRACTING = ("RAdam", "NAdam")
+TOLERANCE = {"rtol": 2e-6, "atol": 5e-7}
 OF_THEIR_OWN_KIND = ("LBFGS", "SparseAdam")
 ALL = [
     name
@@ -58,7 +53,7 @@ def test_a_state_that_is_loaded_between_steps(name: str) -> None:
     counters.clear()
     found, _ = stepped((name, {}), whole("aot_eager"), between=reload())
     for one, other in zip(expected, found, strict=True):
-        torch.testing.assert_close(other, one, **(LOOSER if name in SUBTRACTING else TOLERANCE))
+        torch.testing.assert_close(other, one, **TOLERANCE)
     assert not counters.counts["dynamo.failed_frames"]
     assert not counters.counts["dynamo.recompile_limit"]
 

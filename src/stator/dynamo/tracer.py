@@ -58,6 +58,9 @@ _WRAPPED_ANEW = (BoundMethodValue, SliceValue, RangeValue)
 _STATIC_STORES = ("_parameters", "_buffers")
 
 
+Operands = Callable[["Tracer", Any, list[Value]], list[Value]]
+
+
 class Tracer:
     """State of one capture of one frame; thrown away when the capture restarts."""
 
@@ -82,6 +85,7 @@ class Tracer:
         self.expected: set[Source] = set()  # places whose numbers are known to change before they do
         self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from
         self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
+        self.operands: Operands | None = None  # what changes the arguments of functions on tensors for a while
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self.devices: list[torch.device] = []  # of the blocks of torch.device that were entered
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
@@ -441,6 +445,8 @@ class Tracer:
             raise
 
     def record_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.operands is not None:
+            args = self.operands(self, function, args)
         try:
             return self.recorder.record("call_function", function, function, args, kwargs)
         except NotATensorCall as call:

@@ -26,6 +26,7 @@ from ..values.tensors import TensorValue
 from .checks import number_for_check
 from .compilation import break_requested
 from .schedules import expect_schedule
+from .step_counts import counts_as_numbers
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -89,9 +90,14 @@ def _graph_break(tracer: Tracer, msg: Value | None = None) -> Value:
 )
 def _step_begins(tracer: Tracer, optimizer: Value) -> Value:
     """Every step calls this first. Optimizers with a `capturable` option decide by numbers that they read back from
-    tensors unless it is on; so it reads as on until the step is over."""
+    tensors unless it is on; so it reads as on until the step is over. What they compute from the count of steps in
+    tensors then is computed in double precision, as it is from numbers."""
     expect_schedule(tracer, optimizer)
+    tracer.operands = counts_as_numbers
     for group in tracer.iterate(tracer.get_attr(optimizer, "param_groups")):
+        differentiable = group.find(tracer, "differentiable") if isinstance(group, DictValue) else None
+        if differentiable is not None and tracer.truth(differentiable):
+            tracer.operands = None  # eager has tensors there too
         if isinstance(group, DictValue) and group.find(tracer, "capturable") is not None:
             tracer.overlaid.append((group, "capturable", group.entries["capturable"]))
             group.entries["capturable"] = ConstantValue(True)
@@ -101,6 +107,7 @@ def _step_begins(tracer: Tracer, optimizer: Value) -> Value:
 @calls(Optimizer._optimizer_step_code)
 def _step_is_over(tracer: Tracer, optimizer: Value) -> Value:
     """Called by every step at its end."""
+    tracer.operands = None
     while tracer.overlaid:
         mapping, key, value = tracer.overlaid.pop()
         mapping.entries[key] = value
