@@ -147,7 +147,8 @@ class Frame:
                     raise unsupported("inline-depth", "calls nested too deeply to be followed") from error
                 except Raised as raised:
                     self.pc = pc + 1
-                    self.unwind(pc, raised)
+                    if not self.unwind(pc, raised):
+                        raise
                     if self.pc <= pc:
                         self.furthest = max(self.furthest, pc)
                     continue
@@ -221,11 +222,12 @@ class Frame:
         wanted = self.globals.names.get(load.argval, vars(builtins).get(load.argval))
         return isinstance(wanted, type) and not issubclass(GeneratorExit, wanted)
 
-    def unwind(self, pc: int, raised: Raised) -> None:
-        """Go to the handler of the try region around instruction `pc`, or let the exception leave the frame."""
+    def unwind(self, pc: int, raised: Raised) -> bool:
+        """Go to the handler of the try region around instruction `pc`; False: the exception leaves the frame. (Raised
+        here it would lead back to itself, and keep what the program dropped until a collection.)"""
         region = self.program.instructions[pc].handler
         if region is None:
-            raise raised
+            return False
         del self.stack[region.depth :]
         if raised.value.caught_at is None:  # type: ignore[attr-defined]
             raised.value.caught_at = self.tracer.outer_step()  # type: ignore[attr-defined]
@@ -233,3 +235,4 @@ class Frame:
             self.stack.append(LastInstruction(self.program.user_index(pc)))
         self.stack.append(raised.value)
         self.pc = region.target.index
+        return True

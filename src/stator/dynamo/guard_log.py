@@ -15,6 +15,7 @@ from stator.base.errors import UserPlace
 
 from . import wrapping
 from .guard import Guard, GuardKind, Lookup, TensorGuard
+from .iterator_state import keys_in_order
 from .source import ConstantSource, ModuleGlobalSource, Source
 from .values.base import Value
 from .values.constants import SourcedConstant
@@ -51,7 +52,7 @@ class GuardLog:
 
     def dict_keys(self, source: Source, real: dict[Any, Any]) -> bool:
         """Rely on all keys in order. False: on their number only, because they are objects compared by themselves."""
-        keys = tuple(dict.keys(real))
+        keys = tuple(keys_in_order(real))
         plain = all(map(_is_key_constant, keys))
         self.add(source, *((GuardKind.DICT_KEYS, keys) if plain else (GuardKind.LENGTH, len(keys))))
         return plain

@@ -7,6 +7,7 @@ that this file works without torch. Nothing here evaluates a guard: that is csrc
 from __future__ import annotations
 
 import enum
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -297,9 +298,31 @@ class Name:
 
 def notes(guards: Sequence[Guard]) -> tuple[Guard, ...]:
     """The guards without strong references to the objects they compare identities with."""
-    return tuple(
-        replace(guard, expected=Name(brief(guard.expected))) if guard.kind in HELD_WEAKLY else guard for guard in guards
-    )
+    return tuple(map(_note, guards))
+
+
+def _note(guard: Guard) -> Guard:
+    if guard.kind in HELD_WEAKLY:
+        return replace(guard, expected=Name(brief(guard.expected)))
+    if guard.kind is GuardKind.DICT_KEYS and not all(map(is_plain, guard.expected)):
+        keys = tuple(key if is_plain(key) else Name(brief(key)) for key in guard.expected)
+        return replace(guard, expected=keys)
+    if guard.kind is GuardKind.LOOKUPS:
+        return replace(guard, expected=tuple(map(_noted_lookup, guard.expected)))
+    return guard
+
+
+def _noted_lookup(lookup: Lookup) -> Lookup:
+    return Lookup(lookup.name, _weakly(lookup.found), _weakly(lookup.owner))
+
+
+def _weakly(value: Any) -> Any:
+    """A weak reference to a class or function; anything else as it is."""
+    return weakref.ref(value) if isinstance(value, (type, FunctionType)) else value
+
+
+def _held(value: Any) -> Any:
+    return value() if type(value) is weakref.ref else value
 
 
 def brief(value: object) -> str:
@@ -351,12 +374,18 @@ def _describe_length(guard: Guard, found: object) -> str:
 def _describe_keys(guard: Guard, found: object) -> str:
     if not issubclass(type(found), dict):
         return f"a dict became {brief(found)}"
-    old: list[object] = list(guard.expected)
     new: list[object] = list(dict.keys(found))  # type: ignore[arg-type]
-    added = [brief(key) for key in new if not any(key is k or (is_plain(key) and key == k) for k in old)]
-    gone = [brief(key) for key in old if not any(key is k or (is_plain(key) and key == k) for k in new)]
+    old_names = [key if type(key) is Name else _key_name(key) for key in guard.expected]
+    new_names = [_key_name(key) for key in new]
+    added = [str(name) for name in new_names if name not in old_names]
+    gone = [str(name) for name in old_names if name not in new_names]
     changes = ([f"gained {', '.join(added)}"] if added else []) + ([f"lost {', '.join(gone)}"] if gone else [])
     return f"its keys {' and '.join(changes) or 'changed their order'}"
+
+
+def _key_name(key: object) -> object:
+    """What stands for a key in an explanation: equal keys of one type have equal ones."""
+    return Name(brief(key))
 
 
 @describers.register(GuardKind.ABSENT)
@@ -384,8 +413,8 @@ def _describe_lookups(guard: Guard, found: object) -> str:
 def _finds(cls: Any, lookup: Lookup) -> bool:
     owner = next((base for base in cls.__mro__ if lookup.name in base.__dict__), None)
     if lookup.found is not None:
-        return owner is not None and owner.__dict__[lookup.name] is lookup.found
-    return owner is lookup.owner
+        return owner is not None and owner.__dict__[lookup.name] is _held(lookup.found)
+    return owner is _held(lookup.owner)
 
 
 @describers.register(GuardKind.PREDICATE)

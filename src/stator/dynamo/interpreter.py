@@ -30,7 +30,12 @@ from .tracer import Tracer
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.constants import ConstantValue, LastInstruction, SourcedConstant
+from .values.numbers import NumberValue
 from .values.objects import ObjectValue
+from .values.pending_text import PendingTextValue
+from .values.read_numbers import ReadNumberValue
+from .values.sequences import ListValue, TupleValue
+from .values.slices import RangeValue, SliceValue
 from .values.tensors import TensorValue
 from .wrapping import CONSTANT_TYPES
 
@@ -77,6 +82,7 @@ def capture(
             stop_at, reason = restart.step if backwards < _STEPS_BACK else restart.step // 2, restart.reason
             if isinstance(restart.error.until, Guard):
                 until.append(restart.error.until)
+            _forget_frames(restart, attempt.handled)
             continue
         counters.count("captured_frames")
         return captured
@@ -84,6 +90,19 @@ def capture(
 
 _STEPS_BACK = 8
 _ERRORS = frozenset(("exception", "torch-error"))  # kinds of breaks that are errors of the program
+
+
+def _forget_frames(error: BaseException | None, of_program: BaseException | None) -> None:
+    """Let go of the frames of ours that an exception and those before it came by: they hold the program's objects, and
+    may hold the exception. `of_program`: what the program is handling."""
+    seen: set[int] = {id(of_program)}
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            waiting += [one.__cause__, one.__context__]
 
 
 class _Restart(Exception):
@@ -124,10 +143,7 @@ class _Attempt:
         finally:
             tracer.recorder.forget()
             # lists and constants from outside lead back to the tracer, and would keep these until a collection
-            if captured is None or captured.graph is None:
-                vars(tracer).clear()
-            else:
-                tracer.given = {}
+            vars(tracer).clear()
             self.entry_state.restore()
 
     def _run(self, tracer: Tracer) -> Captured:
@@ -247,7 +263,7 @@ class _Attempt:
         names = {
             name: _IN_PLACE
             for name, value in frame.locals.items()
-            if kept is None or name in kept or name in receiver or _end_shows(value)
+            if kept is None or name in kept or name in receiver or _may_be_watched(value)
         }
         handlers = tuple((position, _IN_PLACE) for position in frame.handlers)
         cells = dict.fromkeys(frame.cells, _IN_PLACE)
@@ -333,6 +349,18 @@ def _end_shows(value: Value) -> bool:
     return type(value) is ObjectValue or (
         value.source is not None and not isinstance(value, (TensorValue, ConstantValue))
     )
+
+
+def _may_be_watched(value: Value, depth: int = 3) -> bool:
+    """Whether there may be finalizers of, or weak references to, what a variable keeps alive."""
+    if _end_shows(value):
+        return True
+    if isinstance(value, (ListValue, TupleValue)) and value.cls in (list, tuple):
+        return depth == 0 or any(_may_be_watched(item, depth - 1) for item in value.items)
+    return not isinstance(value, _UNWATCHED)
+
+
+_UNWATCHED = (Lazy, TensorValue, ConstantValue, NumberValue, ReadNumberValue, RangeValue, SliceValue, PendingTextValue)
 
 
 def _is_empty(cell: CellType) -> bool:

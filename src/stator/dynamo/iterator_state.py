@@ -95,3 +95,8 @@ def is_strict(iterator: Any) -> bool:
 def advance(iterator: Any, steps: int) -> None:
     for _ in range(steps):
         next(iterator, None)
+
+
+def keys_in_order(real: dict[Any, Any]) -> list[Any]:
+    """The keys of a dictionary, past any override. An OrderedDict has an order of its own (move_to_end)."""
+    return list(OrderedDict.__iter__(real) if isinstance(real, OrderedDict) else dict.__iter__(real))

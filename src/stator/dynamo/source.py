@@ -6,7 +6,9 @@ into a guard (dynamo/guard_tree) is somebody else's job.
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 
@@ -74,21 +76,57 @@ class BuiltinSource(Source):
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class ConstantSource(Source):
-    """An object fixed for the life of the compiled code (e.g. found by identity guard); never guarded itself."""
+    """An object fixed for the life of the compiled code (e.g. found by identity guard); never guarded itself.
+
+    Classes and functions are held weakly: what was relied on must not keep them alive.
+    """
 
     name: str
-    value: Any
+    held: Any
+
+    def __init__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "held", _Weakly(value) if _may_go(value) else value)
+
+    @property
+    def value(self) -> Any:
+        """The object; None when it is gone."""
+        return self.held() if type(self.held) is _Weakly else self.held
 
     def __str__(self) -> str:
         return self.name
+
+    def __repr__(self) -> str:
+        return f"ConstantSource(name={self.name!r})"
 
     def __hash__(self) -> int:
         return hash((self.name, id(self.value)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ConstantSource) and other.value is self.value
+        return isinstance(other, ConstantSource) and _same(other.held, self.held)
+
+
+class _Weakly(weakref.ref):  # type: ignore[type-arg]
+    """Tells a source's own references from weak references of the program."""
+
+    __slots__ = ()
+
+
+def _may_go(value: object) -> bool:
+    """Whether it is a class or function that a program may make and let go of."""
+    return type(value) is FunctionType or (isinstance(value, type) and value.__flags__ & _HEAP_TYPE != 0)
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two sources hold the same object, which is alive."""
+    if type(one) is _Weakly and type(other) is _Weakly:
+        return one is other or (one() is other() is not None)
+    return one is other
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +150,49 @@ class InstanceDictSource(Source):
         return f"{self.base}.__dict__"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class ItemSource(Source):
-    """`base[key]` with a constant key, for (subclasses of) list, tuple, dict, read by the built-in's accessor."""
+    """`base[key]` with a constant key, for (subclasses of) list, tuple, dict, read by the built-in's accessor.
+
+    A key that is an object compared by itself is held weakly where it can be.
+    """
 
     base: Source
-    key: Any
+    held: Any
+
+    def __init__(self, base: Source, key: Any) -> None:
+        object.__setattr__(self, "base", base)
+        object.__setattr__(self, "held", key if type(key) in _PLAIN_KEYS else _weakly(key))
+
+    @property
+    def key(self) -> Any:
+        """The key; None when it is gone."""
+        return self.held() if type(self.held) is _Weakly else self.held
 
     def __str__(self) -> str:
         return f"{self.base}[{_key_text(self.key)}]"
 
+    def __repr__(self) -> str:
+        return f"ItemSource(base={self.base!r}, key={_key_text(self.key)})"
+
     def __hash__(self) -> int:
-        return hash((self.base, self.key))
+        key = self.held
+        return hash((self.base, key if type(key) in _PLAIN_KEYS else id(self.key)))
 
     def __eq__(self, other: object) -> bool:
         """Keys are the same object, or plain and equal: the == of others (of tensors) is their own affair."""
         if type(other) is not ItemSource:
             return False
-        same_key = self.key is other.key or (
-            type(self.key) is type(other.key) and type(self.key) in _PLAIN_KEYS and self.key == other.key
-        )
+        one, another = self.held, other.held
+        same_key = _same(one, another) or (type(one) is type(another) and type(one) in _PLAIN_KEYS and one == another)
         return same_key and self.base == other.base
+
+
+def _weakly(key: Any) -> Any:
+    try:
+        return _Weakly(key)
+    except TypeError:
+        return key
 
 
 @dataclass(frozen=True, slots=True)

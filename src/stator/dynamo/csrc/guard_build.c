@@ -40,6 +40,16 @@ static int valid_node(GuardTree *tree, int node)
     return 1;
 }
 
+/* Whether a program's object may be all that a tree keeps alive, which it must not. */
+static int is_held_weakly(Access access, PyObject *key)
+{
+    if (access == ACCESS_CONSTANT) {
+        return PyFunction_Check(key) || (PyType_Check(key) && PyType_HasFeature((PyTypeObject *)key, Py_TPFLAGS_HEAPTYPE));
+    }
+    return access == ACCESS_DICT_ITEM && PyType_SUPPORTS_WEAKREFS(Py_TYPE(key))
+        && !(PyType_Check(key) && !PyType_HasFeature((PyTypeObject *)key, Py_TPFLAGS_HEAPTYPE));
+}
+
 static int needs_string(Access access)
 {
     return access == ACCESS_ATTR || access == ACCESS_MODULE_DICT;
@@ -64,10 +74,14 @@ static PyObject *tree_add_node(PyObject *self, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "a call takes (function, up to 8 slots)");
         return NULL;
     }
-    int node = new_node(tree, access, key, index, guard);
+    int weak = is_held_weakly(access, key);
+    PyObject *held = weak ? PyWeakref_NewRef(key, tree->invalidated) : Py_NewRef(key);
+    int node = held ? new_node(tree, access, held, index, guard) : -1;
+    Py_XDECREF(held);
     if (node < 0) {
         return NULL;
     }
+    tree->nodes[node].weak = weak;
     Node *above = &tree->nodes[parent];
     if (above->last_child >= 0) {
         tree->nodes[above->last_child].next_sibling = node;
@@ -134,8 +148,8 @@ static int fill_check(GuardTree *tree, Check *check, PyObject *payload)
             PyErr_SetString(PyExc_TypeError, "a key check takes a tuple");
             return -1;
         }
-        check->expected = Py_NewRef(payload);
-        return 0;
+        check->expected = guard_held_weakly(payload);
+        return check->expected ? 0 : -1;
     case CHECK_ABSENT:
         if (!PyUnicode_Check(payload)) {
             PyErr_SetString(PyExc_TypeError, "an absence check takes an attribute name");
@@ -148,8 +162,8 @@ static int fill_check(GuardTree *tree, Check *check, PyObject *payload)
             PyErr_SetString(PyExc_TypeError, "a check of lookups takes a tuple of name, what is found or None, owner or None, ...");
             return -1;
         }
-        check->expected = Py_NewRef(payload);
-        return 0;
+        check->expected = guard_held_weakly(payload);
+        return check->expected ? 0 : -1;
     case CHECK_STATE:
         return fill_state_check(check, payload);
     default:

@@ -24,6 +24,7 @@ typedef enum {
     STEP_CLASS,     /* the class `object` has version `number` */
     STEP_LIST_ITEM, /* item `number` of list `object` is `expected` */
     STEP_ITEM,      /* the item of dict `object` that node's key names is `expected` */
+    STEP_ALIVE,     /* the weak reference `object` leads to `expected` */
     STEP_CHECK,     /* check `number` holds for `object`, without user code */
 } StepKind;
 
@@ -98,6 +99,8 @@ static int step_holds(GuardTree *tree, Run const *run, Step const *step)
         PyObject *key = tree->nodes[step->node].key; /* a string: looking it up raises nothing */
         return PyDict_GetItemWithError(step->object, key) == step->expected;
     }
+    case STEP_ALIVE:
+        return (void *)((PyWeakReference *)step->object)->wr_object == step->expected;
     case STEP_CHECK:
         return guard_check_holds(&tree->checks[step->number], step->object);
     }
@@ -357,7 +360,9 @@ static void write_dict_item(Writer *writer, int node, PyObject *parent, Known kn
         return;
     }
     int content = known.content || (dict != parent && settle_dict(writer, node, dict));
-    PyObject *value = PyDict_GetItemWithError(dict, at->key);
+    PyObject *key = Py_XNewRef(guard_node_key(at));
+    PyObject *value = key ? PyDict_GetItemWithError(dict, key) : NULL;
+    Py_XDECREF(key);
     if (!value || (!content && !PyUnicode_CheckExact(at->key))) { /* the == of other keys may run user code */
         PyErr_Clear();
         write_late(writer, node, parent);
@@ -440,6 +445,20 @@ static void write_local(Writer *writer, int node)
     write_node(writer, node, value, (Known){0, 0});
 }
 
+static void write_constant(Writer *writer, int node, PyObject *parent)
+{
+    Node const *at = &writer->tree->nodes[node];
+    PyObject *value = guard_node_key(at);
+    if (!value) {
+        write_late(writer, node, parent);
+        return;
+    }
+    if (at->weak) {
+        add_step(writer, STEP_ALIVE, node, at->key, value, 0);
+    }
+    write_node(writer, node, value, (Known){1, 0});
+}
+
 static void write_child(Writer *writer, int node, PyObject *parent, Known known)
 {
     if (is_unstable(writer, node)) {
@@ -474,7 +493,7 @@ static void write_child(Writer *writer, int node, PyObject *parent, Known known)
         write_module_dict(writer, node, parent);
         break;
     case ACCESS_CONSTANT:
-        write_node(writer, node, writer->tree->nodes[node].key, (Known){1, 0});
+        write_constant(writer, node, parent);
         break;
     case ACCESS_INSTANCE_DICT:
         write_instance_dict(writer, node, parent, known);

@@ -16,6 +16,14 @@ static PyObject *call_saved(Run *run, Node const *node)
     return PyObject_Vectorcall(PyTuple_GET_ITEM(node->key, 0), arguments, count, NULL);
 }
 
+static PyObject *item_by_key(PyObject *parent, Node const *node)
+{
+    PyObject *key = Py_XNewRef(guard_node_key(node)); /* the == of other keys may let go of it */
+    PyObject *found = key ? guard_dict_item(parent, key) : NULL;
+    Py_XDECREF(key);
+    return found;
+}
+
 /* New reference, or NULL (perhaps with an exception): there is nothing at this path. */
 static PyObject *access_value(Run *run, Node const *node, PyObject *parent)
 {
@@ -33,13 +41,13 @@ static PyObject *access_value(Run *run, Node const *node, PyObject *parent)
     case ACCESS_MODULE_DICT:
         return guard_module_dict(node->key);
     case ACCESS_CONSTANT:
-        return Py_NewRef(node->key);
+        return Py_XNewRef(guard_node_key(node));
     case ACCESS_ATTR:
         return PyObject_GetAttr(parent, node->key);
     case ACCESS_INSTANCE_DICT:
         return guard_instance_dict(parent);
     case ACCESS_DICT_ITEM:
-        return guard_dict_item(parent, node->key);
+        return item_by_key(parent, node);
     case ACCESS_SEQUENCE_ITEM:
         return guard_sequence_item(parent, node->key, node->index);
     case ACCESS_DICT_KEY:

@@ -14,6 +14,23 @@ int guard_identity_set(Identity *identity, PyObject *object, PyObject *callback)
     return identity->reference ? 0 : -1;
 }
 
+PyObject *guard_held_weakly(PyObject *tuple)
+{
+    PyObject *held = PyTuple_New(PyTuple_GET_SIZE(tuple));
+    for (Py_ssize_t i = 0; held && i < PyTuple_GET_SIZE(tuple); i++) {
+        PyObject *item = PyTuple_GET_ITEM(tuple, i);
+        int weak = PyFunction_Check(item)
+            || (PyType_Check(item) && PyType_HasFeature((PyTypeObject *)item, Py_TPFLAGS_HEAPTYPE));
+        PyObject *kept = weak ? PyWeakref_NewRef(item, NULL) : Py_NewRef(item);
+        if (!kept) {
+            Py_CLEAR(held);
+            break;
+        }
+        PyTuple_SET_ITEM(held, i, kept);
+    }
+    return held;
+}
+
 /* ---- constants ---- */
 
 static int tuples_equal(PyObject *found, PyObject *expected)
@@ -108,6 +125,12 @@ Py_ssize_t guard_length(PyObject *value)
     return -1;
 }
 
+static int key_is(PyObject *key, PyObject *item)
+{
+    PyObject *expected = guard_held(item);
+    return expected && guard_constant_equal(key, expected);
+}
+
 /* The keys of an OrderedDict, which keeps an order of its own (move_to_end), past an override of __iter__. */
 static PyObject *ordered_keys(PyObject *value)
 {
@@ -120,7 +143,10 @@ static PyObject *ordered_keys(PyObject *value)
 static int ordered_keys_are(PyObject *value, PyObject *expected)
 {
     PyObject *keys = ordered_keys(value);
-    int same = keys ? tuples_equal(keys, expected) : 0;
+    int same = keys && PyTuple_GET_SIZE(keys) == PyTuple_GET_SIZE(expected);
+    for (Py_ssize_t i = 0; same && i < PyTuple_GET_SIZE(expected); i++) {
+        same = key_is(PyTuple_GET_ITEM(keys, i), PyTuple_GET_ITEM(expected, i));
+    }
     Py_XDECREF(keys);
     return same;
 }
@@ -133,7 +159,8 @@ int guard_keys_are(PyObject *value, PyObject *expected)
             return 0;
         }
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); i++) {
-            if (PySet_Contains(value, PyTuple_GET_ITEM(expected, i)) != 1) {
+            PyObject *member = guard_held(PyTuple_GET_ITEM(expected, i));
+            if (!member || PySet_Contains(value, member) != 1) {
                 return 0;
             }
         }
@@ -148,7 +175,7 @@ int guard_keys_are(PyObject *value, PyObject *expected)
     Py_ssize_t position = 0, i = 0;
     PyObject *key;
     while (PyDict_Next(value, &position, &key, NULL)) {
-        if (!guard_constant_equal(key, PyTuple_GET_ITEM(expected, i++))) {
+        if (!key_is(key, PyTuple_GET_ITEM(expected, i++))) {
             return 0;
         }
     }
@@ -238,10 +265,12 @@ static PyObject *defining_class(PyTypeObject *type, PyObject *name)
 static int lookup_holds(PyTypeObject *type, PyObject *name, PyObject *found, PyObject *owner)
 {
     if (found != Py_None) {
-        return _PyType_Lookup(type, name) == found;
+        found = guard_held(found);
+        return found && _PyType_Lookup(type, name) == found;
     }
     if (owner != Py_None) {
-        return _PyType_Lookup(type, name) != NULL && defining_class(type, name) == owner;
+        owner = guard_held(owner);
+        return owner && _PyType_Lookup(type, name) != NULL && defining_class(type, name) == owner;
     }
     return _PyType_Lookup(type, name) == NULL;
 }

@@ -13,10 +13,10 @@ typedef enum {
     ACCESS_GLOBALS,       /* globals dict of the parent, a function */
     ACCESS_BUILTINS,      /* dict of the builtins module */
     ACCESS_MODULE_DICT,   /* dict of sys.modules[key] */
-    ACCESS_CONSTANT,      /* key itself */
+    ACCESS_CONSTANT,      /* key itself; classes and functions of the program are held weakly */
     ACCESS_ATTR,          /* getattr(parent, key) */
     ACCESS_INSTANCE_DICT, /* parent.__dict__, past any __getattribute__ */
-    ACCESS_DICT_ITEM,     /* parent[key], parent a dict */
+    ACCESS_DICT_ITEM,     /* parent[key], parent a dict; keys that are objects of the program are held weakly */
     ACCESS_SEQUENCE_ITEM, /* parent[index], parent a list or tuple (or a dict with an int key) */
     ACCESS_DICT_KEY,      /* index-th key of the parent, a dict */
     ACCESS_TYPE,          /* type(parent) */
@@ -64,7 +64,9 @@ typedef struct {
     int next; /* of the same node; -1: last */
     Py_ssize_t guard;
     Identity identity;  /* IS, TYPE, CODE */
-    PyObject *expected; /* EQUALS, DICT_KEYS, ABSENT, NOT_IN, PREDICATE, LOOKUPS; ALL_DISTINCT: tuple of slots */
+    /* EQUALS, DICT_KEYS, ABSENT, NOT_IN, PREDICATE, LOOKUPS; ALL_DISTINCT: tuple of slots. Classes and functions in the
+     * tuples of DICT_KEYS and LOOKUPS are held weakly: such a tuple has weak references in their places */
+    PyObject *expected;
     /* LENGTH: length; ABSENT: 0 unknown, 1 the type has it, 2 it has not; SAME, DISTINCT: slots; LOOKUPS: version of the
      * class at which they were last seen to hold, 0: never */
     Py_ssize_t number;
@@ -80,7 +82,8 @@ typedef struct {
     int saved; /* slot that keeps the value for relations and calls; -1: none */
     Py_ssize_t index;
     Py_ssize_t guard; /* ordinal of the first guard that needed this node */
-    PyObject *key;
+    PyObject *key; /* owned; a weak reference to it where `weak` */
+    int weak;
 } Node;
 
 typedef struct Memo Memo;
@@ -130,6 +133,26 @@ static inline int identity_is(Identity const *identity, PyObject *object)
         = identity->weak ? ((PyWeakReference *)identity->reference)->wr_object : identity->reference;
     return expected == object && !(identity->weak && object == Py_None);
 }
+
+/* Borrowed; NULL once the object behind it is gone. */
+static inline PyObject *guard_node_key(Node const *node)
+{
+    PyObject *key = node->weak ? ((PyWeakReference *)node->key)->wr_object : node->key;
+    return node->weak && key == Py_None ? NULL : key;
+}
+
+/* What stands in a tuple that guard_held_weakly made; borrowed, NULL once it is gone. */
+static inline PyObject *guard_held(PyObject *item)
+{
+    if (!PyWeakref_CheckRefExact(item)) {
+        return item;
+    }
+    PyObject *object = ((PyWeakReference *)item)->wr_object;
+    return object == Py_None ? NULL : object;
+}
+
+/* A new tuple with weak references in the place of classes and functions, or NULL with an exception. */
+PyObject *guard_held_weakly(PyObject *tuple);
 
 /* ---- values (guard_values.c); none of these runs user code, all clear their exceptions unless said otherwise ---- */
 

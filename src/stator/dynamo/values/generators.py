@@ -85,7 +85,8 @@ class GeneratorValue(Value):
                 raise Raised(error)
             item = delegate.resume(tracer, tracer.constant(None), error)
         except Raised as raised:
-            frame.unwind(waiting, raised)
+            if not frame.unwind(waiting, raised):
+                raise
             return None
         if item is None:
             assert before.target is not None

@@ -11,6 +11,7 @@ from stator.base.registry import Registry
 
 from ..emit import support
 from ..guard import GuardKind
+from ..iterator_state import keys_in_order
 from ..recipe import CallRecipe, Constant, GetAttr, Load, NewDict, NewObject, Recipe
 from ..source import AttrSource, DictKeySource, ItemSource, Source
 from .base import Lazy, NotConstant, Value, unsupported
@@ -80,7 +81,8 @@ class DictValue(ObjectValue):
         self.whole = True
         touched, self.entries = self.entries, {}
         plain = tracer.guards.dict_keys(self.source, self.obj)  # type: ignore[arg-type]
-        for index, (key, real) in enumerate(dict.items(self.obj)):
+        for index, key in enumerate(keys_in_order(self.obj)):
+            real = dict.__getitem__(self.obj, key)
             item_source = ItemSource(self.source, key)  # type: ignore[arg-type]
             self.entries[key] = touched.get(key) or Lazy(real, item_source)
             if not plain and not tracer.is_constant_object(key):
@@ -369,7 +371,8 @@ class DictViewValue(Value):
         return super().get_attr(tracer, name)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        base = OrderedDict if issubclass(self.owner.cls, OrderedDict) else dict  # each knows its own order
+        known = (OrderedDict, MappingProxyType)  # each knows its own order, or is none
+        base = next((kind for kind in known if issubclass(self.owner.cls, kind)), dict)
         return CallRecipe(Constant(getattr(base, self.kind)), [exits.recipe(self.owner)])
 
 

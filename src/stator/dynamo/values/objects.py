@@ -111,9 +111,12 @@ class ObjectValue(Value):
         """The real instance dictionary, if there is a real object with one."""
         if self.real_dict is None and self.obj is not None:
             try:
-                self.real_dict = object.__getattribute__(self.obj, "__dict__")
+                real = object.__getattribute__(self.obj, "__dict__")
             except AttributeError:
                 return None
+            if not all(type(key) is str for key in real) and any(map(runs_code_when_compared, real)):
+                raise unsupported("attribute", "attributes beside keys that are compared by the program")
+            self.real_dict = real
             if self.source is not None:
                 self.dict_source = InstanceDictSource(self.source)
         return self.real_dict

@@ -1,0 +1,249 @@
+"""Objects of a program that makes no graphs live as long as in the interpreter: guards, versions and finished captures
+keep none of them, and variables keep theirs to the end. And what looking at an object must not do."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+from stator.base import config, counters
+
+
+@pytest.fixture(autouse=True)
+def as_users_get_it(keep_empty_graphs: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(config, "keep_empty_graphs", False)
+    stator.reset()
+    counters.clear()
+    gc.collect()
+    gc.disable()  # what is gone, goes by itself
+    yield
+    gc.enable()
+
+
+class Thing:
+    pass
+
+
+class Settings(dict[str, Any]):
+    pass
+
+
+class Failed(Exception):
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+
+def opaque(value: Any = None) -> Any:
+    """Nothing that can be captured."""
+    gc.isenabled()
+    return value
+
+
+def unread_variable_of_a_class_of_dictionaries() -> Any:
+    settings = Settings(offset=5)
+    reference = weakref.ref(settings)
+    return opaque() is None and reference() is not None
+
+
+def unread_list_of_things() -> Any:
+    things = [(Thing(), 1)]
+    reference = weakref.ref(things[0][0])
+    opaque()
+    return reference() is not None
+
+
+def unread_generator() -> Any:
+    said = []
+
+    def generate() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            said.append("closed")
+
+    generator = generate()
+    next(generator)
+    opaque()
+    return list(said)
+
+
+def deleted_before_an_exception_that_is_handled() -> Any:
+    thing = Thing()
+    known = weakref.WeakKeyDictionary({thing: 1})
+    opaque()
+    del thing
+
+    def check(values: Any) -> None:
+        if 1 in values:
+            raise AssertionError
+
+    try:
+        check(list(known.values()))
+    except AssertionError:
+        return "still there"
+    return "gone"
+
+
+def raised_and_handled() -> Any:
+    def fail() -> None:
+        raise Failed(thing)
+
+    thing: Any = Thing()
+    reference = weakref.ref(thing)
+    try:
+        fail()
+    except:  # noqa: E722
+        opaque()
+    thing = None
+    return reference() is None
+
+
+def raised_and_handled_in_a_loop() -> Any:
+    def fail() -> None:
+        raise Failed(thing)
+
+    thing: Any = Thing()
+    reference = weakref.ref(thing)
+    for _ in [0]:
+        try:
+            fail()
+        except:  # noqa: E722
+            break
+    thing = None
+    return reference() is None
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        unread_variable_of_a_class_of_dictionaries,
+        unread_list_of_things,
+        unread_generator,
+        deleted_before_an_exception_that_is_handled,
+        raised_and_handled,
+        raised_and_handled_in_a_loop,
+    ],
+    ids=lambda program: program.__name__,
+)
+def test_lifetimes_are_those_of_the_interpreter(program: Callable[[], Any]) -> None:
+    expected = program()
+    compiled = stator.compile(program, backend="eager")
+    assert [compiled() for _ in range(3)] == [expected] * 3
+
+
+def test_a_class_goes_while_what_was_compiled_for_it_stays() -> None:
+    def use(thing: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * thing.factor() + thing.offset
+
+    def once(compiled: Callable[..., torch.Tensor]) -> weakref.ref[Any]:
+        class Local:
+            offset = 1.0
+
+            def factor(self) -> float:
+                return 2.0
+
+        assert compiled(Local(), torch.ones(2)).tolist() == [3.0, 3.0]
+        return weakref.ref(Local)
+
+    compiled = stator.compile(use, backend="eager")
+    reference = once(compiled)
+    gc.collect()  # classes are cycles
+    assert reference() is None
+    assert counters.counts["dynamo.compiled_frames"] == 1
+
+
+def test_a_class_among_the_keys_of_a_dictionary_goes() -> None:
+    def count(table: dict[Any, int], x: torch.Tensor) -> torch.Tensor:
+        return x + len(list(table))
+
+    compiled = stator.compile(count, backend="eager")
+
+    def once() -> weakref.ref[Any]:
+        class Local:
+            pass
+
+        assert compiled({Local: 1}, torch.ones(1)).item() == 2.0
+        return weakref.ref(Local)
+
+    reference = once()
+    gc.collect()
+    assert reference() is None
+
+
+def test_an_object_that_is_the_key_of_an_entry_goes() -> None:
+    def total(table: dict[Any, int], x: torch.Tensor) -> torch.Tensor:
+        for value in table.values():
+            x = x + value
+        return x
+
+    compiled = stator.compile(total, backend="eager")
+    thing = Thing()
+    reference = weakref.ref(thing)
+    assert compiled({thing: 4}, torch.ones(1)).item() == 5.0
+    assert compiled({thing: 4}, torch.ones(1)).item() == 5.0
+    del thing
+    assert reference() is None
+    assert compiled({Thing(): 5}, torch.ones(1)).item() == 6.0
+
+
+def test_looking_an_attribute_up_runs_no_comparison_of_keys_beside_it() -> None:
+    class Attribute:
+        def __get__(self, instance: object, owner: Any = None) -> int:
+            return 1
+
+    class Evil:
+        def __hash__(self) -> int:
+            return hash("attribute")
+
+        def __eq__(self, other: object) -> bool:
+            Holder.__dict__.get("attribute") is not None and delattr(Holder, "attribute")
+            return False
+
+    class Holder:
+        attribute = Attribute()
+
+    def read(holder: Any) -> Any:
+        return holder.attribute
+
+    holder = Holder()
+    holder.__dict__[Evil()] = 0  # type: ignore[index]
+    assert stator.compile(read, backend="eager")(holder) == 1
+
+
+def test_a_dictionary_of_a_class_is_gone_through_behind_a_break() -> None:
+    class Local:
+        one = 1
+
+    def names(cls: type, out: list[str]) -> list[str]:
+        for base in cls.mro():
+            for name, value in base.__dict__.items():
+                if name[0] != "_" or value is None:
+                    out.append(opaque(name))
+        return out
+
+    assert stator.compile(names, backend="eager")(Local, []) == names(Local, [])
+
+
+def test_an_ordered_dict_whose_order_was_changed_is_relied_on_as_it_is() -> None:
+    table = OrderedDict((name, float(number)) for number, name in enumerate("abc"))
+    table.move_to_end("a")
+
+    def weighed(table: OrderedDict[str, float], x: torch.Tensor) -> torch.Tensor:
+        for at, value in enumerate(table.values()):
+            x = x + at * value
+        return x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = stator.compile(weighed, backend="eager", fullgraph=True)
+        assert compiled(table, torch.zeros(1)).item() == weighed(table, torch.zeros(1)).item()
+        table.move_to_end("b")
+        assert compiled(table, torch.zeros(1)).item() == weighed(table, torch.zeros(1)).item()
