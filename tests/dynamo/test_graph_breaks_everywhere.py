@@ -40,9 +40,9 @@ class EndingAt:
     def __init__(self, code, step):
         self.code, self.step, self.reached = code, step, False
 
-    def __call__(self, function, arguments, *, fullgraph):
+    def __call__(self, function, arguments, **settings):
         if function.__code__ is not self.code:
-            return interpreter.capture(function, arguments, fullgraph=fullgraph)
+            return interpreter.capture(function, arguments, **settings)
         reason = BreakReason("forced", "a test", UserPlace(self.code.co_filename, 0, function.__name__))
         try:
             captured = interpreter._Attempt(function, arguments, self.step, reason, []).run()
@@ -54,7 +54,7 @@ class EndingAt:
             self.reached = isinstance(captured.exit, Break)
             if self.reached and program_of(self.code).instructions[captured.exit.index].opname.startswith(CAN_FAIL):
                 return captured
-        return interpreter.capture(function, arguments, fullgraph=fullgraph)
+        return interpreter.capture(function, arguments, **settings)
 
 
 @pytest.mark.filterwarnings("error:stator")  # an error of the compiler would be hidden by its running eagerly

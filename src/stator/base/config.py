@@ -32,6 +32,9 @@ class Options:
         computed inside kernels from one number of torch's generator per call.
     memory_budget: how much memory a training step may need at its peak, from 1 (what makes it fastest) to 0 (the
         least that computing parts of the forward again can give), linear in bytes of the predicted peak.
+    unknown_sizes: keep operators whose result's size depends on data (`x[mask]`, `nonzero`, `unique`) and whole numbers
+        that are read from tensors in the graph; off, the graph ends there (docs/graph-breaks.md). For backends that
+        need every size to be known.
     guard_filter_fn: `f(records) -> list of bool`, given a record of every guard of a compiled version; those with
         False are dropped. At your own risk: compiled code then relies on what it does not check (docs/control.md).
     """
@@ -44,11 +47,12 @@ class Options:
     threads: int = 0
     exact_random: bool = False
     memory_budget: float = 1.0
+    unknown_sizes: bool = True
     guard_filter_fn: Callable[[Sequence[Any]], Sequence[bool]] | None = None
 
 
 # options of what comes before a backend: they mean the same with every backend
-FRONT_END = ("guard_filter_fn",)
+FRONT_END = ("guard_filter_fn", "unknown_sizes")
 
 
 def make_options(mode: str | None, options: Mapping[str, object] | None) -> Options:
@@ -61,7 +65,7 @@ def make_options(mode: str | None, options: Mapping[str, object] | None) -> Opti
             close = difflib.get_close_matches(name, fields, n=1)
             guess = f" (did you mean {close[0]!r}?)" if close else ""
             raise UsageError(f"unknown option {name!r}{guess}; known options: {', '.join(sorted(fields))}")
-        if name in FRONT_END:
+        if fields[name].default is None:
             if value is not None and not callable(value):
                 raise UsageError(f"option {name!r} must be a function, not {type(value).__name__}: {value!r}")
             continue

@@ -25,6 +25,7 @@ from .marks import (
     substitute_of_torch,
 )
 from .plain import is_pure_function
+from .recorded_numbers import may_be_read
 from .recorder import NotATensorCall
 from .values.base import NotConstant, Value, unsupported
 from .values.classes import ClassValue
@@ -37,6 +38,7 @@ from .values.objects import C_METHODS, MISSING, ObjectValue, new_of_layout
 from .values.read_numbers import computed
 from .values.sequences import TupleValue
 from .values.tensors import REFUSED, TensorValue
+from .values.unknown_numbers import computed_from_unknown
 
 if TYPE_CHECKING:
     from .tracer import Tracer
@@ -143,6 +145,10 @@ def builtin_call(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, V
     """A function that is not Python code."""
     if tracer.numbers and not kwargs:
         number = derived(tracer, fn, args) or computed(tracer, fn, args)
+        if number is not None:
+            return number
+    if tracer.recorder.unknown.any and not kwargs:
+        number = computed_from_unknown(tracer, fn, args)
         if number is not None:
             return number
     mark = mark_of(fn)
@@ -330,6 +336,10 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
         number = derived(tracer, cls.cls, args)
         if number is not None:
             return number
+    if tracer.recorder.unknown.any and not kwargs:
+        number = computed_from_unknown(tracer, cls.cls, args)
+        if number is not None:
+            return number
     mark = mark_of(cls.cls)
     if mark is not None:
         return _marked_call(tracer, mark, cls, args, kwargs)
@@ -423,6 +433,8 @@ def tensor_method_call(
         known = tracer.recorder.known_value(owner.fake) if name in ("item", "tolist") else None
         if known is not None and (name == "tolist" or known.numel() == 1):
             return tracer.wrap_result(getattr(known, name)(), f"the result of Tensor.{name}")
+        if name == "tolist" and may_be_read(tracer, owner):
+            return tracer.recorder.read_numbers(owner)
         raise unsupported(
             "data-dependent-value" if name in ("item", "tolist", "numpy") else "tensor-method",
             f"Tensor.{name}() on {owner.describe(tracer)}",

@@ -39,12 +39,14 @@ class SideEffects:
     drawn_on: the devices whose random number generators it draws from.
     generators: Python's and NumPy's, that numbers are drawn from ahead of it.
     noticed: the program's frames would do something where some operator fails, and maybe go on.
+    checked: it checks what was relied on about numbers that only the run can tell, before it writes to such memory.
     """
 
     repeatable: bool = False
     drawn_on: tuple[torch.device, ...] = ()
     generators: tuple[Recipe, ...] = ()
     noticed: bool = False
+    checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,12 +60,28 @@ class FollowingMode(FakeMode):
         self.apart: set[tuple[TensorValue, TensorValue]] = set()  # in different memory, by a guard
         self.times = 0
         self.footprint = Footprint()
+        self.keeps_unknown_sizes = True
+        self.has_unknown_sizes = False
         self._unnoted = 0
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._unnoted:
             self.footprint.note(func, args, kwargs)
         return super().dispatch(func, args, kwargs)
+
+    def may_keep_unknown_numbers(self) -> bool:
+        """Not in a part of the graph that runs at another time or is transformed."""
+        recorder = self.tracer.recorder
+        inside = recorder.graph is not recorder.root or recorder.transforms or self.tracer.later is not None
+        return self.keeps_unknown_sizes and not inside and not recorder.function_modes
+
+    def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.may_keep_unknown_numbers():
+            return NotImplemented
+        result = self.tracer.recorder.unknown.unknown.results(func, args, kwargs)
+        if result is not NotImplemented:
+            self.has_unknown_sizes = True
+        return result
 
     def _give_history(self, fake: FakeTensor) -> None:
         """What is done to a fake for it is not the program's."""

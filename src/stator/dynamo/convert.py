@@ -112,7 +112,13 @@ class Converter:
             _show("bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {name}")
             try:
                 with counters.timed("capture"):
-                    captured = capture(function, dict(bound), fullgraph=self.settings.fullgraph, told=self._told)
+                    captured = capture(
+                        function,
+                        dict(bound),
+                        fullgraph=self.settings.fullgraph,
+                        told=self._told,
+                        unknown_sizes=self.settings.options.unknown_sizes,
+                    )
             except Unsupported as error:
                 if resumption_of(code) is None:
                     raise
@@ -214,7 +220,7 @@ class Converter:
         """What emitted code calls where the graph raises."""
         failure = Failure(captured)
         effects = captured.side_effects
-        draws = effects.repeatable and (effects.drawn_on or effects.generators)
+        draws = (effects.repeatable or effects.checked) and (effects.drawn_on or effects.generators)
         states = partial(generator_states, effects.drawn_on) if draws else None
         returned = None if effects.noticed else failure.was_the_graph_s
         return OnFailure(failure, self._program(captured, returned), states, effects.generators)

@@ -19,6 +19,7 @@ import torch
 
 from stator.base import counters, logs
 from stator.base.errors import StatorError, UserPlace
+from stator.graph.unknown_sizes import WrongAssumption
 
 from .cache import chosen, run_as_it_is
 from .captured import Captured
@@ -71,13 +72,14 @@ class Failure:
         torch.clear_autocast_cache()  # casts of a part of the program that is not run to its end
         if not issubclass(type(error), Exception) or _is_of_a_signal(error) or _program_takes_part():
             return False
-        if not self.repeatable:
+        of_unknown = type(error) is WrongAssumption  # which comes before the graph has written to anything
+        if not self.repeatable and not of_unknown:
             BaseException.add_note(error, self._note(error))
             return False
         for put_back in states:
             put_back()
         counters.count("dynamo.failed_graphs")
-        if isinstance(error, StatorError):  # no operator of the program's
+        if isinstance(error, StatorError) and not of_unknown:  # no operator of the program's
             text = f"stator: a graph of {self.name} could not be run, and the call goes on eagerly: {error}"
             logs.warn_once(f"dynamo.failed_run:{self.name}", text)
         self.latest = _text(error)

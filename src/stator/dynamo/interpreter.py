@@ -43,13 +43,20 @@ _REGISTERED = (calls, opcodes, polyfills)  # importing them fills the registries
 
 
 def capture(
-    function: FunctionType, arguments: dict[str, object], *, fullgraph: bool = False, told: Told | None = None
+    function: FunctionType,
+    arguments: dict[str, object],
+    *,
+    fullgraph: bool = False,
+    told: Told | None = None,
+    unknown_sizes: bool = True,
 ) -> Captured:
     """Execute `function` symbolically on `arguments` (parameter name -> object, as bound for the frame). `told` is kept
     from one capture to the next of frames that belong together.
 
     Raises Unsupported when nothing can be captured soundly, or, with fullgraph, when the whole frame cannot be one
     graph. Any other exception is a defect of stator.
+
+    unknown_sizes: operators whose result's size depends on data stay in the graph, which otherwise ends there.
     """
     told = told or Told()
     if told.by is function.__code__:  # it is called with other arguments
@@ -61,7 +68,7 @@ def capture(
     backwards = 0  # how often the graph had to end earlier than it was tried to
     while True:
         told.asked = False
-        attempt = _Attempt(function, arguments, stop_at, reason, until, told)
+        attempt = _Attempt(function, arguments, stop_at, reason, until, told, unknown_sizes)
         try:
             captured = attempt.run()
         except _Restart as restart:
@@ -124,6 +131,7 @@ class _Attempt:
         reason: BreakReason | None,
         until: list[Guard],
         told: Told,
+        unknown_sizes: bool = True,
     ) -> None:
         self.function = function
         self.arguments = arguments
@@ -131,11 +139,13 @@ class _Attempt:
         self.reason = reason
         self.until = until  # what the break depends on: once that changes, there may be none
         self.told = told
+        self.unknown_sizes = unknown_sizes
         self.entry_state = TorchState.now()
         self.handled = sys.exception()  # of the running program: nothing of ours is being handled here
 
     def run(self) -> Captured:
         tracer = Tracer(self.function, self.told)
+        tracer.recorder.mode.keeps_unknown_sizes = self.unknown_sizes
         captured: Captured | None = None
         try:
             captured = self._run(tracer)

@@ -25,6 +25,7 @@ from .contents import FollowingMode
 from .failing import is_noticed, may_fail
 from .plain import plain_converter
 from .recipe import Load, Recipe
+from .recorded_numbers import RecordedNumbers
 from .subgraphs import Subgraph
 from .values.base import NotConstant, Value, cannot_rebuild, unsupported
 from .values.classes import ClassValue
@@ -36,6 +37,7 @@ from .values.read_numbers import ReadNumberValue
 from .values.sequences import ListValue, TupleValue
 from .values.slices import SliceValue
 from .values.tensors import TensorValue
+from .values.unknown_numbers import UnknownNumberValue, is_symbolic, number_value
 
 if TYPE_CHECKING:
     from .tracer import Tracer
@@ -81,6 +83,7 @@ class Recorder:
         self.inputs: list[GraphInput] = []
         self.input_values: list[TensorValue] = []
         self.op_count = 0
+        self.unknown = RecordedNumbers(self)
         self.by_fake: dict[int, TensorValue] = {}
         self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
         self.noticed = ""  # an operator that is known to fail for some data, where the program would notice
@@ -94,7 +97,7 @@ class Recorder:
     def forget(self) -> None:
         """The capture is over: tracer and recorder must not hold each other, and with them the program's objects."""
         self.mode.forget()
-        del self.tracer
+        del self.tracer, self.unknown
 
     # -- inputs --
     def placeholder(self, value: TensorValue) -> fx.Node:
@@ -217,6 +220,8 @@ class Recorder:
             node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
         if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
+        if self.unknown.any:
+            self.unknown.check_facts(all_known=False)
         if self.mode.times != asked:
             node_args, node_kwargs = self._with_contents((node_args, node_kwargs))
         node = self.last_node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
@@ -231,7 +236,10 @@ class Recorder:
         for value in changed:
             self.tracer.mutations.check_free_memory(value)
         self.writes += [value.fake.fake_storage for value in changed]  # type: ignore[attr-defined]
-        return self.wrap_output(result, node)
+        wrapped = self.wrap_output(result, node)
+        if self.unknown.any:
+            self.unknown.check_facts()
+        return wrapped
 
     def _lower_all(self, values: list[Value]) -> tuple[list[Any], list[Any]]:
         pairs = [self.lower(value) for value in values]
@@ -272,6 +280,35 @@ class Recorder:
         node.meta["place"] = self.tracer.place()
         return node
 
+    def read_number(self, tensor: TensorValue) -> Value:
+        """`tensor.item()` of one whole number."""
+        number = self._run_fake(torch.Tensor.item, "item", [tensor.fake], {})
+        self.unknown.note_number(number, self.item_call(tensor))
+        return number_value(number)
+
+    def read_numbers(self, tensor: TensorValue) -> Value:
+        """`tensor.tolist()` of whole numbers, of known shape."""
+        self.op_count += 1
+        node = self.graph.call_method("tolist", (self.node_of(tensor),))
+        node.meta["place"] = self.tracer.place()
+        info = torch.iinfo(tensor.fake.dtype)
+        return self._numbers_in(node, tuple(tensor.fake.shape), info)
+
+    def _numbers_in(self, node: fx.Node, shape: tuple[int, ...], info: Any) -> Value:
+        if not shape:
+            number = self.unknown.unknown.number(info.min, info.max)
+            self.unknown.note_number(number, node)
+            return number_value(number)
+        items = []
+        for at in range(shape[0]):
+            item = self.graph.call_function(operator.getitem, (node, at))
+            item.meta["place"] = node.meta["place"]
+            items.append(self._numbers_in(item, shape[1:], info))
+        return ListValue(items)
+
+    def number_tensor(self, value: UnknownNumberValue) -> TensorValue:
+        return self.unknown.tensor(value)
+
     def number_call(self, function: Any, args: list[Value]) -> fx.Node:
         """A function of numbers, some of which only the running graph knows."""
         self.takes_floats = self.takes_ints = True
@@ -305,7 +342,8 @@ class Recorder:
 
     def known_number(self, fake: torch.Tensor) -> Any:
         """The number a fake tensor is known to hold, or None."""
-        known = self.known_value(fake) if fake.numel() == 1 else None
+        count = fake.numel()
+        known = self.known_value(fake) if type(count) is int and count == 1 else None
         return None if known is None else known.item()
 
     @contextmanager
@@ -327,7 +365,8 @@ class Recorder:
         mode = self.mode
         repeatable = not mode.writes_outside() and not mode.footprint.speaks
         drawn_on = tuple(sorted(mode.footprint.drawn_on, key=str))
-        return SideEffects(repeatable, drawn_on, tuple(self.tracer.generators_drawn.values()), self.any_noticed)
+        generators = tuple(self.tracer.generators_drawn.values())
+        return SideEffects(repeatable, drawn_on, generators, self.any_noticed, self.unknown.checked)
 
     def keep_repeatable(self) -> None:
         """Where the program would notice that an operator fails, the frame must be able to begin anew."""
@@ -343,6 +382,8 @@ class Recorder:
             return self.wrap_tensor(result, node)
         if result is None or isinstance(result, (int, float, bool, str)):
             return ConstantValue(result)
+        if is_symbolic(result):
+            return number_value(result)
         if isinstance(result, (tuple, list)):
             node.meta["example_value"] = result
             items = [self._item(result, index, node) for index in range(len(result))]
@@ -353,7 +394,7 @@ class Recorder:
 
     def _item(self, result: Any, index: int, node: fx.Node) -> Value:
         if not isinstance(result[index], (torch.Tensor, tuple, list)):
-            return ConstantValue(result[index])
+            return number_value(result[index]) if is_symbolic(result[index]) else ConstantValue(result[index])
         known = self.by_fake.get(id(result[index]))
         if known is not None:
             return known
@@ -370,6 +411,8 @@ class Recorder:
             return known
         value = TensorValue(fake, node, cls=torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor)
         self.by_fake[id(fake)] = value
+        if self.mode.has_unknown_sizes:
+            self.unknown.note_sizes(fake, node)
         return value
 
     def wrap_input(self, value: TensorValue) -> TensorValue:
@@ -380,6 +423,8 @@ class Recorder:
         """The graph module, or None when no operator was recorded."""
         if not self.op_count:
             return None
+        if self.unknown.any:
+            self.unknown.check_facts()
         self.root.output(tuple(self.node_of(value) for value in outputs))
         return fx.GraphModule(torch.nn.Module(), self.root)
 
@@ -491,6 +536,10 @@ def _lower_read_number(recorder: Recorder, value: ReadNumberValue) -> tuple[Any,
     return value.node, torch.SymFloat(Number())
 
 
+def _lower_unknown_number(recorder: Recorder, value: UnknownNumberValue) -> tuple[Any, Any]:
+    return recorder.unknown.node(value.number), value.number
+
+
 def _lower_tuple(recorder: Recorder, value: TupleValue) -> tuple[Any, Any]:
     pairs = [recorder.lower(recorder.tracer.realized(item)) for item in value.items]
     nodes, fakes = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
@@ -535,6 +584,7 @@ _LOWER: dict[type, Callable[[Recorder, Any], tuple[Any, Any]]] = {
     SourcedConstant: _lower_constant,
     NumberValue: _lower_number,
     ReadNumberValue: _lower_read_number,
+    UnknownNumberValue: _lower_unknown_number,
     TupleValue: _lower_tuple,
     ListValue: _lower_list,
     GrownList: _lower_list,

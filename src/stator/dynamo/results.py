@@ -17,6 +17,7 @@ from .values.constants import ConstantValue
 from .values.sequences import ListValue, TupleValue
 from .values.sets import SetValue
 from .values.slices import RangeValue, SliceValue
+from .values.unknown_numbers import number_value
 
 if TYPE_CHECKING:
     from .tracer import Tracer
@@ -37,6 +38,9 @@ _RESULTS: dict[type, Callable[[Any, Any, str], Value]] = {
     range: lambda tracer, obj, what: RangeValue(obj),
     list: lambda tracer, obj, what: ListValue([wrap_result(tracer, item, what) for item in obj]),
     set: lambda tracer, obj, what: SetValue.of(tracer, [wrap_result(tracer, item, what) for item in obj]),
+    torch.SymInt: lambda tracer, obj, what: number_value(obj),
+    torch.SymFloat: lambda tracer, obj, what: number_value(obj),
+    torch.SymBool: lambda tracer, obj, what: number_value(obj),
 }
 
 

@@ -373,6 +373,9 @@ class FakeMode(TorchDispatchMode):
             result = NotImplemented if formula is None else formula(self, node, args)
             if result is not NotImplemented:
                 return result
+            result = self.unknown_result(func, args, kwargs)
+            if result is not NotImplemented:
+                return self._wrap(op_info(func), result, tensors, args)
             raise DataDependent(
                 "data-dependent",
                 f"{func} gives a value or a shape that depends on the data of a tensor",
@@ -380,6 +383,11 @@ class FakeMode(TorchDispatchMode):
             )
         result = func(*_to_values(args), **_to_values(kwargs))
         return self._constant_results(result)
+
+    def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an operator gives whose result's size depends on data, with sizes that only the run can tell; for those
+        who can keep such an operator in their graph."""
+        return NotImplemented
 
     def number_in(self, fake: FakeTensor) -> Any:
         """The number that a zero-dim tensor holds, which operators may take without knowing it."""

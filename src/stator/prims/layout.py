@@ -5,12 +5,58 @@ Works alike for ints and symbolic ints: only arithmetic and comparisons, never `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 
+from stator.shapes.environment import of_large_sizes
+
 Sizes = tuple[Any, ...]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def surely(condition: Any) -> bool:
+    """Whether a condition holds. Of sizes that only the run can tell: whether it is known to, relying on nothing."""
+    return condition if type(condition) is bool else bool(condition.node.guard_or_false("", 0))
+
+
+def holds(condition: Any) -> bool:
+    """Whether a condition holds without which eager raises. Of sizes that only the run can tell, that is relied on."""
+    return condition if type(condition) is bool else bool(condition.node.expect_true("", 0))
+
+
+def is_unknown(size: Any) -> bool:
+    """Whether only the run can tell this number."""
+    return type(size) is torch.SymInt and not size.node.has_hint()
+
+
+def has_zero(shape: Sequence[Any]) -> bool:
+    """Whether a tensor of this shape is empty; False for sizes that only the run can tell."""
+    return any(surely(size == 0) for size in shape)
+
+
+def same_sizes(first: Sizes, second: Sizes) -> bool:
+    """Whether these are known to be equal, relying on nothing where only the run can tell."""
+    return len(first) == len(second) and all(surely(a == b) for a, b in zip(first, second, strict=True))
+
+
+def _of_layouts(function: F) -> F:
+    """What is asked of sizes and strides that only the run can tell is answered as for large ones."""
+
+    @functools.wraps(function)
+    def ask(*args: Any) -> Any:
+        second = args[1]
+        try:
+            hash((args[0], tuple(second) if type(second) is list else second))
+        except TypeError:  # symbolic sizes have no hash
+            with of_large_sizes():
+                return function(*args)
+        return function(*args)
+
+    return ask  # type: ignore[return-value]
+
 
 _contiguous: dict[Sizes, Sizes] = {}
 
@@ -21,7 +67,8 @@ def contiguous_strides(shape: Sequence[Any]) -> Sizes:
     try:
         found = _contiguous.get(key)
     except TypeError:  # a symbolic size cannot be hashed
-        return _row_major(key)
+        with of_large_sizes():
+            return _row_major(key)
     if found is None:
         found = _contiguous[key] = _row_major(key)
     return found
@@ -37,6 +84,7 @@ def _row_major(shape: Sizes) -> Sizes:
     return tuple(reversed(strides))
 
 
+@_of_layouts
 def permuted_strides(shape: Sizes, innermost_first: Sequence[int]) -> Sizes:
     """Dense strides where the dimensions vary in the given order, fastest first."""
     strides: list[Any] = [1] * len(shape)
@@ -73,6 +121,7 @@ def least(first: Any, second: Any) -> Any:
     return torch.sym_min(first, second)
 
 
+@_of_layouts
 def is_contiguous(shape: Sizes, strides: Sizes) -> bool:
     if strides == contiguous_strides(shape):
         return True
@@ -87,6 +136,7 @@ def is_contiguous(shape: Sizes, strides: Sizes) -> bool:
     return True
 
 
+@_of_layouts
 def is_channels_last(shape: Sizes, strides: Sizes) -> bool:
     """Whether the elements lie densely in NHWC (4-d) or NDHWC (5-d) order."""
     rank = len(shape)
@@ -102,6 +152,7 @@ def is_channels_last(shape: Sizes, strides: Sizes) -> bool:
     return True
 
 
+@_of_layouts
 def strides_like_channels_last(shape: Sizes, strides: Sizes) -> bool:
     """Whether eager would suggest the channels-last format: the order of the strides says so and is not ambiguous."""
     rank = len(shape)
@@ -135,6 +186,7 @@ def format_strides(shape: Sizes, memory_format: torch.memory_format | None) -> S
     return contiguous_strides(shape)
 
 
+@_of_layouts
 def is_dense(shape: Sizes, strides: Sizes) -> bool:
     """Whether the elements fill their storage without overlap or gaps, in some order of the dimensions."""
     if is_contiguous(shape, strides):
@@ -149,6 +201,7 @@ def is_dense(shape: Sizes, strides: Sizes) -> bool:
     return True
 
 
+@_of_layouts
 def may_overlap(shape: Sizes, strides: Sizes) -> bool:
     """Whether two elements could share memory: not each dimension steps over all that the quicker ones span."""
     if any(size == 0 for size in shape):
@@ -161,6 +214,7 @@ def may_overlap(shape: Sizes, strides: Sizes) -> bool:
     return False
 
 
+@_of_layouts
 def preserved_strides(shape: Sizes, strides: Sizes) -> Sizes:
     """Strides of a copy that preserves the format: the same when dense, else dense in the same order."""
     if is_dense(shape, strides):
@@ -178,7 +232,7 @@ def like_strides(shape: Sizes, strides: Sizes, memory_format: torch.memory_forma
 def broadcast_shapes(first: Sizes, second: Sizes) -> Sizes:
     """The common shape of two operands. Raises RuntimeError, worded as eager does, when there is none."""
     rank_first, rank_second = len(first), len(second)
-    if rank_first == rank_second and first == second:
+    if rank_first == rank_second and same_sizes(first, second):
         return first
     if rank_first < rank_second:
         padded_first, padded_second = (1,) * (rank_second - rank_first) + first, second
@@ -186,10 +240,12 @@ def broadcast_shapes(first: Sizes, second: Sizes) -> Sizes:
         padded_first, padded_second = first, (1,) * (rank_first - rank_second) + second
     result = []
     for dim, (a, b) in enumerate(zip(padded_first, padded_second, strict=True)):
-        if b == 1:
+        if surely(b == 1):
             result.append(a)
-        elif a == 1 or a == b:
+        elif surely(a == 1):
             result.append(b)
+        elif holds(a == b):
+            result.append(a if type(a) is int else b)
         else:
             raise RuntimeError(
                 f"The size of tensor a ({a}) must match the size of tensor b ({b}) at non-singleton dimension {dim}"
@@ -197,6 +253,7 @@ def broadcast_shapes(first: Sizes, second: Sizes) -> Sizes:
     return tuple(result)
 
 
+@_of_layouts
 def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
     """Strides eager's elementwise machinery gives the result of operands (shape, strides) broadcast to `shape`.
 

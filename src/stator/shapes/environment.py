@@ -8,7 +8,9 @@ tensors, or how facts become checks.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,22 @@ from .simplify import simplify
 UNBOUNDED: tuple[Bound, Bound] = (-math.inf, math.inf)
 # Sizes of zero and one behave unlike others (they broadcast, they make a tensor empty), so they are never symbols.
 SMALLEST_SIZE = 2
+# What a number without a hint is taken for where nothing depends on the answer but the order of strides.
+_LARGE = 1_000_003
+
+_asking = threading.local()
+
+
+@contextmanager
+def of_large_sizes() -> Iterator[None]:
+    """Questions in the block about numbers without a hint are answered as for large ones, and nothing is relied on:
+    for the strides of results, which whoever needs them asks for when the program runs."""
+    before = getattr(_asking, "of_large", False)
+    _asking.of_large = True
+    try:
+        yield
+    finally:
+        _asking.of_large = before
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +58,17 @@ class Environment:
     """Symbols with example values (`hints`), inclusive `ranges`, and the `facts` that were relied on, in order.
 
     A symbol without a hint stands for a number that only the run can tell: questions about it that its range does not
-    answer raise Unsupported. `locate` is called for the origin of each new fact.
+    answer raise Unsupported; if `assumes`, only where numbers larger than 1 have different answers, else theirs is
+    relied on. `locate` is called for the origin of each new fact.
     """
 
-    def __init__(self, locate: Callable[[], Any] | None = None) -> None:
+    def __init__(self, locate: Callable[[], Any] | None = None, assumes: bool = False) -> None:
         self.hints: dict[Symbol, int] = {}
         self.ranges: dict[Symbol, tuple[Bound, Bound]] = {}
         self.facts: list[Fact] = []
         self.replacements: dict[Symbol, Expr] = {}
         self.locate = locate
+        self.assumes = assumes
         self._answers: dict[Any, bool] = {}
         self._simplified: dict[Expr, Expr] = {}
         self._lower: dict[Expr, Bound] = {}
@@ -133,10 +153,40 @@ class Environment:
         if isinstance(condition, (Conjunction, Disjunction)):
             return self._decide_parts(condition)
         if not condition.symbols <= self.hints.keys():  # type: ignore[union-attr]
-            raise Unsupported("data-dependent", f"whether {condition} holds is known only when the program runs")
+            return self._decide_unknown(condition)  # type: ignore[arg-type]
         answer = condition.holds(self.hints)  # type: ignore[union-attr]
         self.assume(condition if answer else negated(condition))
         return answer
+
+    def _decide_unknown(self, condition: Comparison) -> bool:
+        if getattr(_asking, "of_large", False):
+            return condition.holds(_LargeSizes(self.hints))
+        answer = self._of_many(condition) if self.assumes else None
+        if answer is None:
+            raise Unsupported("data-dependent", f"whether {condition} holds is known only when the program runs")
+        self.assume(condition if answer else negated(condition))
+        return answer
+
+    def _of_many(self, condition: Comparison) -> bool | None:
+        """The answer where every number that only the run can tell is larger than 1; None where that depends."""
+        ranges = dict(self.ranges)
+        for symbol in self.simplified(condition.expr).symbols if isinstance(condition.expr, Expr) else ():
+            if symbol not in self.hints and ranges[symbol][0] < SMALLEST_SIZE <= ranges[symbol][1]:
+                ranges[symbol] = (SMALLEST_SIZE, ranges[symbol][1])
+        if isinstance(condition.expr, FloatExpr):
+            return None
+        return _by_bounds(condition.relation, *self.simplified(condition.expr).bounds(ranges))
+
+    def expect(self, condition: Condition) -> bool:
+        """Whether a condition holds without which the program would fail: of numbers without a hint that is relied on,
+        unless it is known not to be so."""
+        answer = self.known(condition)
+        if answer is not None or isinstance(condition, bool):
+            return bool(answer)
+        if not self.assumes or condition.symbols <= self.hints.keys():
+            return self.decide(condition)
+        self.assume(condition)
+        return True
 
     def _decide_parts(self, condition: Conjunction | Disjunction) -> bool:
         """Relies on no more than what settles the answer."""
@@ -296,6 +346,13 @@ class Environment:
             yield f"{low} <= {symbol} <= {high}, for example {self.hints.get(symbol, 'unknown')}"
         for fact in self.facts:
             yield str(fact)
+
+
+class _LargeSizes(dict[Symbol, int]):
+    """Hints, and a large number for each symbol without one."""
+
+    def __missing__(self, symbol: Symbol) -> int:
+        return _LARGE
 
 
 def _by_bounds(relation: str, low: Bound, high: Bound) -> bool | None:

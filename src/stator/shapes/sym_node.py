@@ -115,7 +115,8 @@ class SymbolicNode:
         return self.bool_()
 
     def expect_true(self, file: Any, line: Any) -> bool:
-        return self.bool_()
+        """What C++, and shape rules, need to hold so as not to raise."""
+        return self.environment.expect(self._truth())
 
     def guard_size_oblivious(self, file: Any, line: Any) -> bool:
         return self.bool_()

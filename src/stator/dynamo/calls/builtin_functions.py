@@ -242,6 +242,8 @@ class _Hashed:
 
 @calls(len)
 def _len(tracer: Tracer, value: Value) -> Value:
+    if isinstance(value, TensorValue) and value.fake.dim():
+        return tracer.wrap_result(value.fake.shape[0], "the length of a tensor")
     return ConstantValue(value.length(tracer))
 
 
@@ -422,6 +424,8 @@ def _number(tracer: Tracer, kind: Any, special: str, args: tuple[Value, ...]) ->
         known = tracer.recorder.known_number(args[0].fake)
         if known is not None:
             return ConstantValue(kind(known))
+        if args[0].fake.dtype.is_floating_point is (kind is float):
+            return tracer.call_tensor_method(args[0], "item", [], {})
         raise unsupported(
             "data-dependent-value",
             f"{kind.__name__}() of {args[0].describe(tracer)}",

@@ -16,6 +16,7 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 from ..calling import calls, named_handlers, tensor_methods
 from ..hook import compile_wherever_it_is
 from ..polyfills.torch_optim import module_without_gradients, optimizer_without_gradients
+from ..recorded_numbers import may_be_read
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.mappings import DictValue
@@ -151,6 +152,8 @@ def _item(tracer: Tracer, tensor: TensorValue) -> Value:
         checked = number_for_check(tracer, tensor)
         if checked is not None:
             return checked
+        if may_be_read(tracer, tensor) and tensor.fake.numel() == 1:
+            return tracer.recorder.read_number(tensor)
         raise unsupported(
             "data-dependent-value",
             f"Tensor.item() on {tensor.describe(tracer)}",

@@ -224,7 +224,10 @@ class TensorValue(Value):
     def length(self, tracer: Tracer) -> int:
         if not self.fake.dim():
             raise tracer.raised(TypeError, "len() of a 0-d tensor")
-        return self.fake.shape[0]
+        length = self.fake.shape[0]
+        if type(length) is not int:
+            raise unsupported("data-dependent-value", f"the length of {self.describe(tracer)}")
+        return length
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
         if not self.fake.dim():

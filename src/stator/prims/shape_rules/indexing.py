@@ -11,7 +11,10 @@ from stator.prims.layout import (
     Sizes,
     broadcast_shapes,
     elementwise_strides,
+    has_zero,
+    holds,
     preserved_strides,
+    surely,
     wrap_dim,
 )
 from stator.prims.record import TensorMeta, record, shape_rule
@@ -68,7 +71,7 @@ def indexed_parts(self: Any, indices: Sequence[Any]) -> tuple[Sizes, list[tuple[
         after = order[len(indexed) :]
     else:
         before, after = order[: indexed[0]], order[indexed[-1] + 1 :]
-    if any(shape[dim] == 0 for dim in indexed) and 0 not in replacement:
+    if has_zero([shape[dim] for dim in indexed]) and not has_zero(replacement):
         raise IndexError(f"index is out of bounds for dimension with size 0 in tensor of shape {list(shape)}")
     result = (*(shape[d] for d in before), *replacement, *(shape[d] for d in after))
     layouts = [(result, (*(strides[d] for d in before), *(0,) * len(replacement), *(strides[d] for d in after)))]
@@ -82,7 +85,7 @@ def index_layout(index: Any, replacement: Sizes, before: int, after: int) -> tup
     own, strides = tuple(index.shape), index.stride()
     missing = len(replacement) - len(own)
     expanded = (0,) * missing + tuple(
-        0 if size == 1 and target != 1 else stride
+        0 if surely(size == 1) and not surely(target == 1) else stride
         for size, target, stride in zip(own, replacement[missing:], strides, strict=True)
     )
     return (1,) * before + replacement + (1,) * after, (0,) * before + expanded + (0,) * after
@@ -128,14 +131,14 @@ def index_select(self: Any, dim: int, index: Any) -> TensorMeta:
 def gather(self: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> TensorMeta:
     rank = len(self.shape)
     dim = wrap_dim(dim, rank)
-    if 0 in tuple(index.shape):  # eager checks nothing then
+    if has_zero(index.shape):  # eager checks nothing then
         return fresh(index.shape, self)
     if index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError("gather(): Expected dtype int32/int64 for index")
     if max(rank, 1) != max(len(index.shape), 1):
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     for axis in range(len(index.shape) if rank else 0):
-        if axis != dim and index.shape[axis] > self.shape[axis]:
+        if axis != dim and not holds(index.shape[axis] <= self.shape[axis]):
             raise RuntimeError(
                 f"Size does not match at dimension {axis} expected index {list(index.shape)} to be no larger than self "
                 f"{list(self.shape)} apart from dimension {dim}"
@@ -149,7 +152,7 @@ def gather(self: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Ten
 )
 def scatter(self: Any, dim: int, index: Any, src: Any, *_reduce: Any, **_options: Any) -> TensorMeta:
     wrap_dim(dim, len(self.shape))
-    if 0 not in tuple(index.shape):
+    if not has_zero(index.shape):
         if max(len(index.shape), 1) != max(len(self.shape), 1):
             raise RuntimeError("Index tensor must have the same number of dimensions as self tensor")
         if hasattr(src, "shape") and max(len(index.shape), 1) != max(len(src.shape), 1):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import broadcast_shapes, elementwise_strides
+from stator.prims.layout import broadcast_shapes, elementwise_strides, holds, same_sizes
 from stator.prims.record import TensorMeta, shape_rule
 
 from .operands import common_device, fresh, overloads, with_in_place
@@ -30,7 +30,7 @@ def mm(self: Any, mat2: Any) -> TensorMeta:
         raise RuntimeError("self must be a matrix")
     if len(second) != 2:
         raise RuntimeError("mat2 must be a matrix")
-    if first[1] != second[0]:
+    if not holds(first[1] == second[0]):
         raise RuntimeError(
             f"mat1 and mat2 shapes cannot be multiplied ({first[0]}x{first[1]} and {second[0]}x{second[1]})"
         )
@@ -55,7 +55,7 @@ def addmm_activation(
 
 def check_expands(self: Any, shape: tuple[Any, ...]) -> None:
     own = tuple(self.shape)
-    if own != shape and broadcast_shapes(own, shape) != shape:
+    if not same_sizes(own, shape) and broadcast_shapes(own, shape) != shape:
         raise RuntimeError(f"expand: the tensor of shape {list(own)} cannot be expanded to {list(shape)}")
 
 
@@ -64,7 +64,7 @@ def bmm(self: Any, mat2: Any) -> TensorMeta:
     first, second = tuple(self.shape), tuple(mat2.shape)
     if len(first) != 3 or len(second) != 3:
         raise RuntimeError("batch1 and batch2 must be 3D tensors")
-    if first[0] != second[0] or first[2] != second[1]:
+    if not holds(first[0] == second[0]) or not holds(first[2] == second[1]):
         raise RuntimeError(
             f"Expected size for first two dimensions of batch2 tensor to be: [{first[0]}, {first[2]}] but got: "
             f"[{second[0]}, {second[1]}]."

@@ -10,7 +10,15 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import Sizes, broadcast_shapes, contiguous_strides, elementwise_strides, preserved_strides
+from stator.prims.layout import (
+    Sizes,
+    broadcast_shapes,
+    contiguous_strides,
+    elementwise_strides,
+    holds,
+    preserved_strides,
+    same_sizes,
+)
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 
 aten = torch.ops.aten
@@ -103,7 +111,7 @@ def elementwise(operands: Sequence[Any], dtype: torch.dtype, computed_in: torch.
             layouts.append((own, stride))
             if shape is None:
                 shape = own
-            elif len(own) != len(shape) or own != shape:
+            elif not same_sizes(own, shape):
                 shape = broadcast_shapes(shape, own)
         else:
             layouts.append(((), ()))
@@ -132,7 +140,9 @@ def in_place_rule(functional: ShapeRule) -> ShapeRule:
         result = functional(self, *args, **kwargs)
         if result is NotImplemented:
             return NotImplemented
-        if result.shape != tuple(self.shape):
+        own = tuple(self.shape)
+        fits = len(result.shape) == len(own) and all(holds(a == b) for a, b in zip(result.shape, own, strict=True))
+        if not fits:
             raise RuntimeError(
                 f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(result.shape)}"
             )

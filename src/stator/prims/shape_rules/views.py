@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import Sizes, contiguous_strides, numel, wrap_dim, wrap_dims
+from stator.prims.layout import Sizes, contiguous_strides, holds, is_unknown, least, numel, surely, wrap_dim, wrap_dims
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import REAL_OF_COMPLEX
+from stator.shapes.environment import of_large_sizes
 
 from .operands import overloads, view
 
@@ -26,20 +27,20 @@ def infer_size(shape: Sequence[Any], count: Any) -> Sizes:
             if unknown is not None:
                 raise RuntimeError("only one dimension can be inferred")
             unknown = dim
-        elif size < 0:
+        elif not holds(size >= 0):
             raise RuntimeError(f"invalid shape dimension {size}")
         else:
             known = known * size
     if unknown is None:
-        if known != count:
+        if not holds(known == count):
             raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {count}")
         return tuple(shape)
-    if known == 0:
+    if not holds(known != 0):
         raise RuntimeError(
             f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension size -1 "
             "can be any value and is ambiguous"
         )
-    if count % known != 0:
+    if not holds(count % known == 0):
         raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {count}")
     return (*shape[:unknown], count // known, *shape[unknown + 1 :])
 
@@ -50,6 +51,13 @@ def view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes | None
     Walks both shapes from the innermost dimension: the old one falls into runs that are contiguous in memory, and each
     run has to be cut up exactly by some of the new dimensions.
     """
+    if any(map(is_unknown, (*shape, *new_shape))):
+        with of_large_sizes():
+            return _view_strides(shape, strides, new_shape)
+    return _view_strides(shape, strides, new_shape)
+
+
+def _view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes | None:
     count = numel(shape)
     if count == 0:
         return strides if shape == new_shape else contiguous_strides(new_shape)
@@ -179,7 +187,9 @@ def expand(self: Any, size: Sequence[Any], *, implicit: bool = False) -> TensorM
                     f"The expanded size of the tensor ({target}) isn't allowed in a leading, non-existing "
                     f"dimension {dim}"
                 )
-        if target == own:
+        if surely(own == 1) and not surely(target == 1):
+            continue  # whatever the target is, one element is repeated
+        if holds(target == own) if is_unknown(target) or is_unknown(own) else target == own:
             strides[dim] = step
         elif own != 1:
             raise RuntimeError(
@@ -228,7 +238,10 @@ def slice_(self: Any, dim: int = 0, start: Any = None, end: Any = None, step: An
     dim = wrap_dim(dim, len(shape))
     if step <= 0:
         raise RuntimeError("slice step must be positive")
-    start, end = slice_bounds(shape[dim], start, end)
+    if is_unknown(start) or is_unknown(end) or is_unknown(shape[dim]):
+        start, end = _unknown_bounds(shape[dim], start, end)
+    else:
+        start, end = slice_bounds(shape[dim], start, end)
     offset = self.storage_offset() + start * stride[dim]
     shape[dim] = end - start if step == 1 else (end - start + step - 1) // step
     stride[dim] = stride[dim] * step
@@ -255,20 +268,40 @@ def slice_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
     return start, end
 
 
+def _unknown_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
+    """The same where only the run can tell one of them, relying on nothing but signs."""
+    bounds = []
+    for bound, missing in ((start, 0), (end, size)):
+        bound = missing if bound is None else bound
+        if bound < 0:
+            bound = torch.sym_max(bound + size, 0)
+        bounds.append(bound if surely(bound <= size) else least(bound, size))
+    start, end = bounds
+    return start, end if surely(end >= start) else torch.sym_max(start, end)
+
+
 @shape_rule(aten.narrow.default, tags=VIEW)
 def narrow(self: Any, dim: int, start: Any, length: Any) -> TensorMeta:
     if not len(self.shape):
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     size = self.shape[wrap_dim(dim, len(self.shape))]
-    if length < 0:
+    if not holds(length >= 0):
         raise RuntimeError("narrow(): length must be non-negative.")
-    if start < -size or start > size:
+    if not holds(start >= -size) or not holds(start <= size):
         raise IndexError(f"start out of range (expected to be in range of [{-size}, {size}], but got {start})")
     if start < 0:
         start = start + size
-    if start + length > size:
+    if not holds(start + length <= size):
         raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
-    return slice_(self, dim, start, start + length)
+    return _part(self, dim, start, length)
+
+
+def _part(self: Any, dim: Any, start: Any, length: Any) -> TensorMeta:
+    """So many elements of a dimension from `start` on, which are there."""
+    dim = wrap_dim(dim, len(self.shape))
+    shape, stride = list(self.shape), self.stride()
+    shape[dim] = length
+    return view(self, shape, stride, self.storage_offset() + start * stride[dim])
 
 
 @shape_rule(aten.select.int, tags=VIEW)
@@ -278,7 +311,7 @@ def select(self: Any, dim: int, index: Any) -> TensorMeta:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
     dim = wrap_dim(dim, len(shape))
     size, step = shape.pop(dim), stride.pop(dim)
-    if index < -size or index >= size:
+    if not holds(index >= -size) or not holds(index < size):
         raise IndexError(
             f"select(): index {index} out of range for tensor of size {list(self.shape)} at dimension {dim}"
         )
@@ -313,11 +346,11 @@ def split_with_sizes(self: Any, split_sizes: Sequence[Any], dim: int = 0) -> lis
     parts = []
     start: Any = 0
     for length in split_sizes:
-        if length < 0:
+        if not holds(length >= 0):
             raise RuntimeError("split_with_sizes expects split_sizes have only non-negative entries")
-        parts.append(slice_(self, dim, start, start + length))
+        parts.append(_part(self, dim, start, length))
         start = start + length
-    if start != self.shape[dim]:
+    if not holds(start == self.shape[dim]):
         raise RuntimeError(
             f"split_with_sizes expects split_sizes to sum exactly to {self.shape[dim]} (input tensor's size at "
             f"dimension {dim}), but got split_sizes={list(split_sizes)}"

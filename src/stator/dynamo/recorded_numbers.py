@@ -1,0 +1,239 @@
+"""Numbers that only the run can tell, as nodes of the graph: where each symbol comes from, what is computed from
+symbols, and checks of what was relied on about them.
+
+Part of the recorder; what such numbers are to the program is in values/unknown_numbers.py.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from stator.graph.unknown_sizes import WHOLE, UnknownSizes, require
+from stator.prims.record import TensorMeta
+from stator.shapes.conditions import Comparison, Condition, Conjunction
+from stator.shapes.expr import Expr, FloorDiv, Max, Min, Mod, Symbol
+from stator.shapes.floats import FloatExpr, Rounded
+from stator.shapes.sym_node import expression
+
+from .values.base import unsupported
+from .values.tensors import TensorValue
+from .values.unknown_numbers import UnknownNumberValue
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+    from .tracer import Tracer
+
+_RELATIONS: dict[str, Any] = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
+_FLOAT_OPERATIONS: dict[str, Any] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "min": torch.sym_min,
+    "max": torch.sym_max,
+}
+_ROUNDINGS: dict[str, Any] = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc}
+_DTYPES: dict[type, torch.dtype] = {
+    torch.SymInt: torch.int64,
+    torch.SymFloat: torch.float64,
+    torch.SymBool: torch.bool,
+}
+
+
+_MOST_NUMBERS = 64  # that a list of them is made of
+
+
+def may_be_read(tracer: Tracer, tensor: TensorValue) -> bool:
+    """Whether the whole numbers in a tensor can be read in the graph."""
+    if tensor.fake.dtype not in WHOLE or not tracer.recorder.mode.may_keep_unknown_numbers():
+        return False
+    count = tensor.fake.numel()
+    return type(count) is int and count <= _MOST_NUMBERS
+
+
+class RecordedNumbers:
+    """Of one recorder. `unknown`: the symbols and what is known of them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.unknown = UnknownSizes()
+        self.any = False  # is there one?
+        self.checked = False  # does the graph check something about them?
+        self._origins: dict[Symbol, Callable[[], fx.Node]] = {}
+        self._nodes: dict[Any, fx.Node] = {}
+        self._tensors: dict[int, tuple[UnknownNumberValue, TensorValue]] = {}
+        self._facts = 0  # that are checked so far
+
+    # -- where they come from --
+
+    def note_sizes(self, fake: torch.Tensor, node: fx.Node) -> None:
+        """Symbols that are sizes of a tensor that was made."""
+        for dim, size in enumerate(fake.shape):
+            symbol = expression(size)
+            if type(symbol) is Symbol and symbol not in self._origins:
+                self.any = True
+                self._origins[symbol] = lambda dim=dim: self._size(node, dim)  # type: ignore[misc]
+
+    def _size(self, node: fx.Node, dim: int) -> fx.Node:
+        with node.graph.inserting_after(node):
+            made = node.graph.call_method("size", (node, dim))
+        made.meta["place"] = node.meta["place"]
+        return made
+
+    def note_number(self, number: Any, node: fx.Node) -> None:
+        """An int that a node reads from a tensor."""
+        self.any = True
+        symbol = expression(number)
+        if type(symbol) is Symbol:
+            node.meta["example_value"] = number
+            self._nodes[symbol] = node
+            self._origins[symbol] = lambda: node
+
+    # -- as nodes --
+
+    def node(self, number: Any) -> Any:
+        """The node that computes a symbolic number, or a constant. Raises Unsupported where a symbol in it is of
+        another part of the graph."""
+        made = self._made(self._simplified(number))
+        if isinstance(made, fx.Node) and "example_value" not in made.meta:
+            made.meta["example_value"] = number
+        return made
+
+    def _simplified(self, number: Any) -> Any:
+        value = expression(number)
+        return self.unknown.environment.simplified(value) if isinstance(value, Expr) else value
+
+    def tensor(self, value: UnknownNumberValue) -> TensorValue:
+        """The number as a tensor of no dimension."""
+        found = self._tensors.get(id(value))
+        if found is None:
+            recorder, dtype = self.recorder, _DTYPES[type(value.number)]
+            made = self._call(torch.scalar_tensor, self.node(value.number))
+            made.kwargs = {"dtype": dtype, "device": torch.device("cpu")}
+            fake = recorder.mode.make(TensorMeta((), (), dtype, torch.device("cpu")))
+            found = self._tensors[id(value)] = (value, recorder.wrap_tensor(fake, made))
+        return found[1]
+
+    def _made(self, value: Any) -> Any:
+        """Of an expression, a condition, or a number."""
+        if isinstance(value, Expr) and value.constant is not None:
+            return value.constant
+        if not isinstance(value, (Expr, FloatExpr, Comparison)):
+            if hasattr(value, "parts"):
+                return self._combined(value)
+            return value
+        found = self._nodes.get(value)
+        if found is None:
+            build = _BUILDERS.get(type(value), RecordedNumbers._sum)
+            found = self._nodes[value] = build(self, value)
+        if isinstance(found, fx.Node) and found.graph is not self.recorder.graph:
+            raise unsupported("data-dependent-value", "a number of another part of the graph")
+        return found
+
+    def _call(self, function: Any, *args: Any) -> fx.Node:
+        node = self.recorder.graph.call_function(function, args)
+        node.meta["place"] = self.recorder.tracer.place()
+        return node
+
+    def _symbol(self, symbol: Symbol) -> fx.Node:
+        origin = self._origins.get(symbol)
+        if origin is None:
+            raise unsupported("data-dependent-value", "a number that an operator reads from a tensor for itself")
+        return origin()
+
+    def _sum(self, value: Expr) -> Any:
+        total: Any = None
+        for monomial, factor in value.terms().items():
+            product: Any = None
+            for atom in monomial:
+                made = self._made(atom)
+                product = made if product is None else self._call(operator.mul, product, made)
+            if product is None:
+                product = factor
+            elif factor != 1:
+                product = self._call(operator.mul, product, factor)
+            total = product if total is None else self._call(operator.add, total, product)
+        return total
+
+    def _quotient(self, value: Any) -> fx.Node:
+        function = operator.floordiv if type(value) is FloorDiv else operator.mod
+        return self._call(function, self._made(value.numerator), self._made(value.denominator))
+
+    def _extremum(self, value: Any) -> Any:
+        function = torch.sym_min if type(value) is Min else torch.sym_max
+        made = [self._made(one) for one in value.args]
+        result = made[0]
+        for one in made[1:]:
+            result = self._call(function, result, one)
+        return result
+
+    def _rounded(self, value: Rounded) -> fx.Node:
+        return self._call(_ROUNDINGS[value.rounding], self._made(value.operand))
+
+    def _float(self, value: FloatExpr) -> fx.Node:
+        operands = [self._made(one) for one in value.operands]
+        if value.operation == "int":
+            return self._call(torch.sym_float, *operands)
+        return self._call(_FLOAT_OPERATIONS[value.operation], *operands)
+
+    def _comparison(self, value: Comparison) -> fx.Node:
+        return self._call(_RELATIONS[value.relation], self._made(value.expr), 0)
+
+    def _combined(self, value: Any) -> Any:
+        function = operator.and_ if isinstance(value, Conjunction) else operator.or_
+        result = self._made(value.parts[0])
+        for part in value.parts[1:]:
+            result = self._call(function, result, self._made(part))
+        return result
+
+    # -- what was relied on --
+
+    def check_facts(self, *, all_known: bool = True) -> None:
+        """Let the graph check what was relied on since it did so last. Without `all_known`: as far as it can here, for
+        numbers that come with an operator that is being recorded.
+
+        Raises Unsupported where the graph has written to memory that was there before: the frame could not begin anew.
+        """
+        facts = self.unknown.environment.facts
+        while self._facts < len(facts):
+            condition = facts[self._facts].condition
+            if not all_known and not condition.symbols <= self._origins.keys():
+                return
+            self._facts += 1
+            self._check(condition)
+
+    def _check(self, condition: Condition) -> None:
+        recorder = self.recorder
+        if recorder.graph is not recorder.root or recorder.tracer.later is not None:
+            raise unsupported("data-dependent-value", "relying on a number that is known when the graph runs")
+        if not recorder.side_effects().repeatable:
+            raise unsupported(
+                "data-dependent-value",
+                f"relying on {condition}, behind a change of what was there before",
+                "move the change behind it",
+            )
+        self.checked = True
+        node = self._call(require, self._made(condition), str(condition))
+        node.meta["example_value"] = None
+        recorder.op_count += 1
+
+
+_BUILDERS: dict[type, Callable[[RecordedNumbers, Any], Any]] = {
+    Symbol: RecordedNumbers._symbol,
+    FloorDiv: RecordedNumbers._quotient,
+    Mod: RecordedNumbers._quotient,
+    Min: RecordedNumbers._extremum,
+    Max: RecordedNumbers._extremum,
+    Rounded: RecordedNumbers._rounded,
+    FloatExpr: RecordedNumbers._float,
+    Comparison: RecordedNumbers._comparison,
+}

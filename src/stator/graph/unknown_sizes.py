@@ -1,0 +1,228 @@
+"""Operators whose results' sizes depend on data: the layouts of what they give, with sizes that only the run can tell.
+
+Who captures a graph with such sizes sees to it that what is relied on about them is checked when the graph runs
+(`require`); nothing is recorded here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from stator.base.errors import StatorError
+from stator.base.registry import Registry
+from stator.prims.layout import broadcast_shapes, contiguous_strides, holds, numel
+from stator.prims.record import TensorMeta
+from stator.prims.shape_rules.indexing import MASKS, index
+from stator.shapes.environment import Environment
+from stator.shapes.expr import Symbol
+from stator.shapes.sym_node import symbolic
+
+from .fake_tensor import FakeTensor
+
+aten = torch.ops.aten
+
+# An operator's results as TensorMeta in place of tensors, or as numbers; or NotImplemented.
+Rule = Callable[..., Any]
+rules: Registry[OpOverload, Rule] = Registry("operator whose result's size depends on data")
+
+
+class WrongAssumption(StatorError):
+    """What a graph relies on about a size that only the run can tell is not so in this call."""
+
+
+def require(holds: bool, text: str) -> None:
+    """Called in captured graphs. Raises WrongAssumption."""
+    if not holds:
+        raise WrongAssumption(f"a compiled graph relied on {text}, which is not so in this call")
+
+
+class UnknownSizes:
+    """The numbers of one capture that only the run can tell. Masks whose elements are counted twice have one number."""
+
+    def __init__(self) -> None:
+        self.environment = Environment(assumes=True)
+        self._counted: dict[Any, tuple[Any, Any]] = {}
+        self._made = 0
+
+    def number(self, low: float = -math.inf, high: float = math.inf) -> Any:
+        """A new one, between these bounds."""
+        if low == high:
+            return int(low)
+        self._made += 1
+        return symbolic(self.environment, self.environment.symbol(f"u{self._made}", None, low, high))
+
+    def size(self, at_most: Any, at_least: int = 0) -> Any:
+        return self.number(at_least, at_most if type(at_most) is int else math.inf)
+
+    def count(self, mask: FakeTensor) -> Any:
+        """How many elements of a tensor are not zero."""
+        storage, meta = mask.fake_storage, mask.meta
+        key = (id(storage), storage.version, str((meta.shape, meta.stride, meta.offset)), meta.dtype)
+        found = self._counted.get(key)
+        if found is None:
+            found = self._counted[key] = (storage, self.size(numel(meta.shape)))
+        return found[1]
+
+    def results(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the operator gives, as its rule says; NotImplemented where there is none."""
+        rule = rules.get(func)
+        return NotImplemented if rule is None else rule(self, *args, **kwargs)
+
+
+def symbols_of(sizes: Any) -> frozenset[Symbol]:
+    """The symbols in numbers that may be symbolic."""
+    found: frozenset[Symbol] = frozenset()
+    for size in sizes:
+        if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            found |= getattr(getattr(size.node, "value", None), "symbols", frozenset())
+    return found
+
+
+def _fresh(shape: tuple[Any, ...], dtype: torch.dtype, like: Any, stride: tuple[Any, ...] | None = None) -> TensorMeta:
+    return TensorMeta(shape, contiguous_strides(shape) if stride is None else stride, dtype, like.device)
+
+
+@rules.register(aten.nonzero.default)
+def _nonzero(unknown: UnknownSizes, self: Any) -> TensorMeta:
+    """One row for each element, laid out column by column."""
+    count = unknown.count(self)
+    return _fresh((count, len(self.shape)), torch.int64, self, (1, count))
+
+
+@rules.register(aten.masked_select.default)
+def _masked_select(unknown: UnknownSizes, self: Any, mask: Any) -> TensorMeta:
+    if mask.dtype is not torch.bool:
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
+    shape = broadcast_shapes(tuple(self.shape), tuple(mask.shape))
+    whole = len(shape) == len(mask.shape) and all(a is b or a == b for a, b in zip(shape, mask.shape, strict=True))
+    return _fresh((unknown.count(mask) if whole else unknown.size(numel(shape)),), self.dtype, self)
+
+
+@rules.register(aten.index.Tensor)
+def _index(unknown: UnknownSizes, self: Any, indices: Any) -> Any:
+    """A mask stands for the indices of its elements, one for each of its dimensions."""
+    shape = tuple(self.shape)
+    expanded: list[Any] = []
+    for given in indices:
+        if given is None or given.dtype not in MASKS:
+            expanded.append(given)
+            continue
+        at = len(expanded)
+        own = tuple(given.shape)
+        if len(own) > len(shape) - at or not all(holds(a == b) for a, b in zip(own, shape[at:], strict=False)):
+            raise IndexError(f"The shape of the mask {list(own)} at index {at} does not match {list(shape)}")
+        places = TensorMeta((unknown.count(given),), (1,), torch.int64, given.device)
+        expanded += [_Described(places)] * len(own)
+    return index(self, expanded)
+
+
+class _Described:
+    """A TensorMeta as shape rules take tensors."""
+
+    __slots__ = ("device", "dtype", "meta", "shape")
+
+    def __init__(self, meta: TensorMeta) -> None:
+        self.meta, self.shape, self.dtype, self.device = meta, meta.shape, meta.dtype, meta.device
+
+    def stride(self) -> tuple[Any, ...]:
+        return self.meta.stride
+
+    def storage_offset(self) -> Any:
+        return self.meta.offset
+
+
+def _at_least_one(shape: Any) -> int:
+    """How many different elements there are at least."""
+    count = numel(tuple(shape))
+    return 1 if type(count) is int and count else 0
+
+
+def _distinct(unknown: UnknownSizes, self: Any, inverse: bool, counts: bool) -> tuple[TensorMeta, ...]:
+    shape = tuple(self.shape)
+    size = unknown.size(numel(shape), _at_least_one(shape))
+    return (
+        _fresh((size,), self.dtype, self),
+        _fresh(shape if inverse else (0,), torch.int64, self),
+        _fresh((size,) if counts else (0,), torch.int64, self),
+    )
+
+
+@rules.register(aten._unique2.default)
+def _unique2(
+    unknown: UnknownSizes, self: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    return _distinct(unknown, self, return_inverse, return_counts)
+
+
+@rules.register(aten._unique.default)
+def _unique(unknown: UnknownSizes, self: Any, sorted: bool = True, return_inverse: bool = False) -> Any:
+    return _distinct(unknown, self, return_inverse, False)[:2]
+
+
+@rules.register(aten.unique_consecutive.default)
+def _unique_consecutive(
+    unknown: UnknownSizes, self: Any, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
+) -> Any:
+    if dim is not None:
+        return _distinct_slices(unknown, self, dim)
+    return _distinct(unknown, self, return_inverse, return_counts)
+
+
+def _distinct_slices(unknown: UnknownSizes, self: Any, dim: int) -> Any:
+    """The slices are moved to the front, made contiguous, selected, and moved back."""
+    shape = tuple(self.shape)
+    dim = dim % max(len(shape), 1)
+    if not shape or (type(numel(shape)) is int and not numel(shape)):
+        return NotImplemented
+    size = unknown.size(shape[dim], 1 if type(shape[dim]) is int else 0)
+    rest = shape[:dim] + shape[dim + 1 :]
+    strides = list(contiguous_strides((size, *rest)))
+    first = strides.pop(0)
+    strides.insert(dim, first)
+    return (
+        _fresh((*shape[:dim], size, *shape[dim + 1 :]), self.dtype, self, tuple(strides)),
+        _fresh((shape[dim],), torch.int64, self),
+        _fresh((size,), torch.int64, self),
+    )
+
+
+@rules.register(aten.unique_dim.default)
+def _unique_dim(unknown: UnknownSizes, self: Any, dim: int, *_flags: bool, **_named: bool) -> Any:
+    return _distinct_slices(unknown, self, dim)
+
+
+@rules.register(aten.unique_dim_consecutive.default)
+def _unique_dim_consecutive(unknown: UnknownSizes, self: Any, dim: int, *_flags: bool, **_named: bool) -> Any:
+    return _distinct_slices(unknown, self, dim)
+
+
+@rules.register(aten.bincount.default)
+def _bincount(unknown: UnknownSizes, self: Any, weights: Any = None, minlength: int = 0) -> Any:
+    if type(minlength) is not int or len(self.shape) != 1:
+        return NotImplemented
+    dtype = torch.int64
+    if weights is not None:
+        dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
+    return _fresh((unknown.size(None, minlength),), dtype, self)
+
+
+@rules.register(aten.repeat_interleave.Tensor)
+def _repeat_interleave(unknown: UnknownSizes, repeats: Any, output_size: Any = None) -> TensorMeta:
+    return _fresh((unknown.size(None) if output_size is None else output_size,), repeats.dtype, repeats)
+
+
+@rules.register(aten._local_scalar_dense.default, aten.item.default)
+def _whole_number(unknown: UnknownSizes, self: Any) -> Any:
+    """An int; other numbers are no sizes."""
+    if self.dtype not in WHOLE:
+        return NotImplemented
+    known = torch.iinfo(self.dtype)
+    return unknown.number(known.min, known.max)
+
+
+WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
