@@ -17,7 +17,8 @@ from torch import fx
 from stator.graph.unknown_sizes import WHOLE, UnknownSizes, require
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, Condition, Conjunction
-from stator.shapes.expr import Expr, FloorDiv, Max, Min, Mod, Symbol
+from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
+from stator.shapes.extrema import Max, Min
 from stator.shapes.floats import FloatExpr, Rounded
 from stator.shapes.sym_node import expression
 
