@@ -94,7 +94,7 @@ def _ahead_of_time(
     def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         return aot.with_numbers(graph, inputs, train if aot.needs_grad(graph, inputs) else infer)
 
-    return aot.in_pieces(gm, example_inputs, compile_whole)
+    return aot.in_segments(gm, example_inputs, compile_whole)
 
 
 def compile_graph(

@@ -8,6 +8,7 @@ from .inference import CompileGraph, Rewrite, compile_inference
 from .numbers import with_numbers
 from .pieces import in_pieces
 from .randomness import functionalize_random
+from .segments import in_segments
 from .training import compile_training
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "compile_training",
     "functionalize_random",
     "in_pieces",
+    "in_segments",
     "keep_all",
     "needs_grad",
     "run_eagerly",

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError
+from stator.graph.unknown_sizes import WrongAssumption
 
 CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -44,11 +45,11 @@ def in_pieces(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: 
     """
     try:
         return compile_whole(gm, example_inputs)
-    except MissingToolchain:
+    except (MissingToolchain, WrongAssumption):
         raise
     except StatorError as error:
         at = _position_of(error, gm)
-        if at is None or _switches_by_context(gm):
+        if at is None or switches_by_context(gm):
             raise
         return _Divided(gm, at, error, compile_whole, example_inputs).run
 
@@ -64,7 +65,7 @@ def _position_of(error: StatorError, gm: fx.GraphModule) -> int | None:
     return None
 
 
-def _switches_by_context(gm: fx.GraphModule) -> bool:
+def switches_by_context(gm: fx.GraphModule) -> bool:
     """Whether the graph enters and leaves modes in other ways than by setters: those cannot be entered again."""
     entering = ("_enter_", "_exit_", "enter_", "exit_")
     return any(
@@ -89,15 +90,15 @@ class _Divided:
         nodes = list(gm.graph.nodes)
         culprit = nodes[at]
         self.placeholders = [node for node in nodes if node.op == "placeholder"]
-        middle = [culprit, *[user for user in culprit.users if _picks_a_part(user)]]
+        middle = [culprit, *[user for user in culprit.users if picks_a_part(user)]]
         before = [node for node in nodes[:at] if node.op not in ("placeholder", "get_attr")]
         after = [node for node in nodes[at + 1 :] if node not in middle and node.op != "get_attr"]
         setters = [node for node in before if node.target in SETTERS]
-        self.before = _Part.of(gm, before, ())
-        self.middle = _Part.of(gm, middle, setters)
-        self.after = _Part.of(gm, after, setters)
-        self.rest = _Versions(self.after, compile_whole)
-        name = _name(culprit)
+        self.before = Part.of(gm, before, ())
+        self.middle = Part.of(gm, middle, setters)
+        self.after = Part.of(gm, after, setters)
+        self.rest = Versions(self.after, compile_whole)
+        name = name_of(culprit)
         counters.count(f"aot_fallback:{name}")
         told = f"{name} runs in ATen between compiled parts of its graph. {str(error).splitlines()[0]}"
         logs.log("graph_breaks", "%s", told)
@@ -109,7 +110,7 @@ class _Divided:
 
     def run(self, *args: Any) -> Any:
         values: dict[fx.Node, Any] = dict(zip(self.placeholders, args, strict=True))
-        with _state_put_back():
+        with state_put_back():
             if self.run_before is not None:
                 self.before.store(self.run_before(*self.before.load(values)), values)
             self.middle.store(self.middle.run(*self.middle.load(values)), values)
@@ -119,7 +120,7 @@ class _Divided:
 
 
 @dataclass(slots=True)
-class _Part:
+class Part:
     """Some nodes of a graph as a graph of its own.
 
     inputs: nodes of the whole whose values it takes, in order. outputs: those whose values it returns as a tuple; None
@@ -131,7 +132,7 @@ class _Part:
     outputs: list[fx.Node] | None
 
     @staticmethod
-    def of(gm: fx.GraphModule, nodes: Sequence[fx.Node], setters: Sequence[fx.Node]) -> _Part:
+    def of(gm: fx.GraphModule, nodes: Sequence[fx.Node], setters: Sequence[fx.Node]) -> Part:
         """setters: nodes that run first, so that the part runs in the state of torch of its place in the whole."""
         own = set(nodes)
         graph = fx.Graph()
@@ -163,7 +164,12 @@ class _Part:
             graph.output(tuple([copies[node] for node in outputs]))
         module = fx.GraphModule(gm, graph)
         module.meta.update(gm.meta)
-        return _Part(module, inputs, outputs)
+        return Part(module, inputs, outputs)
+
+    def names(self) -> str:
+        """Of its operators, as far as a line of text holds them."""
+        called = [name_of(node) for node in self.module.graph.nodes if node.op.startswith("call_")]
+        return ", ".join(called[:8]) + (", ..." if len(called) > 8 else "")
 
     def load(self, values: dict[fx.Node, Any]) -> list[Any]:
         return [values[node] for node in self.inputs]
@@ -176,15 +182,16 @@ class _Part:
         return self.module.forward(*args)
 
 
-class _Versions:
+class Versions:
     """The last part, compiled for each layout of its inputs that comes, up to a limit."""
 
-    def __init__(self, part: _Part, compile_whole: CompileWhole) -> None:
+    def __init__(self, part: Part, compile_whole: CompileWhole) -> None:
         self.part, self.compile_whole = part, compile_whole
         self.computes = any(
             node.op.startswith("call_") and node.target not in SETTERS for node in part.module.graph.nodes
         )
         self.versions: dict[Any, Callable[..., Any]] = {}
+        self.told = False
 
     def __call__(self, *args: Any) -> Any:
         if not self.computes:
@@ -194,17 +201,26 @@ class _Versions:
         if run is None:
             if key is None or len(self.versions) >= MOST_VERSIONS:
                 counters.count("aot_pieces:eager")
+                if key is not None and not self.told:
+                    self.told = True
+                    logs.log(
+                        "recompiles",
+                        "a segment of a graph was compiled for %s layouts of its inputs, and runs "
+                        "operator by operator for others: %s",
+                        MOST_VERSIONS,
+                        self.part.names(),
+                    )
                 return self.part.run(*args)
             run = self.versions[key] = _compiled_or_eager(self.part, args, self.compile_whole)
         return run(*args)
 
 
-def _compiled_or_eager(part: _Part, args: Sequence[Any], compile_whole: CompileWhole) -> Callable[..., Any]:
+def _compiled_or_eager(part: Part, args: Sequence[Any], compile_whole: CompileWhole) -> Callable[..., Any]:
     flat, module = _with_flat_inputs(part.module, args)
-    with _state_put_back():
+    with state_put_back():
         try:
             compiled = in_pieces(module, flat, compile_whole)
-        except MissingToolchain:
+        except (MissingToolchain, WrongAssumption):
             raise
         except StatorError as error:
             counters.count("aot_pieces:eager")
@@ -282,7 +298,7 @@ def _layouts(args: Sequence[Any]) -> Any:
     return (*key, str(pytree.tree_structure(list(args))))
 
 
-def _picks_a_part(node: fx.Node) -> bool:
+def picks_a_part(node: fx.Node) -> bool:
     """Whether the node takes one of several results of an operator: that may be done at once."""
     if node.op != "call_function" or len(node.args) != 2:
         return False
@@ -291,12 +307,12 @@ def _picks_a_part(node: fx.Node) -> bool:
     return node.target is getattr and callable(getattr(torch.Tensor, str(node.args[1]), len))
 
 
-def _name(node: fx.Node) -> str:
+def name_of(node: fx.Node) -> str:
     return str(node.target) if node.op != "call_function" else str(getattr(node.target, "__name__", node.target))
 
 
 @contextmanager
-def _state_put_back() -> Iterator[None]:
+def state_put_back() -> Iterator[None]:
     """Parts leave the state of torch as it is at their end; the whole leaves it as its caller has it."""
     grad_mode = torch.is_grad_enabled()
     autocast = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _DEVICES]

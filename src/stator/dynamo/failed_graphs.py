@@ -52,7 +52,7 @@ class Failure:
     """Called by emitted code with what a graph raised and, if random numbers are drawn, what puts the generators back:
     does so, puts torch's modes back, and says whether the frame begins anew."""
 
-    __slots__ = ("alone", "chosen", "code", "in_a_row", "latest", "modes", "name", "places", "repeatable")
+    __slots__ = ("alone", "assumed", "chosen", "code", "in_a_row", "latest", "modes", "name", "places", "repeatable")
 
     def __init__(self, captured: Captured) -> None:
         assert captured.entry_modes is not None
@@ -63,6 +63,7 @@ class Failure:
         self.in_a_row = 0  # so many calls, without one between them in which it did not fail
         self.alone = 0  # so many of these in which the program's own code did not fail
         self.chosen = 0  # how often the code had been chosen when the graph failed last
+        self.assumed = False  # what failed was a check of what was assumed about sizes
         self.modes = captured.entry_modes
         self.repeatable = captured.side_effects.repeatable
         self.places = {} if self.repeatable else _places(captured)
@@ -70,16 +71,18 @@ class Failure:
     def __call__(self, error: BaseException, states: Sequence[Callable[[], object]] = ()) -> bool:
         self.modes.restore()
         torch.clear_autocast_cache()  # casts of a part of the program that is not run to its end
-        if not issubclass(type(error), Exception) or _is_of_a_signal(error) or _program_takes_part():
+        self.assumed = type(error) is WrongAssumption  # which comes before the graph has written to anything
+        if not issubclass(type(error), Exception) or _is_of_a_signal(error):
             return False
-        of_unknown = type(error) is WrongAssumption  # which comes before the graph has written to anything
-        if not self.repeatable and not of_unknown:
+        if not self.assumed and _program_takes_part():
+            return False
+        if not self.repeatable and not self.assumed:
             BaseException.add_note(error, self._note(error))
             return False
         for put_back in states:
             put_back()
         counters.count("dynamo.failed_graphs")
-        if isinstance(error, StatorError) and not of_unknown:  # no operator of the program's
+        if isinstance(error, StatorError) and not self.assumed:  # no operator of the program's
             text = f"stator: a graph of {self.name} could not be run, and the call goes on eagerly: {error}"
             logs.warn_once(f"dynamo.failed_run:{self.name}", text)
         self.latest = _text(error)
@@ -112,6 +115,8 @@ class Failure:
 
     def was_the_graph_s(self) -> None:
         """The program's own code did not fail where the graph had, though nothing there handles errors."""
+        if self.assumed:
+            return
         counters.count("dynamo.failures_of_graphs_alone")
         logs.warn_once(
             f"dynamo.failed_alone:{self.name}",

@@ -88,6 +88,7 @@ class RecordedNumbers:
         with node.graph.inserting_after(node):
             made = node.graph.call_method("size", (node, dim))
         made.meta["place"] = node.meta["place"]
+        made.meta["unknown_number"] = True
         return made
 
     def note_number(self, number: Any, node: fx.Node) -> None:
@@ -143,6 +144,7 @@ class RecordedNumbers:
     def _call(self, function: Any, *args: Any) -> fx.Node:
         node = self.recorder.graph.call_function(function, args)
         node.meta["place"] = self.recorder.tracer.place()
+        node.meta["unknown_number"] = True
         return node
 
     def _symbol(self, symbol: Symbol) -> fx.Node:

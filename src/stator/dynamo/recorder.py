@@ -210,7 +210,7 @@ class Recorder:
         self.takes_ints = is_part or (self.takes_floats and _name(target).strip("_") in _ARITHMETIC)
         node_args, fake_args = self._lower_all(args)
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
-        asked = self.mode.times
+        asked, answered = self.mode.times, self.unknown.unknown.answered
         result = self._run_fake(run, target, fake_args, fake_kwargs)
         changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
         if self.numbers and self._numbers_decide_gradients(target, kwargs, result, changed):
@@ -227,6 +227,8 @@ class Recorder:
         node = self.last_node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
         self.op_count += 1
         node.meta["place"] = self.tracer.place()
+        if self.unknown.unknown.answered != answered:
+            node.meta["data_dependent"] = True
         if self.region is not None:
             node.meta["checkpoint"] = self.region
         if "requires_grad" in kwargs and isinstance(result, torch.Tensor) and result.requires_grad:
@@ -283,13 +285,16 @@ class Recorder:
     def read_number(self, tensor: TensorValue) -> Value:
         """`tensor.item()` of one whole number."""
         number = self._run_fake(torch.Tensor.item, "item", [tensor.fake], {})
-        self.unknown.note_number(number, self.item_call(tensor))
+        node = self.item_call(tensor)
+        node.meta["data_dependent"] = True
+        self.unknown.note_number(number, node)
         return number_value(number)
 
     def read_numbers(self, tensor: TensorValue) -> Value:
         """`tensor.tolist()` of whole numbers, of known shape."""
         self.op_count += 1
         node = self.graph.call_method("tolist", (self.node_of(tensor),))
+        node.meta["data_dependent"] = True
         node.meta["place"] = self.tracer.place()
         info = torch.iinfo(tensor.fake.dtype)
         return self._numbers_in(node, tuple(tensor.fake.shape), info)

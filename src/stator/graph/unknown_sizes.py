@@ -42,11 +42,13 @@ def require(holds: bool, text: str) -> None:
 
 
 class UnknownSizes:
-    """The numbers of one capture that only the run can tell. Masks whose elements are counted twice have one number."""
+    """The numbers of one capture that only the run can tell. Masks whose elements are counted twice have one number.
+    `answered`: how many operators were."""
 
     def __init__(self) -> None:
         self.environment = Environment(assumes=True)
         self._counted: dict[Any, tuple[Any, Any]] = {}
+        self.answered = 0
         self._made = 0
 
     def number(self, low: float = -math.inf, high: float = math.inf) -> Any:
@@ -71,7 +73,9 @@ class UnknownSizes:
     def results(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the operator gives, as its rule says; NotImplemented where there is none."""
         rule = rules.get(func)
-        return NotImplemented if rule is None else rule(self, *args, **kwargs)
+        result = NotImplemented if rule is None else rule(self, *args, **kwargs)
+        self.answered += result is not NotImplemented
+        return result
 
 
 def symbols_of(sizes: Any) -> frozenset[Symbol]:

@@ -17,6 +17,9 @@ from ..source import AttrSource, Source
 from .base import Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
 from .objects import lookup_in_class
+from .sequences import TupleValue
+from .slices import SliceValue
+from .unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -216,10 +219,12 @@ class TensorValue(Value):
         for read in item_readers:
             if (found := read(tracer, self, key)) is not None:
                 return found
-        return tracer.record_method("__getitem__", [self, _index(tracer, key)], {})
+        owner, index = _indexed(tracer, self, _index(tracer, key))
+        return owner if index is None else tracer.record_method("__getitem__", [owner, index], {})
 
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
-        tracer.record_method("__setitem__", [self, _index(tracer, key), value], {})
+        owner, index = _indexed(tracer, self, _index(tracer, key))
+        tracer.record_method("__setitem__", [owner, ConstantValue(...) if index is None else index, value], {})
 
     def length(self, tracer: Tracer) -> int:
         if not self.fake.dim():
@@ -263,6 +268,54 @@ class TensorValue(Value):
             made_at = min(recorder.made_leaves[leaf] for leaf in leaves)
             raise cannot_rebuild("a tensor computed from a leaf that requires grad", made_at)
         return any(id(node) in recorder.freed for node in nodes)
+
+
+def _indexed(tracer: Tracer, tensor: TensorValue, key: Value) -> tuple[Value, Value | None]:
+    """A tensor and an index as torch takes them, which are the same elements: eager reads whole numbers from tensors
+    without dimensions among the indices, and selects by numbers before it does anything else. None: all elements."""
+    items = [tracer.realized(item) for item in key.items] if isinstance(key, TupleValue) else [key]
+    read = [_with_numbers(tracer, item) for item in items]
+    if not any(type(item) is UnknownNumberValue for item in read):
+        same = all(one is other for one, other in zip(items, read, strict=True))
+        return tensor, key if same else TupleValue(read) if isinstance(key, TupleValue) else read[0]
+    spans = [_dimensions(item) for item in read]
+    dim, selected = 0, []
+    for item, span in zip(read, spans, strict=True):
+        if type(item) is UnknownNumberValue:
+            selected.append((dim, item))
+        dim += tensor.fake.dim() - sum(filter(None, spans)) if span is None else span
+    made: Value = tensor
+    for at, item in reversed(selected):
+        made = tracer.record_method("select", [made, ConstantValue(at), item], {})
+    rest = [item for item in read if type(item) is not UnknownNumberValue]
+    return made, TupleValue(rest) if rest else None
+
+
+def _dimensions(index: Value) -> int | None:
+    """How many dimensions an index is about; None for `...`, which is about the rest."""
+    if isinstance(index, TensorValue):
+        return index.fake.dim() if index.fake.dtype in (torch.bool, torch.uint8) else 1
+    if not isinstance(index, ConstantValue):
+        return 1
+    constant = index.constant()
+    return None if constant is Ellipsis else int(constant is not None and type(constant) is not bool)
+
+
+def _with_numbers(tracer: Tracer, key: Value) -> Value:
+    if isinstance(key, SliceValue):
+        parts = (key.start, key.stop, key.step)
+        start, stop, step = (_with_numbers(tracer, tracer.realized(part)) for part in parts)
+        same = start is key.start and stop is key.stop and step is key.step
+        return key if same else SliceValue(start, stop, step)
+    if not isinstance(key, TensorValue) or key.fake.dim() or key.fake.dtype not in _WHOLE:
+        return key
+    mode = tracer.recorder.mode
+    if not mode.may_keep_unknown_numbers() or tracer.recorder.known_value(key.fake) is not None:
+        return key
+    return tracer.call_tensor_method(key, "item", [], {})
+
+
+_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8))
 
 
 def history(roots: list[Any]) -> Iterator[Any]:

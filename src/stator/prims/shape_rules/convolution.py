@@ -11,6 +11,7 @@ from stator.prims.layout import (
     Sizes,
     channels_last_strides,
     contiguous_strides,
+    holds,
     is_channels_last,
     numel,
     strides_like_channels_last,
@@ -73,7 +74,7 @@ def check_convolution(shape: Sizes, weight: Sizes, bias: Any, transposed: bool, 
             f"Expected {len(weight)}D (batched) input to conv{len(weight) - 2}d, but got input of size: {list(shape)}"
         )
     expected = weight[0] if transposed else weight[1] * groups
-    if shape[1] != expected:
+    if not holds(shape[1] == expected):
         raise RuntimeError(
             f"Given groups={groups}, weight of size {list(weight)}, expected input{list(shape)} to have {expected} "
             f"channels, but got {shape[1]} channels instead"

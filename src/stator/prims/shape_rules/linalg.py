@@ -12,6 +12,7 @@ from stator.prims.layout import (
     Sizes,
     broadcast_shapes,
     contiguous_strides,
+    holds,
     is_contiguous,
     least,
     preserved_strides,
@@ -50,7 +51,7 @@ def matrix(self: Any, name: str, square: bool = False) -> Sizes:
     shape = tuple(self.shape)
     if len(shape) < 2:
         raise RuntimeError(f"{name}: The input tensor A must have at least 2 dimensions.")
-    if square and shape[-1] != shape[-2]:
+    if square and not holds(shape[-1] == shape[-2]):
         raise RuntimeError(
             f"{name}: A must be batches of square matrices, but they are {shape[-2]} by {shape[-1]} matrices"
         )

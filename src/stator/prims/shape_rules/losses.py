@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stator.prims.layout import preserved_strides
+from stator.prims.layout import holds, preserved_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import common_dtype
 
@@ -50,7 +50,7 @@ def nll_loss_forward(
     if len(self.shape) not in (1, 2) or len(target.shape) > 1:
         raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
     batched = len(self.shape) == 2
-    if batched and self.shape[0] != target.shape[0]:
+    if batched and not holds(self.shape[0] == target.shape[0]):
         raise RuntimeError(f"size mismatch (got input: {list(self.shape)}, target: {list(target.shape)})")
     shape = (self.shape[0],) if reduction == 0 and batched else ()
     return fresh(shape, self), fresh((), self)

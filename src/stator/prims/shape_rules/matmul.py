@@ -93,7 +93,7 @@ def addbmm(self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1
 def mv(self: Any, vec: Any) -> TensorMeta:
     if len(self.shape) != 2 or len(vec.shape) != 1:
         raise RuntimeError(f"vector + matrix @ vector expected, got {len(self.shape)}, {len(vec.shape)}")
-    if self.shape[1] != vec.shape[0]:
+    if not holds(self.shape[1] == vec.shape[0]):
         raise RuntimeError(
             f"size mismatch, got input ({self.shape[0]}), mat ({self.shape[0]}x{self.shape[1]}), vec ({vec.shape[0]})"
         )
@@ -112,7 +112,7 @@ def addmv(self: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Te
 def dot(self: Any, tensor: Any) -> TensorMeta:
     if len(self.shape) != 1 or len(tensor.shape) != 1:
         raise RuntimeError(f"1D tensors expected, but got {len(self.shape)}D and {len(tensor.shape)}D tensors")
-    if self.shape[0] != tensor.shape[0]:
+    if not holds(self.shape[0] == tensor.shape[0]):
         raise RuntimeError(
             f"inconsistent tensor size, expected tensor [{self.shape[0]}] and src [{tensor.shape[0]}] to have the same "
             "number of elements"
@@ -139,7 +139,7 @@ def addr(self: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> T
 def linear(input: Any, weight: Any, bias: Any = None) -> TensorMeta:
     shape = tuple(input.shape)
     out_features = tuple(weight.shape)[:-1]
-    if shape[-1] != weight.shape[-1]:
+    if not holds(shape[-1] == weight.shape[-1]):
         raise RuntimeError(
             f"mat1 and mat2 shapes cannot be multiplied ({shape[:-1]}x{shape[-1]} and "
             f"{weight.shape[-1]}x{out_features})"

@@ -13,10 +13,12 @@ from stator.prims.layout import (
     channels_last_strides,
     contiguous_strides,
     elementwise_strides,
+    holds,
     numel,
     preserved_strides,
     strides_like_channels_last,
     suggested_strides,
+    surely,
     wrap_dim,
     wrap_dims,
 )
@@ -46,7 +48,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
     first: Sizes | None = None
     total: Any = 0
     for position, (shape, _) in enumerate(layouts):
-        if len(shape) == 1 and shape[0] == 0:  # eager skips these whatever the rank of the others
+        if len(shape) == 1 and surely(shape[0] == 0):  # eager skips these whatever the rank of the others
             continue
         if first is None:
             first = shape
@@ -58,7 +60,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
             )
         else:
             for axis, (size, other) in enumerate(zip(first, shape, strict=True)):
-                if axis != dim and size != other:
+                if axis != dim and not holds(size == other):
                     raise RuntimeError(
                         f"Sizes of tensors must match except in dimension {dim}. Expected size {size} but got size "
                         f"{other} for tensor number {position} in the list."
@@ -79,7 +81,8 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
         raise RuntimeError("stack expects a non-empty TensorList")
     shape = tuple(tensors[0].shape)
     for position, tensor in enumerate(tensors):
-        if tuple(tensor.shape) != shape:
+        own = tuple(tensor.shape)
+        if len(own) != len(shape) or not all(holds(a == b) for a, b in zip(own, shape, strict=True)):
             raise RuntimeError(
                 f"stack expects each tensor to be equal size, but got {list(shape)} at entry 0 and "
                 f"{list(tensor.shape)} "

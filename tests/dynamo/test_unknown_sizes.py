@@ -1,0 +1,282 @@
+"""Operators whose result's size depends on data stay in the graph: one graph, whatever the data, equal to eager.
+
+Compared in float64 to 1e-10 relative; layouts and types of results are eager's. Sizes change from call to call and are
+0 and 1, too: what is assumed about one is checked when the graph runs, which begins anew where it is not so.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import stator
+from stator.base import counters
+
+pytestmark = pytest.mark.filterwarnings("error:stator")
+
+
+def selected(x):
+    return x[x > 0].exp().sum() * 2
+
+
+def selected_by_method(x):
+    return x.masked_select(x > 0).sin()
+
+
+def rows(x):
+    chosen = x[x.sum(1) > 0]
+    return torch.nn.functional.linear(chosen, x[:4]), torch.softmax(chosen, -1), chosen.t().contiguous()
+
+
+def inner_columns(x):
+    return x[:, x.sum(0) > 0] * 2, x.t()[x.sum(0) > 0]
+
+
+def places(x):
+    found = (x > 0).nonzero()
+    return found, found[:, 0] * 2, found.t()
+
+
+def places_by_where(x):
+    first, second = torch.where(x > 0)
+    return x[first, second] + first
+
+
+def counted(x):
+    chosen = x[x > 0]
+    return chosen.shape[0], chosen.numel() * 2 + 1, chosen / max(len(chosen), 1), chosen.size()
+
+
+def distinct(x):
+    whole = (x * 2).int()
+    return *torch.unique(whole, return_inverse=True, return_counts=True), torch.unique(whole, dim=0)
+
+
+def distinct_neighbours(x):
+    return torch.unique_consecutive((x.flatten() > 0), return_counts=True)
+
+
+def repeated(x):
+    return torch.repeat_interleave(x, x.sum(1).abs().int(), dim=0).cos()
+
+
+def number_read(x):
+    count = (x > 0).sum().item()
+    return torch.arange(count).double() * 2, x * count, count - 1
+
+
+def parts(x):
+    lengths = (x > 0).sum(1).tolist()
+    return [part.sum() for part in torch.split(x[x > 0], lengths)]
+
+
+def beginning(x):
+    count = (x > 0).sum().item()
+    return x.flatten()[:count] * 2, x.flatten()[count:].sum(), torch.zeros(count, 2)
+
+
+def joined(x):
+    return torch.cat([x[x > 0], x.flatten(), x[x <= 0]]), torch.stack([x[x > 0], x[x > 0] + 1])
+
+
+def filled(x):
+    y = x.clone()
+    y[y > 0] = 3.0
+    y[y < -1] = y[y < -1] * 2
+    return y
+
+
+def scattered(x):
+    chosen = x[x > 0]
+    return torch.zeros_like(x).masked_scatter(x > 0, chosen * 2)
+
+
+def as_many_as_known(x):
+    """The sizes on both sides have to be equal, which is found out when it runs."""
+    order = x.flatten().argsort()[:6]
+    return x[x > x.flatten()[order[-1]]] + torch.arange(18.0, dtype=torch.float64)
+
+
+def reshaped(x):
+    chosen = x[x.sum(1) > -100]
+    return chosen.view(2, -1) + 1, chosen.reshape(-1, 2), chosen.flatten(), chosen[:, None].expand(-1, 3, -1)
+
+
+def turned_and_copied(x):
+    chosen = x[x.sum(1) > 0].t().contiguous()
+    return chosen.add_(1), chosen
+
+
+PROGRAMS = [
+    selected, selected_by_method, rows, inner_columns, places, places_by_where, counted, distinct, distinct_neighbours,
+    repeated, number_read, parts, beginning, joined, filled, scattered, as_many_as_known, reshaped, turned_and_copied,
+]  # fmt: skip
+
+
+def inputs() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(6, 4, generator=generator, dtype=torch.float64) for _ in range(2)]
+    none = -torch.rand(6, 4, generator=generator, dtype=torch.float64) - 0.1
+    one = none.clone()
+    one[2] = 0.3
+    single = none.clone()
+    single[4, 1] = 1e-3
+    return [*drawn, none, one, single, -none]
+
+
+def same(got, expected) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=0, equal_nan=True)
+    leaves = zip(*(torch.utils._pytree.tree_leaves(one) for one in (got, expected)), strict=True)
+    for mine, other in leaves:
+        assert type(mine) is type(other)
+        if isinstance(mine, torch.Tensor):
+            assert mine.stride() == other.stride()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_one_graph_for_all_sizes(program, backend: str) -> None:
+    counters.clear()
+    compiled = stator.compile(program, backend=backend, fullgraph=True)
+    for x in inputs():
+        same(compiled(x.clone()), program(x.clone()))
+    assert counters.counts["frames"] == 1 and counters.counts["graphs"] == 1
+
+
+DIFFERENTIABLE = [selected, selected_by_method, rows, repeated, parts, joined, filled, scattered, reshaped]
+
+
+def gradients(run, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    results = [one for one in torch.utils._pytree.tree_leaves(run(x * 1)) if isinstance(one, torch.Tensor)]
+    total = sum((one * one).sum() for one in results if one.requires_grad)
+    return list(torch.autograd.grad(total, [x], allow_unused=True)) if isinstance(total, torch.Tensor) else []
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("program", DIFFERENTIABLE, ids=lambda program: program.__name__)
+def test_gradients(program, backend: str) -> None:
+    compiled = stator.compile(program, backend=backend, fullgraph=True)
+    for x in inputs():
+        same(gradients(compiled, x), gradients(program, x))
+
+
+def one_or_many(x):
+    return x[x > 0].squeeze(0) * 2
+
+
+def test_what_is_assumed_of_a_size_is_checked() -> None:
+    """`squeeze` removes a dimension of size 1, and no other."""
+    compiled = stator.compile(one_or_many, backend="eager", fullgraph=True)
+    counters.clear()
+    for x in inputs():
+        same(compiled(x), one_or_many(x))
+    assert counters.counts["dynamo.failed_graphs"] == 1
+
+
+def added_in_place_behind(x, total):
+    chosen = x[x > 0].squeeze(0)
+    total.add_(1)
+    return chosen * total
+
+
+def test_a_failed_check_comes_before_inputs_are_written() -> None:
+    compiled = stator.compile(added_in_place_behind, backend="eager", fullgraph=True)
+    for x in inputs():
+        mine, other = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        same(compiled(x, mine), added_in_place_behind(x, other))
+        same(mine, other)
+
+
+def added_in_place_before(x, total):
+    total.add_(1)
+    return x[x > 0].squeeze(0) * total
+
+
+def test_what_could_not_begin_anew_is_not_assumed() -> None:
+    compiled = stator.compile(added_in_place_before, backend="eager")
+    counters.clear()
+    for x in inputs():
+        mine, other = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        same(compiled(x, mine), added_in_place_before(x, other))
+        same(mine, other)
+    assert counters.counts["graph_breaks"]
+
+
+def branching(x):
+    chosen = x[x > 0]
+    if chosen.shape[0] > 3:
+        return chosen * 2
+    return chosen + 1
+
+
+def asking_what_is_known(x):
+    chosen = x[x > 0]
+    if chosen.shape[0] < 0 or chosen.dim() != 1 or chosen.numel() > x.numel():
+        return x
+    return chosen
+
+
+def raising(x):
+    chosen = x[x > 0]
+    if chosen.shape[0] > 20:
+        raise ValueError("too many")
+    return chosen
+
+
+def test_a_branch_on_a_size_ends_the_graph_there() -> None:
+    counters.clear()
+    compiled = stator.compile(branching, backend="eager")
+    for x in inputs():
+        same(compiled(x), branching(x))
+    with pytest.raises(stator.Unsupported, match="known when the graph runs"):
+        stator.compile(branching, backend="eager", fullgraph=True)(inputs()[0])
+
+
+def test_what_every_size_answers_is_no_branch() -> None:
+    compiled = stator.compile(asking_what_is_known, backend="eager", fullgraph=True)
+    for x in inputs():
+        same(compiled(x), asking_what_is_known(x))
+
+
+def test_the_option_turns_it_off() -> None:
+    compiled = stator.compile(selected, backend="eager", fullgraph=True, options={"unknown_sizes": False})
+    with pytest.raises(stator.Unsupported, match=r"aten\.index"):
+        compiled(inputs()[0])
+
+
+def test_a_backend_may_run_the_graph_as_it_is() -> None:
+    graphs = []
+
+    def backend(gm, example_inputs):
+        graphs.append(gm)
+        return gm
+
+    compiled = stator.compile(rows, backend=backend, fullgraph=True)
+    for x in inputs():
+        same(compiled(x), rows(x))
+    assert len(graphs) == 1
+
+
+def mostly_fixed(x, weight):
+    for _ in range(3):
+        x = torch.tanh(x @ weight) + torch.sin(x) * torch.cos(x)
+    total = x[x > 0].sum()
+    for _ in range(3):
+        x = torch.tanh(x @ weight) + torch.sin(x) * torch.cos(x)
+    return x * total
+
+
+def test_what_has_fixed_sizes_is_compiled_once() -> None:
+    compiled = stator.compile(mostly_fixed, backend="inductor", fullgraph=True)
+    weight = torch.eye(4, dtype=torch.float64)
+    counters.clear()
+    generator = torch.Generator().manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(12):
+            x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+            torch.testing.assert_close(compiled(x, weight), mostly_fixed(x, weight), rtol=1e-9, atol=1e-12)
+    assert counters.counts["aot_segments"] == 4 and counters.counts["graphs"] == 1
