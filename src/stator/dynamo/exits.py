@@ -30,6 +30,7 @@ from .scopes import GlobalScope
 from .source import CallSource, ItemSource, Source
 from .values.base import Lazy, Value, unsupported
 from .values.cells import CellValue
+from .values.classes import ClassValue
 from .values.constants import ConstantValue
 from .values.context_variables import ContextVariable
 from .values.grown_lists import GrownList
@@ -174,6 +175,11 @@ class ExitBuilder:
         self.tracer.guard(ItemSource(value.dict_source, name), GuardKind.EQUALS, before)  # type: ignore[arg-type]
         return True
 
+    def _class(self, value: ClassValue, name: str) -> None:
+        now = self.tracer.classes.written(value.cls, name)
+        assert now is not None
+        self.effects.append(SetAttr(self.recipe(value), name, self.recipe(now), raw=True))
+
     def _cell(self, cell: CellValue, name: str) -> None:
         content = self.recipe(cell.content) if cell.content is not None else None
         self.effects.append(SetCell(self.recipe(cell), content))
@@ -281,6 +287,7 @@ _REPLAY: dict[str, Callable[[ExitBuilder, Any, str], None]] = {
     "content": ExitBuilder._content,
     "attribute": ExitBuilder._attribute,
     "cell": ExitBuilder._cell,
+    "class": ExitBuilder._class,
     "iterator": ExitBuilder._iterator,
     "message": ExitBuilder._message,
     "scope": ExitBuilder._scope,

@@ -57,6 +57,9 @@ class MutationLog:
         if value.source is not None:
             self._note("attribute", value, name)
 
+    def class_attribute(self, cls: Value, name: str) -> None:
+        self._note("class", cls, name)
+
     def cell(self, cell: CellValue) -> None:
         if cell.source is not None or cell.frame_name is not None:
             self._note("cell", cell)

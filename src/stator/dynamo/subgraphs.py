@@ -160,6 +160,9 @@ class _NoOutsideChanges(MutationLog):
     def attribute(self, value: Value, name: str) -> None:
         self._refuse_outside(value)
 
+    def class_attribute(self, cls: Value, name: str) -> None:
+        raise unsupported("deferred-effect", f"{self.what} changes a class")
+
     def cell(self, cell: CellValue) -> None:
         if cell.frame_name is not None:
             raise unsupported("deferred-effect", f"{self.what} changes a variable of the captured function")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..calling import calls, fold, folded_argument, run_folded
 from ..polyfills.iteration import called_until
 from ..values.base import NotConstant, Raised, Value, unsupported
-from ..values.classes import ClassValue
+from ..values.classes import ClassValue, is_immutable_class
 from ..values.constants import ConstantMethod, ConstantValue
 from ..values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from ..values.generators import GeneratorValue
@@ -180,6 +180,8 @@ def _object_setattr(tracer: Tracer, owner: Value, name: Value, value: Value) -> 
     attribute = _attribute_name(tracer, name)
     if isinstance(owner, ObjectValue):
         owner.generic_set_attr(tracer, attribute, value)
+    elif isinstance(owner, ClassValue):
+        raise unsupported("attribute-write", "object.__setattr__ of a class, which refuses")
     else:
         owner.set_attr(tracer, attribute, value)
     return ConstantValue(None)
@@ -200,6 +202,8 @@ def _vars(tracer: Tracer, owner: Value) -> Value:
 
 @calls(dir)
 def _dir(tracer: Tracer, owner: Value) -> Value:
+    if isinstance(owner, ClassValue) and not is_immutable_class(owner.cls):
+        raise unsupported("call-builtin", f"dir() of {owner.describe(tracer)}, which may change")
     if isinstance(owner, (ClassValue, PythonModuleValue)):
         return ListValue([ConstantValue(name) for name in tracer.run_real(dir, (owner.real(),))])
     raise unsupported("call-builtin", f"dir() of {owner.describe(tracer)}")

@@ -87,6 +87,9 @@ class ClassValue(Value):
         reads = in_metaclass is not MISSING and hasattr(type(in_metaclass), "__get__")
         if reads and is_data_descriptor(in_metaclass):
             return self._through_metaclass(tracer, name, in_metaclass)
+        written = tracer.classes.written(cls, name)
+        if written is not None:
+            return written
         found = tracer.class_lookup(cls, name)
         if found is not MISSING:
             return tracer.bind_to_class(self, name, found)
@@ -116,7 +119,19 @@ class ClassValue(Value):
         return tracer.bind(self, type(self.cls), name, found)
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
-        raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
+        """type.__setattr__ of plain data: no function and nothing else that binds to instances."""
+        cls, kind = self.cls, type(self.cls)
+        special = name.startswith("__") and name.endswith("__")
+        if special or is_immutable_class(cls) or isinstance(cls, enum.EnumMeta):
+            raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
+        own_way = tracer.class_lookup(kind, "__setattr__") is not type.__setattr__
+        in_metaclass = tracer.class_lookup(kind, name)
+        if own_way or (in_metaclass is not MISSING and is_data_descriptor(in_metaclass)):
+            raise unsupported("attribute-write", f"{kind.__qualname__} writes attributes of classes in its own way")
+        if lookup_in_class(value.python_type(tracer), "__get__") is not MISSING:
+            raise unsupported("attribute-write", f"{value.describe(tracer)} as attribute {name!r} of a class")
+        tracer.classes.write(cls, name, value)
+        tracer.mutations.class_attribute(self, name)
 
     def truth(self, tracer: Tracer) -> bool:
         for name in ("__bool__", "__len__"):
@@ -194,6 +209,8 @@ class SuperValue(Value):
         if self.cls not in order:
             raise unsupported("super", f"super() of {self.cls.__qualname__} and {owner.describe(tracer)}")
         for base in order[order.index(self.cls) + 1 :]:
+            if tracer.classes.written(base, name) is not None:
+                raise unsupported("super", f"{name!r}, which the captured code has set in a class")
             found = base.__dict__.get(name, MISSING)
             if found is not MISSING:
                 return self._bound(tracer, base, name, found, kind)

@@ -44,7 +44,8 @@ class ModuleValue(ObjectValue):
             return found
         if name == "forward" and "_stator_compiled_class" in self.cls.__dict__:
             return self._plain_forward(tracer)
-        if self._is_plain(tracer) and tracer.class_lookup(self.cls, name) is MISSING:
+        written = tracer.classes.written(self.cls, name) is not None
+        if self._is_plain(tracer) and not written and tracer.class_lookup(self.cls, name) is MISSING:
             # a registered name is never in the instance dictionary: registering refuses names that are taken
             found = self._registered(tracer, name)
         return found if found is not None else super().get_attr(tracer, name)

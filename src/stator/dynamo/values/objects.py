@@ -200,6 +200,10 @@ class ObjectValue(Value):
 
     def generic_get_attr(self, tracer: Tracer, name: str) -> Value:
         """object.__getattribute__."""
+        written = tracer.classes.written(self.cls, name)
+        if written is not None:
+            found = self.own_attribute(tracer, name)
+            return written if found is None else found
         in_class = tracer.class_lookup(self.cls, name)
         special = _SPECIAL.get(name)
         if special is not None and isinstance(in_class, types.GetSetDescriptorType | types.MemberDescriptorType):

@@ -1,0 +1,195 @@
+"""Writes to attributes of classes in captured code: replayed behind the graph, seen by what reads them in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+from stator.base import counters
+
+
+class Meta(type):
+    @property
+    def special(cls) -> int:
+        return 3
+
+    @special.setter
+    def special(cls, value: int) -> None:
+        cls.seen = value
+
+
+class Base:
+    count = 0
+    kept: Any = None
+
+    def tick(self, x: Any) -> Any:
+        type(self).count += 1
+        self.__class__.kept = x.sum()
+        return x * self.count + type(self).kept
+
+
+class Derived(Base):
+    limit = 2
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+class Module(torch.nn.Module):
+    calls = 0
+
+    def forward(self, x: Any) -> Any:
+        Module.calls += 1
+        return x * 2 + self.calls
+
+
+def counting(x: Any) -> Any:
+    Base.count += 1
+    return x * 2 + Base.count
+
+
+def through_instances(x: Any) -> Any:
+    return Base().tick(x) + Derived().tick(x)
+
+
+def read_through_a_subclass(x: Any) -> Any:
+    Base.count = 5
+    found = (Derived.count, Derived().count, getattr(Derived, "count"))  # noqa: B009
+    Derived.count = 6
+    return x + sum(found), Derived.count, Base.count
+
+
+def read_again_in_the_subclass(x: Any) -> Any:
+    Base.limit = 9  # Derived has its own
+    return x + Derived.limit, Derived().limit, Base.limit
+
+
+def set_by_name(x: Any) -> Any:
+    setattr(Base, "other", [x])  # noqa: B010
+    Base.other.append(x + 1)  # type: ignore[attr-defined]
+    return len(Base.other), hasattr(Derived, "other"), hasattr(Base, "nothing"), x * 2  # type: ignore[attr-defined]
+
+
+def shadowed_by_the_instance(x: Any) -> Any:
+    one = Base()
+    one.kept = 1
+    Base.kept = 2
+    return x + one.kept, Base().kept
+
+
+def before_a_break(x: Any) -> Any:
+    Base.count += 10
+    y = x * Base.count
+    stator.graph_break()
+    Base.count += 1
+    return y + Base.count
+
+
+def before_an_error(x: Any) -> Any:
+    Base.count = 7
+    y = x + 1
+    if y.shape[0] == 3:
+        raise ValueError(str(Base.count))
+    return y
+
+
+def functions(x: Any) -> Any:
+    Base.method = lambda self: 4  # type: ignore[attr-defined]
+    return x + Base().method()  # type: ignore[attr-defined]
+
+
+def deleted(x: Any) -> Any:
+    Base.other = x + 1  # type: ignore[attr-defined]
+    y = Base.other * 2  # type: ignore[attr-defined]
+    del Base.other  # type: ignore[attr-defined]
+    return y, hasattr(Base, "other")
+
+
+def through_a_metaclass(x: Any) -> Any:
+    OfMeta.special = 8
+    return x + OfMeta.seen + OfMeta.special  # type: ignore[attr-defined]
+
+
+def names(x: Any) -> Any:
+    Base.other = 1  # type: ignore[attr-defined]
+    return x + len([name for name in dir(Base) if name == "other"])
+
+
+def refused(x: Any) -> Any:
+    found = []
+    for change in (lambda: object.__setattr__(Base, "count", 3), lambda: setattr(int, "count", 3)):
+        try:
+            change()
+        except TypeError as error:
+            found.append(str(error))
+    return x + 1, found
+
+
+ORIGINAL = {cls: dict(vars(cls)) for cls in (Base, Derived, OfMeta, Module)}
+
+
+def put_back() -> None:
+    for cls, names in ORIGINAL.items():
+        for name in [name for name in vars(cls) if name not in names]:
+            delattr(cls, name)
+        for name, value in names.items():
+            if not name.startswith("__"):
+                setattr(cls, name, value)
+
+
+def outcomes(function: Callable[..., Any]) -> list[Any]:
+    put_back()
+    found: list[Any] = []
+    for turn in range(4):
+        try:
+            found.append(str(function(torch.full((3,), turn + 1.0))))
+        except Exception as error:
+            found.append(repr(error))
+        found.append([str({k: v for k, v in vars(cls).items() if not callable(v) and k[0] != "_"}) for cls in ORIGINAL])
+    put_back()
+    return found
+
+
+WHOLE = [counting, through_instances, read_through_a_subclass, read_again_in_the_subclass, set_by_name]
+WHOLE += [shadowed_by_the_instance]
+OTHERS = [before_a_break, before_an_error, functions, deleted, through_a_metaclass, names, refused]
+
+
+@pytest.mark.parametrize("function", [*WHOLE, *OTHERS], ids=lambda function: function.__name__)
+def test_as_eager(function: Callable[..., Any]) -> None:
+    assert outcomes(stator.compile(function, backend="eager")) == outcomes(function)
+
+
+@pytest.mark.parametrize("function", WHOLE, ids=lambda function: function.__name__)
+def test_in_one_graph(function: Callable[..., Any]) -> None:
+    expected = outcomes(function)
+    assert outcomes(stator.compile(function, backend="eager", fullgraph=True)) == expected
+
+
+def test_a_counter_of_a_class_is_read_in_each_call() -> None:
+    model, x = Module(), torch.ones(3)
+    compiled = stator.compile(model, backend="eager", fullgraph=True)
+    put_back()
+    for turn in range(4):
+        assert compiled(x)[0] == 2 + turn + 1
+    before = counters.counts["dynamo.compiled_frames"]
+    for turn in range(4, 20):
+        assert compiled(x)[0] == 2 + turn + 1
+    assert counters.counts["dynamo.compiled_frames"] == before
+    put_back()
+
+
+def test_a_deferred_function_may_not() -> None:
+    def in_checkpoint(x: Any) -> Any:
+        def inner(x: Any) -> Any:
+            Base.count += 1
+            return x * 2
+
+        return torch.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
+
+    assert outcomes(stator.compile(in_checkpoint, backend="eager")) == outcomes(in_checkpoint)
