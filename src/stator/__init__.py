@@ -24,6 +24,7 @@ try:
         set_stance,
         substitute_in_graph,
     )
+    from stator.dynamo.debuggers import cover_lines
     from stator.dynamo.status import is_compiling
     from stator.tools.decompose import decompose
     from stator.tools.explain import Explanation, explain
@@ -46,6 +47,7 @@ __all__ = [
     "assert_no_recompile",
     "assume_constant_result",
     "compile",
+    "cover_lines",
     "decompose",
     "disable",
     "explain",

@@ -126,3 +126,56 @@ def test_a_breakpoint_set_from_outside(program: Any, monkeypatch: pytest.MonkeyP
 def test_under_fullgraph_it_is_an_error_with_its_place() -> None:
     with pytest.raises(Unsupported, match=r"debugger[\s\S]*test_debuggers\.py"):
         stator.compile(stops, backend="eager", fullgraph=True)(torch.ones(2))
+
+
+def lines_of(function: Callable[..., Any], call: Callable[[], Any]) -> tuple[list[int], Any]:
+    """The lines of `function` that a trace function is told of, and what the call gives."""
+    code, seen = function.__code__, []
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code is code and event == "line":
+            seen.append(frame.f_lineno - code.co_firstlineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        result = call()
+    finally:
+        sys.settrace(before)
+    return seen, result
+
+
+def test_all_lines_are_reported_where_they_are_asked_for() -> None:
+    x = torch.arange(3.0)
+    compiled = stator.compile(never_stops, backend="eager")
+    expected = lines_of(never_stops, lambda: never_stops(x))
+    assert compiled(x).shape == (3,)
+    inside, result = lines_of(never_stops, lambda: compiled(x))
+    assert inside == [], "compiled code runs under a trace function"
+    torch.testing.assert_close(result, expected[1], rtol=0, atol=0)
+    assert stator.cover_lines() is False
+    try:
+        assert lines_of(never_stops, lambda: compiled(x))[0] == expected[0]
+    finally:
+        assert stator.cover_lines(False) is True
+    assert lines_of(never_stops, lambda: compiled(x))[0] == []
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is new in 3.12")
+def test_all_lines_are_reported_to_the_monitoring_tool_of_coverage() -> None:
+    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    x, seen = torch.arange(3.0), []
+    compiled = stator.compile(never_stops, backend="eager")
+    compiled(x)
+    monitoring.use_tool_id(monitoring.COVERAGE_ID, "lines")
+    monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.LINE, lambda code, line: seen.append(line))
+    stator.cover_lines()
+    try:
+        monitoring.set_local_events(monitoring.COVERAGE_ID, never_stops.__code__, monitoring.events.LINE)
+        compiled(x)
+    finally:
+        stator.cover_lines(False)
+        monitoring.set_local_events(monitoring.COVERAGE_ID, never_stops.__code__, 0)
+        monitoring.free_tool_id(monitoring.COVERAGE_ID)
+    assert [line - never_stops.__code__.co_firstlineno for line in seen] == [1, 2, 3]

@@ -1,5 +1,6 @@
 """Which trace functions belong to debuggers: under those compiled functions run eagerly, line by line, as a person who
-steps through them or sets breakpoints expects. Under coverage and profilers they run compiled.
+steps through them or sets breakpoints expects. Under coverage and profilers they run compiled, unless all lines are
+asked for.
 
 Under sys.monitoring (3.12) a debugger is who uses DEBUGGER_ID; csrc/switches.c looks there itself.
 """
@@ -7,6 +8,7 @@ Under sys.monitoring (3.12) a debugger is who uses DEBUGGER_ID; csrc/switches.c 
 from __future__ import annotations
 
 import bdb
+import os
 from typing import Any
 
 from .native_status import native as _native
@@ -23,5 +25,13 @@ def is_debugger(trace_function: Any) -> bool:
     return any(str(module).startswith(_MODULES) for module in modules)
 
 
+def cover_lines(on: bool = True) -> bool:
+    """Run originals wherever lines are traced (`sys.settrace`; from CPython 3.12 on also the tool COVERAGE_ID of
+    `sys.monitoring`), in the whole process. Returns what it was before."""
+    return _native.set_covering(on) if _native is not None else False
+
+
 if _native is not None:
+    if os.environ.get("STATOR_COVER_LINES", "0") not in ("", "0"):
+        _native.set_covering(True)
     _native.set_debugger_test(is_debugger)

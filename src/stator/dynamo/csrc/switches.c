@@ -53,13 +53,20 @@ static int tracer_debugs(PyObject *tracer)
     return debugs;
 }
 
+/* whoever is told of lines is to be told of all of them */
+static int covering = 0;
+
 static int debugged(PyThreadState *thread)
 {
 #if PY_VERSION_HEX >= 0x030C0000
-    if (thread->interp->monitoring_tool_names[0]) { /* sys.monitoring.DEBUGGER_ID is in use */
+    /* sys.monitoring.DEBUGGER_ID is in use, or COVERAGE_ID */
+    if (thread->interp->monitoring_tool_names[0] || (covering && thread->interp->monitoring_tool_names[1])) {
         return 1;
     }
 #endif
+    if (covering && thread->c_tracefunc) {
+        return 1;
+    }
     PyObject *tracer = thread->c_traceobj;
     return thread->c_tracefunc && tracer && tracer_debugs(tracer);
 }
@@ -142,6 +149,16 @@ static PyObject *set_debugger_test(PyObject *Py_UNUSED(self), PyObject *test)
     Py_RETURN_NONE;
 }
 
+static PyObject *set_covering(PyObject *Py_UNUSED(self), PyObject *on)
+{
+    int before = covering, truth = PyObject_IsTrue(on);
+    if (truth < 0) {
+        return NULL;
+    }
+    covering = truth;
+    return PyBool_FromLong(before);
+}
+
 static PyObject *runs_originals(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
     return PyBool_FromLong(stator_runs_originals());
@@ -154,6 +171,9 @@ static PyMethodDef methods[] = {
      "set_stance_variable(variable, eager): compiled functions run their originals while variable's value is eager."},
     {"watch_stance", watch_stance, METH_NOARGS, "Look at the stance's variable at every call from now on."},
     {"set_debugger_test", set_debugger_test, METH_O, "set_debugger_test(test): test(trace function) -> is it a debugger's?"},
+    {"set_covering", set_covering, METH_O,
+     "set_covering(on) -> before: compiled functions run their originals under any trace function, and where the tool for\n"
+     "coverage of sys.monitoring is in use."},
     {"runs_originals", runs_originals, METH_NOARGS, "Would a compiled function that is called now run its original?"},
     {0},
 };
