@@ -135,7 +135,7 @@ class Miss:
         self.compile_frame, self.options = compile_frame, options
         self.fullgraph, self.as_function = fullgraph, as_function
         self.failures = 0
-        self.made_for: dict[int, Any] = {}  # id of a version in the cache -> weak reference to its receiver, or None
+        self.made_for: dict[int, Any] = {}  # id of a version in the cache -> weak reference to its receiver, its id, or None
         self.changing: Counter[Source] = Counter()  # places of numbers that were seen to change, and how often
         self.given_up: dict[int, Any] = {}  # id of an instance -> weak reference to it
 
@@ -186,6 +186,8 @@ class Miss:
 
     def _was_made_for(self, instance: object, version: Any) -> bool:
         made_for = self.made_for.get(id(version))
+        if type(made_for) is int:
+            return made_for == id(instance)
         return instance is None if made_for is None else instance is not None and made_for() is instance
 
     def _near(self, cache: Any, instance: object) -> list[Any]:
@@ -234,7 +236,10 @@ class Miss:
         instance = _instance(bound)
         known = {id(one) for one in cache.versions}
         self.made_for = {key: made_for for key, made_for in self.made_for.items() if key in known}
-        self.made_for[id(version)] = None if instance is None else weakref.ref(instance)
+        # where nothing was compiled, a program that counts weak references is to find its own; that another object may
+        # come to have this id does no harm
+        made_for = id(instance) if version.followed else weakref.ref(instance) if instance is not None else None
+        self.made_for[id(version)] = None if instance is None else made_for
 
     def _rely_on_types(self, cache: Any, function: FunctionType, bound: dict[str, object], made: list[Any]) -> Any:
         """There was never anything to compile, and each call is another: from now on arguments of other types are what

@@ -235,11 +235,11 @@ class Tracer:
     def is_immutable(self, obj: Any) -> bool:
         return results.is_immutable(obj)
 
-    def scope_of(self, names: dict[str, Any], function_source: Source | None = None) -> GlobalScope:
+    def scope_of(self, names: dict[str, Any], source: Source | None = None) -> GlobalScope:
+        """`source`: where this dictionary is found, unless it is a module's by the module's name."""
         found = self._scopes.get(id(names))
         if found is None:
             own = names is self.function.__globals__
-            source = AttrSource(function_source, "__globals__") if function_source is not None else None
             found = self._scopes[id(names)] = GlobalScope(names, own, source)
         return found
 

@@ -183,7 +183,8 @@ def _function(tracer: Tracer, obj: types.FunctionType, source: Source | None) ->
             tracer.guard(source, GuardKind.CODE, obj.__code__)
     else:
         tracer.guard(source, GuardKind.CODE, obj.__code__)  # type: ignore[arg-type]
-    return FunctionValue(obj, source, obj.__code__, tracer.scope_of(obj.__globals__, source), fixed)
+    names = None if source is None else AttrSource(source, "__globals__")
+    return FunctionValue(obj, source, obj.__code__, tracer.scope_of(obj.__globals__, names), fixed)
 
 
 def _compiled_function(tracer: Tracer, obj: Any, source: Source | None) -> Value:

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..guard import GuardKind
 from ..recipe import Constant, Recipe
-from ..source import AttrSource, ItemSource, Source
+from ..source import AttrSource, InstanceDictSource, ItemSource, Source
 from .base import Value, unsupported
 from .constants import ConstantValue
 from .functions import BoundMethodValue
@@ -18,6 +18,7 @@ from .objects import MISSING, ObjectValue
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
+    from ..scopes import GlobalScope
     from ..tracer import Tracer
 
 _STORES = ("_parameters", "_buffers", "_modules")
@@ -208,7 +209,7 @@ class PythonModuleValue(Value):
 
     def _read(self, tracer: Tracer, name: str) -> Value:
         if name in vars(self.module):
-            return tracer.scope_of(vars(self.module)).load(tracer, name)
+            return self._scope(tracer).load(tracer, name)
         real = tracer.run_real(getattr, (self.module, name))
         if self.source is None:
             return tracer.known(real)
@@ -216,7 +217,11 @@ class PythonModuleValue(Value):
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         self.attributes[name] = value
-        tracer.scope_of(vars(self.module)).store(tracer, name, value)
+        self._scope(tracer).store(tracer, name, value)
+
+    def _scope(self, tracer: Tracer) -> GlobalScope:
+        source = None if self.source is None else InstanceDictSource(self.source)
+        return tracer.scope_of(vars(self.module), source)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self.module)
