@@ -790,6 +790,26 @@ def numbers_too_long_to_be_shown(x):
     return [twice(LongNumber(2)) == 4, twice(LongNumber(10**6000)) == 2 * 10**6000, twice(10**6000) == 2 * 10**6000]
 
 
+class Indexed:
+    at = 5
+
+    def __index__(self):
+        return self.at
+
+
+@program
+def slices_of_objects_with_an_index(x):
+    return slice(Indexed(), 9, Indexed()).indices(20), list(range(20))[slice(Indexed(), 9)]
+
+
+@program
+def lengths_too_long_to_be_given(x):
+    try:
+        return len(range(10**40))
+    except OverflowError as error:
+        return str(error)
+
+
 def test_python_types_as_dtypes() -> None:
     def made(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(torch.ones(2, dtype=kind) + x for kind in (bool, int, float, complex))

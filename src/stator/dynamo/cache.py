@@ -135,7 +135,8 @@ class Miss:
         self.compile_frame, self.options = compile_frame, options
         self.fullgraph, self.as_function = fullgraph, as_function
         self.failures = 0
-        self.made_for: dict[int, Any] = {}  # id of a version in the cache -> weak reference to its receiver, its id, or None
+        # id of a version in the cache -> weak reference to its receiver, or the receiver's id, or None
+        self.made_for: dict[int, Any] = {}
         self.changing: Counter[Source] = Counter()  # places of numbers that were seen to change, and how often
         self.given_up: dict[int, Any] = {}  # id of an instance -> weak reference to it
 

@@ -33,7 +33,7 @@ from .recipe import Recipe
 from .recorder import NotATensorCall, Recorder
 from .resume import Offset
 from .scopes import GlobalScope
-from .source import AttrSource, ConstantSource, ReadSource, Source
+from .source import ConstantSource, ReadSource, Source
 from .status import Told
 from .subgraphs import Later
 from .values.base import Lazy, NotConstant, Raised, Value, unsupported

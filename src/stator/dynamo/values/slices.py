@@ -42,7 +42,7 @@ class SliceValue(Value):
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return getattr(self, name)
-        return _attribute(tracer, self.constant(), name)
+        return _attribute(tracer, tracer.constant_of(self, f"a slice that is asked for {name}"), name)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
@@ -72,7 +72,7 @@ class RangeValue(Value):
         return bool(self.range)
 
     def length(self, tracer: Tracer) -> int:
-        return len(self.range)
+        return tracer.run_real(len, (self.range,))
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
         return (ConstantValue(number) for number in self.range)
