@@ -214,6 +214,11 @@ class RecordedNumbers:
             self._facts += 1
             self._check(condition)
 
+    def rely_on(self, number: torch.SymBool) -> None:
+        """That it is true, which is not known."""
+        number.node.expect_true(None, 0)
+        self.check_facts()
+
     def _check(self, condition: Condition) -> None:
         recorder = self.recorder
         if recorder.graph is not recorder.root or recorder.tracer.later is not None:

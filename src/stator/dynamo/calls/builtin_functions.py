@@ -25,6 +25,7 @@ from ..values.partials import PartialValue
 from ..values.sequences import ListValue, SequenceValue, TupleValue
 from ..values.slices import RangeValue
 from ..values.tensors import TensorMethodValue, TensorValue
+from ..values.unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -385,11 +386,23 @@ def _extreme(tracer: Tracer, function: Any, better: Any, values: tuple[Value, ..
             return default
         return tracer.run_real(function, ((),))  # raises the error of this version
     by = items if key is None or tracer.is_none(key) else [tracer.call(key, [item], {}) for item in items]
+    if len(items) > 2 or len(values) == 1:  # two of them are computed where they are called with
+        whole = all(item.python_type(tracer) is int for item in items)
+        if by is items and whole and any(type(item) is UnknownNumberValue for item in items):
+            return _of_unknown(tracer, function, items)
     best = 0
     for at in range(1, len(items)):
         if tracer.truth(tracer.compare(better, by[at], by[best])):
             best = at
     return items[best]
+
+
+def _of_unknown(tracer: Tracer, function: Any, items: list[Value]) -> Value:
+    """Of whole numbers, some of which only the run can tell."""
+    found = items[0]
+    for item in items[1:]:
+        found = tracer.call(tracer.known(function), [found, item], {})
+    return found
 
 
 @calls(max)

@@ -20,6 +20,7 @@ from ..values.constants import ConstantValue
 from ..values.functions import FunctionValue
 from ..values.sequences import TupleValue
 from ..values.tensors import TensorValue
+from ..values.unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
     from ..frame import Frame
@@ -63,7 +64,22 @@ def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
             holds = condition if wanted else frame.tracer.record_method("logical_not", [condition], {})
             check(frame.tracer, cast(TensorValue, holds))
             return wanted
+    if type(value) is UnknownNumberValue:
+        return _decided(frame, value, jump)
     return frame.tracer.truth(value)
+
+
+def _decided(frame: Frame, value: UnknownNumberValue, jump: Instruction) -> bool:
+    """The same of a number that only the run can tell."""
+    tracer = frame.tracer
+    number = value.condition()
+    if type(number) is bool or number.node.environment.known(number.node.value) is not None or tracer.later is not None:
+        return value.truth(tracer)
+    wanted = _way_on(frame.program, jump)
+    if wanted is None:
+        return value.truth(tracer)
+    tracer.recorder.unknown.rely_on(number if wanted else torch.sym_not(number))
+    return wanted
 
 
 def jump_behind(frame: Frame, index: int) -> Instruction | None:

@@ -20,6 +20,7 @@ from ..values.sequences import ListValue, TupleValue
 from ..values.sets import SetValue
 from ..values.slices import SliceValue
 from ..values.tensors import TensorValue
+from ..values.unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -240,6 +241,15 @@ def _is_written_as_number(tracer: Tracer, tensor: TensorValue, spec: str) -> boo
     return True
 
 
+def _takes(example: float, conversion: int, spec: str) -> bool:
+    """Whether a number can be written so, without text of it that is formatted in turn."""
+    try:
+        format(example, spec)
+    except ValueError:  # the program raises there
+        return False
+    return conversion == 0 or not spec
+
+
 _OF_TEXT_AS_IT_IS = (0, 1)  # none and !s; !r and !a quote it
 
 
@@ -248,6 +258,8 @@ def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
     if conversion == 0 and isinstance(value, TensorValue) and _is_written_as_number(tracer, value, spec):
         number = tracer.record_method("clone", [tracer.record_method("detach", [value], {})], {})
         return PendingTextValue(tracer.outer_step(), [(number, spec)])  # type: ignore[list-item]
+    if type(value) is UnknownNumberValue and _takes(value.python_type(tracer)(), conversion, spec):
+        return PendingTextValue(tracer.outer_step(), [(value, spec)])
     if not spec and _is_pending(tracer, value):
         as_it_is = isinstance(value, PendingTextValue) and conversion in _OF_TEXT_AS_IT_IS
         return value if as_it_is else PendingTextValue(getattr(value, "made_at", tracer.outer_step()))

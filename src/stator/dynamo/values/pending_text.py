@@ -16,7 +16,6 @@ from .base import Value, cannot_rebuild, unsupported
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
     from ..tracer import Tracer
-    from .tensors import TensorValue
 
 _REASON = "a tensor in a string"
 
@@ -27,7 +26,7 @@ class PendingTextValue(Value):
 
     __slots__ = ("made_at", "parts")
 
-    def __init__(self, made_at: int, parts: list[str | tuple[TensorValue, str]] | None = None) -> None:
+    def __init__(self, made_at: int, parts: list[str | tuple[Value, str]] | None = None) -> None:
         super().__init__()
         self.made_at = made_at
         self.parts = parts
@@ -57,7 +56,7 @@ class PendingTextValue(Value):
 def joined(parts: list[PendingTextValue | str]) -> PendingTextValue:
     """Parts of an f-string, of which one at least is pending."""
     pending = [part for part in parts if not isinstance(part, str)]
-    found: list[str | tuple[TensorValue, str]] = []
+    found: list[str | tuple[Value, str]] = []
     for part in parts:
         if isinstance(part, str):
             found.append(part)

@@ -91,7 +91,7 @@ class UnknownNumberValue(Value):
         raise unsupported("data-dependent-value", f"{self.describe(tracer)} as a key, or a member of a set")
 
     def truth(self, tracer: Tracer) -> bool:
-        number = self.number if type(self.number) is torch.SymBool else self.number != 0
+        number = self.condition()
         known = number if type(number) is bool else number.node.environment.known(number.node.value)
         if known is None:
             raise unsupported(
@@ -100,6 +100,10 @@ class UnknownNumberValue(Value):
                 "use torch.where, or move the decision out of the compiled function",
             )
         return known
+
+    def condition(self) -> Any:
+        """What it is as a truth: a torch.SymBool, or a bool."""
+        return self.number if type(self.number) is torch.SymBool else self.number != 0
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         """The graph gives it as a tensor, which is read behind it."""
