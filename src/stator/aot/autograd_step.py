@@ -141,6 +141,7 @@ class Step:
         self.constant_positions = [p for p in range(joint.value_count) if p not in differentiable]
         self.mutated = frozenset(index for index, _ in joint.traced.mutated)
         self.overwritten = _overwritten(joint)
+        self.saved_inputs = [saved.index for saved in parts.saved if isinstance(saved, SavedInput)]
         self.devices = drawn_devices(joint.graph)
         self.behind = {one.position: one.behind for one in joint.links}
         self.stops = tuple({position: None for behind in self.behind.values() for position in behind})
@@ -434,6 +435,7 @@ class StepFunction(torch.autograd.Function):
             past_autograd = index in step.overwritten and not primals[index].requires_grad
             known[index] = (primals[index], _ANY) if past_autograd else None
         ctx.primals = known
+        ctx.places = [primals[index].data_ptr() for index in step.saved_inputs]
         ctx.results = Results({at: values[at] for at in step.joint.results})
         ctx.linked = Linked({at: values[at] for at in step.stops}, step.joint.hooked) if step.stops else None
         return values
@@ -467,12 +469,29 @@ class StepFunction(torch.autograd.Function):
 def _saved_values(step_node: Any, wanted: int) -> list[Any]:
     """What the forward saved, as far as the values that are wanted need it; RuntimeError when it was freed."""
     step: Step = step_node.step
+    _check_places(step_node)
     kept: Kept | None = getattr(step_node, "kept", None)
     known = kept.saved(wanted, len(step.names)) if kept is not None else None
     if known is None and not step.parts.saved:
         freed = getattr(step_node, "freed", 0)
         known = None if freed and step.reads.meets(freed, wanted) else []
     return list(step_node.saved_tensors) if known is None else known
+
+
+def _check_places(step_node: Any) -> None:
+    """Raise RuntimeError when the memory of a saved input was replaced, which autograd does not notice.
+
+    Eager then finds the new contents where an operator saved the very tensor, and the old ones where it saved a view or
+    something computed from it: not a thing that a backward which computes other values again could imitate.
+    """
+    for index, place in zip(step_node.step.saved_inputs, step_node.places, strict=True):
+        entry = step_node.primals[index] if step_node.primals else None
+        if entry is not None and entry[0].data_ptr() != place:
+            raise RuntimeError(
+                f"stator: the data of a tensor of shape {list(entry[0].shape)} was replaced (`.data = ...`) between "
+                "the forward of a compiled graph and its backward, which needs what it was; replace it before that forward "
+                "or after the backward, or run this part eagerly (stator.disable)"
+            )
 
 
 def _unchanged(primals: Sequence[tuple[torch.Tensor, int] | None]) -> list[torch.Tensor]:
