@@ -1,5 +1,6 @@
 """The calibrated TensorImpl offsets agree with torch's getters, and a failed calibration is said and survived."""
 
+import random
 import warnings
 
 import pytest
@@ -74,3 +75,15 @@ def test_an_ambiguous_match_gives_none_and_one_warning(monkeypatch):
         assert tensor_impl.calibrate.__wrapped__() is None
     assert len(caught) == 1 and "keyset matches at offsets [0, 1, 2, 3]" in str(caught[0].message)
     assert counters.counts["tensor_impl.uncalibrated"] == before + 2
+
+
+def test_what_memory_held_before_makes_no_difference(layout):
+    """Some words of torch's objects are never written, so that they hold whatever the heap held there."""
+    kept = []
+    for seed in range(100):
+        draw = random.Random(seed)
+        kept += [torch.empty(draw.randrange(50), requires_grad=True) * 2 for _ in range(20)]
+        kept += [bytearray(b"\x77" * draw.randrange(100, 300)) for _ in range(20)]
+        draw.shuffle(kept)
+        del kept[100:]
+        assert tensor_impl.calibrate.__wrapped__() == layout

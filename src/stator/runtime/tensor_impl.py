@@ -275,13 +275,12 @@ def _find_autograd() -> tuple[int, int, int, int]:
         range(8, META_BYTES),
         lambda at: all(memory[at] == flag for flag, memory in toggled) and metas["result"][at] == 0,
     )
-    results = [_autograd_bytes(tensor, meta) for tensor in (result, leaf + 1, leaf.exp())]
-    leaves = [metas["frozen"], *(memory for _, memory in toggled), _autograd_bytes(leaf, meta)]
+    with_grad_fn, without = _bytes_with_and_without_grad_fn(leaf, meta)
+    without += [metas["frozen"], *(memory for _, memory in toggled), _autograd_bytes(leaf, meta)]
 
     def is_grad_fn(at: int) -> bool:
-        words = [_word(memory, at) for memory in results]
-        set_for_results = all(map(_looks_like_pointer, words)) and len(set(words)) == len(words)
-        return set_for_results and all(_word(memory, at) == 0 for memory in leaves)
+        set_for_results = all(_looks_like_pointer(_word(memory, at)) for memory in (*with_grad_fn, metas["result"]))
+        return set_for_results and all(_word(memory, at) == 0 for memory in without)
 
     # before torch 2.13 it is a shared_ptr: two words, both set or both NULL; the first will do
     grad_fn = _the_one(
@@ -292,6 +291,20 @@ def _find_autograd() -> tuple[int, int, int, int]:
     if len(vtables) != 1:
         raise CalibrationError(f"autograd metadata of leaves begins with different words {sorted(map(hex, vtables))}")
     return meta, requires_grad, grad_fn, vtables.pop()
+
+
+def _bytes_with_and_without_grad_fn(leaf: torch.Tensor, meta: int) -> tuple[list[bytes], list[bytes]]:
+    """The metadata of one tensor, each time it has a grad_fn, and each time it has none any more.
+
+    Some words of the object are never written, such as those within a short string: they hold what was there before,
+    and differ from tensor to tensor. Only what changes with the grad_fn of one and the same tensor tells it apart.
+    """
+    tensor = torch.empty(3, device="cpu", requires_grad=True).requires_grad_(False)
+    having, lacking = [], [_autograd_bytes(tensor, meta)]
+    for _ in range(2):
+        having.append(_autograd_bytes(tensor.mul_(leaf), meta))
+        lacking.append(_autograd_bytes(tensor.detach_(), meta))
+    return having, lacking
 
 
 def _random_tensor(random_: random.Random) -> torch.Tensor:
