@@ -83,7 +83,7 @@ def trace_joint(
     grad_mode = torch.is_grad_enabled()  # which leaving inference mode would switch on
     with ExitStack() as stack:
         stack.callback(tracer.forget)
-        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch._C._InferenceMode(False))
         stack.enter_context(without_onednn())  # its recurrent layers keep for the backward what only it can read
         stack.enter_context(torch.set_grad_enabled(grad_mode))
         primals: list[FakeTensor] = []

@@ -216,7 +216,7 @@ class Linked:
 
 # A leaf that nothing depends on: its node is part of each graph with links, and runs unless only some leaves are asked
 # for.
-with torch.inference_mode(False):
+with torch._C._InferenceMode(False):
     _nobody = torch.zeros((), device="cpu", requires_grad=True)
 _NOBODYS_NODE: list[Any] = []
 

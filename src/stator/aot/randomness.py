@@ -50,7 +50,7 @@ def functionalize_random(gm: fx.GraphModule) -> fx.GraphModule:
         return gm
     draw = Draw(gm.graph)
     with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch._C._InferenceMode(False))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         stack.enter_context(draw.tracer)

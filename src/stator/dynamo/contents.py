@@ -41,7 +41,7 @@ def follow_contents(tracer: Tracer, value: TensorValue) -> None:
         return
     if value.fake.fake_storage.version or tracer.changing.get(contents_source(value.source), 0) >= _OFTEN:  # type: ignore[attr-defined,arg-type]
         return
-    with torch.inference_mode(False), torch.no_grad():
+    with torch._C._InferenceMode(False), torch.no_grad():
         value.fake.hold(torch.empty_like(tensor).copy_(tensor), frozenset((value,)))  # type: ignore[attr-defined]
 
 

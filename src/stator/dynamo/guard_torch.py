@@ -50,7 +50,7 @@ def _install_layout() -> bool:
 @functools.cache
 def _type_codes(dtype: torch.dtype, device: torch.device) -> tuple[int, int, int, int]:
     """(dtype code, device code, dispatch keys of an ordinary dense tensor, and of one made in inference mode)."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.inference_mode(False):
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._InferenceMode(False):
         dtype_code, device_code, keyset = _native.tensor_codes(torch.empty(0, dtype=dtype, device=device))
         with torch.inference_mode():
             inference_keyset = _native.tensor_codes(torch.empty(0, dtype=dtype, device=device))[2]

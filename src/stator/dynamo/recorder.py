@@ -49,7 +49,7 @@ def outside_inference_mode() -> Iterator[None]:
     if not torch.is_inference_mode_enabled():
         yield
         return
-    with torch.inference_mode(False), torch.no_grad():
+    with torch._C._InferenceMode(False), torch.no_grad():
         yield
 
 

@@ -120,8 +120,10 @@ class FakeMode(TorchDispatchMode):
         shared = self._storages.get(address)
         if shared is None or shared.meta.dtype is not meta.dtype:
             shared = self._storages[address] = _SharedStorage(meta)
-        # never an inference tensor: those cannot be viewed or written to outside of inference mode, where fakes live
-        with torch.inference_mode(False):
+        # never an inference tensor: those cannot be viewed or written to outside of inference mode, where fakes live.
+        # Here and elsewhere the guard in C: an interrupt in the `__exit__` of torch.inference_mode, which is Python,
+        # would leave the guard to whoever lets go of the traceback, and with it the gradient mode of that moment
+        with torch._C._InferenceMode(False):
             fake = self.make(meta, shared, tensor.requires_grad and tensor.is_leaf)
         if tensor.requires_grad and not tensor.is_leaf:
             self._give_history(fake)

@@ -116,7 +116,7 @@ class FakeTensor(torch.Tensor):
             return constant
         memory = storage.followed
         if memory is not None and memory.version == storage.version:
-            with torch.inference_mode(False):
+            with torch._C._InferenceMode(False):
                 self.hold(memory.value(self.meta), memory.known_from)
             return self.constant if self.constant is not constant else None
         return None

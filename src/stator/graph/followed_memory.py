@@ -66,7 +66,7 @@ def follow_made(func: OpOverload, result: FakeTensor) -> None:
         return
     if meta.offset or any(type(size) is not int for size in (*meta.shape, *meta.stride)):
         return
-    with torch.inference_mode(False):
+    with torch._C._InferenceMode(False):
         flat = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
         count = flat.untyped_storage().nbytes() // flat.element_size()
         if not 0 < count <= LARGEST:
@@ -93,7 +93,7 @@ def follow_write(func: OpOverload, args: tuple[Any, ...], written: FakeTensor, v
         value = value.followed_value()
     if type(value) not in (int, bool, float, torch.Tensor):
         return
-    with torch.inference_mode(False), torch.no_grad():
+    with torch._C._InferenceMode(False), torch.no_grad():
         if memory.write(written.meta, value, known_from):
             memory.version = storage.version
             storage.followed = memory

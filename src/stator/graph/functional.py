@@ -25,7 +25,7 @@ from .tracer import close_graph
 def below_autograd() -> Iterator[None]:
     """Where tracing for values alone happens: no gradients are recorded."""
     with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch._C._InferenceMode(False))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         yield

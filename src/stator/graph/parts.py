@@ -144,7 +144,7 @@ def trace_part(
     tracer = Tracer(outer.keep)
     with ExitStack() as stack:
         stack.callback(tracer.forget)
-        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch._C._InferenceMode(False))
         fakes = [
             tracer.add_input(tracer.make(fresh_layout(meta)), f"arg_{position}") for position, meta in enumerate(given)
         ]

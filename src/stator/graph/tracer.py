@@ -51,7 +51,7 @@ def trace(
     leaves, spec = pytree.tree_flatten(list(example_inputs))
     names = placeholder_names(function, leaves)
     with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch._C._InferenceMode(False))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         fakes = [

@@ -88,7 +88,7 @@ def _reserve(size: int) -> torch.Tensor:
     """Zeroed, page-aligned bytes that torch's allocator does not know of; in huge pages where they are of that size and
     the system gives them, which saves most of the TLB misses."""
     # made outside inference mode: a normal tensor can be used in every mode, an inference tensor cannot
-    with torch.inference_mode(False):
+    with torch._C._InferenceMode(False):
         if not hasattr(mmap, "MAP_ANONYMOUS"):
             return _aligned(torch.empty(max(size, 1) + _ALIGNMENT, dtype=torch.uint8, device="cpu"))
         huge = size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
@@ -107,7 +107,7 @@ def _aligned(memory: torch.Tensor, to: int = _ALIGNMENT) -> torch.Tensor:
 def _make_tensors(memory: torch.Tensor, slots: Sequence[Slot]) -> tuple[torch.Tensor, ...]:
     storage, start = memory.untyped_storage(), memory.storage_offset()
     made = []
-    with torch.inference_mode(False):
+    with torch._C._InferenceMode(False):
         for offset, size, stride, dtype in slots:
             tensor = torch.empty(0, dtype=dtype, device="cpu")
             tensor.set_(storage, (start + offset) // dtype.itemsize, size, stride)

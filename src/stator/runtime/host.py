@@ -91,7 +91,7 @@ class Binder:
 
     def template(self, size: Size, stride: Size, dtype: torch.dtype, device: str) -> torch.Tensor:
         """A tensor of this layout without memory; `torch.empty_like` of it is the quickest way to a fresh tensor."""
-        with torch.inference_mode(False):
+        with torch._C._InferenceMode(False):
             made = torch.empty_strided(size, stride, dtype=dtype, device=device)
             made.untyped_storage().resize_(0)
         return made
