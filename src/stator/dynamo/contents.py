@@ -72,7 +72,7 @@ class FollowingMode(FakeMode):
     def may_keep_unknown_numbers(self) -> bool:
         """Not in a part of the graph that runs at another time or is transformed."""
         recorder = self.tracer.recorder
-        inside = recorder.graph is not recorder.root or recorder.transforms or self.tracer.later is not None
+        inside = recorder.transforms or not self.tracer.in_the_call
         return self.keeps_unknown_sizes and not inside and not recorder.function_modes
 
     def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

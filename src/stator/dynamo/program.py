@@ -35,7 +35,7 @@ def opcode(*names: str) -> Callable[[Handler], Handler]:
 class Program:
     """The instructions of a code object with their handlers, side by side. Whoever uses it holds the code."""
 
-    __slots__ = ("_code", "handlers", "instructions", "is_generator", "resumption")
+    __slots__ = ("_code", "handlers", "instructions", "is_generator", "resumption", "ways_on")
 
     def __init__(self, code: CodeType) -> None:
         self._code = weakref.ref(code)
@@ -43,6 +43,7 @@ class Program:
         self.handlers = [opcodes.get(instruction.opname) for instruction in self.instructions]
         self.resumption = resumption_of(code)
         self.is_generator = bool(code.co_flags & (0x20 | 0x80 | 0x200))
+        self.ways_on: dict[int, bool | None] = {}  # of conditional jumps by index, as calls/checks.py finds them
 
     @property
     def code(self) -> CodeType:

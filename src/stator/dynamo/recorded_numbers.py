@@ -221,7 +221,7 @@ class RecordedNumbers:
 
     def _check(self, condition: Condition) -> None:
         recorder = self.recorder
-        if recorder.graph is not recorder.root or recorder.tracer.later is not None:
+        if not recorder.tracer.in_the_call:
             raise unsupported("data-dependent-value", "relying on a number that is known when the graph runs")
         if not recorder.side_effects().repeatable:
             raise unsupported(

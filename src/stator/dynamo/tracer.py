@@ -106,6 +106,11 @@ class Tracer:
     def place(self) -> UserPlace:
         return self.frames[-1].place() if self.frames else UserPlace(self.function.__code__.co_filename, 0, "<module>")
 
+    @property
+    def in_the_call(self) -> bool:
+        """Whether what is followed runs in the captured call itself, not at another time nor in a part of the graph."""
+        return self.later is None and self.recorder.graph is self.recorder.root
+
     def count_turn(self) -> None:
         """Called for each jump backwards. Raises Unsupported for loops that go on and make no graph."""
         self._loops.count_turn(self.recorder.op_count, self.followed + self.frames[-1].step)

@@ -36,12 +36,7 @@ _NAME = "a check of the data of a tensor"
 
 def can_check(condition: Value, tracer: Tracer) -> TypeGuard[TensorValue]:
     """Whether the graph can check this: one number, which is not known while capturing."""
-    if not isinstance(condition, TensorValue) or tracer.later is not None:
-        return False
-    recorder, fake = tracer.recorder, condition.fake
-    if recorder.graph is not recorder.root or fake.numel() != 1:
-        return False
-    return recorder.known_number(fake) is None
+    return isinstance(condition, TensorValue) and condition.is_number_of_the_run(tracer)
 
 
 def check(tracer: Tracer, condition: TensorValue) -> None:
@@ -93,7 +88,14 @@ def jump_behind(frame: Frame, index: int) -> Instruction | None:
 
 
 def _way_on(program: Program, jump: Instruction) -> bool | None:
-    """The truth with which the program goes on, where with the other one it raises; None where it is not so."""
+    """The truth with which the program goes on, where with the other one it raises; None where it is not so. That is
+    found out once for each jump: a program may be followed many times."""
+    if jump.index not in program.ways_on:
+        program.ways_on[jump.index] = _found_way_on(program, jump)
+    return program.ways_on[jump.index]
+
+
+def _found_way_on(program: Program, jump: Instruction) -> bool | None:
     if jump.opname not in _IF_TRUE and jump.opname not in _IF_FALSE:
         return None
     jumps_on = jump.opname in _IF_TRUE

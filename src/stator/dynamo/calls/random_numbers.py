@@ -23,7 +23,7 @@ def _drawn(tracer: Tracer, function: Any, generator: Value, arguments: list[Any]
     recorder = tracer.recorder
     if not isinstance(generator, ObjectValue) or generator.source is None:
         raise unsupported("call-builtin", "a random number of a generator that was made in the captured code")
-    once = recorder.graph is recorder.root and recorder.region is None and tracer.later is None
+    once = tracer.in_the_call and recorder.region is None
     if not once or recorder.transforms or type(tracer.mutations) is not MutationLog:
         raise unsupported("call-builtin", "a random number where the code runs later, or more than once")
     draw = CallRecipe(Constant(function), [Load(generator.source), *map(Constant, arguments)])

@@ -229,13 +229,10 @@ def _is_pending(tracer: Tracer, value: Value) -> bool:
 
 
 def _is_written_as_number(tracer: Tracer, tensor: TensorValue, spec: str) -> bool:
-    fake = tensor.fake
-    if tensor.cls is not torch.Tensor or fake.dim() or tracer.later is not None:
-        return False
-    if tracer.recorder.graph is not tracer.recorder.root or tracer.recorder.known_number(fake) is not None:
+    if tensor.cls is not torch.Tensor or tensor.fake.dim() or not tensor.is_number_of_the_run(tracer):
         return False
     try:
-        format(torch.zeros((), dtype=fake.dtype).item(), spec)
+        format(torch.zeros((), dtype=tensor.fake.dtype).item(), spec)
     except ValueError:  # the program raises there
         return False
     return True

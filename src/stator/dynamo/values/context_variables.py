@@ -74,7 +74,7 @@ class ContextVariable(Value):
         return default
 
     def set(self, tracer: Tracer, value: Value) -> Value:
-        if tracer.later is not None or tracer.recorder.graph is not tracer.recorder.root:
+        if not tracer.in_the_call:
             raise unsupported("call-builtin", "setting a context variable in code that runs at another time")
         tracer.mutations.content(self)
         token = ContextToken(self, self.now, tracer.outer_step())

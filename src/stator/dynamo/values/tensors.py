@@ -128,6 +128,11 @@ class TensorValue(Value):
     def describe(self, tracer: Tracer) -> str:
         return f"a tensor of shape {tuple(self.fake.shape)}" + (f" ({self.source})" if self.source else "")
 
+    def is_number_of_the_run(self, tracer: Tracer) -> bool:
+        """Whether this is one number, in the captured call itself, which is not known while capturing."""
+        one = tracer.in_the_call and self.fake.numel() == 1
+        return one and tracer.recorder.known_number(self.fake) is None
+
     def truth(self, tracer: Tracer) -> bool:
         known = tracer.recorder.known_number(self.fake)
         if known is not None:
