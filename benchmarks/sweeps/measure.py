@@ -18,8 +18,23 @@ import torch
 TOLERANCE = 1e-5  # of the largest magnitude of each tensor, float32
 
 
+Call = Callable[[Any, Any, dict[str, Any]], Any]  # (built, model or its compiled form, inputs) -> what is compared
+Compare = Callable[[Any, Any], float]
+
+
 def measure_stator(built: Any) -> dict[str, Any]:
     """The columns of stator with backend "eager"."""
+    return _by_stator(built, _call, difference, backend="eager")
+
+
+def measure_train(built: Any) -> dict[str, Any]:
+    """Steps of training under stator with backend "aot_eager": what the model gives in training mode, and the
+    gradients of its parameters, with eager's random numbers."""
+    built.model.train()
+    return _by_stator(built, _step, _step_difference, backend="aot_eager", options={"exact_random": True})
+
+
+def _by_stator(built: Any, call: Call, compare: Compare, **options: Any) -> dict[str, Any]:
     import stator
     from stator.base import counters, logs
 
@@ -28,12 +43,12 @@ def measure_stator(built: Any) -> dict[str, Any]:
     logs.enable("graph_breaks")
     logging.getLogger("stator").handlers[:] = [handler]
     counters.clear()
-    compiled = stator.compile(built.model, backend="eager")
+    compiled = stator.compile(built.model, **options)
 
     def state() -> dict[str, int]:
         return {"frames": counters.counts["frames"], "graphs": counters.counts["graphs"]}
 
-    result = _measure(built, compiled, state)
+    result = _measure(built, compiled, state, call, compare)
     fallen_back = [line for line in result.pop("warnings") if line.startswith("stator")]
     result["breaks"] = len(reasons) + len(fallen_back)
     result["reasons"] = _ranked(reasons + [f"fallback: {line}" for line in fallen_back])
@@ -53,7 +68,9 @@ def measure_peer(built: Any) -> dict[str, Any]:
 
     counters.clear()
     compiled = torch.compile(built.model, backend=backend)
-    result = _measure(built, compiled, lambda: {"frames": counters["frames"]["ok"], "graphs": len(graphs)})
+    result = _measure(
+        built, compiled, lambda: {"frames": counters["frames"]["ok"], "graphs": len(graphs)}, _call, difference
+    )
     result.pop("warnings")
     reasons = Counter({reason.strip().splitlines()[0]: count for reason, count in counters["graph_break"].items()})
     result["breaks"] = sum(reasons.values())
@@ -63,22 +80,24 @@ def measure_peer(built: Any) -> dict[str, Any]:
     return result
 
 
-def _measure(built: Any, compiled: Any, state: Callable[[], dict[str, int]]) -> dict[str, Any]:
+def _measure(
+    built: Any, compiled: Any, state: Callable[[], dict[str, int]], call: Call, compare: Compare
+) -> dict[str, Any]:
     """Two calls with different values of the same shapes, each compared with eager on the same random numbers."""
     first, second = built.inputs(0), built.inputs(1)
-    with torch.no_grad(), warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        expected = _call(built.model, first)
-        again = difference(_call(built.model, first), expected)
-        expected_second = _call(built.model, second)
+        expected = call(built, built.model, first)
+        again = compare(call(built, built.model, first), expected)
+        expected_second = call(built, built.model, second)
         before = time.perf_counter()
         heard.clear()
-        actual = _call(compiled, first)
+        actual = call(built, compiled, first)
         seconds = time.perf_counter() - before
         after_first = state()
-        actual_second = _call(compiled, second)
+        actual_second = call(built, compiled, second)
         after_second = state()
-    largest = max(difference(actual, expected), difference(actual_second, expected_second))
+    largest = max(compare(actual, expected), compare(actual_second, expected_second))
     if again == 0:
         verdict = "bitwise" if largest == 0 else "close" if largest <= TOLERANCE else "different"
     else:
@@ -94,9 +113,49 @@ def _measure(built: Any, compiled: Any, state: Callable[[], dict[str, int]]) -> 
     }
 
 
-def _call(model: Any, inputs: dict[str, Any]) -> Any:
+@torch.no_grad()
+def _call(built: Any, model: Any, inputs: dict[str, Any]) -> Any:
     torch.manual_seed(7)
     return model(**copy.deepcopy(inputs))
+
+
+def _step(built: Any, model: Any, inputs: dict[str, Any]) -> Any:
+    """The output, by parameter the gradient of a sum over it, and the buffers: each begins as it was at first."""
+    buffers = {name: buffer.clone() for name, buffer in built.model.named_buffers()}
+    built.model.zero_grad(set_to_none=True)
+    torch.manual_seed(7)
+    outputs = model(**copy.deepcopy(inputs))
+    parts = [leaf for _, leaf in _leaves(outputs, "", 0) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if parts:
+        sum((part.double() * _weights(part)).sum() for part in {id(part): part for part in parts}.values()).backward()
+    gradients = {name: parameter.grad for name, parameter in built.model.named_parameters()}
+    changed = {name: buffer.clone() for name, buffer in built.model.named_buffers()}
+    with torch.no_grad():
+        for name, buffer in built.model.named_buffers():
+            if name in buffers:
+                buffer.copy_(buffers[name])
+    return {"outputs": _detached(outputs), "gradients": gradients, "buffers": changed}
+
+
+def _step_difference(actual: dict[str, Any], expected: dict[str, Any]) -> float:
+    """Gradients that are zero but for rounding have no scale of their own: that of each is at least a hundredth of the
+    largest in the model, so that 1e-5 of it is how exact float32 is for the largest."""
+    worst = max(difference(actual[name], expected[name]) for name in ("outputs", "buffers"))
+    theirs = {name: gradient for name, gradient in expected["gradients"].items() if gradient is not None}
+    ours = {name: gradient for name, gradient in actual["gradients"].items() if gradient is not None}
+    if ours.keys() != theirs.keys():
+        return math.inf
+    largest = max((gradient.abs().max().item() for gradient in theirs.values()), default=0.0)
+    return max([worst, *(_leaf_difference(ours[name], theirs[name], largest / 100) for name in theirs)])
+
+
+def _weights(part: torch.Tensor) -> torch.Tensor:
+    """Other ones for each element, so that no gradient is zero because it was summed over."""
+    return torch.linspace(0.5, 1.5, part.numel(), dtype=torch.float64, device=part.device).reshape(part.shape).cos()
+
+
+def _detached(outputs: Any) -> list[Any]:
+    return [(path, leaf.detach() if isinstance(leaf, torch.Tensor) else leaf) for path, leaf in _leaves(outputs, "", 0)]
 
 
 class _Lines(logging.Handler):
@@ -134,7 +193,7 @@ def difference(actual: Any, expected: Any) -> float:
     return worst
 
 
-def _leaf_difference(a: Any, e: Any) -> float:
+def _leaf_difference(a: Any, e: Any, scale: float = 1e-12) -> float:
     if not isinstance(e, torch.Tensor):
         return 0.0 if a == e or (a != a and e != e) else math.inf
     if type(a) is not type(e) or a.shape != e.shape or a.dtype != e.dtype or a.device != e.device:
@@ -149,7 +208,7 @@ def _leaf_difference(a: Any, e: Any) -> float:
     if not torch.equal(a.isnan(), e.isnan()) or not torch.equal(a[~finite & ~e.isnan()], e[~finite & ~e.isnan()]):
         return math.inf
     a, e = a[finite], e[finite]
-    return (a - e).abs().max().item() / max(e.abs().max().item(), 1e-12) if e.numel() else 0.0
+    return (a - e).abs().max().item() / max(e.abs().max().item(), scale, 1e-12) if e.numel() else 0.0
 
 
 _PLAIN = (torch.Tensor, int, float, complex, str, bool, bytes, type(None), torch.dtype, torch.device, torch.Size)

@@ -27,7 +27,7 @@ from .forked import Job, Row, Running, start
 
 RESULTS = Path(__file__).parent.parent / "results" / "sweeps"
 SUITES = ("transformers", "timm")
-COLUMNS = ("stator", "peer")
+COLUMNS = ("stator", "peer", "train")
 _USUAL = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "clip", "whisper", "bart"))
 _WRITE_EVERY_S = 3.0
 _BEST = 4  # of grade()
@@ -59,7 +59,13 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", choices=(*SUITES, "all"))
-    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=["stator"], help="peer: torch.compile")
+    parser.add_argument(
+        "--columns",
+        nargs="+",
+        choices=COLUMNS,
+        default=["stator"],
+        help="peer: torch.compile; train: steps of training",
+    )
     parser.add_argument("--only", nargs="+", default=[], help="these families")
     parser.add_argument("--missing", action="store_true", help="only what has no result yet in the folder of results")
     parser.add_argument("--again", action="store_true", help="only what is missing, failed, is not equal or has breaks")
@@ -110,7 +116,7 @@ class Kept:
         row = self.hints.get(job.family, {})
         ours = row.get("stator", {}).get("first_call_s", 1.0)
         theirs = row.get("peer", {}).get("first_call_s", _SLOWER * ours)
-        return sum({"stator": ours, "peer": theirs}[column] for column in job.columns)
+        return sum({"stator": ours, "peer": theirs, "train": 8 * ours}[column] for column in job.columns)
 
     def take(self, job: Job, row: Row) -> None:
         before = self.rows.get(job.family, {})

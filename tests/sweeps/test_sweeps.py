@@ -152,6 +152,36 @@ def test_a_break_is_counted_with_its_reason_and_place() -> None:
     assert len(reasons) == 1 and reasons[0].startswith("requested:") and "test_sweeps.py" in reasons[0], reasons
 
 
+class Trained(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": self.layers(x), "counted": self.layers[1].num_batches_tracked}
+
+
+def test_steps_of_training_are_compared_and_leave_the_buffers() -> None:
+    torch.manual_seed(0)
+    model = Trained().eval()
+    built = collections.namedtuple("built", "model inputs")(model, lambda seed: {"x": torch.full((5, 3), float(seed))})
+    row = measure.measure_train(built)
+    assert (row["equal"], row["graphs"], row["breaks"], row["recompiled"]) == ("bitwise", 1, 0, 0)
+    assert model.layers[1].num_batches_tracked == 0 and torch.equal(model.layers[1].running_mean, torch.zeros(4))
+
+
+def test_differences_of_gradients_are_seen_beyond_the_rounding_of_the_largest() -> None:
+    def step(first: float, second: float | None, count: int = 1) -> dict:
+        gradients = {"a": torch.tensor([first, 1.0]), "b": None if second is None else torch.tensor([second])}
+        return {"outputs": [("x", torch.ones(1))], "gradients": gradients, "buffers": {"n": torch.tensor(count)}}
+
+    assert measure._step_difference(step(1.0, 1e-9), step(1.0, -1e-9)) < measure.TOLERANCE
+    assert measure._step_difference(step(1.0, 1e-3), step(1.0, 2e-3)) > measure.TOLERANCE
+    assert measure._step_difference(step(0.5, 0.0), step(1.0, 0.0)) == 0.5
+    assert measure._step_difference(step(1.0, None), step(1.0, 0.0)) == float("inf")
+    assert measure._step_difference(step(1.0, 0.0, 2), step(1.0, 0.0)) == float("inf")
+
+
 @pytest.mark.parametrize(
     ("models", "family", "name"),
     [(transformers_models, "bert", "BertModel"), (timm_models, "resnet", None)],
