@@ -38,6 +38,9 @@ class Comparison:
     def holds(self, values: Mapping[Symbol, int]) -> bool:
         return bool(_HOLDS[self.relation](self.expr.evaluate(values)))
 
+    def substitute(self, replacements: Mapping[Symbol, ExprLike]) -> Comparison:
+        return Comparison(self.relation, self.expr.substitute(replacements))
+
     def __str__(self) -> str:
         return f"{self.expr} {self.relation} 0"
 

@@ -25,8 +25,9 @@ from .simplify import simplify
 UNBOUNDED: tuple[Bound, Bound] = (-math.inf, math.inf)
 # Sizes of zero and one behave unlike others (they broadcast, they make a tensor empty), so they are never symbols.
 SMALLEST_SIZE = 2
-# What a number without a hint is taken for where nothing depends on the answer but the order of strides.
-_LARGE = 1_000_003
+# What a number without a hint is taken for where nothing but strides depends on the answer; what is likely to divide a
+# size divides it.
+_LARGE = 2**20 * 3**5 * 5**3 * 7**2 * 11 * 13 * 17
 
 _asking = threading.local()
 
@@ -160,7 +161,7 @@ class Environment:
 
     def _decide_unknown(self, condition: Comparison) -> bool:
         if getattr(_asking, "of_large", False):
-            return condition.holds(_LargeSizes(self.hints))
+            return condition.substitute(self.replacements).holds(_LargeSizes(self.hints))
         answer = self._of_many(condition) if self.assumes else None
         if answer is None:
             raise Unsupported("data-dependent", f"whether {condition} holds is known only when the program runs")

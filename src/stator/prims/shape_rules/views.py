@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stator.base.errors import Unsupported
 from stator.prims.layout import Sizes, contiguous_strides, holds, is_unknown, least, numel, surely, wrap_dim, wrap_dims
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import REAL_OF_COMPLEX
@@ -88,6 +89,8 @@ def view_(self: Any, size: Sequence[Any]) -> TensorMeta:
     shape = tuple(self.shape)
     size = infer_size(size, numel(shape))
     strides = view_strides(shape, self.stride(), size)
+    if strides is None and any(map(is_unknown, (*shape, *size))):
+        raise Unsupported("data-dependent", f"whether a tensor of shape {list(shape)} can be viewed as {list(size)}")
     if strides is None:
         raise RuntimeError(
             "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
