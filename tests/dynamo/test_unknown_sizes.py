@@ -109,7 +109,38 @@ def turned_and_copied(x):
     return chosen.add_(1), chosen
 
 
+def by_index(x):
+    table = torch.zeros(4, dtype=torch.int64)
+    place = (x > 0).sum() % 4
+    table[place] = 3
+    table[place.item()] += 1
+    return table, table + place.item(), table[place:].sum(), x[0, place], x[place][None, 1:], x[..., place, None]
+
+
+def float_read(x):
+    total = x.detach().sum().item()
+    return x / (total + 30), total * 2 + 1, f"{total:.3f} of {x.shape[0]}", float(total)
+
+
+def narrowed(x):
+    count = (x > 0).sum().item() % 5
+    return x.narrow(0, count, 2), x.roll(count, 0), x[count : count + 2], x.expand(count, 6, 4), x.new_ones(count, 3)
+
+
+def products(x):
+    chosen = x[x > 0]
+    outer = torch.outer(chosen, chosen)
+    return (
+        torch.einsum("i,j->ij", chosen, chosen),
+        outer.diagonal(),
+        chosen.cumsum(0),
+        chosen.sort().values,
+        outer @ outer,
+    )
+
+
 PROGRAMS = [
+    by_index, float_read, narrowed, products,
     selected, selected_by_method, rows, inner_columns, places, places_by_where, counted, distinct, distinct_neighbours,
     repeated, number_read, parts, beginning, joined, filled, scattered, as_many_as_known, reshaped, turned_and_copied,
 ]  # fmt: skip
@@ -142,10 +173,24 @@ def test_one_graph_for_all_sizes(program, backend: str) -> None:
     compiled = stator.compile(program, backend=backend, fullgraph=True)
     for x in inputs():
         same(compiled(x.clone()), program(x.clone()))
-    assert counters.counts["frames"] == 1 and counters.counts["graphs"] == 1
+    assert counters.counts["frames"] == 1 and counters.counts["graphs"] == 1 and not counters.counts["graph_breaks"]
 
 
-DIFFERENTIABLE = [selected, selected_by_method, rows, repeated, parts, joined, filled, scattered, reshaped]
+DIFFERENTIABLE = [
+    by_index,
+    float_read,
+    narrowed,
+    products,
+    selected,
+    selected_by_method,
+    rows,
+    repeated,
+    parts,
+    joined,
+    filled,
+    scattered,
+    reshaped,
+]
 
 
 def gradients(run, x: torch.Tensor) -> list[torch.Tensor]:

@@ -333,7 +333,7 @@ def folded_argument(tracer: Tracer, value: Value, name: str) -> Any:
 def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Calling a class: its handler, else a new instance."""
     if tracer.numbers and not kwargs:
-        number = derived(tracer, cls.cls, args)
+        number = derived(tracer, cls.cls, args) or computed(tracer, cls.cls, args)
         if number is not None:
             return number
     if tracer.recorder.unknown.any and not kwargs:

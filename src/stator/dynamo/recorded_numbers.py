@@ -53,12 +53,13 @@ _DTYPES: dict[type, torch.dtype] = {
 _MOST_NUMBERS = 64  # that a list of them is made of
 
 
-def may_be_read(tracer: Tracer, tensor: TensorValue) -> bool:
-    """Whether the whole numbers in a tensor can be read in the graph."""
-    if tensor.fake.dtype not in WHOLE or not tracer.recorder.mode.may_keep_unknown_numbers():
+def may_be_read(tracer: Tracer, tensor: TensorValue, floats: bool = False) -> bool:
+    """Whether the whole numbers in a tensor, or the only float, can be read in the graph."""
+    kind = tensor.fake.dtype.is_floating_point if floats else tensor.fake.dtype in WHOLE
+    if not kind or not tracer.recorder.mode.may_keep_unknown_numbers():
         return False
     count = tensor.fake.numel()
-    return type(count) is int and count <= _MOST_NUMBERS
+    return type(count) is int and count <= (1 if floats else _MOST_NUMBERS)
 
 
 class RecordedNumbers:
@@ -118,12 +119,17 @@ class RecordedNumbers:
         """The number as a tensor of no dimension."""
         found = self._tensors.get(id(value))
         if found is None:
-            recorder, dtype = self.recorder, _DTYPES[type(value.number)]
-            made = self._call(torch.scalar_tensor, self.node(value.number))
-            made.kwargs = {"dtype": dtype, "device": torch.device("cpu")}
-            fake = recorder.mode.make(TensorMeta((), (), dtype, torch.device("cpu")))
-            found = self._tensors[id(value)] = (value, recorder.wrap_tensor(fake, made))
+            made = self.scalar(self.node(value.number), _DTYPES[type(value.number)])
+            found = self._tensors[id(value)] = (value, made)
         return found[1]
+
+    def scalar(self, number: Any, dtype: torch.dtype) -> TensorValue:
+        """A tensor of no dimension on the CPU, of a number of the graph."""
+        node = self._call(torch.scalar_tensor, number)
+        node.kwargs = {"dtype": dtype, "device": torch.device("cpu")}
+        fake = self.recorder.mode.make(TensorMeta((), (), dtype, torch.device("cpu")))
+        self.recorder.op_count += 1
+        return self.recorder.wrap_tensor(fake, node)
 
     def _made(self, value: Any) -> Any:
         """Of an expression, a condition, or a number."""

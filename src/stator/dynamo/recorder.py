@@ -314,6 +314,10 @@ class Recorder:
     def number_tensor(self, value: UnknownNumberValue) -> TensorValue:
         return self.unknown.tensor(value)
 
+    def float_tensor(self, number: fx.Node) -> TensorValue:
+        """A float of the graph as a tensor of no dimension."""
+        return self.unknown.scalar(number, torch.float64)
+
     def number_call(self, function: Any, args: list[Value]) -> fx.Node:
         """A function of numbers, some of which only the running graph knows."""
         self.takes_floats = self.takes_ints = True

@@ -315,6 +315,8 @@ class FakeMode(TorchDispatchMode):
         twin = functional_twin(info.target)
         if info.random or twin is None or any(tensor.followed_value() is None for tensor in tensors):
             return []
+        if any(isinstance(number, SYMBOLIC) for number in pytree.tree_leaves((args, kwargs))):
+            return []
         inputs = {name: value for name, value in kwargs.items() if name not in info.mutates}
         positional = arguments_of_twin(info.target, twin, args, inputs)
         return flat_tensors(twin(*_to_values(positional), **_to_values(inputs)), torch.Tensor)
@@ -418,7 +420,7 @@ class FakeMode(TorchDispatchMode):
         outputs = flat_tensors(result)
         if not outputs or not all(_is_small(output.meta) for output in outputs):
             return
-        if not tensors and any(isinstance(number, SYMBOLIC) for number in pytree.tree_leaves((args, kwargs))):
+        if any(isinstance(number, SYMBOLIC) for number in pytree.tree_leaves((args, kwargs))):
             return
         values = flat_tensors(func(*_to_values(args), **_to_values(kwargs)), torch.Tensor)
         known_from = _known_from(tensors)

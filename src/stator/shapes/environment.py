@@ -197,7 +197,8 @@ class Environment:
             if part.symbols <= self.hints.keys() and part.holds(self.hints) is short:
                 return self.decide(part)
         for part in open_parts:
-            self.decide(part)
+            if self.decide(part) is short:
+                return short
         return not short
 
     def assume(self, condition: Condition) -> None:

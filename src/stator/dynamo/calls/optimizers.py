@@ -154,11 +154,12 @@ def _item(tracer: Tracer, tensor: TensorValue) -> Value:
             return checked
         if may_be_read(tracer, tensor) and tensor.fake.numel() == 1:
             return tracer.recorder.read_number(tensor)
-        raise unsupported(
-            "data-dependent-value",
-            f"Tensor.item() on {tensor.describe(tracer)}",
-            "keep the value in a tensor, or call it outside of the compiled function",
-        )
+        if not tensor.fake.dtype.is_floating_point or not may_be_read(tracer, tensor, floats=True):
+            raise unsupported(
+                "data-dependent-value",
+                f"Tensor.item() on {tensor.describe(tracer)}",
+                "keep the value in a tensor, or call it outside of the compiled function",
+            )
     number = ReadNumberValue(tracer.recorder.item_call(tensor))
     tracer.numbers[number] = number
     return number

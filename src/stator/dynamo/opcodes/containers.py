@@ -16,6 +16,7 @@ from ..values.base import Raised, Value, unsupported
 from ..values.mappings import DictValue
 from ..values.objects import ObjectValue
 from ..values.pending_text import PendingTextValue, joined
+from ..values.read_numbers import ReadNumberValue
 from ..values.sequences import ListValue, TupleValue
 from ..values.sets import SetValue
 from ..values.slices import SliceValue
@@ -255,7 +256,8 @@ def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
     if conversion == 0 and isinstance(value, TensorValue) and _is_written_as_number(tracer, value, spec):
         number = tracer.record_method("clone", [tracer.record_method("detach", [value], {})], {})
         return PendingTextValue(tracer.outer_step(), [(number, spec)])  # type: ignore[list-item]
-    if type(value) is UnknownNumberValue and _takes(value.python_type(tracer)(), conversion, spec):
+    read = type(value) is ReadNumberValue and value.origin is None
+    if (read or type(value) is UnknownNumberValue) and _takes(value.python_type(tracer)(), conversion, spec):
         return PendingTextValue(tracer.outer_step(), [(value, spec)])
     if not spec and _is_pending(tracer, value):
         as_it_is = isinstance(value, PendingTextValue) and conversion in _OF_TEXT_AS_IT_IS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
 from stator.graph.numbers import larger, power, smaller
@@ -40,6 +41,11 @@ _FUNCTIONS: dict[Any, Any] = {
 }
 
 
+_COMPARISONS = frozenset(
+    {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge},
+)
+
+
 class ReadNumberValue(Value):
     """A float that only the running graph knows. `origin`: how it is made outside of the graph, if it can be."""
 
@@ -62,13 +68,22 @@ class ReadNumberValue(Value):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.origin is not None:
             return self.origin
-        raise cannot_rebuild("a number that was read from a tensor inside of the graph")
+        recorder = exits.tracer.recorder
+        if self.node.graph is not recorder.root:
+            raise cannot_rebuild("a number that was read from a tensor inside of a part of the graph")
+        return CallRecipe(Constant(torch.Tensor.item), [exits.recipe(recorder.float_tensor(self.node))])
 
 
 def computed(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
     """`function(*args)` in the graph, where an argument is a number read there and the others are numbers too."""
     if not any(type(arg) is ReadNumberValue for arg in args) or len(args) > 2:
         return None
+    if function is float:
+        return args[0]
+    if function in _COMPARISONS:
+        raise unsupported(
+            "data-dependent-value", f"comparing {args[0].describe(tracer)} and {args[1].describe(tracer)}"
+        )
     target = _FUNCTIONS.get(function)
     if target is None or not all(type(arg) is ReadNumberValue or _is_number(tracer, arg) for arg in args):
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import Sizes, contiguous_strides, suggested_strides
+from stator.prims.layout import Sizes, contiguous_strides, holds, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import computation_dtype
 
@@ -37,7 +37,8 @@ def check_normalized(input: Any, normalized_shape: Sequence[Any], weight: Any, b
                 f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
                 f"{list(parameter.shape)} and normalized_shape = {list(normalized)}"
             )
-    if len(shape) < rank or shape[len(shape) - rank :] != normalized:
+    own = shape[len(shape) - rank :]
+    if len(shape) < rank or not all(holds(a == b) for a, b in zip(own, normalized, strict=True)):
         raise RuntimeError(
             f"Given normalized_shape={list(normalized)}, expected input with shape [*, "
             f"{', '.join(map(str, normalized))}], "

@@ -314,7 +314,9 @@ def select(self: Any, dim: int, index: Any) -> TensorMeta:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
     dim = wrap_dim(dim, len(shape))
     size, step = shape.pop(dim), stride.pop(dim)
-    if not holds(index >= -size) or not holds(index < size):
+    if is_unknown(index) or is_unknown(size):  # eager looks at it, and nothing but the place depends on it
+        return view(self, shape, stride, self.storage_offset() + index * step)
+    if index < -size or index >= size:
         raise IndexError(
             f"select(): index {index} out of range for tensor of size {list(self.shape)} at dimension {dim}"
         )
