@@ -45,7 +45,7 @@ class EndingAt:
             return interpreter.capture(function, arguments, **settings)
         reason = BreakReason("forced", "a test", UserPlace(self.code.co_filename, 0, function.__name__))
         try:
-            captured = interpreter._Attempt(function, arguments, self.step, reason, []).run()
+            captured = interpreter._Attempt(function, arguments, self.step, reason, [], interpreter.Told()).run()
         except interpreter._Restart:
             self.reached = True
         except Unsupported as error:

@@ -434,7 +434,7 @@ def tensor_method_call(
         if known is not None and (name == "tolist" or known.numel() == 1):
             return tracer.wrap_result(getattr(known, name)(), f"the result of Tensor.{name}")
         if name == "tolist" and may_be_read(tracer, owner):
-            return tracer.recorder.read_numbers(owner)
+            return tracer.recorder.unknown.read_list(owner)
         raise unsupported(
             "data-dependent-value" if name in ("item", "tolist", "numpy") else "tensor-method",
             f"Tensor.{name}() on {owner.describe(tracer)}",

@@ -22,9 +22,10 @@ from stator.shapes.extrema import Max, Min
 from stator.shapes.floats import FloatExpr, Rounded
 from stator.shapes.sym_node import expression
 
-from .values.base import unsupported
+from .values.base import Value, unsupported
+from .values.sequences import ListValue
 from .values.tensors import TensorValue
-from .values.unknown_numbers import UnknownNumberValue
+from .values.unknown_numbers import UnknownNumberValue, number_value
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -100,6 +101,36 @@ class RecordedNumbers:
             node.meta["example_value"] = number
             self._nodes[symbol] = node
             self._origins[symbol] = lambda: node
+
+    def read(self, tensor: TensorValue) -> Value:
+        """`tensor.item()` of one whole number."""
+        recorder = self.recorder
+        number = recorder.run_fake(torch.Tensor.item, "item", [tensor.fake], {})
+        node = recorder.item_call(tensor)
+        node.meta["data_dependent"] = True
+        self.note_number(number, node)
+        return number_value(number)
+
+    def read_list(self, tensor: TensorValue) -> Value:
+        """`tensor.tolist()` of whole numbers, of known shape."""
+        recorder = self.recorder
+        recorder.op_count += 1
+        node = recorder.graph.call_method("tolist", (recorder.node_of(tensor),))
+        node.meta["place"] = recorder.tracer.place()
+        node.meta["data_dependent"] = True
+        return self._numbers_in(node, tuple(tensor.fake.shape), torch.iinfo(tensor.fake.dtype))
+
+    def _numbers_in(self, node: fx.Node, shape: tuple[int, ...], info: Any) -> Value:
+        if not shape:
+            number = self.unknown.number(info.min, info.max)
+            self.note_number(number, node)
+            return number_value(number)
+        items = []
+        for at in range(shape[0]):
+            item = node.graph.call_function(operator.getitem, (node, at))
+            item.meta["place"] = node.meta["place"]
+            items.append(self._numbers_in(item, shape[1:], info))
+        return ListValue(items)
 
     # -- as nodes --
 

@@ -211,7 +211,7 @@ class Recorder:
         node_args, fake_args = self._lower_all(args)
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
         asked, answered = self.mode.times, self.unknown.unknown.answered
-        result = self._run_fake(run, target, fake_args, fake_kwargs)
+        result = self.run_fake(run, target, fake_args, fake_kwargs)
         changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
         if self.numbers and self._numbers_decide_gradients(target, kwargs, result, changed):
             for number in self.numbers:
@@ -282,42 +282,6 @@ class Recorder:
         node.meta["place"] = self.tracer.place()
         return node
 
-    def read_number(self, tensor: TensorValue) -> Value:
-        """`tensor.item()` of one whole number."""
-        number = self._run_fake(torch.Tensor.item, "item", [tensor.fake], {})
-        node = self.item_call(tensor)
-        node.meta["data_dependent"] = True
-        self.unknown.note_number(number, node)
-        return number_value(number)
-
-    def read_numbers(self, tensor: TensorValue) -> Value:
-        """`tensor.tolist()` of whole numbers, of known shape."""
-        self.op_count += 1
-        node = self.graph.call_method("tolist", (self.node_of(tensor),))
-        node.meta["data_dependent"] = True
-        node.meta["place"] = self.tracer.place()
-        info = torch.iinfo(tensor.fake.dtype)
-        return self._numbers_in(node, tuple(tensor.fake.shape), info)
-
-    def _numbers_in(self, node: fx.Node, shape: tuple[int, ...], info: Any) -> Value:
-        if not shape:
-            number = self.unknown.unknown.number(info.min, info.max)
-            self.unknown.note_number(number, node)
-            return number_value(number)
-        items = []
-        for at in range(shape[0]):
-            item = self.graph.call_function(operator.getitem, (node, at))
-            item.meta["place"] = node.meta["place"]
-            items.append(self._numbers_in(item, shape[1:], info))
-        return ListValue(items)
-
-    def number_tensor(self, value: UnknownNumberValue) -> TensorValue:
-        return self.unknown.tensor(value)
-
-    def float_tensor(self, number: fx.Node) -> TensorValue:
-        """A float of the graph as a tensor of no dimension."""
-        return self.unknown.scalar(number, torch.float64)
-
     def number_call(self, function: Any, args: list[Value]) -> fx.Node:
         """A function of numbers, some of which only the running graph knows."""
         self.takes_floats = self.takes_ints = True
@@ -331,7 +295,7 @@ class Recorder:
         node.meta["place"] = self.tracer.place()
         node.meta["example_value"] = None
 
-    def _run_fake(self, run: Callable[..., Any], target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def run_fake(self, run: Callable[..., Any], target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
             with outside_inference_mode(), self.mode:
                 return (stand_ins.get(target) or run)(*args, **kwargs)

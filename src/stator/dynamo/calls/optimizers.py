@@ -153,7 +153,7 @@ def _item(tracer: Tracer, tensor: TensorValue) -> Value:
         if checked is not None:
             return checked
         if may_be_read(tracer, tensor) and tensor.fake.numel() == 1:
-            return tracer.recorder.read_number(tensor)
+            return tracer.recorder.unknown.read(tensor)
         if not tensor.fake.dtype.is_floating_point or not may_be_read(tracer, tensor, floats=True):
             raise unsupported(
                 "data-dependent-value",

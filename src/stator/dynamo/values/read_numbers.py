@@ -71,7 +71,9 @@ class ReadNumberValue(Value):
         recorder = exits.tracer.recorder
         if self.node.graph is not recorder.root:
             raise cannot_rebuild("a number that was read from a tensor inside of a part of the graph")
-        return CallRecipe(Constant(torch.Tensor.item), [exits.recipe(recorder.float_tensor(self.node))])
+        return CallRecipe(
+            Constant(torch.Tensor.item), [exits.recipe(recorder.unknown.scalar(self.node, torch.float64))]
+        )
 
 
 def computed(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:

@@ -107,7 +107,7 @@ class UnknownNumberValue(Value):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         """The graph gives it as a tensor, which is read behind it."""
-        return CallRecipe(Constant(torch.Tensor.item), [exits.recipe(exits.tracer.recorder.number_tensor(self))])
+        return CallRecipe(Constant(torch.Tensor.item), [exits.recipe(exits.tracer.recorder.unknown.tensor(self))])
 
 
 def is_symbolic(number: Any) -> bool:
