@@ -65,7 +65,33 @@ def reads_a_view(x: Any, v: Any, w: Any) -> Any:
     return hidden[:, 0].cos().sum(), hidden
 
 
-PROGRAMS = [chain, with_a_second_way, two_losses, of_one_operator, written, reads_a_view]
+def through_a_view(x: Any, v: Any, w: Any) -> Any:
+    hidden = (x @ v).exp()
+    first = hidden[:, 0]
+    return (first * first).sum() + hidden.sin().sum(), first, hidden, hidden.t()
+
+
+def of_one_memory(x: Any, v: Any, w: Any) -> Any:
+    """Views of a tensor that is not returned."""
+    first, second, third = (x @ v).exp().unbind(1)
+    return (first * second).sum(), third, second, first
+
+
+def through_views_of_views(x: Any, v: Any, w: Any) -> Any:
+    hidden = (x @ v).exp()
+    rows = hidden[1:]
+    return (rows[0].square() * 3).sum() + rows.sum(), rows[0], rows, hidden
+
+
+def through_a_view_of_an_input(x: Any, v: Any, w: Any) -> Any:
+    flat = x.view(-1)
+    return flat.exp().sum() + (flat.view(4, 3) @ v).sin().sum(), flat, x[0]
+
+
+PROGRAMS = [
+    chain, with_a_second_way, two_losses, of_one_operator, written, reads_a_view,
+    through_a_view, of_one_memory, through_views_of_views, through_a_view_of_an_input,
+]  # fmt: skip
 by_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 
 
@@ -206,6 +232,38 @@ def test_second_derivatives_past_results_with_hooks(program: Callable[..., Any],
         log = sorted(log[:seen], key=lambda entry: entry[0]) + sorted(log[seen:], key=lambda entry: entry[0])
         found = [*[seen for _, seen in log], *[other.grad for other in others], *[leaf.grad for leaf in given]]
         return [one if one is None else one.detach() for one in found]
+
+    both(program, backend, look)
+
+
+@by_backend
+@pytest.mark.parametrize("shown", [False, True])
+def test_inputs_that_are_written_to(shown: bool, backend: str) -> None:
+    """Results are differentiated by what these hold now."""
+
+    def program(x: Any, v: Any) -> Any:
+        x.mul_(2)
+        x[0] = 3.0
+        loss = (x * x @ v).sum()
+        first = x[1]
+        return (loss + (first * first).sum() + x.sin().sum(), *((first, x) if shown else ()))
+
+    def look(run: Callable[..., Any]) -> list[Any]:
+        found: list[Any] = []
+        for hooked in (False, True):
+            given = leaves()
+            x, log = given[0] * 1, []
+            loss, *others = run(x, given[1])
+            found += torch.autograd.grad(loss, [x, *others, *given[:2]], allow_unused=True, retain_graph=True)
+            found.append(x.detach().clone())
+            if hooked:
+                for at, other in enumerate([x, *others[:1]]):
+                    other.register_hook(partial(noted, log, at + 2))
+                    other.retain_grad()
+            (loss + x.sum()).backward()
+            log.sort(key=lambda entry: entry[0])
+            found += [*[seen for _, seen in log], x.grad, *[leaf.grad for leaf in given[:2]]]
+        return found
 
     both(program, backend, look)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,7 @@ from stator.runtime.host import below_autograd
 from .eager import run_eagerly
 from .independent import Kept, Reads
 from .joint import Joint
-from .linked import Linked, Results, link, not_looked_at, with_hooked
+from .linked import Linked, Results, not_looked_at, with_hooked
 from .partition import Partition, SavedInput, divide, split
 from .program import Program
 
@@ -143,7 +142,7 @@ class Step:
         self.overwritten = _overwritten(joint)
         self.saved_inputs = [saved.index for saved in parts.saved if isinstance(saved, SavedInput)]
         self.devices = drawn_devices(joint.graph)
-        self.behind = {one.position: one.behind for one in joint.links}
+        self.behind = {one.position: one.behind for one in joint.links if one.position < joint.value_count}
         self.stops = tuple({position: None for behind in self.behind.values() for position in behind})
         self.lock = fork_safe_lock()
         self.names = _saved_names(parts)
@@ -270,7 +269,7 @@ class Step:
         results: Results = step_node.results
         shown = results.unchanged() if torch.is_grad_enabled() else {}
         stops = with_hooked(second.stops, self.joint.hooked, second.targets)
-        gradients = self.program.gradients(self.joint.traced, second.positions, second.targets, stops, tuple(shown))
+        gradients = self.program.gradients(self.joint, second.positions, second.targets, stops, tuple(shown))
         plain = all(map(_is_plain, tangents))  # not batched by vmap, nor of a subclass: the operators know what to do
         run = None
         if plain:
@@ -436,8 +435,7 @@ class StepFunction(torch.autograd.Function):
             known[index] = (primals[index], _ANY) if past_autograd else None
         ctx.primals = known
         ctx.places = [primals[index].data_ptr() for index in step.saved_inputs]
-        ctx.results = Results({at: values[at] for at in step.joint.results})
-        ctx.linked = Linked({at: values[at] for at in step.stops}, step.joint.hooked) if step.stops else None
+        ctx.linked = None
         return values
 
     @staticmethod
@@ -489,8 +487,8 @@ def _check_places(step_node: Any) -> None:
         if entry is not None and entry[0].data_ptr() != place:
             raise RuntimeError(
                 f"stator: the data of a tensor of shape {list(entry[0].shape)} was replaced (`.data = ...`) between "
-                "the forward of a compiled graph and its backward, which needs what it was; replace it before that forward "
-                "or after the backward, or run this part eagerly (stator.disable)"
+                "the forward of a compiled graph and its backward, which needs what it was; replace it before or "
+                "after both, or run this part eagerly (stator.disable)"
             )
 
 
@@ -516,51 +514,4 @@ def _unchanged(primals: Sequence[tuple[torch.Tensor, int] | None]) -> list[torch
     return found
 
 
-_apply = super(torch.autograd.Function, StepFunction).apply  # without the preparations for functions of other kinds
-
-
-def run_step(step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
-    """The forward values of a step, tied to its backward. Raises RuntimeError inside of transforms of torch.func."""
-    if torch._C._are_functorch_transforms_active():
-        return StepFunction.apply(step, *primals)  # which says why it cannot
-    values = _apply(step, *primals)
-    node = None
-    if step.joint.links:
-        node = values[step.joint.links[0].position].grad_fn
-        if node is not None:
-            link(values, step.joint.links, node.linked, step.gradients_between)
-    for position in step.joint.hooked:
-        _hook(step, node or values[position].grad_fn, position, values[position])
-    return values
-
-
-def _hook(step: Step, step_node: Any, position: int, value: torch.Tensor) -> None:
-    """Have the program's hooks called where the caller's will be called."""
-    node = weakref.ref(step_node)  # which has the hook
-
-    def hook(tangent: torch.Tensor | None) -> torch.Tensor | None:
-        return step.hooked(node(), position, tangent)
-
-    if value.requires_grad:
-        value.register_hook(hook)
-
-
-def run_step_of_shown(step: Step, places: Sequence[int], *tensors: torch.Tensor) -> tuple[Any, ...]:
-    """As `run_step`, where values at these places were computed before, in another step: the tensors behind the primals
-    are those, and what is computed from such values is computed from them for autograd."""
-    shown = dict(zip(places, tensors[-len(places) :], strict=True))
-    values = _apply(step, *tensors[: -len(places)])
-    seen = [shown.get(position, value) for position, value in enumerate(values)]
-    links = [one for one in step.joint.links if one.position not in shown]
-    node = next((values[one.position].grad_fn for one in links), None)
-    if node is not None:
-        node.results = Results({position: seen[position] for position in step.joint.results})
-        node.linked = Linked({position: seen[position] for position in step.stops}, step.joint.hooked)
-        link(seen, links, node.linked, step.gradients_between)
-    for position in step.joint.hooked:
-        if position not in shown:
-            _hook(step, node or values[position].grad_fn, position, values[position])
-    return values
-
-
-__all__ = ["Backward", "Step", "run_step", "run_step_of_shown"]
+__all__ = ["Backward", "Step", "StepFunction"]

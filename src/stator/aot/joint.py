@@ -17,9 +17,9 @@ from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
 from stator.graph.fake import FakeTensor
-from stator.graph.outputs import describe_outputs
+from stator.graph.outputs import Described, describe_outputs
 from stator.graph.recording import Keep, Tracer, without_onednn
-from stator.graph.traced import Fresh, Traced
+from stator.graph.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
 from stator.graph.tracer import close_graph, placeholder_names, run_function
 from stator.prims.layout import contiguous_strides, is_dense
 from stator.prims.record import TensorMeta
@@ -37,8 +37,10 @@ class Joint:
     primal_count: how many placeholders are primals.
     value_count: how many outputs are forward values: user outputs, bases of aliased ones, contents of mutated inputs.
     differentiable: positions of the forward values that autograd can differentiate.
-    results: positions of the values among them that the caller gets as they are.
-    links: between results and others that they were computed from.
+    results: positions of the values that the caller gets as they are; and, counted on behind the values, of outputs
+        that are views, if `links` has them.
+    links: between results and others that they were computed from, in the order in which they are made.
+    written: where others were computed from an input that was written to, the position of its contents and its index.
     hooked: positions of results whose gradient the program has hooked. Where the tangents were asked for one by one,
         these hooks are not part of the gradients: they are called when the tangent of a result is complete, before
         those of the caller.
@@ -54,10 +56,16 @@ class Joint:
     differentiable: tuple[int, ...]
     results: tuple[int, ...]
     links: tuple[Link, ...]
+    written: dict[int, int]
     hooked: tuple[int, ...]
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     traced: Traced
+
+    @property
+    def links_effects(self) -> bool:
+        """Whether `links` has views, or what is written to inputs."""
+        return bool(self.written) or any(one.position >= self.value_count for one in self.links)
 
 
 def trace_joint(
@@ -199,10 +207,18 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
     value_nodes = [value.node for value in described.values]
     handles = [handle if _is_differentiable(tracer, handle) else None for handle in described.handles]
     differentiable = tuple(position for position, handle in enumerate(handles) if handle is not None)
+    count = len(handles)
     fresh = dict.fromkeys(output.position for output in described.outputs if isinstance(output, Fresh))
-    results = {at: handle for at in fresh if (handle := handles[at]) is not None}
-    links = find_links(handles, results)
-    hooked = tuple([at for at, handle in results.items() if handle._backward_hooks])
+    hooked = tuple([at for at in fresh if (handle := handles[at]) is not None and handle._backward_hooks])
+    views, bases = _views(described, leaves, count)
+    handles += [views.get(count + at) for at in range(len(leaves))]
+    results = [at for at in fresh if handles[at] is not None]
+    written = {at: index for index, at in described.mutated if handles[at] is not None}
+    links = find_links(handles, (*results, *written, *views), bases)
+    if any(at in written or at >= count for one in links if one.position < count for at in one.behind):
+        results += [one.position for one in links if one.position >= count]
+    else:  # nothing that the graph returns was computed from these, as far as autograd knows
+        links, written = find_links(handles[:count], results), {}
     if wanted.positions is not None:
         wanted = replace(wanted, stops=with_hooked(wanted.stops, hooked, wanted.targets))
     tangent_positions = differentiable if wanted.positions is None else tuple(sorted(wanted.positions))
@@ -224,11 +240,26 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         differentiable,
         tuple(results),
         links,
+        written,
         hooked,
         tangent_positions,
         tuple(gradient_positions),
         traced,
     )
+
+
+def _views(described: Described, leaves: Sequence[Any], count: int) -> tuple[dict[int, FakeTensor], dict[int, int]]:
+    """Outputs that are views for autograd too, by their positions behind `count` values; and of which values."""
+    contents = dict(described.mutated)
+    views: dict[int, FakeTensor] = {}
+    bases: dict[int, int] = {}
+    for at, (leaf, output) in enumerate(zip(leaves, described.outputs, strict=True), count):
+        if isinstance(output, (ViewOfOutput, ViewOfInput)) and leaf.grad_fn is not None:
+            views[at] = leaf
+            base = output.position if isinstance(output, ViewOfOutput) else contents.get(output.index)
+            if base is not None:
+                bases[at] = base
+    return views, bases
 
 
 def _is_real(leaf: Any) -> bool:
@@ -255,7 +286,8 @@ def _differentiate(
     tangents = {position: _add_tangent(tracer, metas[position], index) for index, position in enumerate(positions)}
     roots: Any = [handles[position] for position in positions]
     sought: Any = differentiated if wanted.targets is None else [handles[target] for target in wanted.targets]
-    stops: Any = [(handles[position], tangents.get(position)) for position in wanted.stops]
+    given = {id(handles[position]): tangent for position, tangent in tangents.items()}
+    stops: Any = [(handles[position], given.get(id(handles[position]))) for position in wanted.stops]
     tracer.origin = tracer.place = None
     tracer.in_backward = True
     with _autocast_off():

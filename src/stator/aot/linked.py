@@ -26,22 +26,24 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A forward value that gets a node of its own.
+    """Something that the caller gets, or a forward value that it is made from, and what it was computed from.
 
-    position: among the forward values. behind: positions of the results that it was computed from without another
-    result in between.
+    position: of a forward value, which gets a node of its own; or, counted on behind those, of an output that is a
+    view, which has one. behind: positions of the results that it was computed from without another result in between.
     """
 
     position: int
     behind: tuple[int, ...]
 
 
-def find_links(handles: Sequence[torch.Tensor | None], results: Iterable[int]) -> tuple[Link, ...]:
+def find_links(
+    handles: Sequence[torch.Tensor | None], results: Iterable[int], bases: Mapping[int, int] | None = None
+) -> tuple[Link, ...]:
     """The links of forward values, those behind a value before it: of all results if there are several values, so that
     hooks of one are not called when only others have gradients.
 
-    handles: the tensors through which autograd knows the values; None for those that it does not. results: positions of
-    the values that the caller gets as they are.
+    handles: the tensors through which autograd knows the values, and views behind them; None for those that it does
+    not. results: positions of what the caller gets. bases: for views what has to be there before.
     """
     places: dict[tuple[Any, int], int] = {}
     for position in results:
@@ -54,11 +56,12 @@ def find_links(handles: Sequence[torch.Tensor | None], results: Iterable[int]) -
     masks = _right_behind(starts.values(), places)
     behind = {at: tuple([to for to in places.values() if masks[start] >> to & 1]) for at, start in starts.items()}
     linked = {at for at, found in behind.items() if found}.union(places.values())
+    before = {view: (base,) for view, base in (bases or {}).items() if base in linked}
     ordered: dict[int, Link] = {}
 
     def place(position: int) -> None:
         if position not in ordered:
-            for earlier in behind[position]:
+            for earlier in (*behind[position], *before.get(position, ())):
                 place(earlier)
             ordered[position] = Link(position, behind[position])
 
@@ -166,19 +169,18 @@ class Linked:
 
     __slots__ = ("_hooked", "_looked_at", "_task", "hooks", "tensors")
 
-    def __init__(self, values: Mapping[int, torch.Tensor], hooked: Iterable[int] = ()) -> None:
-        """values: to which no hook was added by the caller, unless they have been results before. hooked: those that
-        the program has hooked."""
-        self.tensors = {position: weakref.ref(value) for position, value in values.items()}
+    def __init__(self, hooked: Iterable[int] = ()) -> None:
+        """hooked: those that the program has hooked."""
+        self.tensors: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: dict[int, dict[Any, Any]] = {}
         self._hooked = frozenset(hooked)
         self._task: int | None = None
         self._looked_at = False
 
-    def watch(self) -> None:
-        """To be called when the results have their nodes."""
-        for position, reference in self.tensors.items():
-            tensor: Any = reference()
+    def watch(self, tensors: Mapping[int, Any]) -> None:
+        """To be called when these have their nodes, before the caller gets them."""
+        for position, tensor in tensors.items():
+            self.tensors[position] = weakref.ref(tensor)
             if tensor._backward_hooks is None:  # as the first hook would
                 tensor._backward_hooks = OrderedDict()
                 tensor.grad_fn._register_hook_dict(tensor)
@@ -255,16 +257,11 @@ class _LinkFunction(torch.autograd.Function):
 _apply = super(torch.autograd.Function, _LinkFunction).apply  # without the preparations for functions of other kinds
 
 
-def link(values: Sequence[Any], links: Sequence[Link], linked: Linked | None, above: Above) -> None:
-    """Give the values with links nodes of their own, in place."""
-    linked_values = tuple([values[one.position] for one in links])
-    versions = tuple([value._version for value in linked_values])
-    for one, value in zip(links, linked_values, strict=True):
-        behind = [*[values[at] for at in one.behind], _nobody] if one.behind else ()
-        _apply(above, linked, one.position, value, *behind)
-    torch._C._autograd._unsafe_set_version_counter(linked_values, versions)  # nothing was written
-    if linked is not None:
-        linked.watch()
+def link(above: Above, linked: Linked | None, position: int, value: torch.Tensor, behind: Sequence[Any]) -> None:
+    """Give a value a node of its own, in place, with edges to the tensors it was computed from."""
+    version = value._version
+    _apply(above, linked, position, value, *behind, *((_nobody,) if behind else ()))
+    torch._C._autograd._unsafe_set_version_counter((value,), (version,))  # nothing was written
 
 
 class _NotLookedAt(torch.autograd.Function):

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from stator.graph.fake import FakeMode
 from stator.graph.recording import Keep
-from stator.graph.traced import Fresh, Traced, ViewOfOutput
+from stator.graph.traced import Fresh, ViewOfInput, ViewOfOutput
 
 from .captured import owned_tensors_replaced
 from .inference import Rewrite
@@ -97,7 +97,7 @@ class Program:
 
     def gradients(
         self,
-        traced: Traced,
+        joint: Joint,
         positions: Sequence[int],
         targets: Sequence[int] | None = None,
         stops: Sequence[int] = (),
@@ -115,21 +115,23 @@ class Program:
         def gradients_of(*arguments: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             primals, tangents = arguments[:count], arguments[count:]
             with self.ambience.restored():
-                handles = self._handles(traced, primals)
-            given = dict(zip(positions, tangents, strict=True))
+                handles = self._handles(joint, primals)
+            given = {id(handles[position]): tangent for position, tangent in zip(positions, tangents, strict=True)}
             with torch.enable_grad():
                 roots = [handles[position] for position in positions]
                 sought = [primal for primal in primals if primal.requires_grad]
                 if targets is not None:
                     sought = [handles[position] for position in targets]
-                ends = [(handles[position], given.get(position)) for position in stops]
+                ends = [(handles[position], given.get(id(handles[position]))) for position in stops]
                 found = gradients_between(roots, tangents, sought, ends, create_graph=True)
                 return *found, *[handles[position] for position in shown]
 
         return gradients_of
 
-    def _handles(self, traced: Traced, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Run the program on copies of what it writes to; the tensors behind its forward values by position."""
+    def _handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Run the program on copies of what it writes to; the tensors behind its forward values by position, and
+        outputs that are views behind those."""
+        traced = joint.traced
         written = {index for index, _ in traced.mutated}
         remaining = iter([primal.clone() if index in written else primal for index, primal in enumerate(primals)])
         arguments = [next(remaining) if isinstance(value, torch.Tensor) else value for value in self.inputs]
@@ -137,9 +139,12 @@ class Program:
         handles: dict[int, torch.Tensor] = {}
         with owned_tensors_replaced(self.function, owned):
             result = self.function(*arguments)
-        for leaf, output in zip(pytree.tree_leaves(result), traced.outputs, strict=True):
+        for at, (leaf, output) in enumerate(zip(pytree.tree_leaves(result), traced.outputs, strict=True)):
             if isinstance(output, Fresh):
                 handles[output.position] = leaf
-            elif isinstance(output, ViewOfOutput) and leaf._is_view():
-                handles.setdefault(output.position, leaf._base)
+            elif isinstance(output, (ViewOfOutput, ViewOfInput)) and leaf.grad_fn is not None:
+                handles[joint.value_count + at] = leaf
+                if isinstance(output, ViewOfOutput):
+                    of_base = bool(output.geometry.steps) and leaf._is_view()
+                    handles.setdefault(output.position, leaf._base if of_base else leaf)
         return handles

@@ -16,9 +16,9 @@ from stator.base import counters, dumps, logs
 from stator.base.errors import Unsupported
 from stator.graph.printer import print_graph
 from stator.graph.recording import Keep
-from stator.graph.traced import Fresh, ViewOfOutput
+from stator.graph.traced import Fresh, ViewOfInput, ViewOfOutput
 
-from .autograd_step import Step, run_step, run_step_of_shown
+from .autograd_step import Step
 from .captured import captured_tensors
 from .inference import (
     CompileGraph,
@@ -33,6 +33,7 @@ from .joint import Joint
 from .partition import partition
 from .program import Program
 from .replay import is_flat, with_effects
+from .running import effects_left, run_step, run_step_of_shown
 
 
 def compile_training(
@@ -87,24 +88,31 @@ def compile_training(
     if not torch.is_grad_enabled():  # the program switches it on for what is differentiable
         inner = torch.enable_grad()(inner)
     if shown:
-        run = with_effects(joint.traced, inner, differentiable)
+        run = with_effects(effects_left(joint), inner, differentiable)
         return lambda *arguments: run(arguments)[:-shown]
     only_tensors = len(tensors) == len(example_inputs) and not captured
     if only_tensors and joint.traced.is_plain and is_flat(joint.traced):
         return inner
-    run = with_effects(joint.traced, inner, differentiable)
+    run = with_effects(effects_left(joint), inner, differentiable)
     return wrap(function, joint.traced, run, equalities_of(tensors) if program.merge_equal else None, captured)
 
 
 def _places_of_shown(joint: Joint, count: int) -> tuple[int, ...]:
-    """Positions of the last results among the values. Raises Unsupported where they are no values of their own."""
+    """Positions of the last results, as those of `Joint.results`. Raises Unsupported where they are not their own."""
     traced = joint.traced
-    last = traced.outputs[-count:]
-    places = {output.position for output in last if isinstance(output, Fresh)}
-    others = {output.position for output in traced.outputs[:-count] if isinstance(output, (Fresh, ViewOfOutput))}
-    if len(places) < count or places & others or traced.mutated or traced.fixed_offsets:
+    first = len(traced.outputs) - count
+    others = {output.position for output in traced.outputs[:first] if isinstance(output, (Fresh, ViewOfOutput))}
+    places: dict[int, None] = {}
+    for at, output in enumerate(traced.outputs[first:], joint.value_count + first):
+        if isinstance(output, Fresh):
+            places[output.position] = None
+        elif isinstance(output, (ViewOfOutput, ViewOfInput)):
+            places[at] = None
+        if isinstance(output, (Fresh, ViewOfOutput)) and output.position in others:
+            break
+    if len(places) < count or traced.mutated or traced.fixed_offsets:
         raise Unsupported("aliased-gradient", "a gradient shares its memory with a result")
-    return tuple([output.position for output in last if isinstance(output, Fresh)])
+    return tuple(places)
 
 
 def _trace(program: Program, tensors: Sequence[torch.Tensor]) -> Joint:

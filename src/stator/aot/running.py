@@ -1,0 +1,134 @@
+"""Running a compiled step: its forward, tied to its backward; and what the caller gets, tied to what it comes from.
+
+What nodes between results compute is known in autograd_step.py, when they do in linked.py.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from stator.graph.traced import Fresh, History, Output, Traced, ViewOfInput, ViewOfOutput
+
+from .autograd_step import Step, StepFunction
+from .joint import Joint
+from .linked import Link, Linked, Results, link
+from .replay import makers
+
+_apply = super(torch.autograd.Function, StepFunction).apply  # without the preparations for functions of other kinds
+
+
+def run_step(step: Step, *primals: torch.Tensor) -> Sequence[Any]:
+    """The forward values of a step, tied to its backward, then views that are linked (None for other outputs).
+
+    Inputs that others were computed from after they were written to are written here (`effects_left`). Raises
+    RuntimeError inside of transforms of torch.func.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return StepFunction.apply(step, *primals)  # which says why it cannot
+    values = _apply(step, *primals)
+    return _tied(step, values, primals, {})
+
+
+def run_step_of_shown(step: Step, places: Sequence[int], *tensors: torch.Tensor) -> Sequence[Any]:
+    """As `run_step`, where results at these places were computed before, in another step: the tensors behind the
+    primals are those, and what is computed from such results is computed from them for autograd."""
+    primals = tensors[: -len(places)]
+    values = _apply(step, *primals)
+    return _tied(step, values, primals, dict(zip(places, tensors[-len(places) :], strict=True)))
+
+
+def _tied(
+    step: Step, values: Sequence[Any], primals: Sequence[torch.Tensor], shown: Mapping[int, torch.Tensor]
+) -> Sequence[Any]:
+    joint = step.joint
+    node = values[joint.differentiable[0]].grad_fn
+    if node is None and not joint.links_effects:  # nothing requires grad
+        return values
+    seen: Sequence[Any] = values
+    if joint.links:
+        linked = None
+        if node is not None and step.stops:
+            linked = node.linked = Linked(joint.hooked)
+        seen = _linked(step, linked, values, primals, shown)
+        if linked is not None:
+            linked.watch({at: seen[at] for at in step.stops})
+    if node is not None:
+        node.results = Results({at: seen[at] for at in joint.results})
+        for position in joint.hooked:
+            if position not in shown:
+                _hook(step, node, position, values[position])
+    return seen if joint.links and joint.links_effects else values
+
+
+def _linked(
+    step: Step,
+    linked: Linked | None,
+    values: Sequence[Any],
+    primals: Sequence[torch.Tensor],
+    shown: Mapping[int, torch.Tensor],
+) -> Sequence[Any]:
+    """What autograd knows the values by, and views behind them: one after the other, each with edges to those before
+    it."""
+    joint, count = step.joint, step.joint.value_count
+    seen = [*values, *[None] * len(joint.traced.outputs)]
+    for position, tensor in shown.items():
+        seen[position] = tensor
+    for one in joint.links:
+        at = one.position
+        if at in shown:
+            continue
+        if at >= count:
+            seen[at] = _view(joint, one)(primals, seen, seen)
+            continue
+        if values[at].requires_grad:
+            link(step.gradients_between, linked, at, values[at], [seen[earlier] for earlier in one.behind])
+        index = joint.written.get(at)
+        if index is not None:
+            with torch.enable_grad():
+                seen[at] = primals[index].copy_(values[at])
+    return seen
+
+
+def _view(joint: Joint, one: Link) -> Callable[..., Any]:
+    """Makes a view from its base; from the view right behind it, where it is a view of a view that the caller gets."""
+    count, outputs = joint.value_count, joint.traced.outputs
+    output: Any = outputs[one.position - count]
+    for earlier in one.behind:
+        if earlier >= count:
+            base: Any = outputs[earlier - count]
+            begun = base.geometry.steps
+            if output.geometry.steps[: len(begun)] == begun and _place(base) == _place(output):
+                rest = replace(output.geometry, steps=output.geometry.steps[len(begun) :])
+                return makers[ViewOfOutput](ViewOfOutput(earlier, rest))
+    return makers[type(output)](output)
+
+
+def _place(output: ViewOfInput | ViewOfOutput) -> tuple[bool, int]:
+    return (True, output.index) if isinstance(output, ViewOfInput) else (False, output.position)
+
+
+def effects_left(joint: Joint) -> Traced:
+    """What remains to be done with what `run_step` returns."""
+    count, traced = joint.value_count, joint.traced
+    if not joint.links_effects:
+        return traced
+    made = {one.position for one in joint.links if one.position >= count}
+    outputs: list[Output] = [Fresh(at) if at in made else output for at, output in enumerate(traced.outputs, count)]
+    mutated = [(index, position) for index, position in traced.mutated if position not in joint.written]
+    histories = tuple(History.FOLLOWED if at in made else one for at, one in enumerate(traced.histories, count))
+    return replace(traced, mutated=mutated, outputs=outputs, histories=histories)
+
+
+def _hook(step: Step, step_node: Any, position: int, value: torch.Tensor) -> None:
+    """Have the program's hooks called where the caller's will be called."""
+    node = weakref.ref(step_node)  # which has the hook
+
+    def hook(tangent: torch.Tensor | None) -> torch.Tensor | None:
+        return step.hooked(node(), position, tangent)
+
+    value.register_hook(hook)
