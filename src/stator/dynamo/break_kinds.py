@@ -42,6 +42,7 @@ WAYS_OUT: dict[str, str] = {
     "set-members": "use a plain dict, list or set of constants",
     "module-class": "use a plain dict, list or set of constants",
     "long-loop": "nothing: it runs by itself, as in eager",
+    "finalizer": "let go of it outside, or accept the break",
     "identity": "compare with ==",
     "copy": "copy it outside",
     "functools": "copy it outside",

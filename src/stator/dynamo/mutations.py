@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .finalizers import check_change
 from .values.base import cannot_rebuild
+from .values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from .messages import Message
@@ -23,6 +25,7 @@ class MutationLog:
         self.entries: dict[tuple[str, int, str], tuple[str, Any, str]] = {}
         # made by the frame, and yet nothing to be changed or handed on: (value, what it is, the step it was made at)
         self.frozen: dict[int, tuple[Value, str, int]] = {}
+        self._looked_at: set[tuple[int, str]] = set()  # whose contents at entry have no end that shows
 
     def freeze(self, value: Value, what: str, made_at: int) -> None:
         self.frozen[id(value)] = value, what, made_at
@@ -49,13 +52,22 @@ class MutationLog:
         if self.frozen:
             self.check_free(value)
         if value.source is not None:
+            self._check_ends(value, "", getattr(value, "obj", None))
             self._note("content", value)
 
     def attribute(self, value: Value, name: str) -> None:
         if self.frozen:
             self.check_free(value)
         if value.source is not None:
+            if type(value) is ObjectValue:
+                self._check_ends(value, name, (value.instance_dict() or {}).get(name))
             self._note("attribute", value, name)
+
+    def _check_ends(self, value: Value, name: str, old: Any) -> None:
+        """What the program may notice the end of is not replaced behind the graph."""
+        if (id(value), name) not in self._looked_at:
+            check_change(old)
+            self._looked_at.add((id(value), name))
 
     def class_attribute(self, cls: Value, name: str) -> None:
         self._note("class", cls, name)

@@ -28,6 +28,11 @@ CALL_OPERANDS: dict[str, Callable[[int], int]] = {  # opname -> stack slots it t
 }
 _LOOP_ENDS = {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}  # at the end of a loop's FOR_ITER
 _GENERATOR_ONLY = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "RETURN_GENERATOR")
+_STORES: dict[str, Callable[[Any], tuple[str, ...]]] = {
+    "STORE_FAST": lambda name: (name,),
+    "STORE_FAST_LOAD_FAST": lambda names: (names[0],),
+    "STORE_FAST_STORE_FAST": tuple,
+}
 _OF_HANDLERS = ("PUSH_EXC_INFO", "POP_EXCEPT")
 NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
 
@@ -65,6 +70,7 @@ class BreakWriter:
         if main.opname in _OF_HANDLERS:
             raise CompileError("dynamo", f"a break at {main.opname}")
         self._put_back(self._callee_slot(main), self._consumed_from(main))
+        self._follow_variables(main)
         if not self._may_call_unseen(main):
             self.hook = None
         exits: list[Callable[[], None]] = []
@@ -190,6 +196,16 @@ class BreakWriter:
             self.builder.call(1)
         else:
             self.writer.load(recipe)
+
+    def _follow_variables(self, main: Instruction) -> None:
+        """Hand on what the operation itself stores, not what it deletes."""
+        if main.opname == "DELETE_FAST":
+            self.locals.pop(main.argval, None)
+            return
+        stored = _STORES.get(main.opname, lambda argval: ())(main.argval)
+        self.locals.update((name, Load(LocalSource(name))) for name in stored if name not in self.cells)
+        order = {name: index for index, name in enumerate(self.user_code.co_varnames)}
+        self.locals = {name: self.locals[name] for name in sorted(self.locals, key=order.__getitem__)}
 
     # ---- going on ----
 

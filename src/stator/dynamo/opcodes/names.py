@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 
 from ..bytecode import VERSION, Instruction
+from ..finalizers import check_cell, check_variable
 from ..frame import Frame
 from ..program import opcode
 from ..values.base import Lazy, Raised, Value, unsupported
@@ -66,6 +67,7 @@ def store_fast(frame: Frame, instruction: Instruction) -> None:
         frame.cells.pop(name, None)
         frame.locals.pop(name, None)
     else:
+        check_variable(frame, frame.locals.get(name))
         frame.locals[name] = value
         frame.cells.pop(name, None)
 
@@ -78,6 +80,7 @@ def store_fast_maybe_null(frame: Frame, instruction: Instruction) -> None:
 @opcode("STORE_FAST_LOAD_FAST")
 def store_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
     stored, loaded = instruction.argval
+    check_variable(frame, frame.locals.get(stored))
     frame.locals[stored] = frame.stack.pop()
     frame.push_read(frame.locals[loaded])
 
@@ -85,13 +88,16 @@ def store_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
 @opcode("STORE_FAST_STORE_FAST")
 def store_fast_store_fast(frame: Frame, instruction: Instruction) -> None:
     for name in instruction.argval:
+        check_variable(frame, frame.locals.get(name))
         frame.locals[name] = frame.stack.pop()
 
 
 @opcode("DELETE_FAST")
 def delete_fast(frame: Frame, instruction: Instruction) -> None:
-    if frame.locals.pop(instruction.argval, None) is None:
+    old = frame.locals.pop(instruction.argval, None)
+    if old is None:
         raise _unbound(frame, instruction.argval)
+    check_variable(frame, old)
 
 
 # ---- cells ----
@@ -124,6 +130,7 @@ def load_classderef(frame: Frame, instruction: Instruction) -> None:
 @opcode("STORE_DEREF")
 def store_deref(frame: Frame, instruction: Instruction) -> None:
     cell = frame.cells[instruction.argval]
+    check_cell(frame, cell.content)
     cell.content = frame.stack.pop()
     frame.tracer.mutations.cell(cell)
 
@@ -133,6 +140,7 @@ def delete_deref(frame: Frame, instruction: Instruction) -> None:
     cell = frame.cells[instruction.argval]
     if cell.content is None:
         raise _unbound(frame, instruction.argval)
+    check_cell(frame, cell.content)
     cell.content = None
     frame.tracer.mutations.cell(cell)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..bytecode import Instruction
+from ..finalizers import check_variable
 from ..frame import Frame
 from ..program import opcode
 
@@ -19,7 +20,9 @@ def push_null(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("POP_TOP", "END_FOR_POP")
 def pop_top(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.pop()
+    gone = frame.stack.pop()
+    if frame.program.resumption is not None:
+        check_variable(frame, gone)
 
 
 @opcode("COPY")

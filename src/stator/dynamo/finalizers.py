@@ -1,0 +1,120 @@
+"""Objects whose end the program notices at once: by `__del__`, or by a callback of a weak reference. Code behind a
+break, which owns what it was handed, may not let go of one in the middle: what happens then has a place among effects.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .guard import GuardKind
+from .source import CellSource, LocalSource
+from .values.base import Lazy, Value, unsupported
+from .values.objects import MISSING, lookup_in_class
+
+if TYPE_CHECKING:
+    from .frame import Frame
+
+_DEPTH, _MOST = 3, 64  # how far an object is searched that would let go of others: so deep, so many at each depth
+_QUIET = (torch.Tensor, type, types.FunctionType, types.ModuleType, str, int, float, types.NoneType)
+_OF_OTHERS = ("stator.", "torch.")  # whose callbacks a program does not see
+
+
+def ends_quietly(obj: object, depth: int = _DEPTH) -> bool:
+    """Whether nothing happens when the object goes, and what it alone may hold. Runs no code of the program."""
+    level = [obj]
+    for _ in range(depth + 1):
+        if not all(map(_ends_quietly_itself, level)):
+            return False
+        level = list(islice((part for one in level for part in _parts(one, type(one))), _MOST))
+    return True
+
+
+def _ends_quietly_itself(obj: object) -> bool:
+    return issubclass(type(obj), _QUIET) or (lookup_in_class(type(obj), "__del__") is MISSING and has_no_callbacks(obj))
+
+
+def has_no_callbacks(obj: object) -> bool:
+    """Guard predicate: no weak reference of the program calls it when the object goes."""
+    if not type.__dict__["__weakrefoffset__"].__get__(type(obj)):
+        return True
+    return not any(map(_is_noticed, weakref.getweakrefs(obj)))
+
+
+def _is_noticed(reference: Any) -> bool:
+    callback = reference.__callback__
+    if callback is None:
+        return False
+    module = getattr(callback, "__module__", None) or type(callback).__module__
+    return not str(module).startswith(_OF_OTHERS)
+
+
+def _parts(obj: Any, kind: type) -> Iterable[object]:
+    if issubclass(kind, _QUIET):
+        return ()
+    if kind in (list, tuple, set, frozenset):
+        return obj
+    if kind is dict:
+        return obj.values()
+    attributes = lookup_in_class(kind, "__dict__")
+    return attributes.__get__(obj).values() if type(attributes) is types.GetSetDescriptorType else ()
+
+
+# ---- where captured code would let go ----
+
+
+def check_variable(frame: Frame, old: Value | None) -> None:
+    """A variable or a place on the stack of the outermost frame lets go of this. Raises Unsupported where that ends
+    something, which then happens natively."""
+    tracer = frame.tracer
+    if frame.program.resumption is None or len(tracer.frames) > 1 or old is None or frame.is_added():
+        return  # before the first break the caller holds what it passed
+    given = _given(frame, old)
+    if given is None or issubclass(type(given.obj), _QUIET):
+        return
+    if not ends_quietly(given.obj):
+        raise unsupported("finalizer", f"letting go of {_shown(given.obj)}")
+    tracer.guard(given.source, GuardKind.TYPE, type(given.obj))  # type: ignore[arg-type]
+    tracer.class_lookup(type(given.obj), "__del__")
+    tracer.guard(given.source, GuardKind.PREDICATE, has_no_callbacks)  # type: ignore[arg-type]
+
+
+def _given(frame: Frame, value: Value) -> Any:
+    """The argument that this is, if it may be all that keeps an object of the program alive."""
+    if type(value.source) is not LocalSource:
+        return None
+    given = frame.tracer.given.get(value.source.name)
+    return given if hasattr(given, "obj") else None
+
+
+def check_stack(frame: Frame) -> None:
+    """At the first instruction behind a break: what was left on the stack is nobody else's, and may go in the middle.
+    A variable may take it."""
+    stored = frame.program.instructions[frame.now].opname.count("STORE_FAST")
+    for value in frame.stack[: len(frame.stack) - stored]:
+        given = None if value is None else _given(frame, value)
+        if given is not None and not ends_quietly(given.obj):
+            raise unsupported("finalizer", f"{_shown(given.obj)}, on the stack")
+
+
+def check_cell(frame: Frame, content: Value | None) -> None:
+    """The same for what a variable that closures share held at entry."""
+    if frame.program.resumption is None or content is None or type(content.source) is not CellSource:
+        return
+    check_change(content.obj if isinstance(content, Lazy) else getattr(content, "obj", None))
+
+
+def check_change(old: Any) -> None:
+    """An attribute or the items of a container, replaced by the captured code at the end of the graph. (Several such
+    changes become one there.)"""
+    if not ends_quietly(old, 1):
+        raise unsupported("finalizer", f"letting go of {_shown(old)}")
+
+
+def _shown(obj: object) -> str:
+    return f"an object of type {type(obj).__qualname__}, whose end the program may notice"

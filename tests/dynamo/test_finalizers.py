@@ -1,0 +1,261 @@
+"""Objects whose end the program notices, made in functions with graphs: their finalizers and callbacks come where they
+come in eager, between the same effects."""
+# ruff: noqa: F841 (variables that only hold an object)
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+from stator.base import config
+
+LOG: list[Any] = []
+
+
+class Ending:
+    def __init__(self, name: Any) -> None:
+        self.name = name
+
+    def __del__(self) -> None:
+        LOG.append(("ended", self.name))
+
+
+class Plain:
+    pass
+
+
+def deleted(x: Any) -> Any:
+    d = Ending("a")
+    y = x + 1
+    del d
+    LOG.append("after")
+    return y * 2
+
+
+def kept_to_the_end(x: Any) -> Any:
+    d = Ending("a")
+    y = x + 1
+    LOG.append("before end")
+    return y * 2
+
+
+def of_an_inner_function(x: Any) -> Any:
+
+    def inner(x):
+        d = Ending("in")
+        return x * 2
+
+    y = inner(x)
+    LOG.append("after inner")
+    return y
+
+
+def weak_reference_with_callback(x: Any) -> Any:
+    w = Plain()
+    r = weakref.ref(w, lambda _: LOG.append("cb"))
+    y = x + 1
+    a = r() is w
+    del w
+    LOG.append("after")
+    return (y, a, r() is None)
+
+
+def weakref_finalize(x: Any) -> Any:
+    w = Plain()
+    fz = weakref.finalize(w, LOG.append, "fin")
+    y = x + 1
+    del w
+    LOG.append("after")
+    return (y, fz.alive)
+
+
+def never_stored(x: Any) -> Any:
+    Ending("temp")
+    LOG.append("after temp")
+    return x + 1
+
+
+def items_of_a_list(x: Any) -> Any:
+    l = [Ending(i) for i in range(3)]
+    y = x + len(l)
+    l.pop(0)
+    LOG.append("popped")
+    l.clear()
+    LOG.append("cleared")
+    return y
+
+
+def attribute_replaced(x: Any) -> Any:
+    h = Plain()
+    h.d = Ending("attr")
+    y = x * 2
+    h.d = None
+    LOG.append("after")
+    return y
+
+
+def reassigned(x: Any) -> Any:
+    d = Ending("1")
+    y = x + 1
+    d = Ending("2")
+    LOG.append("reassigned")
+    y = y * 2
+    return y
+
+
+def in_a_try(x: Any) -> Any:
+    try:
+        d = Ending("exc")
+        y = x + 1
+        raise ValueError
+    except ValueError:
+        LOG.append("caught")
+    return y
+
+
+def given_back(x: Any) -> Any:
+    d = Ending("ret")
+    return (d, x + 1)
+
+
+def in_a_loop(x: Any) -> Any:
+    for i in range(2):
+        d = Ending(i)
+        x = x + 1
+        LOG.append(("turn", i))
+    return x
+
+
+def weak_reference(x: Any) -> Any:
+    w = Plain()
+    r = weakref.ref(w)
+    y = x + 1
+    w = None
+    return (y, r() is None)
+
+
+def behind_another_break(x: Any) -> Any:
+    d = Ending("k")
+    y = x + 1
+    stator.graph_break()
+    LOG.append("behind")
+    z = y + 1
+    del d
+    LOG.append("end")
+    return z
+
+
+def weak_set(x: Any) -> Any:
+    ws = weakref.WeakSet()
+    w = Plain()
+    ws.add(w)
+    y = x + len(ws)
+    del w
+    return y + len(ws)
+
+
+def cycle(x: Any) -> Any:
+    a = Plain()
+    a.d = Ending("cyc")
+    a.me = a
+    y = x + 1
+    del a
+    LOG.append("no gc yet")
+    return y
+
+
+def weak_values(x: Any) -> Any:
+    wd = weakref.WeakValueDictionary()
+    w = Plain()
+    wd["k"] = w
+    y = x + len(wd)
+    w = None
+    return y + len(wd)
+
+
+PROGRAMS = [
+    deleted,
+    kept_to_the_end,
+    of_an_inner_function,
+    weak_reference_with_callback,
+    weakref_finalize,
+    never_stored,
+    items_of_a_list,
+    attribute_replaced,
+    reassigned,
+    in_a_try,
+    given_back,
+    in_a_loop,
+    weak_reference,
+    behind_another_break,
+    weak_set,
+    cycle,
+    weak_values,
+]
+
+
+@pytest.fixture(autouse=True)
+def no_collections() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def outcome(function: Callable[..., Any]) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(3):
+        LOG.clear()
+        result = function(torch.ones(2))
+        parts = result if isinstance(result, tuple) else (result,)
+        found.append([one.name if isinstance(one, Ending) else str(one) for one in parts])
+        found.append(list(LOG))
+        del result, parts
+    return found
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
+def test_ends_come_where_they_come_in_eager(
+    function: Callable[..., Any], replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "keep_empty_graphs", replaced)
+    expected = outcome(function)
+    assert outcome(stator.compile(function, backend="eager")) == expected
+
+
+KEPT: list[Any] = []
+
+
+@stator.disable
+def made(watched: bool) -> Plain:
+    one = Plain()
+    if watched:
+        KEPT.append(weakref.ref(one, lambda _: LOG.append("gone")))
+    return one
+
+
+def swapped(x: Any, watched: bool) -> Any:
+    first = made(watched)
+    y = x + 1
+    stator.graph_break()
+    first = None
+    LOG.append("let go")
+    return y * 2
+
+
+def test_a_callback_that_a_later_object_has() -> None:
+    """Behind the break the variable owns its object: there a guard watches whether it has a callback."""
+    compiled = stator.compile(swapped, backend="eager")
+    for watched in (False, False, True, False, True):
+        LOG.clear()
+        swapped(torch.ones(2), watched)
+        expected = list(LOG)
+        LOG.clear()
+        compiled(torch.ones(2), watched)
+        assert expected == LOG
