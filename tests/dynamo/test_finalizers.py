@@ -82,11 +82,11 @@ def never_stored(x: Any) -> Any:
 
 
 def items_of_a_list(x: Any) -> Any:
-    l = [Ending(i) for i in range(3)]
-    y = x + len(l)
-    l.pop(0)
+    items = [Ending(i) for i in range(3)]
+    y = x + len(items)
+    items.pop(0)
     LOG.append("popped")
-    l.clear()
+    items.clear()
     LOG.append("cleared")
     return y
 

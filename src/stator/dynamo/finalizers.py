@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .frame import Frame
 
 _DEPTH, _MOST = 3, 64  # how far an object is searched that would let go of others: so deep, so many at each depth
-_QUIET = (torch.Tensor, type, types.FunctionType, types.ModuleType, str, int, float, types.NoneType)
+_GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+_QUIET = (torch.Tensor, type, types.FunctionType, types.ModuleType, str, int, float, types.NoneType, *_GENERATORS)
 _OF_OTHERS = ("stator.", "torch.")  # whose callbacks a program does not see
 
 
@@ -92,14 +93,15 @@ def _given(frame: Frame, value: Value) -> Any:
     return given if hasattr(given, "obj") else None
 
 
-def check_stack(frame: Frame) -> None:
-    """At the first instruction behind a break: what was left on the stack is nobody else's, and may go in the middle.
-    A variable may take it."""
-    stored = frame.program.instructions[frame.now].opname.count("STORE_FAST")
-    for value in frame.stack[: len(frame.stack) - stored]:
-        given = None if value is None else _given(frame, value)
-        if given is not None and not ends_quietly(given.obj):
-            raise unsupported("finalizer", f"{_shown(given.obj)}, on the stack")
+def check_stored(frame: Frame, value: Value) -> None:
+    """Something is stored in an object, at the end of the graph. What an operation at a break has just made nobody else
+    holds till then."""
+    resumption = frame.program.resumption
+    if resumption is None or len(frame.tracer.frames) > 1:
+        return
+    given = _given(frame, value)
+    if given is not None and given.source.name not in resumption.point.locals and not ends_quietly(given.obj):
+        raise unsupported("finalizer", f"storing {_shown(given.obj)}")
 
 
 def check_cell(frame: Frame, content: Value | None) -> None:

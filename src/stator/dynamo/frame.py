@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported, UserPlace
 
 from .break_kinds import way_out
-from .finalizers import check_stack
 from .hook import is_left_alone
 from .program import Program
 from .resume import closure_of
@@ -68,7 +67,6 @@ class Frame:
         "stack",
         "step",
         "tracer",
-        "wary",
     )
 
     def __init__(
@@ -97,7 +95,6 @@ class Frame:
         self.enters_module = False  # the forward of a module that was called; the frames between are left out
         self.handlers: list[int] = []  # that are running: where on the stack each keeps what was handled before it
         self.handling: list[Value] = []  # the exceptions of these, while the frame does not run
-        self.wary = False  # about what lies on the stack where the program goes on behind a break
         self.handlers_kept = 0  # so many of them were running when the frame was entered
 
     # -- stack --
@@ -143,9 +140,6 @@ class Frame:
                 self.pc = pc + 1
                 handler = handlers[pc]
                 try:
-                    if self.wary and not self.is_added():
-                        self.wary = False
-                        check_stack(self)
                     if handler is None:
                         raise unsupported("opcode", f"the instruction {instructions[pc].opname}")
                     signal = handler(self, instructions[pc])

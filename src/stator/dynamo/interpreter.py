@@ -193,8 +193,6 @@ class _Attempt:
         frame = Frame(tracer, program_of(code), scope, values, closure, code.co_qualname)
         if self.stop_at is not None:
             frame.break_step = self.stop_at
-        resumption = frame.program.resumption
-        frame.wary = resumption is not None and not tracer.given.keys() <= set(resumption.point.locals)
         self._go_on_handling(tracer, frame)
         return frame
 

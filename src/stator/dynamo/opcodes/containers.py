@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..bytecode import Instruction
+from ..finalizers import check_stored
 from ..frame import Frame
 from ..guard import GuardKind
 from ..program import opcode
@@ -187,6 +188,7 @@ def store_subscr(frame: Frame, instruction: Instruction) -> None:
     key = frame.stack.pop()
     owner = frame.stack.pop()
     value = frame.stack.pop()
+    check_stored(frame, value)
     owner.set_item(frame.tracer, key, value)
 
 

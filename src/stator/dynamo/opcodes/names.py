@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 
 from ..bytecode import VERSION, Instruction
-from ..finalizers import check_cell, check_variable
+from ..finalizers import check_cell, check_stored, check_variable
 from ..frame import Frame
 from ..program import opcode
 from ..values.base import Lazy, Raised, Value, unsupported
@@ -213,6 +213,7 @@ def load_method(frame: Frame, instruction: Instruction) -> None:
 def store_attr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
     value = frame.stack.pop()
+    check_stored(frame, value)
     owner.set_attr(frame.tracer, instruction.argval, value)
 
 
