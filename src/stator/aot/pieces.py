@@ -185,8 +185,8 @@ class Part:
 class Versions:
     """The last part, compiled for each layout of its inputs that comes, up to a limit."""
 
-    def __init__(self, part: Part, compile_whole: CompileWhole) -> None:
-        self.part, self.compile_whole = part, compile_whole
+    def __init__(self, part: Part, compile_whole: CompileWhole, most: int = MOST_VERSIONS) -> None:
+        self.part, self.compile_whole, self.most = part, compile_whole, most
         self.computes = any(
             node.op.startswith("call_") and node.target not in SETTERS for node in part.module.graph.nodes
         )
@@ -199,7 +199,7 @@ class Versions:
         key = _layouts(args)
         run = None if key is None else self.versions.get(key)
         if run is None:
-            if key is None or len(self.versions) >= MOST_VERSIONS:
+            if key is None or len(self.versions) >= self.most:
                 counters.count("aot_pieces:eager")
                 if key is not None and not self.told:
                     self.told = True
@@ -207,7 +207,7 @@ class Versions:
                         "recompiles",
                         "a segment of a graph was compiled for %s layouts of its inputs, and runs "
                         "operator by operator for others: %s",
-                        MOST_VERSIONS,
+                        self.most,
                         self.part.names(),
                     )
                 return self.part.run(*args)

@@ -17,6 +17,7 @@ from stator.base import counters, logs
 from stator.graph.fake_tensor import FakeTensor
 
 from .pieces import (
+    MOST_VERSIONS,
     SETTERS,
     CompileWhole,
     Part,
@@ -30,6 +31,8 @@ from .pieces import (
 
 # Fewer operators than these between operators on tensors of unknown sizes are compiled with those.
 _FEWEST = 4
+# Different sizes that a segment is compiled for; for others it runs operator by operator.
+_MOST_SIZES = 4
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -60,7 +63,8 @@ class _Segmented:
                 logs.log("graph_breaks", "%s runs in ATen between compiled segments of its graph", name_of(members[0]))
                 parts.append((part, part.run))
             else:
-                parts.append((part, Versions(part, compile_whole)))
+                most = _MOST_SIZES if kind == "unknown" else MOST_VERSIONS
+                parts.append((part, Versions(part, compile_whole, most)))
         needed: set[fx.Node] = set()
         for part, run in reversed(parts):
             done = [node for node in dict.fromkeys((*part.inputs, *(part.outputs or ()))) if node not in needed]

@@ -36,7 +36,7 @@ from .values.numbers import NumberValue
 from .values.read_numbers import ReadNumberValue
 from .values.sequences import ListValue, TupleValue
 from .values.slices import SliceValue
-from .values.tensors import TensorValue
+from .values.tensors import TensorValue, has_fixed_sizes
 from .values.unknown_numbers import UnknownNumberValue, is_symbolic, number_value
 
 if TYPE_CHECKING:
@@ -152,6 +152,8 @@ class Recorder:
         if value.node.graph is self.graph:
             return value.node
         self.check_reachable(value)
+        if not has_fixed_sizes(value.fake):
+            raise unsupported("data-dependent-value", f"{value.describe(self.tracer)} in a part of the graph")
         return self.open[-1].lift(value)
 
     # -- parts that are graphs of their own --

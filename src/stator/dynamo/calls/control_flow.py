@@ -28,7 +28,7 @@ from ..values.base import Raised, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.numbers import NumberValue
 from ..values.sequences import ListValue, TupleValue
-from ..values.tensors import TensorValue
+from ..values.tensors import TensorValue, has_fixed_sizes
 from .autograd_function import level_node
 from .trees import Opaque, tree_of, value_of
 
@@ -85,6 +85,8 @@ def check_operands(tracer: Tracer, function: str, operands: Sequence[Value]) -> 
         found: list[TensorValue] = []
         if not _only_tensors(tree_of(tracer, operand, found)):
             raise refused(function, "with operands that are not tensors")
+        if not all(has_fixed_sizes(one.fake) for one in found):
+            raise refused(function, "of tensors whose sizes depend on data")
 
 
 def _only_tensors(tree: Any, others: tuple[type, ...] = ()) -> bool:

@@ -12,7 +12,7 @@ from ..values.arrays import ArrayValue, made
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.sequences import SequenceValue
-from ..values.tensors import TensorValue
+from ..values.tensors import TensorValue, has_fixed_sizes
 from .device_contexts import on_device
 from .stacked_numbers import stacked
 
@@ -79,7 +79,8 @@ def _of_stacked(tracer: Tracer, data: Value, kwargs: dict[str, Value]) -> Value 
 @tensor_methods.register("numpy")
 def _numpy(tracer: Tracer, tensor: TensorValue) -> Value:
     fake = tensor.fake
-    if fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in NUMPY_OF or not fake.numel():
+    fixed = has_fixed_sizes(fake)
+    if not fixed or fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in NUMPY_OF or not fake.numel():
         raise unsupported(
             "data-dependent-value",
             f"Tensor.numpy() on {tensor.describe(tracer)}",

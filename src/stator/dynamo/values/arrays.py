@@ -21,7 +21,7 @@ from .constants import ConstantValue
 from .numbers import NumberValue, changing_number, is_changing
 from .sequences import TupleValue
 from .slices import SliceValue
-from .tensors import TensorValue
+from .tensors import TensorValue, has_fixed_sizes
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -182,6 +182,8 @@ def made(tracer: Tracer, tensor: Value, scalar: bool = False) -> ArrayValue:
     """The array (or number) of a tensor that the graph made under NumPy's rules."""
     assert isinstance(tensor, TensorValue)
     fake = tensor.fake
+    if not has_fixed_sizes(fake):
+        raise unsupported("data-dependent-value", f"an array of shape {tuple(fake.shape)}")
     if fake.dtype not in NUMPY_OF or fake.requires_grad or fake.device.type != "cpu" or not fake.numel():
         raise unsupported("torch-result", f"an array of dtype {fake.dtype} and shape {tuple(fake.shape)}")
     rely_on_error_modes(tracer)

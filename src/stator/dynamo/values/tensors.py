@@ -323,6 +323,11 @@ def _with_numbers(tracer: Tracer, key: Value) -> Value:
 _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8))
 
 
+def has_fixed_sizes(fake: torch.Tensor) -> bool:
+    """Whether no size is one that only the run can tell."""
+    return all(type(size) is int for size in fake.shape)
+
+
 def history(roots: list[Any]) -> Iterator[Any]:
     """All nodes of the autograd graph behind these."""
     seen: dict[int, Any] = {}
