@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, overload
 
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from stator.base.config import FRONT_END, Options, make_options
 from stator.base.errors import UsageError
@@ -95,9 +96,16 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 def _with_keywords(backend: Backend, keywords: dict[str, Any]) -> Backend:
-    if not keywords:
-        return backend
-    return lambda gm, example_inputs: backend(gm, example_inputs, **keywords)
+    """Backends of the program get plain graph modules, whose code is there; ours read the graph."""
+    return lambda gm, example_inputs: backend(_plain(gm), example_inputs, **keywords)
+
+
+def _plain(gm: fx.GraphModule) -> fx.GraphModule:
+    if not isinstance(gm, _LazyGraphModule):
+        return gm
+    made = fx.GraphModule(gm, gm.graph)
+    made.meta.update(gm.meta)
+    return made
 
 
 def _pipeline() -> Any:
@@ -129,4 +137,5 @@ def observed(observe: Callable[[fx.GraphModule, CompiledGraph], CompiledGraph]) 
 
 def run_eagerly(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
     """The captured graph, run op by op."""
+    _LazyGraphModule.force_recompile(gm)
     return gm.forward

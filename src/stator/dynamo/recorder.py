@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from stator.base.errors import Unsupported
 from stator.graph import drawn as drawn  # registers its handlers
@@ -401,7 +402,7 @@ class Recorder:
         if self.unknown.any:
             self.unknown.check_facts()
         self.root.output(tuple(self.node_of(value) for value in outputs))
-        return fx.GraphModule(torch.nn.Module(), self.root)
+        return _LazyGraphModule(torch.nn.Module(), self.root)  # its Python code is made when somebody asks for it
 
 
 def _holds_tensor(result: Any) -> bool:
