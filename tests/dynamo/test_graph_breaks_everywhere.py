@@ -45,16 +45,24 @@ class EndingAt:
             return interpreter.capture(function, arguments, **settings)
         reason = BreakReason("forced", "a test", UserPlace(self.code.co_filename, 0, function.__name__))
         try:
-            captured = interpreter._Attempt(function, arguments, self.step, reason, [], interpreter.Told()).run()
+            captured = interpreter._Attempt(
+                function, arguments, self.step, reason, [], interpreter.Told(), nested=True
+            ).run()
         except interpreter._Restart:
             self.reached = True
         except Unsupported as error:
             self.reached = error.kind == "reconstruct"
         else:
             self.reached = isinstance(captured.exit, Break)
-            if self.reached and program_of(self.code).instructions[captured.exit.index].opname.startswith(CAN_FAIL):
+            if self.reached and _operation(self.code, captured.exit).startswith(CAN_FAIL):
                 return captured
         return interpreter.capture(function, arguments, **settings)
+
+
+def _operation(code, exit_):
+    """The instruction that is to run natively, of the innermost frame that the graph ends in."""
+    code, index = (exit_.inner[-1].code, exit_.inner[-1].index) if exit_.inner else (code, exit_.index)
+    return program_of(code).instructions[index].opname
 
 
 @pytest.mark.filterwarnings("error:stator")  # an error of the compiler would be hidden by its running eagerly

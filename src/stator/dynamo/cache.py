@@ -66,6 +66,13 @@ code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]
 # entered around every compilation
 around_compilations: list[Callable[[], AbstractContextManager[None]]] = []
 
+
+def mark_as_ours(code: CodeType) -> None:
+    """Code that we run: no frame hook is to compile it again."""
+    for mark in code_marks:
+        mark(code)
+
+
 _SHOWN_REASONS = 3  # in a warning
 _FOLLOWED, _LAST_RESORT = 1, 2  # what `followed` of a version says, when it is not 0
 _MOST_FAILURES = 4  # to compile one function, before it is left alone
@@ -282,8 +289,7 @@ class Miss:
         dead.tree = weakref.ref(tree)
         target = None
         if frame.code is not None:
-            for mark in code_marks:
-                mark(frame.code)
+            mark_as_ours(frame.code)
             if self.as_function:
                 target = _function_like(function, frame.code)
         return _native.Version(

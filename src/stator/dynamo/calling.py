@@ -96,7 +96,7 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
     """A Python function."""
     real = function.fn
     if real is None:
-        return tracer.inline(function, args, kwargs)
+        return tracer.inline(function, args, kwargs, called=True)
     handler = named_handlers.get((real.__module__, real.__qualname__))
     if handler is not None:  # before marks: torch marks its own graph_break, which optimizers call
         return tracer.call_handler(handler, args, kwargs)
@@ -124,7 +124,7 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
         raise unsupported("disabled", f"{function.qualname} is kept from being compiled{reason and f': {reason}'}")
     if real.__module__ in _OTHER_COMPILER:
         raise unsupported("disabled", f"{real.__module__}.{function.qualname} belongs to torch's own compiler")
-    return tracer.inline(function, args, kwargs)
+    return tracer.inline(function, args, kwargs, called=True)
 
 
 # what is called there drives another compiler: it runs as it is, between two graphs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -12,7 +12,7 @@ from torch import fx
 from stator.base.errors import UserPlace
 
 from .guard import Guard
-from .recipe import Effect, Recipe
+from .recipe import Effect, RaisedAt, Recipe
 
 if TYPE_CHECKING:
     from .torch_state import TorchState
@@ -71,12 +71,37 @@ class Return:
 
 
 @dataclass(frozen=True, slots=True)
+class InnerFrame:
+    """A frame that was called by the one before it in `Break.inner`, the first of them by the captured frame.
+
+    code: the user's, never one that was made. `index`: the instruction of it that the frame stops before, or, of all
+    but the last, the call of the next. stack: below what that call takes; None marks a NULL. locals: in the order of
+    the code's variables. cells: of all free variables, then of the cell variables that exist, in the code's order.
+    """
+
+    code: CodeType
+    namespace: dict[str, Any]
+    index: int
+    stack: tuple[Recipe | None, ...] = ()
+    locals: dict[str, Recipe] = field(default_factory=dict)
+    cells: dict[str, Recipe] = field(default_factory=dict)
+
+    def values(self) -> list[Recipe]:
+        """What the code that goes on there takes: cells, variables, then the stack but for NULLs and offsets."""
+        on_stack = [recipe for recipe in self.stack if recipe is not None and not isinstance(recipe, RaisedAt)]
+        return [*self.cells.values(), *self.locals.values(), *on_stack]
+
+
+@dataclass(frozen=True, slots=True)
 class Break:
     """The frame stops before instruction `index` (position in the decoded instruction list of the original code).
 
     That instruction runs natively with `stack` (bottom first; None marks a NULL slot) and `locals` (live ones only; a
     name that is absent is unbound) and `cells` (names of cell variables already created, with their cells as recipes)
     put back; then a resume function continues behind it. For a conditional jump both ways are resumed.
+
+    With `inner`, instruction `index` is a call and the frame is in it: `stack` is what is below the operands, and what
+    runs natively is the instruction that the last of those frames stops before.
     """
 
     index: int
@@ -88,6 +113,10 @@ class Break:
     # the exception); the first so many were running when the frame was entered
     handlers: tuple[tuple[int, Recipe], ...] = ()
     handlers_kept: int = 0
+    inner: tuple[InnerFrame, ...] = ()
+
+    def inner_values(self) -> list[Recipe]:
+        return [value for frame in self.inner for value in frame.values()]
 
 
 @dataclass(slots=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import CellType, CodeType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -22,8 +21,9 @@ from stator.graph.printer import print_graph
 
 from .bytecode import decode, instructions_text, reachable
 from .cache import make_cache
+from .call_chain import user_code
 from .captured import Break, BreakReason, Captured
-from .emit import OnFailure, calls_something, emit, emit_own_code, emit_steps, is_right_on_any_path
+from .emit import InnerCall, OnFailure, calls_something, emit, emit_own_code, emit_steps, is_right_on_any_path
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .failed_graphs import Failure, generator_states
 from .global_state import read_global_state
@@ -31,8 +31,10 @@ from .guard import Guard, GuardKind
 from .guard_filter import kept_guards
 from .hook import call_with_hook, leave_frame_alone
 from .interpreter import capture
+from .joining import Leaving, function_without_cells, joined_function, never_called, put_back
 from .marks import disabled, left_alone_by_torch
 from .native_status import native
+from .program import program_of
 from .resume import ResumePoint, closure_of, resume_code, resumption_of
 from .source import ConstantSource, FunctionSource, Source
 from .status import Told
@@ -42,9 +44,8 @@ from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform
 _OF_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _SUSPENDABLE = _OF_ASYNC | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
-# functions that give the program its own frame as an object, which must then be one from beginning to end
-_KEEPS_FRAMES = frozenset({"_getframe", "currentframe"})
 _MOST_PLACES = 128  # at which the frames of one code are resumed; each costs a compilation
+_MOST_JOINED_PLACES = 1024  # at which they are, together with those of functions that they call
 
 Hook = tuple[Callable[[], object], Callable[[], object]]
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -69,9 +70,12 @@ class Converter:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._resumed: dict[tuple[int, int, ResumePoint], Any] = {}
+        self._resumed: dict[tuple[int, int, ResumePoint, bool], Any] = {}
         self._told = Told()
         self._places: Counter[CodeType] = Counter()  # at which frames of a code are resumed
+        self._joined: dict[tuple[int, int], Any] = {}  # by the ids of two continuations
+        self._joined_places: Counter[CodeType] = Counter()  # the same, in a call
+        self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by a continuation's id
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
 
     # ---- callables ----
@@ -83,7 +87,7 @@ class Converter:
 
     def dispatch(self, callee: Any) -> Any:
         """A callable that calls `callee` and compiles the frames that start meanwhile."""
-        if is_entry(callee) or disabled(callee) == "recursive":
+        if is_entry(callee) or type(callee) is native.Inner or disabled(callee) == "recursive":
             return callee
         alone = left_alone_by_torch(callee)
         if alone is not None:
@@ -98,6 +102,14 @@ class Converter:
 
         Raises StatorError for what cannot be compiled (under fullgraph also for every graph break).
         """
+        try:
+            return self._compile(function, bound)
+        except _InnerCompileError as error:
+            logs.log("graph_breaks", "the graph ends at the outermost call: %s", error)
+        counters.count("dynamo.not_left_together")
+        return self._compile(function, bound, nested=False)
+
+    def _compile(self, function: FunctionType, bound: Mapping[str, Any], *, nested: bool = True) -> CompiledFrame:
         code = function.__code__
         if code.co_flags & _SUSPENDABLE:
             return self._steps(code)
@@ -116,6 +128,7 @@ class Converter:
                         function,
                         dict(bound),
                         fullgraph=self.settings.fullgraph,
+                        nested=nested,
                         told=self._told,
                         unknown_sizes=self.settings.options.unknown_sizes,
                     )
@@ -184,12 +197,12 @@ class Converter:
             return captured.graph is not None or not (captured.as_it_is or config.keep_empty_graphs)
         if captured.exit.reason.kind in ("long-loop", "debugger"):
             return False  # it runs on for long, and would be followed again and again; or a person looks at it
-        code = _user_code(captured.code)
+        code = user_code(captured.code)
         if not set(code.co_varnames).issuperset(captured.exit.locals):
             return False  # a value on the stack at the break before cannot even be looked at
         if _asks_a_cell_for_super(captured, captured.exit):
             return False
-        return self._places[code] < _MOST_PLACES and not _is_one_frame(code)
+        return self._places[code] < _MOST_PLACES and not program_of(code).is_one_frame
 
     def dispatch_at(self, captured: Captured) -> Callable[[Any], Any]:
         """What gives, at run time, the callable that stands for the callee of the call at which this capture broke."""
@@ -204,17 +217,56 @@ class Converter:
 
     def continuation(self, captured: Captured, point: ResumePoint) -> Any:
         """What emitted code calls to go on at `point` of a frame whose capture broke; see `emit`."""
-        namespace = captured.function.__globals__
-        key = (id(namespace), id(point.code), point)  # as equal code is not the same
+        return self._continuation(captured.function.__globals__, point)
+
+    def _continuation(self, namespace: dict[str, Any], point: ResumePoint, *, joined: bool = False) -> Any:
+        """`joined`: it is given what goes on with the function that the frame had called."""
+        key = (id(namespace), id(point.code), point, joined)  # as equal code is not the same
         made = self._resumed.get(key)
-        if made is None:
+        if made is None and joined:
+            made = native.Continuation(never_called, None, None, None, len(point.closure), self._join)
+            self._resumed[key] = made
+            self._points[id(made)] = namespace, point
+        elif made is None:
             self._places[point.code] += 1
             code = resume_code(point, native.arrived)
-            function = _without_cells(code, namespace)
+            function = function_without_cells(code, namespace)
             cache = make_cache(code, self.compile_frame, self.settings.options)
             made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
             self._resumed[key] = made
         return made
+
+    def joined_continuation(self, captured: Captured, point: ResumePoint) -> Any:
+        """The same where the frame is in a call, and is given what goes on with the function that it had called."""
+        return self._continuation(captured.function.__globals__, point, joined=True)
+
+    def _join(self, outer: Any, *inner_ones: Any) -> Any:
+        """The continuation of a frame together with those of the functions that it had called, one in another."""
+        inner = inner_ones[0] if len(inner_ones) == 1 else self._join(*inner_ones)
+        made = self._joined.get((id(outer), id(inner)))
+        if made is None:
+            namespace, point = self._points[id(outer)]
+            self._joined_places[point.code] += 1
+            function = joined_function(namespace, point, inner)
+            whole = self._joined_places[point.code] <= _MOST_JOINED_PLACES
+            cache = make_cache(function.__code__, self.compile_frame, self.settings.options) if whole else None
+            made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
+            self._joined[id(outer), id(inner)] = made
+        return made
+
+    def _inner_call(self, captured: Captured) -> InnerCall | None:
+        """What the frame calls where its graph ends inside of a function that it called."""
+        exit_ = captured.exit
+        if not isinstance(exit_, Break) or not exit_.inner:
+            return None
+        leaving = Leaving(
+            exit_.reason,
+            self._continuation,
+            partial(self._continuation, joined=True),
+            self.dispatch_at(captured),
+            self._hook(),
+        )
+        return InnerCall(put_back(exit_.inner, leaving), partial(self.joined_continuation, captured))
 
     def _on_failure(self, captured: Captured) -> OnFailure:
         """What emitted code calls where the graph raises."""
@@ -228,7 +280,7 @@ class Converter:
     def _program(self, captured: Captured, returned: Callable[[], None] | None) -> Any:
         """What emitted code calls to begin anew as the program's own code."""
         code = captured.code
-        function = _without_cells(code, captured.function.__globals__)
+        function = function_without_cells(code, captured.function.__globals__)
         # the rest of a frame may be a loop: what it calls is compiled, as where no version fits
         callback = None if resumption_of(code) is None else self._hook_callback
         return native.Continuation(function, None, callback, returned, len(closure_of(code)))
@@ -284,22 +336,27 @@ class Converter:
 
     def _emit(self, captured: Captured, compiled: Callable[..., Any] | None) -> CodeType:
         on_failure = self._on_failure(captured) if compiled is not None else None
-        emitted = emit(
-            captured,
-            compiled,
-            make_resume=lambda point: self.continuation(captured, point),
-            dispatch=self.dispatch_at(captured),
-            hook=self._hook(),
-            on_failure=on_failure,
-        )
+        try:
+            emitted = emit(
+                captured,
+                compiled,
+                make_resume=lambda point: self.continuation(captured, point),
+                dispatch=self.dispatch_at(captured),
+                hook=self._hook(),
+                on_failure=on_failure,
+                inner=self._inner_call(captured),
+            )
+        except CompileError as error:
+            if isinstance(captured.exit, Break) and captured.exit.inner:
+                raise _InnerCompileError("dynamo", str(error)) from error
+            raise
         if on_failure is not None:
             on_failure.begins_anew.code = weakref.ref(emitted)  # type: ignore[attr-defined]
         return emitted
 
 
-def _without_cells(code: CodeType, namespace: dict[str, Any]) -> FunctionType:
-    """A function whose cells each call brings."""
-    return FunctionType(code, namespace, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
+class _InnerCompileError(CompileError):
+    """Frames cannot be left together. Private to this module."""
 
 
 def _frame_name(code: CodeType, bound: Mapping[str, Any]) -> str:
@@ -320,7 +377,7 @@ def _is_about_made_class(source: Source) -> bool:
 def _asks_a_cell_for_super(captured: Captured, exit_: Break) -> bool:
     """Whether a super() behind the break looks for its receiver in the frame's first slot, where the code that goes on
     has none, as the receiver lives in a cell."""
-    code = _user_code(captured.code)
+    code = user_code(captured.code)
     if not code.co_argcount or code.co_varnames[0] not in exit_.cells or "super" not in code.co_names:
         return False
     instructions = decode(captured.code)
@@ -328,24 +385,6 @@ def _asks_a_cell_for_super(captured: Captured, exit_: Break) -> bool:
         instruction.argval == "super" and not any(one.opname == "LOAD_SUPER_ATTR" for one in instructions)
         for instruction in reachable(instructions, instructions[exit_.index])
     )
-
-
-def _is_one_frame(code: CodeType) -> bool:
-    """Whether the program gets hold of its own frame, which must be one from beginning to end. Before 3.13 `locals()`
-    gives the same dictionary each time, brought up to date."""
-    if not _KEEPS_FRAMES.isdisjoint(code.co_names):
-        return True
-    if sys.version_info >= (3, 13) or "locals" not in code.co_names:
-        return False
-    instructions = decode(code)
-    asked = sum(one.argval == "locals" and one.opname in ("LOAD_GLOBAL", "LOAD_NAME") for one in instructions)
-    return asked > 1 or any("BACKWARD" in one.opname for one in instructions)
-
-
-def _user_code(code: CodeType) -> CodeType:
-    """The code that the user wrote, of which this may be the rest behind a break."""
-    resumption = resumption_of(code)
-    return code if resumption is None else resumption.point.code
 
 
 def _first_place(captured: Captured) -> UserPlace:

@@ -75,7 +75,17 @@ def check_variable(frame: Frame, old: Value | None) -> None:
     tracer = frame.tracer
     if frame.program.resumption is None or len(tracer.frames) > 1 or old is None or frame.is_added():
         return  # before the first break the caller holds what it passed
-    given = _given(frame, old)
+    _check_given(frame, old)
+
+
+def check_handed_on(frame: Frame, values: Iterable[Value]) -> None:
+    """The rest of a function that the outermost frame had called is followed, and lets go of these before that ends."""
+    for value in values:
+        _check_given(frame, value)
+
+
+def _check_given(frame: Frame, value: Value) -> None:
+    tracer, given = frame.tracer, _given(frame, value)
     if given is None or issubclass(type(given.obj), _QUIET):
         return
     if not ends_quietly(given.obj):

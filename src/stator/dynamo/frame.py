@@ -34,13 +34,13 @@ def _raised_by_program(error: BaseException) -> bool:
 
 
 class StopAtBreak(Exception):
-    """The outermost frame reached the step at which the graph is to end. Private to the interpreter.
+    """The step at which the graph is to end was reached. Private to the interpreter.
 
-    `handled` are the exceptions whose handlers are running there, of the frame's handlers, outermost first.
+    `frames` are those that are running, outermost first; `handled` the exceptions being handled, innermost last.
     """
 
-    def __init__(self, handled: tuple[Value, ...]) -> None:
-        self.handled = handled
+    def __init__(self, frames: list[Frame], handled: list[Value]) -> None:
+        self.frames, self.handled = frames, handled
         super().__init__()
 
 
@@ -48,9 +48,10 @@ class Frame:
     """Interpreter state of one call. `stack` holds realised Values (None is a NULL slot)."""
 
     __slots__ = (
-        "break_step",
+        "began",
         "cells",
         "contexts",
+        "direct",
         "enters_module",
         "furthest",
         "globals",
@@ -65,7 +66,6 @@ class Frame:
         "program",
         "result",
         "stack",
-        "step",
         "tracer",
     )
 
@@ -88,8 +88,8 @@ class Frame:
         self.pc = 0  # the instruction to run next
         self.now = 0  # the one that is running
         self.furthest = -1  # the last instruction, in their order, that it has been at before it went back
-        self.step = 0
-        self.break_step = -1
+        self.began = 0  # the step of the capture at which that began
+        self.direct = False  # what it returns is the result of the instruction that its caller is at, a call
         self.result: Value | None = None
         self.kw_names: tuple[str, ...] = ()
         self.enters_module = False  # the forward of a module that was called; the frames between are left out
@@ -129,14 +129,17 @@ class Frame:
         handlers, instructions = self.program.handlers, self.program.instructions
         tracer = self.tracer
         tracer.frames.append(self)
-        handled, before = len(tracer.handled), self.step
+        handled, outermost = len(tracer.handled), len(tracer.frames) == 1
         tracer.handled += self.handling
         try:
             while True:
                 pc = self.now = self.pc
-                if self.break_step == self.step:
-                    raise StopAtBreak(tuple(tracer.handled[len(tracer.handled) - len(self.handlers) :]))
-                self.step += 1
+                self.began = tracer.step
+                if tracer.step == tracer.stop_at:
+                    raise StopAtBreak(list(tracer.frames), list(tracer.handled))
+                if outermost:
+                    tracer.outer_steps.append(tracer.step)
+                tracer.step += 1
                 self.pc = pc + 1
                 handler = handlers[pc]
                 try:
@@ -146,6 +149,8 @@ class Frame:
                 except RecursionError as error:
                     raise unsupported("inline-depth", "calls nested too deeply to be followed") from error
                 except Raised as raised:
+                    if raised.frames is None:
+                        raised.frames = list(tracer.frames)
                     self.pc = pc + 1
                     if not self.unwind(pc, raised):
                         raise
@@ -168,7 +173,6 @@ class Frame:
             raise self.located(error) from error.__cause__
         finally:
             tracer.frames.pop()
-            tracer.followed += self.step - before
             self.handling = tracer.handled[handled:]
             del tracer.handled[handled:]
 
@@ -182,6 +186,7 @@ class Frame:
         stack = "".join(f"\n    {frame.place()}" for frame in self.tracer.frames)
         hint = way_out(error.kind, error.hint)
         located = Unsupported(error.kind, error.reason, place=self.place(), hint=hint, until=error.until)
+        self.tracer.broken = located, list(self.tracer.frames)
         if len(self.tracer.frames) > 1:
             located.args = (f"{located.args[0]}\n  The calls that led there:{stack}",)
         return located
@@ -232,10 +237,14 @@ class Frame:
         here it would lead back to itself, and keep what the program dropped until a collection.)"""
         region = self.program.instructions[pc].handler
         if region is None:
+            if raised.value.source is not None and self.tracer.frames[0] is not self:
+                raise unsupported(
+                    "raise", "an exception that was there before leaves a function, as its traceback shows"
+                )
             return False
         del self.stack[region.depth :]
         if raised.value.caught_at is None:  # type: ignore[attr-defined]
-            raised.value.caught_at = self.tracer.outer_step()  # type: ignore[attr-defined]
+            raised.value.caught_at = self.tracer.end_step()  # type: ignore[attr-defined]
         if region.lasti:
             self.stack.append(LastInstruction(self.program.user_index(pc)))
         self.stack.append(raised.value)

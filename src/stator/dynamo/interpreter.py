@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from types import CellType, FunctionType
 from typing import Any
 
@@ -14,8 +15,8 @@ from stator.base.errors import Unsupported
 
 from . import calls, opcodes, polyfills
 from .break_kinds import way_out
-from .bytecode import live_locals
-from .captured import Break, BreakReason, Captured, Return
+from .call_chain import calls_of_a_module, left_together, namespace_of_modules, user_code
+from .captured import Break, BreakReason, Captured, InnerFrame, Return
 from .exits import ExitBuilder
 from .frame import Frame, StopAtBreak
 from .global_state import read_global_state
@@ -47,11 +48,14 @@ def capture(
     arguments: dict[str, object],
     *,
     fullgraph: bool = False,
+    nested: bool = True,
     told: Told | None = None,
     unknown_sizes: bool = True,
 ) -> Captured:
     """Execute `function` symbolically on `arguments` (parameter name -> object, as bound for the frame). `told` is kept
     from one capture to the next of frames that belong together.
+
+    nested: the graph may end inside of functions that the frame called; else at their call.
 
     Raises Unsupported when nothing can be captured soundly, or, with fullgraph, when the whole frame cannot be one
     graph. Any other exception is a defect of stator.
@@ -68,7 +72,7 @@ def capture(
     backwards = 0  # how often the graph had to end earlier than it was tried to
     while True:
         told.asked = False
-        attempt = _Attempt(function, arguments, stop_at, reason, until, told, unknown_sizes)
+        attempt = _Attempt(function, arguments, stop_at, reason, until, told, unknown_sizes, nested=nested)
         try:
             captured = attempt.run()
         except _Restart as restart:
@@ -86,7 +90,7 @@ def capture(
             if stop_at is not None and restart.step < stop_at:
                 backwards += 1
             # what cannot be handed on may have been made in each turn of a long loop: not followed back turn by turn
-            stop_at, reason = restart.step if backwards < _STEPS_BACK else restart.step // 2, restart.reason
+            stop_at, reason = restart.step if backwards < _STEPS_BACK else restart.half_way(), restart.reason
             if isinstance(restart.error.until, Guard):
                 until.append(restart.error.until)
             _forget_frames(restart, attempt.handled)
@@ -113,15 +117,19 @@ def _forget_frames(error: BaseException | None, of_program: BaseException | None
 
 
 class _Restart(Exception):
-    """The outermost frame cannot be followed beyond `step`. Private to this module."""
+    """The frame cannot be followed beyond `step`; `outer_steps`: the steps of the outermost frame. Private to this
+    module."""
 
-    def __init__(self, step: int, error: Unsupported, reason: BreakReason) -> None:
-        self.step, self.error, self.reason = step, error, reason
+    def __init__(self, step: int, error: Unsupported, reason: BreakReason, outer_steps: Sequence[int]) -> None:
+        self.step, self.error, self.reason, self.outer_steps = step, error, reason, outer_steps
         super().__init__()
+
+    def half_way(self) -> int:
+        return self.outer_steps[(bisect_right(self.outer_steps, self.step) - 1) // 2]
 
 
 class _Attempt:
-    """One run over the frame. With `stop_at`, it ends before the outermost frame's `stop_at`-th step."""
+    """One run over the frame. With `stop_at`, it ends before that step, which may be one of a frame inside."""
 
     def __init__(
         self,
@@ -132,7 +140,10 @@ class _Attempt:
         until: list[Guard],
         told: Told,
         unknown_sizes: bool = True,
+        *,
+        nested: bool = False,
     ) -> None:
+        self.nested = nested
         self.function = function
         self.arguments = arguments
         self.stop_at = stop_at
@@ -163,16 +174,11 @@ class _Attempt:
         try:
             frame.run()
         except StopAtBreak as stop:
-            try:
-                return self._ended(tracer, frame, stop.handled)
-            except CannotRebuild as error:
-                if error.made_at is None or error.made_at >= self.stop_at:  # type: ignore[operator]
-                    raise frame.located(error) from error
-                raise _Restart(error.made_at, error, self.reason) from error  # type: ignore[arg-type]
+            return self._stopped(tracer, stop)
         except Unsupported as error:
-            raise self._restart(frame, error) from error
+            raise self._restart(tracer, error, _running(tracer, frame, error)) from error
         except Raised as raised:
-            raise self._restart(frame, self._uncaught(tracer, frame, raised)) from raised
+            raise self._restart(tracer, self._uncaught(tracer, frame, raised), raised.frames or [frame]) from raised
         return self._finished(tracer, frame)
 
     def _frame(self, tracer: Tracer) -> Frame:
@@ -192,7 +198,7 @@ class _Attempt:
         tracer.given = {name: value for name, value in values.items() if _end_shows(value)}
         frame = Frame(tracer, program_of(code), scope, values, closure, code.co_qualname)
         if self.stop_at is not None:
-            frame.break_step = self.stop_at
+            tracer.stop_at = self.stop_at
         self._go_on_handling(tracer, frame)
         return frame
 
@@ -211,15 +217,53 @@ class _Attempt:
             frame.handling.append(tracer.wrap(self.arguments[name], LocalSource(name)))
         frame.handling.append(tracer.wrap(self.handled, ReadSource(sys.exception)))
 
-    def _restart(self, frame: Frame, error: Unsupported, step: int | None = None) -> _Restart:
+    def _restart(
+        self, tracer: Tracer, error: Unsupported, frames: Sequence[Frame], step: int | None = None
+    ) -> _Restart:
+        """`frames`: those that were running where the error came up."""
         if self.stop_at is not None:
             raise error  # the state at the break could not be handed over
         assert error.place is not None
-        return _Restart(
-            frame.step - 1 if step is None else step,
-            error,
-            BreakReason(error.kind, error.reason, error.place, way_out(error.kind, error.hint)),
-        )
+        reason = BreakReason(error.kind, error.reason, error.place, way_out(error.kind, error.hint))
+        if step is None:
+            step = self._last_left(tracer, frames).began
+        return self._restart_at(tracer, step, error, reason)
+
+    def _restart_at(self, tracer: Tracer, step: int, error: Unsupported, reason: BreakReason) -> _Restart:
+        if not self.nested:
+            step = tracer.outer_steps[bisect_right(tracer.outer_steps, step) - 1]
+        return _Restart(step, error, reason, tracer.outer_steps)
+
+    def _last_left(self, tracer: Tracer, frames: Sequence[Frame]) -> Frame:
+        """The innermost of the frames that the graph is to end in. Where nothing is compiled before, the outermost runs
+        as it is up to its call."""
+        outermost = frames[0]
+        if not self.nested or (_may_run_as_it_is(tracer) and outermost.now > outermost.furthest):
+            return outermost
+        return left_together(frames)[-1]
+
+    def _stopped(self, tracer: Tracer, stop: StopAtBreak) -> Captured:
+        """The graph ends where it was to. If that cannot be inside of what the frame called, then before the call."""
+        outermost = stop.frames[0]
+        if len(left_together(stop.frames)) < len(stop.frames):
+            error = unsupported("reconstruct", "frames that cannot be left together")
+            raise self._earlier(tracer, outermost.located(error), outermost.began)
+        try:
+            return self._ended(tracer, stop.frames, stop.handled)
+        except CannotRebuild as error:
+            if error.made_at is not None and error.made_at < self.stop_at:  # type: ignore[operator]
+                raise self._earlier(tracer, error, error.made_at) from error
+            if len(stop.frames) == 1:
+                raise outermost.located(error) from error
+            raise self._earlier(tracer, error, outermost.began) from error
+        except Unsupported as error:
+            if len(stop.frames) == 1:
+                raise
+            raise self._earlier(tracer, error, outermost.began) from error
+
+    def _earlier(self, tracer: Tracer, error: Unsupported, step: int) -> _Restart:
+        assert self.reason is not None
+        return self._restart_at(tracer, step, error, self.reason)
 
     def _uncaught(self, tracer: Tracer, frame: Frame, raised: Raised) -> Unsupported:
         value: Any = raised.value
@@ -237,27 +281,26 @@ class _Attempt:
             value = exits.recipe(frame.result)
             effects = self._effects(exits)
         except CannotRebuild as error:
-            raise self._restart(frame, frame.located(error), error.made_at) from error
+            raise self._restart(tracer, frame.located(error), [frame], error.made_at) from error
         except Unsupported as error:
-            raise self._restart(frame, frame.located(error)) from error
+            raise self._restart(tracer, frame.located(error), [frame]) from error
         return self._captured(frame, exits, effects, Return(value))
 
-    def _ended(self, tracer: Tracer, frame: Frame, handled: Sequence[Value]) -> Captured:
+    def _ended(self, tracer: Tracer, frames: Sequence[Frame], handled: Sequence[Value]) -> Captured:
+        """The graph ends in these frames, each of which called the next."""
         assert self.reason is not None
-        if _may_run_as_it_is(tracer) and frame.pc > frame.furthest:
+        frame = frames[0]
+        if len(frames) == 1 and _may_run_as_it_is(tracer) and frame.now > frame.furthest:
             return self._captured(frame, None, [], self._reached(frame))
         exits = ExitBuilder(tracer)
-        handlers = tuple(zip(frame.handlers, map(exits.recipe, handled), strict=True))
-        stack = tuple(exits.recipe(value) if value is not None else None for value in frame.stack)
-        kept = _locals_to_keep(frame)
-        names = {
-            name: exits.recipe(value)
-            for name, value in frame.locals.items()
-            if kept is None or name in kept or _end_shows(value)
-        }
+        running = handled[len(handled) - len(frame.handlers) :]  # no frame inside runs any
+        handlers = tuple(zip(frame.handlers, map(exits.recipe, running), strict=True))
+        stack = _stack(exits, frame)
+        names = _locals(exits, frame)
         cells: dict[str, Recipe] = {name: exits.recipe(cell) for name, cell in frame.cells.items()}
+        inner = tuple(one for callee in frames[1:] for one in _inner_frames(exits, callee))
         effects = self._effects(exits)
-        exit_ = Break(frame.pc, stack, names, cells, self.reason, handlers, frame.handlers_kept)
+        exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner)
         return self._captured(frame, exits, effects, exit_)
 
     def _reached(self, frame: Frame) -> Break:
@@ -277,7 +320,7 @@ class _Attempt:
         }
         handlers = tuple((position, _IN_PLACE) for position in frame.handlers)
         cells = dict.fromkeys(frame.cells, _IN_PLACE)
-        return Break(frame.pc, stack, names, cells, self.reason, handlers, frame.handlers_kept)
+        return Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept)
 
     def _effects(self, exits: ExitBuilder) -> list[Effect]:
         for generator in exits.tracer.generators:
@@ -332,6 +375,11 @@ class _Attempt:
         return Load(LocalSource(point.stack_parameter(point.handlers[frame.handlers_kept])))
 
 
+def _running(tracer: Tracer, frame: Frame, error: Unsupported) -> Sequence[Frame]:
+    """The frames that were running when the error came up, as far as that is known."""
+    return tracer.broken[1] if tracer.broken is not None and tracer.broken[0] is error else [frame]
+
+
 def _may_run_as_it_is(tracer: Tracer) -> bool:
     """Whether there is nothing to compile in what was followed, and it does by itself what it did when followed."""
     recorder = tracer.recorder
@@ -346,7 +394,42 @@ def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
     program = frame.program
     if not looks_at_no_frame(program.code):
         return None
-    return live_locals(program.instructions, frame.pc)
+    return program.live_locals(frame.now)
+
+
+def _locals(exits: ExitBuilder, frame: Frame) -> dict[str, Recipe]:
+    kept = _locals_to_keep(frame)
+    return {
+        name: exits.recipe(value)
+        for name, value in frame.locals.items()
+        if kept is None or name in kept or _end_shows(value)
+    }
+
+
+def _stack(exits: ExitBuilder, frame: Frame) -> tuple[Recipe | None, ...]:
+    return tuple(exits.recipe(value) if value is not None else None for value in frame.stack)
+
+
+def _inner_frames(exits: ExitBuilder, frame: Frame) -> Iterator[InnerFrame]:
+    """How a frame that was called goes on, behind those of module calls that lead to it."""
+    if frame.enters_module:
+        for code, index in calls_of_a_module():
+            yield InnerFrame(code, namespace_of_modules(), index)
+    program = frame.program
+    code = user_code(program.code)
+    names = _locals(exits, frame)
+    receiver = code.co_varnames[0] if code.co_argcount else None
+    if receiver in frame.locals and ("__class__" in code.co_freevars or "super" in code.co_names):
+        names[receiver] = exits.recipe(frame.locals[receiver])
+    cells = [name for name in code.co_cellvars if name in frame.cells]
+    yield InnerFrame(
+        code,
+        frame.globals.names,
+        program.user_index(frame.now),
+        _stack(exits, frame),
+        {name: names[name] for name in code.co_varnames if name in names and name not in frame.cells},
+        {name: exits.recipe(frame.cells[name]) for name in (*code.co_freevars, *cells)},
+    )
 
 
 def _end_shows(value: Value) -> bool:

@@ -5,15 +5,16 @@ The handlers themselves live in opcodes/.
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
 
-from .bytecode import Instruction, decode
+from .bytecode import Instruction, decode, live_locals
 from .resume import resumption_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,17 @@ def opcode(*names: str) -> Callable[[Handler], Handler]:
 class Program:
     """The instructions of a code object with their handlers, side by side. Whoever uses it holds the code."""
 
-    __slots__ = ("_code", "handlers", "instructions", "is_generator", "resumption", "ways_on")
+    __slots__ = (
+        "_code",
+        "_live",
+        "finishes_call",
+        "handlers",
+        "instructions",
+        "is_generator",
+        "is_one_frame",
+        "resumption",
+        "ways_on",
+    )
 
     def __init__(self, code: CodeType) -> None:
         self._code = weakref.ref(code)
@@ -44,6 +55,10 @@ class Program:
         self.resumption = resumption_of(code)
         self.is_generator = bool(code.co_flags & (0x20 | 0x80 | 0x200))
         self.ways_on: dict[int, bool | None] = {}  # of conditional jumps by index, as calls/checks.py finds them
+        self.is_one_frame = _is_one_frame(code, self.instructions)
+        # where the rest of a frame that is in a call calls what goes on with the function that it had called
+        self.finishes_call = -1 if self.resumption is None else self.resumption.finishes_call()
+        self._live: dict[int, frozenset[str]] = {}
 
     @property
     def code(self) -> CodeType:
@@ -54,6 +69,28 @@ class Program:
     def user_index(self, index: int) -> int:
         """Of an instruction, its index in the user's code, of which this may be the rest behind a break."""
         return index if self.resumption is None else self.resumption.index(index)
+
+    def live_locals(self, index: int) -> frozenset[str]:
+        """Names of variables that may be read from an instruction on, before they are assigned."""
+        found = self._live.get(index)
+        if found is None:
+            found = self._live[index] = live_locals(self.instructions, index)
+        return found
+
+
+# functions that give the program its own frame as an object, which must then be one from beginning to end
+_KEEPS_FRAMES = frozenset({"_getframe", "currentframe"})
+
+
+def _is_one_frame(code: CodeType, instructions: Sequence[Instruction]) -> bool:
+    """Whether the program gets hold of its own frame, which must be one from beginning to end. Before 3.13 `locals()`
+    gives the same dictionary each time, brought up to date."""
+    if not _KEEPS_FRAMES.isdisjoint(code.co_names):
+        return True
+    if sys.version_info >= (3, 13) or "locals" not in code.co_names:
+        return False
+    asked = sum(one.argval == "locals" and one.opname in ("LOAD_GLOBAL", "LOAD_NAME") for one in instructions)
+    return asked > 1 or any("BACKWARD" in one.opname for one in instructions)
 
 
 _LOOKS_AT_FRAMES = frozenset(

@@ -170,7 +170,7 @@ class Recorder:
         finally:
             self.open.pop()
             self.graph = before
-            self.closed[level.graph] = self.tracer.outer_step()
+            self.closed[level.graph] = self.tracer.end_step()
 
     def check_reachable(self, value: TensorValue) -> None:
         """Raises CannotRebuild for a tensor made in a subgraph that is done: only what it returns leaves it."""
@@ -235,7 +235,7 @@ class Recorder:
         if self.region is not None:
             node.meta["checkpoint"] = self.region
         if "requires_grad" in kwargs and isinstance(result, torch.Tensor) and result.requires_grad:
-            self.made_leaves[id(result)] = self.tracer.outer_step()
+            self.made_leaves[id(result)] = self.tracer.end_step()
         self.written.update(id(value) for value in changed if value.obj is not None)
         self.keep_repeatable()
         for value in changed:

@@ -17,6 +17,7 @@ from types import CodeType
 from .bytecode import OPERAND_KINDS, Builder, Instruction, assemble, code_units, decode, reachable
 
 _STACK_PREFIX = "__stack_"  # of the parameters of made code that hold the value stack
+_INNER_PREFIX = "__inner_"  # and of those that are handed on to the frame that this one called
 
 
 class Offset(int):
@@ -44,6 +45,9 @@ class ResumePoint:
     cells: names of cell variables that exist; their cells are the last of the closure.
     raised_at: for each LASTI slot, the index of the instruction that raised.
     handlers: positions of stack slots that keep what was handled before, one for each handler that is running.
+    inner: the instruction before `index` is a call, and the frame goes on by finishing that: it calls what goes on with
+        the frame that was called, with so many values, which come in as arguments; what that gives is put on the stack.
+        None: the frame is not in a call.
     """
 
     code: CodeType
@@ -53,21 +57,33 @@ class ResumePoint:
     cells: tuple[str, ...]
     raised_at: tuple[int, ...] = ()
     handlers: tuple[int, ...] = ()
+    inner: int | None = None
 
     def stack_parameter(self, position: int) -> str:
         """The name of the parameter that brings the value of this stack slot."""
         return self._stack_names()[self.stack[:position].count(Slot.VALUE)]
 
     def _stack_names(self) -> list[str]:
+        return self._names(_STACK_PREFIX, self.stack.count(Slot.VALUE))
+
+    def inner_names(self) -> list[str]:
+        """The names of the parameters that bring the values for the frame that was called."""
+        return self._names(_INNER_PREFIX, self.inner or 0)
+
+    def _names(self, prefix: str, count: int) -> list[str]:
         taken = set(self.locals) | set(self.code.co_varnames)
         names: list[str] = []
-        for slot in self.stack:
-            if slot is Slot.VALUE:
-                name = f"{_STACK_PREFIX}{len(names)}"
-                while name in taken:
-                    name += "_"
-                names.append(name)
+        for number in range(count):
+            name = f"{prefix}{number}"
+            while name in taken:
+                name += "_"
+            names.append(name)
         return names
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Of the code that goes on there."""
+        return (*self.locals, *self._stack_names(), *self.inner_names())
 
     @property
     def closure(self) -> tuple[str, ...]:
@@ -86,6 +102,10 @@ class Resumption:
     point: ResumePoint
     indices: tuple[int | None, ...]
     first_call: Callable[[], object] | None
+
+    def finishes_call(self) -> int:
+        """The instruction that calls what goes on with the function that the frame had called; -1: there is none."""
+        return -1 if self.point.inner is None else self.indices.index(self.point.index - 1)
 
     def index(self, instruction: int) -> int:
         """The instruction of the user's code to go on with when the made code would go on with this one."""
@@ -128,14 +148,17 @@ def take_cells(builder: Builder, handed_over: Sequence[str], closure: Sequence[s
         builder.add("COPY_FREE_VARS", free, free)
 
 
-def resume_code(point: ResumePoint, first_call: Callable[[], object] | None = None) -> CodeType:
+def resume_code(
+    point: ResumePoint, first_call: Callable[[], object] | None = None, callee: Callable[..., object] | None = None
+) -> CodeType:
     """A code object that takes `point.locals`, then the stack's values, as positional arguments, and goes on there.
 
     `first_call` also has to take the cells of `point.cells` out of the closure, to the variables just before the free
-    ones. Without it they are free variables, too, which shows in what is said of unbound ones."""
+    ones. Without it they are free variables, too, which shows in what is said of unbound ones.
+    `callee` goes on with the function that the frame had called, if `point.inner` says that there is one."""
     original = decode(point.code)
     entry = original[point.index]
-    kept = reachable(original, entry)
+    kept = _reached(original, point)
     stack_names = point._stack_names()
     builder = Builder()
     builder.position = entry.position
@@ -157,15 +180,19 @@ def resume_code(point: ResumePoint, first_call: Callable[[], object] | None = No
             name = next(names)
             builder.load_bound(name)
             builder.delete(name)  # the frame must not keep alive what the stack lets go
+    if point.inner is not None:
+        _finish_call(builder, original[point.index - 1], callee, point.inner_names())
     start = Instruction("NOP", position=entry.position, handler=entry.handler)
-    builder.jump(start)
+    jump = builder.jump(start)
+    if point.inner is not None:
+        jump.index = entry.index  # the call may be where the code is left, to go on here
     instructions = builder.instructions
     for offset in offsets:
         offset.marker = Instruction("NOP", position=original[offset.index].position)  # only its offset is used
         instructions.append(offset.marker)
     instructions += _with_regions_closed(kept, entry, start)
     pairs = [instruction for instruction in instructions if OPERAND_KINDS.get(instruction.opname) == "pair"]
-    code = _assemble(point, instructions, (*point.locals, *stack_names), own)
+    code = _assemble(point, instructions, point.parameters, own)
     if offsets:
         units = code_units(code)
         placed = {id(offset): offset.placed(units[instructions.index(offset.marker)]) for offset in offsets}
@@ -174,6 +201,34 @@ def resume_code(point: ResumePoint, first_call: Callable[[], object] | None = No
     resumption = Resumption(point, _indices(instructions, pairs), first_call)
     _made[key] = weakref.ref(code, partial(_forget, key)), resumption
     return code
+
+
+def _reached(original: Sequence[Instruction], point: ResumePoint) -> list[Instruction]:
+    """The instructions that can run when the frame goes on there."""
+    kept = reachable(original, original[point.index])
+    handler = original[point.index - 1].handler if point.inner is not None else None
+    if handler is None or any(instruction is handler.target for instruction in kept):
+        return kept
+    indices = {instruction.index for instruction in (*kept, *reachable(original, handler.target))}
+    return [original[index] for index in sorted(indices)]
+
+
+def _finish_call(
+    builder: Builder, call: Instruction, callee: Callable[..., object] | None, names: Sequence[str]
+) -> None:
+    """-> what the call that the frame is in gives. Where it raises, the frame's handler of that call takes over."""
+    assert callee is not None
+    before, position = len(builder.instructions), builder.position
+    builder.position = call.position
+    builder.const_callee(callee)
+    for name in names:
+        builder.load_bound(name)
+        builder.delete(name)
+    builder.call(len(names))
+    builder.position = position
+    for instruction in builder.instructions[before:]:
+        instruction.handler = call.handler
+    builder.instructions[-1].index = call.index
 
 
 def _indices(instructions: Sequence[Instruction], pairs: Sequence[Instruction]) -> tuple[int | None, ...]:

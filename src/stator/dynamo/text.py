@@ -86,6 +86,9 @@ def _exit_lines(captured: Captured) -> list[str]:
     lines.append(f"    stack: [{stack}]")
     lines += [f"    {name} = {recipe_text(recipe)}" for name, recipe in exit_.locals.items()]
     lines += [f"    cell {name} = {recipe_text(recipe)}" for name, recipe in exit_.cells.items()]
+    for frame in exit_.inner:
+        lines.append(f"in a call of {frame.code.co_qualname}, before instruction {frame.index}:")
+        lines += [f"    {recipe_text(value)}" for value in frame.values()]
     return lines
 
 

@@ -19,6 +19,7 @@ import torch
 from stator.base.errors import Unsupported, UserPlace
 
 from . import binding, formatting, iteration, results, wrapping
+from .call_chain import left_together
 from .calling import builtin_call, class_call, function_call, tensor_method_call
 from .changing import changing_sources
 from .class_attributes import ClassAttributes
@@ -98,8 +99,12 @@ class Tracer:
         self._keep: list[Any] = []
         self._scopes: dict[int, GlobalScope] = {}
         self._code_constants: dict[int, tuple[Any, Value]] = {}
-        self.followed = 0  # instructions of frames that were left
         self._loops = LoopLimit()
+        self.step = 0  # instructions followed so far, in all frames
+        self.stop_at = -1  # before which of them the graph is to end
+        self.outer_steps: list[int] = []  # those of the outermost frame
+        self.direct: Value | None = None  # what an instruction calls, whose result is that of the instruction
+        self.broken: tuple[Unsupported, list[Frame]] | None = None  # the latest error, and the frames where it came up
 
     # ---- places and errors ----
 
@@ -113,11 +118,11 @@ class Tracer:
 
     def count_turn(self) -> None:
         """Called for each jump backwards. Raises Unsupported for loops that go on and make no graph."""
-        self._loops.count_turn(self.recorder.op_count, self.followed + self.frames[-1].step)
+        self._loops.count_turn(self.recorder.op_count, self.step)
 
-    def outer_step(self) -> int:
-        """The step that the outermost frame is taking."""
-        return self.frames[0].step - 1
+    def end_step(self) -> int:
+        """The step before which the graph would have to end for the instruction at hand to run natively."""
+        return left_together(self.frames)[-1].began
 
     def raised(self, cls: type, message: str) -> Raised:
         """An exception of the captured program, to be raised by the caller."""
@@ -386,7 +391,7 @@ class Tracer:
         return TupleValue(items)
 
     def make_iterator(self, items: Iterator[Value], pure: bool = True) -> IteratorValue:
-        return IteratorValue(items, pure, made_at=self.outer_step())
+        return IteratorValue(items, pure, made_at=self.end_step())
 
     def next_item(self, iterator: Value) -> Value | None:
         """The next item, or None at the end."""
@@ -431,8 +436,12 @@ class Tracer:
     def call_function(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return function_call(self, function, args, kwargs)
 
-    def inline(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return inline(self, function, args, kwargs)
+    def inline(
+        self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value], *, called: bool = False
+    ) -> Value:
+        """`called`: for its own sake, not as a part of something else."""
+        direct, self.direct = called and self.direct is function, None
+        return inline(self, function, args, kwargs, direct=direct)
 
     def call_class(self, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return class_call(self, cls, args, kwargs)

@@ -204,5 +204,5 @@ def _requires_grad(tracer: Tracer, tensor: TensorValue, requires_grad: Value | N
             "set requires_grad outside of the compiled function",
         )
     made = tracer.record_method("requires_grad_", [tensor, ConstantValue(wanted)], {})
-    tracer.recorder.made_leaves[id(tensor.fake)] = tracer.outer_step()
+    tracer.recorder.made_leaves[id(tensor.fake)] = tracer.end_step()
     return made

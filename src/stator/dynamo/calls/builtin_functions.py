@@ -315,7 +315,7 @@ def _enumerate(tracer: Tracer, iterable: Value, start: Value | None = None) -> V
 def _map(tracer: Tracer, function: Value, *values: Value) -> Value:
     sources = [_steps(tracer, value) for value in values]
     rows = _zipped(tracer, sources, False)
-    return IteratorValue((tracer.call(function, list(row.items), {}) for row in rows), False, map, tracer.outer_step())  # type: ignore[attr-defined]
+    return IteratorValue((tracer.call(function, list(row.items), {}) for row in rows), False, map, tracer.end_step())  # type: ignore[attr-defined]
 
 
 @calls(filter)
@@ -323,7 +323,7 @@ def _filter(tracer: Tracer, function: Value, iterable: Value) -> Value:
     def keep(item: Value) -> bool:
         return tracer.truth(item if tracer.is_none(function) else tracer.call(function, [item], {}))
 
-    return IteratorValue((item for item in _steps(tracer, iterable) if keep(item)), False, filter, tracer.outer_step())
+    return IteratorValue((item for item in _steps(tracer, iterable) if keep(item)), False, filter, tracer.end_step())
 
 
 @calls(reversed)
@@ -334,12 +334,12 @@ def _reversed(tracer: Tracer, value: Value) -> Value:
             return method.call(tracer, [], {})
         if not isinstance(value, DictValue):
             items = [tracer.get_item(value, ConstantValue(at)) for at in range(value.length(tracer))]
-            return IteratorValue(iter(items[::-1]), cls=reversed, made_at=tracer.outer_step())
+            return IteratorValue(iter(items[::-1]), cls=reversed, made_at=tracer.end_step())
     if isinstance(value, SequenceValue) and value.special(tracer, "__iter__") is None:
         return value.backwards(tracer)
     if isinstance(value, RangeValue):
         return tracer.iterator(RangeValue(tracer.constant_of(value, "a range")[::-1]))
-    return IteratorValue(iter(list(tracer.iterate(value))[::-1]), cls=reversed, made_at=tracer.outer_step())
+    return IteratorValue(iter(list(tracer.iterate(value))[::-1]), cls=reversed, made_at=tracer.end_step())
 
 
 @calls(range)

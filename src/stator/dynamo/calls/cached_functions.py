@@ -86,7 +86,7 @@ class CachedFunctionValue(Value):
 
     def _follow(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         what = f"{self.cached.__qualname__}, whose results are cached,"
-        made_at = tracer.outer_step()
+        made_at = tracer.end_step()
         messages: list[Message] = []
         with outside_unchanged(tracer, what, *args, *kwargs.values(), messages=messages):
             result = self.function.call(tracer, args, kwargs)

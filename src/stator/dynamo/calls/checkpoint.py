@@ -97,4 +97,4 @@ class _WhatToSave(Value):
 
 @calls(torch_checkpoint.create_selective_checkpoint_contexts, torch_checkpoint.noop_context_fn)
 def _contexts(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-    return _WhatToSave(tracer.outer_step())
+    return _WhatToSave(tracer.end_step())

@@ -243,7 +243,7 @@ def _vjp(tracer: Tracer, func: Value, *primals: Value, has_aux: Value | None = N
 
         return _apply(tracer, "vjp", followed, apply, cotangents)
 
-    function = LinearMapValue(pull_back, tracer.outer_step())
+    function = LinearMapValue(pull_back, tracer.end_step())
     result = _apply(tracer, "vjp_result", followed, first)
     if not aux:
         return TupleValue([result, function])
@@ -267,7 +267,7 @@ def _linearize(tracer: Tracer, func: Value, *primals: Value) -> Value:
 
         return _apply(tracer, "linearize", followed, apply, tangents)
 
-    function = LinearMapValue(push_forward, tracer.outer_step())
+    function = LinearMapValue(push_forward, tracer.end_step())
     return TupleValue([_apply(tracer, "linearize_result", followed, first), function])
 
 

@@ -71,4 +71,4 @@ def _register_hook(tracer: Tracer, tensor: TensorValue, hook: Value) -> Value:
     )
     tracer.record_function(target, [tensor, *level.lifted], {})
     tensor.node = recorder.last_node
-    return HookHandleValue(tracer.outer_step())
+    return HookHandleValue(tracer.end_step())

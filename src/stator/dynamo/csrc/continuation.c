@@ -27,16 +27,21 @@ typedef struct {
     PyObject *callback; /* compiles the frames that start while the function runs as it is; NULL: nothing is compiled */
     PyObject *returned; /* called without arguments when the function has returned, as it is; or NULL */
     int cells;          /* so many that each call brings are its closure */
+    PyObject *join; /* this frame called another one that broke: (self, *those of the inner frames) -> the Continuation
+                       that runs them all; NULL: it called none */
+    PyObject *joined; /* dict: that, by those of the inner frames */
+    PyObject *weakrefs;
 } Continuation;
 
 /* A call that was not made yet. It owns the values: cells of the closure first, then the arguments. */
 typedef struct {
     PyObject_VAR_HEAD
     Continuation *to;
+    PyObject *inner; /* Pending of the frame that this one called, which gives the result of the call; or NULL */
     PyObject *values[1];
 } Pending;
 
-static PyTypeObject ContinuationType, PendingType;
+static PyTypeObject ContinuationType, PendingType, InnerType;
 
 /* The call that is being made in this thread, whose arguments belong to the new frame as soon as that has begun. */
 static __thread Pending *handed_over = NULL;
@@ -51,11 +56,18 @@ static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, 
             return NULL;
         }
     }
+    /* the frame called another one, which broke: it goes on together with that */
+    PyObject *inner = count && Py_IS_TYPE(args[count - 1], &PendingType) ? args[--count] : NULL;
+    if (!inner != !((Continuation *)self)->join) {
+        PyErr_SetString(PyExc_SystemError, "stator: a frame goes on without the one that it called");
+        return NULL;
+    }
     Pending *pending = PyObject_GC_NewVar(Pending, &PendingType, count);
     if (!pending) {
         return NULL;
     }
     pending->to = (Continuation *)Py_NewRef(self);
+    pending->inner = Py_XNewRef(inner);
     for (Py_ssize_t i = 0; i < count; i++) {
         pending->values[i] = Py_NewRef(args[i]);
     }
@@ -66,9 +78,9 @@ static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, 
 
 /* ---- making the call ---- */
 
-static PyObject *with_closure(Continuation *to, PyObject *code, PyObject *const *cells, Py_ssize_t count)
+static PyObject *with_closure(PyObject *like, PyObject *code, PyObject *const *cells, Py_ssize_t count)
 {
-    PyObject *function = PyFunction_New(code, PyFunction_GET_GLOBALS(to->function));
+    PyObject *function = PyFunction_New(code, PyFunction_GET_GLOBALS(like));
     PyObject *closure = function ? PyTuple_New(count) : NULL;
     for (Py_ssize_t i = 0; closure && i < count; i++) {
         PyTuple_SET_ITEM(closure, i, Py_NewRef(cells[i]));
@@ -97,7 +109,7 @@ static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free
     }
     PyObject *callee = NULL;
     if (version && version->target != Py_None) {
-        callee = free ? with_closure(pending->to, version->code, pending->values, free) : Py_NewRef(version->target);
+        callee = free ? with_closure(pending->to->function, version->code, pending->values, free) : Py_NewRef(version->target);
     } else if (!PyErr_Occurred()) {
         *hooked = pending->to->callback && !originals && !(version && version->followed);
         callee = Py_NewRef(function);
@@ -144,7 +156,8 @@ static PyObject *make_call(Pending *pending)
     Continuation *to = pending->to;
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(to->function);
     Py_ssize_t free = to->cells, count = Py_SIZE(pending) - free;
-    PyObject *function = free ? with_closure(to, (PyObject *)code, pending->values, free) : Py_NewRef(to->function);
+    PyObject *function =
+        free ? with_closure(to->function, (PyObject *)code, pending->values, free) : Py_NewRef(to->function);
     if (!function) {
         return NULL;
     }
@@ -168,10 +181,75 @@ static PyObject *make_call(Pending *pending)
     return result;
 }
 
+/* ---- frames that called one another ---- */
+
+/* What runs the rest of a frame and of those that it called, a new reference. */
+static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames)
+{
+    Continuation *to = outermost->to;
+    PyObject *callee_and_args = PyTuple_New(inner_frames + 1), *inner = NULL, *found = NULL;
+    if (!callee_and_args) {
+        return NULL;
+    }
+    Pending *at = outermost;
+    for (Py_ssize_t i = 0; i <= inner_frames; i++, at = (Pending *)at->inner) {
+        PyTuple_SET_ITEM(callee_and_args, i, Py_NewRef(at->to));
+    }
+    inner = PyTuple_GetSlice(callee_and_args, 1, inner_frames + 1);
+    if (inner && !to->joined) {
+        to->joined = PyDict_New();
+    }
+    if (inner && to->joined) {
+        found = Py_XNewRef(PyDict_GetItemWithError(to->joined, inner));
+        if (!found && !PyErr_Occurred()) {
+            found = PyObject_Call(to->join, callee_and_args, NULL);
+            if (found && !Py_IS_TYPE(found, &ContinuationType)) {
+                PyErr_SetString(PyExc_TypeError, "join gave no Continuation");
+                Py_CLEAR(found);
+            } else if (found && PyDict_SetItem(to->joined, inner, found) < 0) {
+                Py_CLEAR(found);
+            }
+        }
+    }
+    Py_XDECREF(inner);
+    Py_DECREF(callee_and_args);
+    return found;
+}
+
+/* One call in the place of those of several frames, which takes the values of all, the outermost frame's first. */
+static PyObject *joined(Pending *outermost)
+{
+    Py_ssize_t count = 0, frames = 0, filled = 0;
+    for (Pending *at = outermost; at; at = (Pending *)at->inner) {
+        count += Py_SIZE(at);
+        frames++;
+    }
+    PyObject *to = joined_continuation(outermost, frames - 1);
+    Pending *whole = to ? PyObject_GC_NewVar(Pending, &PendingType, count) : NULL;
+    if (!whole) {
+        Py_XDECREF(to);
+        return NULL;
+    }
+    whole->to = (Continuation *)to;
+    whole->inner = NULL;
+    for (Pending *at = outermost; at; at = (Pending *)at->inner) {
+        for (Py_ssize_t i = 0; i < Py_SIZE(at); i++) {
+            whole->values[filled++] = Py_NewRef(at->values[i]);
+        }
+    }
+    PyObject_GC_Track(whole);
+    return (PyObject *)whole;
+}
+
 PyObject *stator_go_on(PyObject *result)
 {
     while (result && Py_IS_TYPE(result, &PendingType)) {
         PyObject *pending = result;
+        if (((Pending *)pending)->inner) {
+            result = joined((Pending *)pending);
+            Py_DECREF(pending);
+            continue;
+        }
         result = make_call((Pending *)pending);
         Py_DECREF(pending);
     }
@@ -217,10 +295,23 @@ static PyObject *arrived(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored)
 
 /* ---- the objects ---- */
 
+/* Code objects are unknown to the collector, but made code has callables among its constants that lead back here. What the
+ * code holds counts as held by the holder of the function, as long as nobody else can get at either. */
+static int visit_made_function(PyObject *function, visitproc visit, void *arg)
+{
+    PyObject *code = PyFunction_GET_CODE(function);
+    if (Py_REFCNT(function) == 1 && Py_REFCNT(code) == 1) {
+        Py_VISIT(((PyCodeObject *)code)->co_consts);
+    }
+    Py_VISIT(function);
+    return 0;
+}
+
 static int pending_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Pending *pending = (Pending *)self;
     Py_VISIT(pending->to);
+    Py_VISIT(pending->inner);
     for (Py_ssize_t i = 0; i < Py_SIZE(pending); i++) {
         Py_VISIT(pending->values[i]);
     }
@@ -232,6 +323,7 @@ static void pending_dealloc(PyObject *self)
     PyObject_GC_UnTrack(self);
     pending_let_go((Pending *)self);
     Py_CLEAR(((Pending *)self)->to);
+    Py_CLEAR(((Pending *)self)->inner);
     PyObject_GC_Del(self);
 }
 
@@ -247,11 +339,11 @@ static PyTypeObject PendingType = {
 
 static PyObject *continuation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"function", "cache", "callback", "returned", "cells", NULL};
-    PyObject *function, *cache, *callback, *returned = Py_None;
+    static char *names[] = {"function", "cache", "callback", "returned", "cells", "join", NULL};
+    PyObject *function, *cache, *callback, *returned = Py_None, *join = Py_None;
     int cells = -1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|Oi", names, &PyFunction_Type, &function, &cache, &callback,
-                                     &returned, &cells)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OiO", names, &PyFunction_Type, &function, &cache, &callback,
+                                     &returned, &cells, &join)) {
         return NULL;
     }
     int const free = ((PyCodeObject *)PyFunction_GET_CODE(function))->co_nfreevars;
@@ -272,6 +364,7 @@ static PyObject *continuation_new(PyTypeObject *type, PyObject *args, PyObject *
         self->callback = callback == Py_None ? NULL : Py_NewRef(callback);
         self->returned = returned == Py_None ? NULL : Py_NewRef(returned);
         self->cells = cells;
+        self->join = join == Py_None ? NULL : Py_NewRef(join);
     }
     return (PyObject *)self;
 }
@@ -279,10 +372,17 @@ static PyObject *continuation_new(PyTypeObject *type, PyObject *args, PyObject *
 static int continuation_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Continuation *continuation = (Continuation *)self;
-    Py_VISIT(continuation->function);
+    if (continuation->function) {
+        int stopped = visit_made_function(continuation->function, visit, arg);
+        if (stopped) {
+            return stopped;
+        }
+    }
     Py_VISIT(continuation->cache);
     Py_VISIT(continuation->callback);
     Py_VISIT(continuation->returned);
+    Py_VISIT(continuation->join);
+    Py_VISIT(continuation->joined);
     return 0;
 }
 
@@ -290,16 +390,21 @@ static int continuation_clear(PyObject *self)
 {
     /* the others stay until the end: a call that is under way needs them */
     Py_CLEAR(((Continuation *)self)->cache);
+    Py_CLEAR(((Continuation *)self)->joined);
     return 0;
 }
 
 static void continuation_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
+    if (((Continuation *)self)->weakrefs) {
+        PyObject_ClearWeakRefs(self);
+    }
     continuation_clear(self);
     Py_CLEAR(((Continuation *)self)->function);
     Py_CLEAR(((Continuation *)self)->callback);
     Py_CLEAR(((Continuation *)self)->returned);
+    Py_CLEAR(((Continuation *)self)->join);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -315,7 +420,9 @@ static PyTypeObject ContinuationType = {
               "arguments in the order of its variables; the result is to be returned at once, and the function runs\n"
               "after that. cache None: it runs as it is; callback None too: and nothing that it calls is compiled.\n"
               "returned: called without arguments when the function has returned.\n"
-              "cells: so many are the closure, where those of variables of the frame itself come behind the free ones.",
+              "cells: so many are the closure, where those of variables of the frame itself come behind the free ones.\n"
+              "join: given where the frame called another one that broke. The last argument is then what that returned;\n"
+              "join(self, *those of the inner frames) gives the Continuation that takes the values of all of them.",
     .tp_basicsize = sizeof(Continuation),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Continuation, vectorcall),
@@ -325,6 +432,119 @@ static PyTypeObject ContinuationType = {
     .tp_traverse = continuation_traverse,
     .tp_clear = continuation_clear,
     .tp_members = continuation_members,
+    .tp_weaklistoffset = offsetof(Continuation, weakrefs),
+};
+
+/* ---- Inner: the call of a frame by the frame around it ---- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *target; /* weak reference to a Continuation: what is called is the rest of a frame; or a Python function,
+                         called as it is. (Code that is looked at holds this, and must not hold what leads back to it.) */
+    int cells;        /* so many, which each call brings, are the function's closure */
+} Inner;
+
+/* New reference; NULL: it is gone. */
+static PyObject *inner_target(Inner *inner)
+{
+    if (!PyWeakref_Check(inner->target)) {
+        return Py_NewRef(inner->target);
+    }
+    PyObject *target = NULL;
+#if PY_VERSION_HEX >= 0x030D0000
+    if (PyWeakref_GetRef(inner->target, &target) < 0) {
+        PyErr_Clear(); /* it is a weak reference */
+    }
+#else
+    PyObject *found = PyWeakref_GetObject(inner->target);
+    target = found == Py_None ? NULL : Py_NewRef(found);
+#endif
+    return target;
+}
+
+static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
+{
+    PyObject *target = inner_target((Inner *)self), *result = NULL;
+    Py_ssize_t const count = PyVectorcall_NARGS(nargsf), free = ((Inner *)self)->cells;
+    if (!target || count < free) {
+        PyErr_SetString(PyExc_SystemError, "stator: the rest of a function is gone, or was called without its cells");
+    } else if (Py_IS_TYPE(target, &ContinuationType)) {
+        result = stator_go_on(continuation_vectorcall(target, args, (size_t)count, keywords));
+    } else {
+        PyObject *function = with_closure(target, PyFunction_GET_CODE(target), args, free);
+        result = function ? PyObject_Vectorcall(function, args + free, count - free, NULL) : NULL;
+        Py_XDECREF(function);
+    }
+    Py_XDECREF(target);
+    return result;
+}
+
+static PyObject *inner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"target", "cells", NULL};
+    PyObject *target;
+    int cells = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|i", names, &target, &cells)) {
+        return NULL;
+    }
+    if (!Py_IS_TYPE(target, &ContinuationType) && !PyFunction_Check(target)) {
+        PyErr_SetString(PyExc_TypeError, "target must be a Continuation or a function");
+        return NULL;
+    }
+    Inner *self = (Inner *)type->tp_alloc(type, 0);
+    if (self) {
+        self->vectorcall = inner_vectorcall;
+        self->cells = cells;
+        self->target = PyFunction_Check(target) ? Py_NewRef(target) : PyWeakref_NewRef(target, NULL);
+        if (!self->target) {
+            Py_CLEAR(self);
+        }
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *inner_get_target(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *target = inner_target((Inner *)self);
+    return target ? target : Py_NewRef(Py_None);
+}
+
+static int inner_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    PyObject *target = ((Inner *)self)->target;
+    if (target && PyFunction_Check(target)) {
+        return visit_made_function(target, visit, arg);
+    }
+    Py_VISIT(target);
+    return 0;
+}
+
+static void inner_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(((Inner *)self)->target);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyGetSetDef inner_getset[] = {
+    {"_target", inner_get_target, NULL, "what is called", NULL},
+    {0},
+};
+
+static PyTypeObject InnerType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Inner",
+    .tp_doc = "Inner(target, cells=0): calls a frame in the middle, for the frame around it. The arguments are the cells of the\n"
+              "function's closure, then its own. target: a Continuation, which is run to its end; or a function that\n"
+              "takes so many cells, whose result may be what is still to run.",
+    .tp_basicsize = sizeof(Inner),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Inner, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = inner_new,
+    .tp_dealloc = inner_dealloc,
+    .tp_traverse = inner_traverse,
+    .tp_getset = inner_getset,
 };
 
 static PyMethodDef methods[] = {
@@ -338,5 +558,8 @@ int stator_continuation_add_to(PyObject *module)
     if (PyType_Ready(&PendingType) < 0 || PyModule_AddFunctions(module, methods) < 0) {
         return -1;
     }
-    return PyModule_AddType(module, &ContinuationType);
+    if (PyModule_AddType(module, &ContinuationType) < 0) {
+        return -1;
+    }
+    return PyModule_AddType(module, &InnerType);
 }

@@ -20,7 +20,7 @@ from .writer import Writer
 MakeResume = Callable[[ResumePoint], Any]
 Hook = tuple[Callable[[], object], Callable[[], object]]  # turn it on, turn it off
 
-_CALL_PREFIXES = ("KW_NAMES", "PRECALL")
+CALL_PREFIXES = ("KW_NAMES", "PRECALL")
 CALL_OPERANDS: dict[str, Callable[[int], int]] = {  # opname -> stack slots it takes, the callable's NULL included
     "CALL": lambda count: count + 2,
     "CALL_KW": lambda count: count + 3,
@@ -113,10 +113,10 @@ class BreakWriter:
         """Copies of the instructions that make up the operation, the index behind them, and whether it was a load in
         the method form."""
         first = last = self.exit.index
-        while self.original[last].opname in _CALL_PREFIXES:
+        while self.original[last].opname in CALL_PREFIXES:
             last += 1
         if self.original[last].opname == "CALL":
-            while self.original[first - 1].opname in _CALL_PREFIXES:
+            while self.original[first - 1].opname in CALL_PREFIXES:
                 first -= 1
         copies = [self.original[index].copy() for index in range(first, last + 1)]
         copies[-1], was_method = _with_fixed_shape(copies[-1])
@@ -172,9 +172,13 @@ class BreakWriter:
                 builder.pop()
             else:
                 self._push(position, recipe, callee, consumed_nulls)
+        self._push_operands()
         writer.clear_temporaries(writer.forget_slots())
         for name in self._dead_parameters():
             builder.delete(name)
+
+    def _push_operands(self) -> None:
+        """Push what the operation takes and is not on the frame's stack."""
 
     def _is_in_place(self, name: str, recipe: Any) -> bool:
         """Whether the variable holds that already: a parameter that was not assigned."""
@@ -210,7 +214,7 @@ class BreakWriter:
     # ---- going on ----
 
     def _slots(self) -> list[Slot]:
-        return [_slot_of(recipe) for recipe in self.stack]
+        return [slot_of(recipe) for recipe in self.stack]
 
     def _slots_after(self, native: list[Instruction], *, jump: bool) -> list[Slot]:
         """The emitted stack behind the operation. What it left of the old stack kept its kind."""
@@ -289,10 +293,11 @@ class BreakWriter:
 
         exits.append(write)
 
-    def _continue_at(self, index: int, slots: list[Slot], *, cut: int | None = None) -> None:
+    def _continue_at(self, index: int, slots: list[Slot], *, cut: int | None = None, joined: bool = False) -> None:
         """Take what is on the emitted stack and the live locals, and return what the resume function returns.
 
-        cut: the operation raised, and the stack was cut to this depth."""
+        cut: the operation raised, and the stack was cut to this depth.
+        joined: what is on top is what is still to run of the function that was called."""
         builder = self.builder
         self._turn_hook(on=False)
         point = self._point(index, slots, len(slots) if cut is None else cut)
@@ -304,7 +309,7 @@ class BreakWriter:
             elif position != cut:
                 self._drop(slots[position])
         held.reverse()
-        builder.const_callee(self.make_resume(point))
+        builder.const_callee(self._resume(point, joined=joined))
         for name in point.closure:
             builder.load_cell(name)
         for name in (*self.locals, *held):
@@ -312,6 +317,9 @@ class BreakWriter:
             builder.delete(name)
         builder.call(len(point.closure) + len(self.locals) + len(held))
         builder.return_value()
+
+    def _resume(self, point: ResumePoint, *, joined: bool) -> Any:
+        return self.make_resume(point)
 
     def _drop(self, slot: Slot) -> None:
         self.builder.pop()  # of a NULL, a filler stands in its place
@@ -340,7 +348,7 @@ class BreakWriter:
         return [name for name in code.co_varnames[:count] if name not in self.locals and name not in code.co_cellvars]
 
 
-def _slot_of(recipe: Recipe | None) -> Slot:
+def slot_of(recipe: Recipe | None) -> Slot:
     if recipe is None:
         return Slot.NULL
     return Slot.LASTI if isinstance(recipe, RaisedAt) else Slot.VALUE

@@ -18,6 +18,7 @@ from . import recipes as _recipes
 from . import sources as _sources
 from .breaks import BreakWriter, Hook, MakeResume
 from .failures import GraphCall, OnFailure
+from .inner import InnerCall, InnerCallWriter
 from .writer import Writer
 
 # a compiled module has an entry of its own: what is compiled there lives no longer than its parameters
@@ -34,6 +35,7 @@ def emit(
     dispatch: Callable[[Any], Any] | None = None,
     hook: Hook | None = None,
     on_failure: OnFailure | None = None,
+    inner: InnerCall | None = None,
 ) -> CodeType:
     """Code with the captured frame's signature that does what the frame does, by the compiled graph.
 
@@ -43,6 +45,7 @@ def emit(
     dispatch: makes, at run time, from the callee of a call at a break a callable that compiles what it reaches.
     hook: for other operations than calls that reach code which could be compiled: what has that done, and what ends it.
     on_failure: what is called where the graph raises. None: the error leaves the frame.
+    inner: where the frame is left in a call, what that calls.
     Raises CompileError for what cannot be expressed as bytecode.
     """
     writer = Writer(captured)
@@ -64,12 +67,27 @@ def emit(
         elif make_resume is None:
             raise CompileError("dynamo", f"the graph ends early: {captured.exit.reason}")
         else:
-            BreakWriter(writer, captured.exit, make_resume, dispatch, hook).write()
+            _break_writer(writer, captured.exit, make_resume, dispatch, hook, inner).write()
         call.write_failure()
         writer.write_leaving()
         return _assemble(writer)
     except BytecodeError as error:
         raise CompileError("dynamo", f"emitted bytecode cannot be encoded: {error}") from error
+
+
+def _break_writer(
+    writer: Writer,
+    exit_: Break,
+    make_resume: MakeResume,
+    dispatch: Callable[[Any], Any] | None,
+    hook: Hook | None,
+    inner: InnerCall | None,
+) -> BreakWriter:
+    if not exit_.inner:
+        return BreakWriter(writer, exit_, make_resume, dispatch, hook)
+    if inner is None:
+        raise CompileError("dynamo", f"the graph ends inside of a call: {exit_.reason}")
+    return InnerCallWriter(writer, exit_, make_resume, dispatch, hook, inner)
 
 
 def _prologue(writer: Writer) -> None:

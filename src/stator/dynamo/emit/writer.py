@@ -60,7 +60,7 @@ class Writer:
     # ---- temporaries ----
 
     def temporary(self) -> str:
-        name = f".{len(self.temporaries)}"
+        name = f"..{len(self.temporaries)}"  # the variables of comprehensions begin with one dot
         self.temporaries.append(name)
         return name
 
@@ -259,6 +259,7 @@ def break_recipes(exit_: Break) -> list[Recipe]:
         *exit_.locals.values(),
         *exit_.cells.values(),
         *(error for _, error in exit_.handlers),
+        *exit_.inner_values(),
     ]
 
 

@@ -257,13 +257,13 @@ def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
     tracer = frame.tracer
     if conversion == 0 and isinstance(value, TensorValue) and _is_written_as_number(tracer, value, spec):
         number = tracer.record_method("clone", [tracer.record_method("detach", [value], {})], {})
-        return PendingTextValue(tracer.outer_step(), [(number, spec)])  # type: ignore[list-item]
+        return PendingTextValue(tracer.end_step(), [(number, spec)])  # type: ignore[list-item]
     read = type(value) is ReadNumberValue and value.origin is None
     if (read or type(value) is UnknownNumberValue) and _takes(value.python_type(tracer)(), conversion, spec):
-        return PendingTextValue(tracer.outer_step(), [(value, spec)])
+        return PendingTextValue(tracer.end_step(), [(value, spec)])
     if not spec and _is_pending(tracer, value):
         as_it_is = isinstance(value, PendingTextValue) and conversion in _OF_TEXT_AS_IT_IS
-        return value if as_it_is else PendingTextValue(getattr(value, "made_at", tracer.outer_step()))
+        return value if as_it_is else PendingTextValue(getattr(value, "made_at", tracer.end_step()))
     return tracer.constant(tracer.format_value(value, conversion, spec))
 
 

@@ -24,6 +24,7 @@ class Raised(Exception):
 
     def __init__(self, value: Value) -> None:
         self.value = value
+        self.frames: list[Any] | None = None  # in which it was raised, the outermost first
         super().__init__()
 
 
@@ -32,8 +33,8 @@ class NotConstant(Exception):
 
 
 class CannotRebuild(Unsupported):
-    """A value cannot be handed to code outside the graph. `made_at`: the step of the outermost frame that made it, so
-    that the graph can end there instead; None when that would not help."""
+    """A value cannot be handed to code outside the graph. `made_at`: the step that made it, as Tracer.end_step
+    says, so that the graph can end there instead; None when that would not help."""
 
     made_at: int | None = None
 

@@ -37,7 +37,10 @@ class CompiledFunctionValue(Value):
         return self.entry
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.function(tracer).call(tracer, args, kwargs)
+        function = self.function(tracer)
+        if tracer.direct is self:
+            tracer.direct = function
+        return function.call(tracer, args, kwargs)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         return self.function(tracer).get_attr(tracer, name)

@@ -77,7 +77,7 @@ class ContextVariable(Value):
         if not tracer.in_the_call:
             raise unsupported("call-builtin", "setting a context variable in code that runs at another time")
         tracer.mutations.content(self)
-        token = ContextToken(self, self.now, tracer.outer_step())
+        token = ContextToken(self, self.now, tracer.end_step())
         self.now = value
         return token
 

@@ -28,7 +28,7 @@ class GeneratorValue(Value):
         self.started = False
         self.running = False
         self.returned: Value | None = None
-        self.made_at = frame.tracer.outer_step()
+        self.made_at = frame.tracer.end_step()
 
     def python_type(self, tracer: Tracer) -> type:
         return self.cls

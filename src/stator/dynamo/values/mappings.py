@@ -198,7 +198,7 @@ class DictValue(ObjectValue):
     def forwards(self, tracer: Tracer) -> ContainerIterator:
         items = iter([self.key_value(tracer, key) for key in self.keys(tracer)])
         steady = self.while_steady(tracer, items)
-        return ContainerIterator(self, steady, support.keys_at, type(iter({})), self.entries, tracer.outer_step())
+        return ContainerIterator(self, steady, support.keys_at, type(iter({})), self.entries, tracer.end_step())
 
     def while_steady(self, tracer: Tracer, items: Iterator[Value]) -> Iterator[Value]:
         """The items, as long as the program does not change the number of keys meanwhile."""
@@ -358,7 +358,7 @@ class DictViewValue(Value):
         kind = type(iter(getattr({}, self.kind)()))
         steady = self.owner.while_steady(tracer, items)
         entries = self.owner.entries
-        return ContainerIterator(self, steady, support.iterator_at, kind, entries, tracer.outer_step())
+        return ContainerIterator(self, steady, support.iterator_at, kind, entries, tracer.end_step())
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if self.kind == "keys":

@@ -146,6 +146,8 @@ class ModuleValue(ObjectValue):
             return self.get_attr(tracer, "_call_impl").call(tracer, args, kwargs)
         if self.no_hooks(tracer):
             forward = self.get_attr(tracer, "forward")
+            if tracer.direct is self:
+                tracer.direct = forward
             tracer.entering_module = True
             try:
                 return forward.call(tracer, args, kwargs)

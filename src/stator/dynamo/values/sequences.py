@@ -77,7 +77,7 @@ class SequenceValue(ObjectValue):
 
     def forwards(self, tracer: Tracer) -> ContainerIterator:
         kind = type(iter(self.builtin()))
-        return ContainerIterator(self, self.raw_items(tracer), self.iterator_at, kind, made_at=tracer.outer_step())
+        return ContainerIterator(self, self.raw_items(tracer), self.iterator_at, kind, made_at=tracer.end_step())
 
     def backwards(self, tracer: Tracer) -> ContainerIterator:
         start = len(self.items)
@@ -89,7 +89,7 @@ class SequenceValue(ObjectValue):
 
         kind = type(reversed(self.builtin()))
         make = self.reversed_at(start)
-        return ContainerIterator(self, items(), make, kind, made_at=tracer.outer_step())
+        return ContainerIterator(self, items(), make, kind, made_at=tracer.end_step())
 
     def reversed_at(self, start: int) -> Callable[[Any, int], Any]:
         """Makes an iterator backwards over the real sequence, of `start` items, that has given some already."""

@@ -1,0 +1,71 @@
+"""Which of the frames that are being followed a graph can end in together: the outermost, and each that the one before
+called directly, so that its result is the result of that call. How such frames are left is said in emit/inner.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from .program import program_of
+from .resume import resumption_of
+
+if TYPE_CHECKING:
+    from .frame import Frame
+
+MOST_FRAMES = 24  # that are left together; each of them is a call when the native operation runs
+
+
+def left_together(frames: Sequence[Frame]) -> list[Frame]:
+    """The outermost of these frames, and those inside that can be left with it."""
+    found = [frames[0]]
+    for frame in frames[1:MOST_FRAMES]:
+        if not frame.direct or frame.handlers or not _can_be_left(frame):
+            break
+        found.append(frame)
+    # what such a call takes is known where the frame goes on, not in the user's code
+    while len(found) > 1 and found[-1].now == found[-1].program.finishes_call:
+        found.pop()
+    return found
+
+
+def _can_be_left(frame: Frame) -> bool:
+    program = frame.program
+    code = user_code(program.code)
+    if program.resumption is not None and not set(code.co_varnames).issuperset(frame.locals):
+        return False  # there are values that belong on the stack, before it goes on
+    if program_of(code).is_one_frame:
+        return False
+    if not code.co_argcount or ("super" not in code.co_names and "__class__" not in code.co_freevars):
+        return True
+    return code.co_varnames[0] in frame.locals  # in the frame's first slot, where super() looks for it
+
+
+def user_code(code: CodeType) -> CodeType:
+    """The code that the user wrote, of which this may be the rest behind a break."""
+    resumption = resumption_of(code)
+    return code if resumption is None else resumption.point.code
+
+
+@cache
+def calls_of_a_module() -> tuple[tuple[CodeType, int], ...]:
+    """The frames between the call of a module without hooks and its forward, which capture leaves out: their code, and
+    the instruction with which each calls the next."""
+    found = []
+    for function, callee in ((nn.Module._wrapped_call_impl, "_call_impl"), (nn.Module._call_impl, "forward_call")):
+        assert isinstance(function, FunctionType)
+        instructions = program_of(function.__code__).instructions
+        loads = [one for one in instructions if one.argval == callee and "LOAD" in one.opname]
+        load = loads[0] if callee == "forward_call" else loads[-1]
+        at = load.index
+        while instructions[at].opname != "CALL_FUNCTION_EX":
+            at += 1
+        found.append((function.__code__, at))
+    return tuple(found)
+
+
+def namespace_of_modules() -> dict[str, Any]:
+    return vars(nn.modules.module)

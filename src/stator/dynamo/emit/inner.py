@@ -1,0 +1,71 @@
+"""Leaving a frame at a graph break inside of a function that it called: the frame is put back as it is in the call, and
+calls what does the same for the function, down to the frame with the operation that runs natively. What that returns,
+from frame to frame, is what is still to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stator.base.errors import CompileError
+
+from ..bytecode import Instruction
+from ..captured import Break
+from ..resume import ResumePoint, Slot
+from .breaks import BreakWriter, Hook, MakeResume
+from .writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class InnerCall:
+    """The call of the next frame inside.
+
+    callee: puts that frame back; it takes the values that `Break.inner_values` makes.
+    make_joined: makes the callable that goes on with this frame, given what goes on with that one as the last argument.
+    """
+
+    callee: Callable[..., Any]
+    make_joined: MakeResume
+
+
+class InnerCallWriter(BreakWriter):
+    """Writes the exit of a frame that is in a call."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        exit_: Break,
+        make_resume: MakeResume,
+        dispatch: Callable[[Any], Any] | None,
+        hook: Hook | None,
+        call: InnerCall,
+    ) -> None:
+        super().__init__(writer, exit_, make_resume, dispatch, None)
+        self.call = call
+
+    def write(self) -> None:
+        index = self.exit.index
+        call = self.original[index]
+        if not call.opname.startswith("CALL"):
+            raise CompileError("dynamo", f"a break in a function that {call.opname} calls")
+        self.builder.position = call.position
+        self._put_back(None, len(self.stack))
+        exits: list[Callable[[], None]] = []
+        before = len(self.builder.instructions)
+        self.builder.call(len(self.exit.inner_values()))
+        native: list[Instruction] = self.builder.instructions[before:]
+        del self.builder.instructions[before:]
+        self._protect(native, exits)
+        self.builder.instructions += native
+        self._continue_at(index + 1, [*self._slots(), Slot.VALUE], joined=True)
+        for write_exit in exits:
+            write_exit()
+
+    def _push_operands(self) -> None:
+        self.builder.const_callee(self.call.callee)
+        for value in self.exit.inner_values():
+            self.writer.load(value)
+
+    def _resume(self, point: ResumePoint, *, joined: bool) -> Any:
+        return self.call.make_joined(point) if joined else self.make_resume(point)

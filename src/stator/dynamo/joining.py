@@ -1,0 +1,120 @@
+"""Code for frames that a graph break leaves together: what puts the inner ones back while the operation runs, and what
+goes on with all of them behind it. Which frames those are is said in call_chain.py; how each is left, in emit/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from .cache import mark_as_ours
+from .captured import Break, BreakReason, Captured, InnerFrame
+from .emit import InnerCall, emit, slot_of
+from .emit.breaks import CALL_PREFIXES, Hook
+from .native_status import native
+from .program import program_of
+from .recipe import FrameCell, Load, RaisedAt, Recipe
+from .resume import ResumePoint, Slot, closure_of, resume_code, resumption_of
+from .source import LocalSource
+
+MakeContinuation = Callable[[dict[str, Any], ResumePoint], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What code that puts frames back is made with; see `emit`. The makers are given the frame's globals, too."""
+
+    reason: BreakReason
+    make_resume: MakeContinuation
+    make_joined: MakeContinuation
+    dispatch: Callable[[Any], Any]
+    hook: Hook
+
+
+def put_back(frames: Sequence[InnerFrame], leaving: Leaving) -> Callable[..., Any]:
+    """What takes the values of these frames, the outermost first, and has each call the next, and the last perform its
+    instruction. It gives back what is then still to run."""
+    frame, rest = frames[0], frames[1:]
+    callee = put_back(rest, leaving) if rest else None
+    point = _point_in_call(frame, rest) if rest else _point_before(frame)
+    resumed = function_without_cells(resume_code(point, native.arrived, never_called), frame.namespace)
+    inner = None
+    if callee is not None:
+        inner = InnerCall(callee, lambda after: leaving.make_joined(frame.namespace, after))
+    emitted = emit(
+        _stopped_at(resumed, point, frame, leaving.reason),
+        None,
+        make_resume=lambda after: leaving.make_resume(frame.namespace, after),
+        dispatch=leaving.dispatch,
+        hook=leaving.hook,
+        inner=inner,
+    )
+    mark_as_ours(emitted)
+    made = function_without_cells(emitted, frame.namespace)
+    return native.Inner(made, len(point.closure))
+
+
+def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -> FunctionType:
+    """What goes on with a frame at `point`, behind a call, where `inner` is the Continuation of the frame that was
+    called, whose result is on top of the stack there. It takes its own values, then those of `inner`."""
+    code = inner._function.__code__
+    whole = replace(point, stack=point.stack[:-1], inner=len(closure_of(code)) + code.co_argcount)
+    return function_without_cells(resume_code(whole, native.arrived, native.Inner(inner)), namespace)
+
+
+def never_called() -> None:
+    """Stands for what is not known yet, or is never called by itself."""
+    raise AssertionError
+
+
+def function_without_cells(code: CodeType, namespace: dict[str, Any]) -> FunctionType:
+    """A function whose cells each call brings."""
+    return FunctionType(code, namespace, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
+
+
+def _point_before(frame: InnerFrame) -> ResumePoint:
+    """Where the innermost frame stands: before the instruction that runs natively, with what belongs to it."""
+    instructions = program_of(frame.code).instructions
+    first = frame.index
+    if instructions[first].opname == "CALL":
+        while instructions[first - 1].opname in CALL_PREFIXES:
+            first -= 1
+    return _point(frame, first)
+
+
+def _point_in_call(frame: InnerFrame, called: Sequence[InnerFrame]) -> ResumePoint:
+    count = sum(len(one.values()) for one in called)
+    return replace(_point(frame, frame.index + 1), inner=count)
+
+
+def _point(frame: InnerFrame, index: int) -> ResumePoint:
+    return ResumePoint(
+        frame.code,
+        index,
+        tuple(map(slot_of, frame.stack)),
+        tuple(frame.locals),
+        tuple(name for name in frame.code.co_cellvars if name in frame.cells),
+        tuple(recipe.index for recipe in frame.stack if isinstance(recipe, RaisedAt)),
+    )
+
+
+def _stopped_at(function: FunctionType, point: ResumePoint, frame: InnerFrame, reason: BreakReason) -> Captured:
+    """The capture of code that goes on at `point`, as if that had ended right there."""
+    code = function.__code__
+    resumption = resumption_of(code)
+    assert resumption is not None
+    stack: list[Recipe | None] = []
+    for position, slot in enumerate(point.stack):
+        loaded = Load(LocalSource(point.stack_parameter(position))) if slot is Slot.VALUE else None
+        stack.append(frame.stack[position] if slot is Slot.LASTI else loaded)
+    handed_on = tuple(Load(LocalSource(name)) for name in point.inner_names())
+    exit_ = Break(
+        resumption.indices.index(frame.index),
+        tuple(stack),
+        {name: Load(LocalSource(name)) for name in point.locals},
+        {name: FrameCell(name) for name in point.closure},
+        reason,
+        inner=() if point.inner is None else (InnerFrame(frame.code, frame.namespace, 0, handed_on),),
+    )
+    return Captured(function, code, None, [], [], exit_, [])

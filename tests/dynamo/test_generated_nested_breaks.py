@@ -1,0 +1,201 @@
+"""Generated programs whose graphs break deep in nested calls: in loops, `try` and `with` of callers and callees, which
+share lists and closures and let exceptions through. Results, effects in order, stacks and tracebacks are eager's."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import linecache
+import re
+import sys
+import warnings
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from test_breaks_at_any_position import Log, Manager, current, managed, outcome
+from test_generated_breaks import Writer
+
+import stator
+
+NUMBER = itertools.count()
+MOST = 5  # functions that call one another
+
+
+@torch._dynamo.disable
+def stack():
+    """Names and lines of the generated program's frames that are running, innermost first."""
+    found, frame = [], sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<nested"):
+            found.append((frame.f_code.co_name, frame.f_lineno))
+        frame = frame.f_back
+    return found
+
+
+class NestedWriter(Writer):
+    """Writes functions of several kinds, each of which calls the ones before it."""
+
+    def program(self):
+        names = []
+        for at in range(self.random.randint(2, MOST)):
+            kind = self.random.choice(("function", "closure", "method", "starred", "module", "wrapped", "subclass"))
+            name = f"call{at}"
+            getattr(self, f"{kind}_")(name, names[-2:])
+            names.append(name)
+        self.line(0, "shared = []")
+        self.function("main", names[-2:])
+        return "\n".join(self.lines) + "\n"
+
+    def simple(self, depth, callees, loop, handler):
+        more = (
+            "log(stack())",
+            "shared.append(total)",
+            "shared[:] = shared[-3:]",
+            "log(list(shared), n)",
+            "x = x.sin()",
+        )
+        if self.random.random() < 0.3:
+            self.line(depth, self.random.choice(more))
+        elif callees and self.random.random() < 0.35:
+            given = self.random.choice(("n", "n - 1", "1", "total % 3"))
+            call = f"{self.random.choice(callees)}(log, x, {given})"
+            shapes = (
+                "x = x + {}",
+                "x = {} * 2 + x",
+                "total += int(log() > 2) if {}.sum() > 0 else 1",
+                "out.append({})",
+            )
+            self.line(depth, self.random.choice(shapes).format(call))
+        else:
+            super().simple(depth, callees, loop, handler)
+
+    def body(self, depth, callees):
+        self.line(depth, "out, total = [], 0")
+        self.left = max(self.left, 4)
+        self.block(depth, callees, loop=False, handler=False)
+        self.line(depth, "return x + total")
+
+    def function_(self, name, callees):
+        self.line(0, f"def {name}(log, x, n):")
+        self.body(1, callees)
+
+    def closure_(self, name, callees):
+        """It shares variables with a function that it makes and calls."""
+        self.line(0, f"def {name}(log, x, n):")
+        self.line(1, "out, total = [], 0")
+        self.line(1, "def inner(y):")
+        self.line(2, f"nonlocal {self.random.choice(('total', 'total, x', 'total, n'))}")
+        self.line(2, "total += 1")
+        self.line(2, self.random.choice(("log(total, stack())", "y = y * 2", "log(total)")))
+        self.line(2, self.random.choice(("n = n - 1" if "n" in self.lines[-3] else "y = y + 1", "y = y + n")))
+        self.line(2, "total += len(out)")
+        self.line(2, "return y + total")
+        self.line(1, "x = inner(x)")
+        self.left = max(self.left, 4)
+        self.block(1, [*callees], loop=False, handler=False)
+        self.line(1, "x = x + inner(x)")
+        self.line(1, "return x + total")
+
+    def method_(self, name, callees):
+        self.line(0, f"class Of{name}:")
+        self.line(1, "def __init__(self):")
+        self.line(2, "self.calls = 0")
+        self.line(1, "def run(self, log, x, n):")
+        self.line(2, "self.calls += 1")
+        self.body(2, callees)
+        self.line(0, f"{name} = Of{name}().run")
+
+    def subclass_(self, name, callees):
+        self.line(0, f"class Base{name}:")
+        self.line(1, "def run(self, log, x, n):")
+        self.line(2, "log(stack())")
+        self.line(2, "x = x + 1")
+        self.line(2, self.random.choice(("log(10 // n)", "return x", "log(type(self).__name__)")))
+        self.line(2, "return x * 2")
+        self.line(0, f"class Of{name}(Base{name}):")
+        self.line(1, "def run(self, log, x, n):")
+        self.body(2, callees)
+        self.lines[-1] = "        return super().run(log, x, n) + total"
+        self.line(0, f"{name} = Of{name}().run")
+
+    def starred_(self, name, callees):
+        self.line(0, f"def {name}(*args, **options):")
+        self.line(1, "log, x, n = args")
+        self.body(1, callees)
+        if self.random.random() < 0.5:
+            self.line(0, f"{name} = functools.partial({name}, flag=True)")
+
+    def module_(self, name, callees):
+        self.line(0, f"class Of{name}(torch.nn.Module):")
+        self.line(1, "def forward(self, log, x, n):")
+        self.body(2, callees)
+        self.line(0, f"{name} = Of{name}()")
+
+    def wrapped_(self, name, callees):
+        """Behind a decorator, which is a frame of its own."""
+        self.line(0, "def around(function):")
+        self.line(1, "@functools.wraps(function)")
+        self.line(1, "def wrapper(*args, **options):")
+        self.line(2, self.random.choice(("with torch.no_grad():", "try:", "with managed(args[0]):")))
+        self.line(3, "return function(*args, **options)")
+        if self.lines[-2].strip() == "try:":
+            self.line(2, "finally:")
+            self.line(3, "args[0]('finally')")
+        self.line(1, "return wrapper")
+        self.line(0, "@around")
+        self.function_(name, callees)
+
+
+def made(source):
+    filename = f"<nested{next(NUMBER)}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    namespace = {"torch": torch, "Manager": Manager, "managed": managed, "current": current, "Log": Log}
+    namespace |= {"stack": stack, "functools": functools}
+    exec(compile(source, filename, "exec"), namespace)
+    return namespace
+
+
+def check(random):
+    source = NestedWriter(random).program()
+    namespace, again = made(source), made(source)
+    function, twin = namespace["main"], again["main"]
+    stator.reset()
+    compiled = stator.compile(function, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for turn in range(3):
+            expected = outcome(twin, ())
+            assert same(outcome(compiled, ()), expected), f"in call {turn} of\n{source}"
+            assert namespace["shared"] == again["shared"]
+
+
+def same(one, other):
+    """But for the name of the file."""
+    return _plain(one) == _plain(other) or pytest.fail(f"{one}\n\n{other}")
+
+
+def _plain(value):
+    if isinstance(value, str):
+        return re.sub(r"<nested\d+>", "", value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+SETTINGS = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+
+
+@seed(5)
+@settings(max_examples=40, **SETTINGS)
+@given(st.randoms(use_true_random=False))
+def test_generated_programs(random):
+    check(random)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, **SETTINGS)
+@given(st.randoms(use_true_random=False))
+def test_many_generated_programs(random):
+    check(random)
