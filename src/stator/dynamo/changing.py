@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
+from .facts import Fact
 from .guard import Guard, GuardKind
 from .guard_tree import build_guard_tree
 from .source import CallSource, Source
@@ -25,7 +26,7 @@ def contents_source(source: Source) -> Source:
 
 
 def _is_on_contents(source: Source) -> bool:
-    return type(source) is CallSource and source.function is contents
+    return type(source) is CallSource and (source.function is contents or type(source.function) is Fact)
 
 
 def changing_sources() -> Mapping[Source, int]:

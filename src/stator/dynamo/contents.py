@@ -108,12 +108,12 @@ class FollowingMode(FakeMode):
         """Raises Unsupported where the contents may have been written to under another name."""
         self.times += 1
         for value in known_from:
-            self._rely_on_no_other_writer(value)
+            self.rely_on_no_other_writer(value)
             if value not in self.relied_on:
                 self.relied_on.add(value)
                 self.tracer.guard(contents_source(value.source), GuardKind.EQUALS, contents(value.obj))
 
-    def _rely_on_no_other_writer(self, value: TensorValue) -> None:
+    def rely_on_no_other_writer(self, value: TensorValue) -> None:
         """What the graph has written to does not lie in the same memory under a storage of its own: as a view in
         another call, a view of another dtype, or an array of NumPy. Tensors that are fixed by identity stay apart."""
         recorder = self.tracer.recorder

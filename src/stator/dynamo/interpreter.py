@@ -13,7 +13,7 @@ import torch
 from stator.base import config, counters
 from stator.base.errors import Unsupported
 
-from . import calls, opcodes, polyfills
+from . import calls, input_facts, opcodes, polyfills
 from .break_kinds import way_out
 from .call_chain import calls_of_a_module, left_together, namespace_of_modules, user_code
 from .captured import Break, BreakReason, Captured, InnerFrame, Return
@@ -40,7 +40,7 @@ from .values.slices import RangeValue, SliceValue
 from .values.tensors import TensorValue
 from .wrapping import CONSTANT_TYPES
 
-_REGISTERED = (calls, opcodes, polyfills)  # importing them fills the registries
+_REGISTERED = (calls, input_facts, opcodes, polyfills)  # importing them fills the registries
 
 
 def capture(

@@ -53,12 +53,11 @@ def check(tracer: Tracer, condition: TensorValue) -> None:
 def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
     """The truth of what a jump asks for. Where one way only raises, the graph checks that it is the other."""
     condition = value.tensor if type(value) is CheckedNumberValue else value
-    if can_check(condition, frame.tracer):
-        wanted = _way_on(frame.program, jump)
-        if wanted is not None:
-            holds = condition if wanted else frame.tracer.record_method("logical_not", [condition], {})
-            check(frame.tracer, cast(TensorValue, holds))
-            return wanted
+    wanted = _way_on(frame.program, jump) if isinstance(condition, TensorValue) else None
+    if wanted is not None and can_check(condition, frame.tracer):
+        holds = condition if wanted else frame.tracer.record_method("logical_not", [condition], {})
+        check(frame.tracer, cast(TensorValue, holds))
+        return wanted
     if type(value) is UnknownNumberValue:
         return _decided(frame, value, jump)
     return frame.tracer.truth(value)

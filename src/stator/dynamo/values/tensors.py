@@ -50,6 +50,8 @@ FACTS = frozenset(
         "nbytes",
     }
 )
+# finder(tracer, tensor): the truth of a tensor that is not known while capturing, or None
+truths: list[Callable[[Tracer, TensorValue], bool | None]] = []
 # maker(tracer, key): what is recorded in the place of an index of a tensor
 index_makers: list[Callable[[Tracer, Value], Value]] = []
 # reader(tracer, tensor, key): `tensor[key]` where a mode gives it another meaning, else None
@@ -134,6 +136,13 @@ class TensorValue(Value):
         return one and tracer.recorder.known_number(self.fake) is None
 
     def truth(self, tracer: Tracer) -> bool:
+        if not self.fake.known_from:  # type: ignore[attr-defined]
+            known = tracer.recorder.known_number(self.fake)
+            if known is not None:
+                return bool(known)
+        for find in truths:  # which rely on less than all of the contents that it is known from
+            if (found := find(tracer, self)) is not None:
+                return found
         known = tracer.recorder.known_number(self.fake)
         if known is not None:
             return bool(known)
