@@ -119,7 +119,7 @@ def reasons(built: dict[str, Any], column: str) -> list[str]:
     """What ended graphs, by the number of families in which it did."""
     found: Counter[str] = Counter()
     for row in built.values():
-        found.update({reason.split(" @ ")[0] for reason in row.get(column, {}).get("reasons", {})})
+        found.update(dict.fromkeys(reason.split(" @ ")[0] for reason in row.get(column, {}).get("reasons", {})).keys())
     if not found:
         return []
     lines = [f"### What ended the graphs of {_who(column)}", "", "| families | reason |", "| ---: | --- |"]

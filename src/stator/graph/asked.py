@@ -5,6 +5,7 @@ runs on fake tensors in their place. Captured graphs hold the functions themselv
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from stator.base.registry import Registry
 from stator.prims.checks import check
 from stator.prims.decompositions import quantiles
+from stator.prims.layout import broadcast_shapes
 
 from .fake import FakeMode, FakeTensor, specials
 
@@ -142,3 +144,28 @@ def _assertion(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def _known_in_every_call(fake: FakeTensor) -> torch.Tensor | None:
     """The value, unless it was read from inputs: to look at it when the graph runs costs less than to rely on it."""
     return None if fake.known_from else fake.followed_value()
+
+
+@stand_ins.register(torch.matmul, "matmul", operator.matmul)
+def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> torch.Tensor:
+    """Of batches with sizes that only the run can tell, whose numbers torch before 2.13 asks for: as torch does it, by
+    `mm` or `mv` where the second operand is one, else by `bmm` over the batches that are broadcast together."""
+    operands = (input, other)
+    if out is not None:
+        return torch.matmul(input, other, out=out)
+    if any(not isinstance(one, FakeTensor) or not one.dim() for one in operands) or input.dtype is not other.dtype:
+        return torch.matmul(input, other)
+    sizes = (*input.shape, *other.shape)
+    if input.dim() < 2 or max(input.dim(), other.dim()) < 3 or all(type(size) is int for size in sizes):
+        return torch.matmul(input, other)
+    rows, inner, columns = input.shape[-2], input.shape[-1], other.shape[-1]
+    if other.dim() == 1:
+        return input.reshape(math.prod(input.shape[:-1]), inner).mv(other).view(input.shape[:-1])
+    if other.dim() == 2:
+        folded = input.reshape(math.prod(input.shape[:-1]), inner).mm(other)
+        return folded.view(*input.shape[:-1], columns)
+    batch = tuple(broadcast_shapes(input.shape[:-2], other.shape[:-2]))
+    count = math.prod(batch)
+    left = input.expand(*batch, rows, inner).reshape(count, rows, inner)
+    right = other.expand(*batch, other.shape[-2], columns).reshape(count, other.shape[-2], columns)
+    return left.bmm(right).view(*batch, rows, columns)
