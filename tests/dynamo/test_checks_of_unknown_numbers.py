@@ -1,4 +1,4 @@
-"""Numbers that only the run can tell in checks that raise, in messages, and in max() and min(): one graph."""
+"""Numbers that only the run can tell: in checks, in messages, in max() and min(), and as parts to write: one graph."""
 
 from __future__ import annotations
 
@@ -83,3 +83,26 @@ def test_a_branch_that_does_not_raise_breaks_the_graph() -> None:
         assert torch.equal(compiled(x), program(x))
     with pytest.raises(stator.Unsupported, match="data-dependent-jump"):
         stator.compile(program, backend="eager", fullgraph=True)(X)
+
+
+def padded(x: torch.Tensor) -> torch.Tensor:
+    parts = (x[x > 0], x[x > 2])
+    out = x.new_zeros(2, max(part.shape[0] for part in parts))
+    for at, part in enumerate(parts):
+        out[at, : part.shape[0]] = part
+    return out
+
+
+def by_segments(x: torch.Tensor) -> torch.Tensor:
+    ends = torch.cumsum((x > 0).long(), 0)
+    out = torch.zeros(5)
+    for at in range(3):
+        begin, end = ends[at], ends[at + 1]
+        out[begin:end] = (x[begin:end] * 2).double()
+    out[begin:] = x.sum()
+    return out
+
+
+@pytest.mark.parametrize("program", [padded, by_segments])
+def test_parts_of_sizes_that_only_the_run_can_tell_are_written(program: Callable[..., Any]) -> None:
+    one_graph(program, X, -X, X.abs())

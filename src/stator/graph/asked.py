@@ -169,3 +169,22 @@ def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> tor
     left = input.expand(*batch, rows, inner).reshape(count, rows, inner)
     right = other.expand(*batch, other.shape[-2], columns).reshape(count, other.shape[-2], columns)
     return left.bmm(right).view(*batch, rows, columns)
+
+
+@stand_ins.register("__setitem__", operator.setitem)
+def _setitem(tensor: Any, key: Any, value: Any) -> None:
+    """Parts that are views, of sizes that only the run can tell: torch before 2.13 asks whether they are those of the
+    value, where it is enough that the value can be broadcast to them."""
+    if isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor) and _is_view(key):
+        part = tensor[key]
+        if value.dim() <= part.dim() and not all(type(size) is int for size in (*part.shape, *value.shape)):
+            part.copy_(value)
+            return
+    tensor[key] = value
+
+
+def _is_view(key: Any) -> bool:
+    """Whether an index takes a part that shares the tensor's memory."""
+    if type(key) is tuple:
+        return all(map(_is_view, key))
+    return key is None or key is ... or type(key) in (int, slice, torch.SymInt)
