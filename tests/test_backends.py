@@ -88,6 +88,23 @@ def test_backend_sees_a_graph_and_real_examples_and_may_return_a_list() -> None:
     assert torch.equal(found["sum"], a + b) and torch.equal(found["pair"][0], a - b) and found["pair"][1] == 7
 
 
+def test_what_a_backend_gets_is_a_plain_graph_module() -> None:
+    seen: list[fx.GraphModule] = []
+
+    def backend(gm: fx.GraphModule, example_inputs: list[torch.Tensor]) -> Any:
+        seen.append(gm)
+        for node in gm.graph.nodes:
+            if node.target is torch.sin:
+                node.target = torch.cos
+        gm.recompile()
+        return gm.forward  # the code of the changed graph, whatever becomes of the module
+
+    compiled = stator.compile(lambda x: torch.sin(x) + 1, backend=backend)
+    x = torch.randn(3)
+    assert torch.equal(compiled(x), torch.cos(x) + 1)
+    assert type(seen[0]).__mro__[1] is fx.GraphModule and "torch.cos" in seen[0].code
+
+
 def test_backends_that_other_packages_install(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("elsewhere", f"{__name__}:installed_backend", "torch_dynamo_backends")
     monkeypatch.setattr(backends, "entry_points", lambda group: [point] if group == point.group else [])

@@ -331,26 +331,23 @@ def _signature(tracer: Tracer, function: Value, **kwargs: Value) -> Value:
     return tracer.wrap(signature, ConstantSource("signature", signature))
 
 
-@calls(dataclasses.is_dataclass)
-def _is_dataclass(tracer: Tracer, value: Value) -> Value:
+def _class_or_class_of(tracer: Tracer, value: Value) -> type:
+    """The class that a value is, or else the class of the object."""
     try:
         cls = value.real()
     except NotConstant:
         cls = None
-    if not isinstance(cls, type):
-        cls = value.python_type(tracer)
-    return ConstantValue(dataclasses.is_dataclass(cls))
+    return cls if isinstance(cls, type) else value.python_type(tracer)
+
+
+@calls(dataclasses.is_dataclass)
+def _is_dataclass(tracer: Tracer, value: Value) -> Value:
+    return ConstantValue(dataclasses.is_dataclass(_class_or_class_of(tracer, value)))
 
 
 @calls(dataclasses.fields)
 def _fields(tracer: Tracer, value: Value) -> Value:
-    try:
-        cls = value.real()
-    except NotConstant:
-        cls = None
-    if not isinstance(cls, type):
-        cls = value.python_type(tracer)
-    found = tracer.run_real(dataclasses.fields, (cls,))
+    found = tracer.run_real(dataclasses.fields, (_class_or_class_of(tracer, value),))
     return TupleValue([tracer.wrap(field, ConstantSource(f"field {field.name}", field)) for field in found])
 
 
