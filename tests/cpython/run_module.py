@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import importlib
 import inspect
 import json
@@ -140,6 +141,8 @@ def main() -> None:
         suite = unittest.defaultTestLoader.loadTestsFromModule(module)
         if options.compiled:
             compile_test_methods(report)
+        gc.collect()
+        gc.freeze()  # collections that tests ask for need not look at all of torch
         chosen(suite, done, options.only).run(report)
         counts = {}
         if options.compiled:
