@@ -247,3 +247,94 @@ def test_an_ordered_dict_whose_order_was_changed_is_relied_on_as_it_is() -> None
         assert compiled(table, torch.zeros(1)).item() == weighed(table, torch.zeros(1)).item()
         table.move_to_end("b")
         assert compiled(table, torch.zeros(1)).item() == weighed(table, torch.zeros(1)).item()
+
+
+class Finalized:
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def __del__(self) -> None:
+        self.said.append("gone")
+
+
+def finalizer_at_del(x: torch.Tensor) -> Any:
+    said: list[str] = []
+    thing = opaque(Finalized(said))
+    opaque()
+    x = x + 1
+    del thing
+    said.append("behind")
+    return x * 2, said
+
+
+def finalizer_at_assignment(x: torch.Tensor) -> Any:
+    said: list[str] = []
+    thing = opaque(Finalized(said))
+    opaque()
+    x = x + 1
+    thing = None
+    said.append("behind")
+    return x * 2, said, thing
+
+
+def call_of_a_weak_reference(x: torch.Tensor) -> Any:
+    said: list[Any] = []
+    thing = opaque(Thing())
+    reference = weakref.ref(thing, lambda _: said.append("gone"))
+    opaque()
+    x = x + 1
+    del thing
+    said.append("behind")
+    return x * 2, said, reference()
+
+
+def finalizer_of_what_another_variable_holds(x: torch.Tensor) -> Any:
+    said: list[str] = []
+    thing = opaque(Finalized(said))
+    opaque()
+    other = thing
+    x = x + 1
+    del thing
+    said.append("behind")
+    return x * 2, list(said), other is None
+
+
+def class_made_inside(x: torch.Tensor) -> Any:
+    class Local:
+        pass
+
+    reference = weakref.ref(Local)
+    x = x + 1
+    del Local
+    gc.collect()
+    return x * 2, reference() is None
+
+
+def unread_dictionary_of_a_class_made_in_a_graph(x: torch.Tensor) -> Any:
+    settings = Settings(offset=5)
+    reference = weakref.ref(settings)
+    x = x + 1
+    opaque()
+    return x * 2, reference() is None
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        finalizer_at_del,
+        finalizer_at_assignment,
+        call_of_a_weak_reference,
+        finalizer_of_what_another_variable_holds,
+        class_made_inside,
+        unread_dictionary_of_a_class_made_in_a_graph,
+    ],
+    ids=lambda program: program.__name__,
+)
+def test_ends_come_where_the_program_has_them_beside_tensors(program: Callable[[torch.Tensor], Any]) -> None:
+    expected = program(torch.ones(2))[1:]
+    compiled = stator.compile(program, backend="eager")
+    for _ in range(3):
+        x, *found = compiled(torch.ones(2))
+        assert x.tolist() == [4.0, 4.0]
+        assert tuple(found) == expected
+    assert counters.counts["graphs"] > 0

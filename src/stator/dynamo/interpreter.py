@@ -21,6 +21,7 @@ from .exits import ExitBuilder
 from .frame import Frame, StopAtBreak
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
+from .plain import is_of_program
 from .program import looks_at_no_frame, program_of
 from .recipe import Constant, Effect, Evaluate, Load, RaisedAt, Recipe
 from .resume import closure_of
@@ -439,9 +440,11 @@ def _end_shows(value: Value) -> bool:
         kind = type(value.obj if isinstance(value, Lazy) else value.peek())
         # an instance of a program's own class of floats can be referred to weakly
         return not issubclass(kind, torch.Tensor) and kind not in CONSTANT_TYPES
-    return type(value) is ObjectValue or (
-        value.source is not None and not isinstance(value, (TensorValue, ConstantValue))
-    )
+    if isinstance(value, (TensorValue, ConstantValue)):
+        return False
+    if isinstance(value, ObjectValue):  # also containers
+        return type(value) is ObjectValue or value.source is not None or is_of_program(value.cls)
+    return value.source is not None
 
 
 def _may_be_watched(value: Value, depth: int = 3) -> bool:

@@ -6,6 +6,7 @@ Wrapping lays the guards that the value needs to be what it claims; what is insi
 from __future__ import annotations
 
 import enum
+import gc
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -309,8 +310,9 @@ wrappers.add(defaultdict, _dict)
 
 @wraps(types.MappingProxyType)
 def _mapping_proxy(tracer: Tracer, obj: types.MappingProxyType[Any, Any], source: Source | None) -> Value:
-    if source is None or not is_rooted_in_constant(source):
-        return _object(tracer, obj, source)
+    shown = gc.get_referents(obj)
+    if source is None or not is_rooted_in_constant(source) or not isinstance(shown[0], dict):
+        return _object(tracer, obj, source)  # a proxy of any mapping runs its code
     return MappingProxyValue({key: tracer.known(item) for key, item in obj.items()}, source)
 
 

@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
-from ..recipe import Constant, Recipe
+from ..recipe import Constant, Load, Recipe
 from ..source import AttrSource, ConstantSource, Source
 from .base import Raised, Value, unsupported
 from .constants import ConstantValue
@@ -180,7 +180,9 @@ class ClassValue(Value):
         )
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        return Constant(self.cls)
+        if self.source is None or isinstance(self.source, ConstantSource) or "<locals>" not in self.cls.__qualname__:
+            return Constant(self.cls)
+        return Load(self.source)  # what was compiled is not to keep a class that a function has made
 
 
 def is_immutable_class(cls: type) -> bool:
