@@ -142,7 +142,9 @@ def _bytes_of_outputs(graph: fx.GraphModule | None) -> int:
         return 0
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     examples = [node.meta.get("example_value") for node in output.args[0] if isinstance(node, fx.Node)]
-    return sum(one.numel() * one.element_size() for one in examples if isinstance(one, torch.Tensor))
+    # a size that only the run can tell is not known here
+    tensors = [one for one in examples if isinstance(one, torch.Tensor) and type(one.numel()) is int]
+    return sum(one.numel() * one.element_size() for one in tensors)
 
 
 def _duration(seconds: float) -> str:
