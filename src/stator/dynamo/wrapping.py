@@ -333,7 +333,7 @@ def _set(tracer: Tracer, obj: Any, source: Source | None) -> Value:
     if source is None:
         if type(obj) is not frozenset:
             raise unsupported("unguardable", "a set that cannot be reached from the frame")
-        return SetValue(members, None, frozenset)
+        return SetValue(members, None, frozenset, twin=obj)
     tracer.guard(source, GuardKind.TYPE, type(obj))
     tracer.guard(source, GuardKind.PREDICATE, _SameMembers(obj))
     return SetValue(members, source, type(obj), obj)

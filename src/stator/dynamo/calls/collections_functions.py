@@ -31,14 +31,14 @@ def _tuple(tracer: Tracer, items: Value | None = None) -> Value:
 
 @calls(set)
 def _set(tracer: Tracer, items: Value | None = None) -> Value:
-    return SetValue.of(tracer, tracer.iterate(items) if items is not None else [])
+    return SetValue.from_items(tracer, items) if items is not None else SetValue({})
 
 
 @calls(frozenset)
 def _frozenset(tracer: Tracer, items: Value | None = None) -> Value:
     if isinstance(items, SetValue) and items.cls is frozenset:
         return items
-    return SetValue.of(tracer, tracer.iterate(items) if items is not None else [], frozenset)
+    return SetValue.from_items(tracer, items, frozenset) if items is not None else SetValue({}, cls=frozenset)
 
 
 def _filled(tracer: Tracer, made: DictValue, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:

@@ -189,12 +189,11 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
             assert handler_of is not None
             result = handler_of(tracer, left, right)
             left.members = dict(result.members)  # type: ignore[attr-defined]
+            left.do_with(_SET_UPDATES[plain], right)
             left.changed(tracer)
             return left
         if isinstance(left, SetValue) and left.cls is set and isinstance(right, SetValue) and plain is operator.or_:
-            for item in tracer.iterate(right):
-                left.add(tracer, item)
-            left.changed(tracer)
+            left.builtin_method(tracer, "update")(tracer, left, right)  # type: ignore[misc]
             return left
         if isinstance(left, DictValue) and plain is operator.or_:
             for key, value in tracer.pairs(right):
@@ -205,6 +204,11 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
     calls(function)(handler)
 
 
+_SET_UPDATES = {
+    operator.and_: "intersection_update",
+    operator.sub: "difference_update",
+    operator.xor: "symmetric_difference_update",
+}
 _SET_CHANGES = {
     operator.and_: "intersection",
     operator.sub: "difference",

@@ -40,7 +40,7 @@ from ..values.mappings import DictValue
 from ..values.objects import ObjectValue, lookup_in_class
 from ..values.partials import PartialValue
 from ..values.sequences import ListValue, TupleValue
-from ..values.sets import SetValue
+from ..values.sets import SetValue, combined
 from ..values.tensors import TensorValue
 from ..wrapping import wraps
 
@@ -205,7 +205,7 @@ def _copy(tracer: Tracer, value: Value) -> Value:
     if isinstance(value, ListValue) and value.cls is list:
         return ListValue(list(value.items))
     if isinstance(value, SetValue) and value.cls in (set, frozenset):
-        return value if value.cls is frozenset else SetValue(dict(value.members))
+        return value if value.cls is frozenset else combined(value, "copy", dict(value.members))
     if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, defaultdict):
         made = DictValue({}, cls=value.cls, factory=value.factory)
         for key, item in value.items(tracer):
@@ -272,7 +272,7 @@ def _deep(tracer: Tracer, value: Value, memo: dict[int, Value]) -> Value:
             made.put(tracer, _deep(tracer, key, memo), _deep(tracer, item, memo))
         return made
     if isinstance(value, SetValue) and value.cls in (set, frozenset) and value.is_constant():
-        return value if value.cls is frozenset else SetValue(dict(value.members))
+        return value if value.cls is frozenset else combined(value, "copy", dict(value.members))
     if type(value) is ObjectValue:
         return _deep_object(tracer, value, memo)
     raise unsupported("copy", f"copy.deepcopy of {value.describe(tracer)}")

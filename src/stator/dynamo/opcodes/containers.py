@@ -123,6 +123,7 @@ def list_extend(frame: Frame, instruction: Instruction) -> None:
 def set_update(frame: Frame, instruction: Instruction) -> None:
     more = frame.stack.pop()
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    target.do_with("update", more)
     for item in frame.tracer.iterate(more):
         target.add(frame.tracer, item)
     frame.tracer.mutations.content(target)

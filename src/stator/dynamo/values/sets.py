@@ -36,25 +36,81 @@ class SameOrder:
 
 
 class SetValue(ObjectValue):
-    """A set or frozenset: hash key -> member."""
+    """A set or frozenset: hash key -> member.
 
-    __slots__ = ("members",)
+    `twin`: of one that was made in the frame, a real set of the keys to which the same was done: it alone knows in
+    which order the members come. `rests_on`: sets from outside whose own order has a part in that.
+    """
+
+    __slots__ = ("members", "rests_on", "twin")
 
     def __init__(
-        self, members: dict[Any, Value], source: Source | None = None, cls: type = set, obj: Any = None
+        self,
+        members: dict[Any, Value],
+        source: Source | None = None,
+        cls: type = set,
+        obj: Any = None,
+        twin: Any = None,
+        rests_on: tuple[SetValue, ...] = (),
     ) -> None:
         super().__init__(cls, obj, source)
         self.members = members
+        self.twin = set(members) if twin is None and obj is None else twin
+        self.rests_on = rests_on
 
     @classmethod
     def of(cls, tracer: Tracer, items: Any, kind: type = set) -> SetValue:
         members: dict[Any, Value] = {}
+        twin: set[Any] = set()
         for item in items:
-            members.setdefault(item.key(tracer), item)  # of equal ones the first stays
-        return cls(members, cls=kind)
+            key = item.key(tracer)
+            members.setdefault(key, item)  # of equal ones the first stays
+            twin.add(key)
+        return cls(members, cls=kind, twin=twin)
+
+    @classmethod
+    def from_items(cls, tracer: Tracer, items: Value, kind: type = set) -> SetValue:
+        """What `set(items)` gives."""
+        made = cls.of(tracer, tracer.iterate(items), kind)
+        if isinstance(items, SetValue):
+            made.twin, made.rests_on = set(items.in_order()), items.roots()
+        elif items.python_type(tracer) is dict:  # which makes room for all of them first
+            made.twin = set(dict.fromkeys(made.members))
+        return made
 
     def add(self, tracer: Tracer, item: Value) -> None:
-        self.members.setdefault(item.key(tracer), item)
+        key = item.key(tracer)
+        self.members.setdefault(key, item)
+        if self.twin is not None:
+            self.twin.add(key)
+
+    def in_order(self) -> Any:
+        """A real set of the keys that gives them in the order of this one."""
+        if self.twin is not None:
+            return self.twin
+        unchanged = list(self.members) == list(self.obj)
+        return self.obj if unchanged else set(self.members)
+
+    def do_with(self, method: str, other: Value) -> None:
+        """Have the twin do what the set does with another one."""
+        if isinstance(other, SetValue):
+            self.do(method, other.in_order())
+            self.rests_on += other.roots()
+        elif other.is_constant() and isinstance(other.constant(), frozenset):
+            self.do(method, other.constant())
+
+    def roots(self) -> tuple[SetValue, ...]:
+        return self.rests_on if self.twin is not None else (self,)
+
+    def do(self, method: str, *others: Any) -> None:
+        """Have the twin do what the set does."""
+        if self.twin is not None:
+            getattr(set, method)(self.twin, *others)
+
+    def rely_on_order(self, tracer: Tracer) -> None:
+        for root in self.rests_on:
+            if list(root.members) == list(root.obj):
+                tracer.guard(root.source, GuardKind.PREDICATE, SameOrder(list(root.obj)))  # type: ignore[arg-type]
 
     def changed(self, tracer: Tracer) -> None:
         tracer.mutations.content(self)
@@ -81,7 +137,8 @@ class SetValue(ObjectValue):
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
         # the order of a real set is its hash order and depends on its history, which only a real set knows
         if self.obj is None:
-            ordered = list(set(self.members))
+            ordered = list(self.twin)
+            self.rely_on_order(tracer)
         elif list(self.members) == list(self.obj):
             ordered = list(self.members)
             tracer.guard(self.source, GuardKind.PREDICATE, SameOrder(ordered))  # type: ignore[arg-type]
@@ -111,10 +168,29 @@ class SetValue(ObjectValue):
             return Load(self.source)
         if self.cls is not set and not issubclass(self.cls, frozenset):
             return exits.made_of_class(self, NewObject(Constant(self.cls), set.__new__))
-        made = NewSet([exits.recipe(member) for member in self.members.values()])
+        made = self._new(exits)
         if self.cls in (set, frozenset):
             return made if self.cls is set else CallRecipe(Constant(frozenset), [made])
         return exits.made_of_class(self, NewObject(Constant(self.cls), frozenset.__new__, [made]))
+
+    def _new(self, exits: ExitBuilder) -> Recipe:
+        """A set in whose order the members come as in this one, as far as a new one can be made so."""
+        self.rely_on_order(exits.tracer)
+        keys = list(self.twin)
+        kept = set(self.twin)
+        added = [order for order in (keys, list(self.members)) if _as_added(order) == keys]
+        constant = all(isinstance(member, ConstantValue) for member in self.members.values())
+        if not added and constant and list(kept.copy()) == keys:
+            return CallRecipe(Constant(kept.copy))
+        return NewSet([exits.recipe(self.members[key]) for key in (*added, keys)[0]])
+
+
+def _as_added(keys: list[Any]) -> list[Any]:
+    """In which order a set has them to which they were added in this one."""
+    made: set[Any] = set()
+    for key in keys:
+        made.add(key)
+    return list(made)
 
 
 # ---- methods of set ----
@@ -131,6 +207,7 @@ def _set_add(tracer: Tracer, self: SetValue, item: Value) -> Value:
 def _set_update(tracer: Tracer, self: SetValue, *others: Value) -> Value:
     self.changed(tracer)  # also when an exception ends it halfway
     for other in others:
+        self.do_with("update", other)
         for item in tracer.iterate(other):
             self.add(tracer, item)
     return ConstantValue(None)
@@ -138,15 +215,19 @@ def _set_update(tracer: Tracer, self: SetValue, *others: Value) -> Value:
 
 @set_methods.register("discard")
 def _set_discard(tracer: Tracer, self: SetValue, item: Value) -> Value:
-    self.members.pop(item.key(tracer), None)
+    key = item.key(tracer)
+    self.members.pop(key, None)
+    self.do("discard", key)
     self.changed(tracer)
     return ConstantValue(None)
 
 
 @set_methods.register("remove")
 def _set_remove(tracer: Tracer, self: SetValue, item: Value) -> Value:
-    if self.members.pop(item.key(tracer), None) is None:
+    key = item.key(tracer)
+    if self.members.pop(key, None) is None:
         raise tracer.raised_with(KeyError, [item])
+    self.do("discard", key)
     self.changed(tracer)
     return ConstantValue(None)
 
@@ -154,6 +235,7 @@ def _set_remove(tracer: Tracer, self: SetValue, item: Value) -> Value:
 @set_methods.register("clear")
 def _set_clear(tracer: Tracer, self: SetValue) -> Value:
     self.members.clear()
+    self.do("clear")
     self.changed(tracer)
     return ConstantValue(None)
 
@@ -162,7 +244,29 @@ def _set_clear(tracer: Tracer, self: SetValue) -> Value:
 def _set_copy(tracer: Tracer, self: SetValue) -> Value:
     if self.cls is frozenset:
         return self
-    return SetValue(dict(self.members), cls=self.basic)
+    return combined(self, "copy", dict(self.members))
+
+
+def combined(self: SetValue, method: str, members: dict[Any, Value], *others: Any, roots: Any = ()) -> SetValue:
+    """The set that a method gives: the real one of that name says in which order its members come."""
+    real = self.in_order()
+    twin = getattr(set if isinstance(real, set) else frozenset, method)(real, *others)
+    return SetValue(members, cls=self.basic, twin=twin, rests_on=self.roots() + tuple(roots))
+
+
+def _real(tracer: Tracer, others: tuple[Value, ...]) -> tuple[list[Any], list[SetValue]]:
+    """What the real method is given for these, and whose order has a part in what it makes of them."""
+    found: list[Any] = []
+    roots: list[SetValue] = []
+    for other in others:
+        if isinstance(other, SetValue):
+            found.append(other.in_order())
+            roots += other.roots()
+        elif other.is_constant() and isinstance(other.constant(), frozenset):
+            found.append(other.constant())
+        else:
+            found.append(list(_members(tracer, other)))
+    return found, roots
 
 
 def _members(tracer: Tracer, other: Value) -> dict[Any, Value]:
@@ -175,7 +279,8 @@ def _set_union(tracer: Tracer, self: SetValue, *others: Value) -> Value:
     for other in others:
         for key, item in _members(tracer, other).items():
             members.setdefault(key, item)
-    return SetValue(members, cls=self.basic)
+    real, roots = _real(tracer, others)
+    return combined(self, "union", members, *real, roots=roots)
 
 
 @set_methods.register("intersection")
@@ -184,7 +289,8 @@ def _set_intersection(tracer: Tracer, self: SetValue, *others: Value) -> Value:
     for other in others:
         allowed = _members(tracer, other)
         members = {key: item for key, item in members.items() if key in allowed}
-    return SetValue(members, cls=self.basic)
+    real, roots = _real(tracer, others)
+    return combined(self, "intersection", members, *real, roots=roots)
 
 
 @set_methods.register("difference")
@@ -193,14 +299,16 @@ def _set_difference(tracer: Tracer, self: SetValue, *others: Value) -> Value:
     for other in others:
         refused = _members(tracer, other)
         members = {key: item for key, item in members.items() if key not in refused}
-    return SetValue(members, cls=self.basic)
+    real, roots = _real(tracer, others)
+    return combined(self, "difference", members, *real, roots=roots)
 
 
 @set_methods.register("symmetric_difference")
 def _set_symmetric_difference(tracer: Tracer, self: SetValue, other: Value) -> Value:
     mine, theirs = self.members, _members(tracer, other)
     members = {key: item for key, item in {**mine, **theirs}.items() if (key in mine) != (key in theirs)}
-    return SetValue(members, cls=self.basic)
+    real, roots = _real(tracer, (other,))
+    return combined(self, "symmetric_difference", members, *real, roots=roots)
 
 
 @set_methods.register("issubset")
