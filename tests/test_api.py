@@ -287,7 +287,7 @@ IMPORT_COST = """
 import sys, torch
 before = set(sys.modules)
 import stator
-heavy = {"sympy", "rich", "triton", "torch._dynamo", "torch._inductor"} & (set(sys.modules) - before)
+heavy = {"sympy", "rich", "triton", "torch._dynamo", "torch._inductor", "torch.onnx"} & (set(sys.modules) - before)
 assert not heavy, heavy
 """
 

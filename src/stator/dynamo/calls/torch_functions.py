@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..calling import calls, fold, leaves, tensor_methods, torch_answer
+from ..calling import calls, fold, leaves, named_handlers, tensor_methods, torch_answer
 from ..torch_state import TorchState
 from ..values.base import Lazy, Value, unsupported
 from ..values.constants import ConstantValue
@@ -199,9 +199,9 @@ calls(
     torch._C._has_torch_function_variadic,
     torch.cuda.is_current_stream_capturing,
     torch.xpu.is_current_stream_capturing,
-    torch.onnx.is_in_onnx_export,
     torch.fx._symbolic_trace.is_fx_tracing,
 )(_never)
+named_handlers.register(("torch.onnx", "is_in_onnx_export"))(_never)  # not imported here: 25 modules
 calls(torch._C._log_api_usage_once, torch._C._get_tracing_state)(_nothing)
 
 
