@@ -26,7 +26,7 @@ from stator.runtime.host import below_autograd
 from .eager import run_eagerly
 from .independent import Kept, Reads
 from .joint import Joint
-from .linked import Linked, Results, not_looked_at, with_hooked
+from .linked import Linked, Reference, not_looked_at, refer_to, unchanged, with_hooked
 from .partition import Partition, SavedInput, divide, split
 from .program import Program
 
@@ -144,6 +144,7 @@ class Step:
         self.devices = drawn_devices(joint.graph)
         self.behind = {one.position: one.behind for one in joint.links if one.position < joint.value_count}
         self.stops = tuple({position: None for behind in self.behind.values() for position in behind})
+        self.results = [position for position in joint.results if position < joint.value_count]
         self.lock = fork_safe_lock()
         self.names = _saved_names(parts)
         self.backwards: dict[BackwardKind, Backward] = {}
@@ -266,8 +267,8 @@ class Step:
         """Run `Program.gradients`. They can be differentiated by results of the forward that still exist."""
         primals = _unchanged(step_node.primals)
         linked: Linked | None = step_node.linked
-        results: Results = step_node.results
-        shown = results.unchanged() if torch.is_grad_enabled() else {}
+        results: Sequence[Reference] = step_node.results
+        shown = unchanged(results) if torch.is_grad_enabled() else {}
         stops = with_hooked(second.stops, self.joint.hooked, second.targets)
         gradients = self.program.gradients(self.joint, second.positions, second.targets, stops, tuple(shown))
         plain = all(map(_is_plain, tangents))  # not batched by vmap, nor of a subclass: the operators know what to do
@@ -435,6 +436,7 @@ class StepFunction(torch.autograd.Function):
             known[index] = (primals[index], _ANY) if past_autograd else None
         ctx.primals = known
         ctx.places = [primals[index].data_ptr() for index in step.saved_inputs]
+        ctx.results = refer_to(values, step.results)
         ctx.linked = None
         return values
 

@@ -143,21 +143,22 @@ def with_hooked(stops: Iterable[int], hooked: Sequence[int], targets: Sequence[i
     return tuple({*stops, *set(hooked).difference(targets or ())})
 
 
-class Results:
-    """Results of one call, by position, as far as they are still what they were. They are not kept alive."""
+# A result by its position, which is not kept alive, and its version
+Reference = tuple[int, "weakref.ref[torch.Tensor]", int]
 
-    __slots__ = ("_references",)
 
-    def __init__(self, values: Mapping[int, torch.Tensor]) -> None:
-        self._references = [(at, weakref.ref(value), value._version) for at, value in values.items()]
+def refer_to(values: Sequence[Any], positions: Iterable[int]) -> list[Reference]:
+    return [(at, weakref.ref(values[at]), values[at]._version) for at in positions]
 
-    def unchanged(self) -> dict[int, torch.Tensor]:
-        found = {}
-        for position, reference, version in self._references:
-            tensor = reference()
-            if tensor is not None and tensor._version == version and tensor.grad_fn is not None:
-                found[position] = tensor
-        return found
+
+def unchanged(references: Iterable[Reference]) -> dict[int, torch.Tensor]:
+    """The results that are still what they were, by position."""
+    found = {}
+    for position, reference, version in references:
+        tensor = reference()
+        if tensor is not None and tensor._version == version and tensor.grad_fn is not None:
+            found[position] = tensor
+    return found
 
 
 class Linked:
@@ -271,7 +272,7 @@ class _NotLookedAt(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, linked: Linked | None, results: Results, count: int, *tensors: Any) -> Any:
+    def forward(ctx: Any, linked: Linked | None, results: Sequence[Reference], count: int, *tensors: Any) -> Any:
         ctx.linked, ctx.results, ctx.count = linked, results, count
         ctx.set_materialize_grads(False)
         gradients = tensors[:count]
@@ -287,7 +288,7 @@ class _NotLookedAt(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        results = ctx.results.unchanged().values()
+        results = unchanged(ctx.results).values()
         hooked = ctx.linked is not None and ctx.linked.hooked_in_passing(())
         if hooked or _asked(results) or any(result._backward_hooks or result.retains_grad for result in results):
             raise RuntimeError(
@@ -305,10 +306,10 @@ def _asked(results: Iterable[torch.Tensor]) -> bool:
     return any(will_run(node) and not will_run(node.next_functions[0][0]) for node in nodes)
 
 
-def not_looked_at(linked: Linked | None, results: Results, gradients: Sequence[Any]) -> Sequence[Any]:
+def not_looked_at(linked: Linked | None, results: Sequence[Reference], gradients: Sequence[Any]) -> Sequence[Any]:
     """The gradients, which raise when they are differentiated in a backward that looks at results of the graph."""
     if not torch.is_grad_enabled():
         return gradients
-    shown = results.unchanged().values()
+    shown = unchanged(results).values()
     found: Sequence[Any] = _NotLookedAt.apply(linked, results, len(gradients), *gradients, *shown)
     return found

@@ -16,7 +16,7 @@ from stator.graph.traced import Fresh, History, Output, Traced, ViewOfInput, Vie
 
 from .autograd_step import Step, StepFunction
 from .joint import Joint
-from .linked import Link, Linked, Results, link
+from .linked import Link, Linked, link, refer_to
 from .replay import makers
 
 _apply = super(torch.autograd.Function, StepFunction).apply  # without the preparations for functions of other kinds
@@ -31,7 +31,7 @@ def run_step(step: Step, *primals: torch.Tensor) -> Sequence[Any]:
     if torch._C._are_functorch_transforms_active():
         return StepFunction.apply(step, *primals)  # which says why it cannot
     values = _apply(step, *primals)
-    return _tied(step, values, primals, {})
+    return _tied(step, values, primals, {}) if step.joint.links or step.joint.hooked else values
 
 
 def run_step_of_shown(step: Step, places: Sequence[int], *tensors: torch.Tensor) -> Sequence[Any]:
@@ -58,7 +58,8 @@ def _tied(
         if linked is not None:
             linked.watch({at: seen[at] for at in step.stops})
     if node is not None:
-        node.results = Results({at: seen[at] for at in joint.results})
+        if shown or joint.links_effects:
+            node.results = refer_to(seen, joint.results)
         for position in joint.hooked:
             if position not in shown:
                 _hook(step, node, position, values[position])
