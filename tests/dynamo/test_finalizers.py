@@ -4,6 +4,7 @@ come in eager, between the same effects."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -179,6 +180,46 @@ def weak_values(x: Any) -> Any:
     return y + len(wd)
 
 
+def generator_of_a_loop(x: Any) -> Any:
+    def made(y: Any) -> Iterator[Any]:
+        try:
+            yield y * 2
+            yield y + 1
+        finally:
+            LOG.append("closed")
+
+    y = x + 1
+    for value in made(y):
+        z = value * 2
+        break
+    LOG.append("after the loop")
+    first = next(made(x))
+    LOG.append("after next")
+    return value, first, z
+
+
+def generator_in_a_with_block(x: Any) -> Any:
+    @contextlib.contextmanager
+    def around() -> Iterator[Any]:
+        LOG.append("in")
+        try:
+            yield x * 3
+        finally:
+            LOG.append("out")
+
+    def made(count: int) -> Iterator[Any]:
+        with around() as inside:
+            for at in range(count):
+                yield inside + at
+
+    y = x + 1
+    for value in made(3):
+        if LOG:
+            break
+    LOG.append("behind")
+    return y * value
+
+
 PROGRAMS = [
     deleted,
     kept_to_the_end,
@@ -197,6 +238,8 @@ PROGRAMS = [
     weak_set,
     cycle,
     weak_values,
+    generator_of_a_loop,
+    generator_in_a_with_block,
 ]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .bytecode import decode
 from .guard import GuardKind
 from .source import CellSource, LocalSource
 from .values.base import Lazy, Value, unsupported
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from .frame import Frame
 
 _DEPTH, _MOST = 3, 64  # how far an object is searched that would let go of others: so deep, so many at each depth
-_GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-_QUIET = (torch.Tensor, type, types.FunctionType, types.ModuleType, str, int, float, types.NoneType, *_GENERATORS)
+_QUIET = (torch.Tensor, type, types.FunctionType, types.ModuleType, str, int, float, types.NoneType)
+_CODES = {types.GeneratorType: "gi_code", types.CoroutineType: "cr_code", types.AsyncGeneratorType: "ag_code"}
 _OF_OTHERS = ("stator.", "torch.")  # whose callbacks a program does not see
 
 
@@ -37,7 +38,11 @@ def ends_quietly(obj: object, depth: int = _DEPTH) -> bool:
 
 
 def _ends_quietly_itself(obj: object) -> bool:
-    return issubclass(type(obj), _QUIET) or (lookup_in_class(type(obj), "__del__") is MISSING and has_no_callbacks(obj))
+    kind = type(obj)
+    if kind in _CODES:  # it is closed: whether it does something then, its code says
+        code = getattr(obj, _CODES[kind])
+        return not any(one.opname == "PUSH_EXC_INFO" for one in decode(code)) and has_no_callbacks(obj)
+    return issubclass(kind, _QUIET) or (lookup_in_class(kind, "__del__") is MISSING and has_no_callbacks(obj))
 
 
 def has_no_callbacks(obj: object) -> bool:

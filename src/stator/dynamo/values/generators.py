@@ -7,7 +7,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING
 
 from ..recipe import Recipe
-from .base import Raised, Value, cannot_rebuild, unsupported
+from .base import CannotRebuild, Raised, Value, cannot_rebuild, unsupported
 from .objects import MISSING, ObjectValue, lookup_in_class
 
 if TYPE_CHECKING:
@@ -117,7 +117,9 @@ class GeneratorValue(Value):
         if not self.started or self.returned is not None:
             return
         if self.frame.waits_in_try():
-            raise unsupported("generator", "a generator that is left waiting inside `try` or `with`")
+            left = CannotRebuild("generator", "a generator that is left waiting inside `try` or `with`")
+            left.made_at = self.made_at  # made natively, it is closed where the program lets go of it
+            raise left
         self._asks_nothing(self.frame.tracer, self._delegate())
 
     def next_item(self, tracer: Tracer) -> Value | None:
