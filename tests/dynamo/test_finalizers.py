@@ -1,6 +1,6 @@
 """Objects whose end the program notices, made in functions with graphs: their finalizers and callbacks come where they
 come in eager, between the same effects."""
-# ruff: noqa: F841 (variables that only hold an object)
+# ruff: noqa: F841, B007 (variables that only hold an object)
 
 from __future__ import annotations
 
