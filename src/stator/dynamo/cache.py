@@ -25,6 +25,7 @@ from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
 from .iterator_state import READABLE, next_items
 from .last_resort import guards_on_types
 from .native_status import native as _native
+from .resume import is_stack_name
 from .source import Source
 from .stance import may_compile, refuse_recompile
 from .trusted_builtins import builtins_as_ever
@@ -88,12 +89,14 @@ def make_cache(
     *,
     fullgraph: bool = False,
     as_function: bool = True,
+    receiver: str = "self",
 ) -> Any:
     """An empty Cache for frames of `code`.
 
     `as_function`: versions are called as functions (by an Entry); otherwise only their code is used (by the hook).
+    `receiver`: the parameter that says whom the frame works for.
     """
-    cache = _native.Cache(code, Miss(compile_frame, options, fullgraph, as_function))
+    cache = _native.Cache(code, Miss(compile_frame, options, fullgraph, as_function, receiver))
     _caches.add(cache)
     return cache
 
@@ -138,8 +141,15 @@ if _native is not None and hasattr(os, "register_at_fork"):
 class Miss:
     """What compiles: the callback of one cache: called with (cache, function, bound arguments) when no version fits."""
 
-    def __init__(self, compile_frame: CompileFrame, options: CacheOptions, fullgraph: bool, as_function: bool) -> None:
-        self.compile_frame, self.options = compile_frame, options
+    def __init__(
+        self,
+        compile_frame: CompileFrame,
+        options: CacheOptions,
+        fullgraph: bool,
+        as_function: bool,
+        receiver: str = "self",
+    ) -> None:
+        self.compile_frame, self.options, self.receiver = compile_frame, options, receiver
         self.fullgraph, self.as_function = fullgraph, as_function
         self.failures = 0
         # id of a version in the cache -> weak reference to its receiver, or the receiver's id, or None
@@ -172,7 +182,7 @@ class Miss:
         for version in cache.versions[:_SHOWN_REASONS]:  # another thread may have been quicker
             if version.guards.check(values, function):
                 return version
-        instance = _instance(bound)
+        instance = _instance(bound, self.receiver)
         if instance is not None and id(instance) in self.given_up and self.given_up[id(instance)]() is instance:
             return None
         reasons = self._why_none_fits(cache, function, values, instance)
@@ -241,7 +251,7 @@ class Miss:
         return version
 
     def _note_instance(self, cache: Any, version: Any, bound: dict[str, object]) -> None:
-        instance = _instance(bound)
+        instance = _instance(bound, self.receiver)
         known = {id(one) for one in cache.versions}
         self.made_for = {key: made_for for key, made_for in self.made_for.items() if key in known}
         # where nothing was compiled, a program that counts weak references is to find its own; that another object may
@@ -328,15 +338,19 @@ def _loops(bound: dict[str, object]) -> int:
     return sum(type(value) in READABLE for value in bound.values())
 
 
-def _instance(bound: dict[str, object]) -> object:
+def _instance(bound: dict[str, object], receiver: str) -> object:
     """Whom a frame works for, if it can be referred to weakly; versions are counted for each: the layer that a loop
-    over layers comes to next, where the graph broke in the loop's body, or the receiver of a method call."""
+    over layers comes to next, where the graph broke in the loop's body; one that waits on the stack to be called; or
+    the receiver of a method call."""
     for value in bound.values():
         if type(value) in READABLE:
             for item in next_items(value):
                 if callable(item) and hasattr(type(item), "__weakref__"):
                     return item
-    instance = bound.get("self")
+    for name, value in bound.items():
+        if is_stack_name(name) and callable(value) and hasattr(type(value), "__weakref__"):
+            return value
+    instance = bound.get(receiver)
     return instance if type.__dict__["__weakrefoffset__"].__get__(type(instance)) else None
 
 

@@ -31,7 +31,7 @@ from .guard import Guard, GuardKind
 from .guard_filter import kept_guards
 from .hook import call_with_hook, leave_frame_alone
 from .interpreter import capture
-from .joining import Leaving, function_without_cells, joined_function, never_called, put_back
+from .joining import Leaving, function_without_cells, joined_function, key_of, never_called, put_back
 from .marks import disabled, left_alone_by_torch
 from .native_status import native
 from .program import program_of
@@ -75,6 +75,7 @@ class Converter:
         self._places: Counter[CodeType] = Counter()  # at which frames of a code are resumed
         self._joined: dict[tuple[int, int], Any] = {}  # by the ids of two continuations
         self._joined_places: Counter[CodeType] = Counter()  # the same, in a call
+        self._put_back: dict[Any, Any] = {}  # what puts frames back that are left together
         self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by a continuation's id
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
 
@@ -249,7 +250,12 @@ class Converter:
             self._joined_places[point.code] += 1
             function = joined_function(namespace, point, inner)
             whole = self._joined_places[point.code] <= _MOST_JOINED_PLACES
-            cache = make_cache(function.__code__, self.compile_frame, self.settings.options) if whole else None
+            cache = None
+            if whole:
+                names = function.__code__.co_varnames
+                receiver = next((name for name in reversed(names) if name.startswith("self of ")), "self")
+                options = self.settings.options
+                cache = make_cache(function.__code__, self.compile_frame, options, receiver=receiver)
             made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
             self._joined[id(outer), id(inner)] = made
         return made
@@ -259,14 +265,18 @@ class Converter:
         exit_ = captured.exit
         if not isinstance(exit_, Break) or not exit_.inner:
             return None
-        leaving = Leaving(
-            exit_.reason,
-            self._continuation,
-            partial(self._continuation, joined=True),
-            self.dispatch_at(captured),
-            self._hook(),
-        )
-        return InnerCall(put_back(exit_.inner, leaving), partial(self.joined_continuation, captured))
+        key = key_of(exit_.inner), exit_.reason.kind, exit_.reason.place
+        callee = self._put_back.get(key)
+        if callee is None:
+            leaving = Leaving(
+                exit_.reason,
+                self._continuation,
+                partial(self._continuation, joined=True),
+                self.dispatch_at(captured),
+                self._hook(),
+            )
+            callee = self._put_back[key] = put_back(exit_.inner, leaving)
+        return InnerCall(callee, partial(self.joined_continuation, captured))
 
     def _on_failure(self, captured: Captured) -> OnFailure:
         """What emitted code calls where the graph raises."""

@@ -86,7 +86,9 @@ def check_variable(frame: Frame, old: Value | None) -> None:
 def check_handed_on(frame: Frame, values: Iterable[Value]) -> None:
     """The rest of a function that the outermost frame had called is followed, and lets go of these before that ends."""
     for value in values:
-        _check_given(frame, value)
+        if id(value) not in frame.tracer.handed_on:
+            frame.tracer.handed_on[id(value)] = value
+            _check_given(frame, value)
 
 
 def _check_given(frame: Frame, value: Value) -> None:

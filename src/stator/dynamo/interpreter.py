@@ -407,6 +407,15 @@ def _locals(exits: ExitBuilder, frame: Frame) -> dict[str, Recipe]:
     }
 
 
+def _cells_to_keep(frame: Frame) -> frozenset[str] | None:
+    """Names of variables that closures share which the frame itself may still use, or whose end shows; None: all."""
+    program = frame.program
+    if not looks_at_no_frame(program.code):
+        return None
+    shown = (name for name, cell in frame.cells.items() if cell.content is not None and _end_shows(cell.content))
+    return program.names_used(frame.now).union(shown)
+
+
 def _stack(exits: ExitBuilder, frame: Frame) -> tuple[Recipe | None, ...]:
     return tuple(exits.recipe(value) if value is not None else None for value in frame.stack)
 
@@ -422,7 +431,8 @@ def _inner_frames(exits: ExitBuilder, frame: Frame) -> Iterator[InnerFrame]:
     receiver = code.co_varnames[0] if code.co_argcount else None
     if receiver in frame.locals and ("__class__" in code.co_freevars or "super" in code.co_names):
         names[receiver] = exits.recipe(frame.locals[receiver])
-    cells = [name for name in code.co_cellvars if name in frame.cells]
+    kept = _cells_to_keep(frame)
+    cells = [name for name in code.co_cellvars if name in frame.cells and (kept is None or name in kept)]
     yield InnerFrame(
         code,
         frame.globals.names,

@@ -55,12 +55,32 @@ def put_back(frames: Sequence[InnerFrame], leaving: Leaving) -> Callable[..., An
     return native.Inner(made, len(point.closure))
 
 
+def key_of(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
+    """What the code that puts them back goes by, other than what it is made with. (Equal code is not the same.)"""
+    return tuple((id(frame.code), id(frame.namespace), frame.index, _point(frame, frame.index)) for frame in frames)
+
+
 def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -> FunctionType:
     """What goes on with a frame at `point`, behind a call, where `inner` is the Continuation of the frame that was
     called, whose result is on top of the stack there. It takes its own values, then those of `inner`."""
     code = inner._function.__code__
-    whole = replace(point, stack=point.stack[:-1], inner=len(closure_of(code)) + code.co_argcount)
+    names = (*closure_of(code), *code.co_varnames[: code.co_argcount])
+    whole = replace(point, stack=point.stack[:-1], inner=_of_function(names, code.co_name))
     return function_without_cells(resume_code(whole, native.arrived, native.Inner(inner)), namespace)
+
+
+_OF = " of "
+
+
+def _of_function(names: Sequence[str], function: str) -> tuple[str, ...]:
+    """Names of parameters, such as messages show, for the variables of a function inside; none of them a variable's."""
+    found: dict[str, None] = {}
+    for name in names:
+        wanted = name if _OF in name else f"{name}{_OF}{function}"
+        while wanted in found:
+            wanted += "'"
+        found[wanted] = None
+    return tuple(found)
 
 
 def never_called() -> None:
@@ -85,7 +105,7 @@ def _point_before(frame: InnerFrame) -> ResumePoint:
 
 def _point_in_call(frame: InnerFrame, called: Sequence[InnerFrame]) -> ResumePoint:
     count = sum(len(one.values()) for one in called)
-    return replace(_point(frame, frame.index + 1), inner=count)
+    return replace(_point(frame, frame.index + 1), inner=tuple(f"{number}{_OF}those inside" for number in range(count)))
 
 
 def _point(frame: InnerFrame, index: int) -> ResumePoint:
@@ -108,7 +128,7 @@ def _stopped_at(function: FunctionType, point: ResumePoint, frame: InnerFrame, r
     for position, slot in enumerate(point.stack):
         loaded = Load(LocalSource(point.stack_parameter(position))) if slot is Slot.VALUE else None
         stack.append(frame.stack[position] if slot is Slot.LASTI else loaded)
-    handed_on = tuple(Load(LocalSource(name)) for name in point.inner_names())
+    handed_on = tuple(Load(LocalSource(name)) for name in point.inner or ())
     exit_ = Break(
         resumption.indices.index(frame.index),
         tuple(stack),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
 
-from .bytecode import Instruction, decode, live_locals
+from .bytecode import Instruction, decode, live_locals, reachable
 from .resume import resumption_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Program:
     __slots__ = (
         "_code",
         "_live",
+        "_used",
         "finishes_call",
         "handlers",
         "instructions",
@@ -59,6 +60,7 @@ class Program:
         # where the rest of a frame that is in a call calls what goes on with the function that it had called
         self.finishes_call = -1 if self.resumption is None else self.resumption.finishes_call()
         self._live: dict[int, frozenset[str]] = {}
+        self._used: dict[int, frozenset[str]] = {}
 
     @property
     def code(self) -> CodeType:
@@ -75,6 +77,16 @@ class Program:
         found = self._live.get(index)
         if found is None:
             found = self._live[index] = live_locals(self.instructions, index)
+        return found
+
+    def names_used(self, index: int) -> frozenset[str]:
+        """Names of variables and cells that instructions from this one on may refer to."""
+        found = self._used.get(index)
+        if found is None:
+            instructions = reachable(self.instructions, self.instructions[index])
+            found = frozenset(one.argval for one in instructions if type(one.argval) is str)
+            pairs = (name for one in instructions if type(one.argval) is tuple for name in one.argval)
+            found = self._used[index] = found.union(name for name in pairs if type(name) is str)
         return found
 
 

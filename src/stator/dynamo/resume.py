@@ -17,7 +17,11 @@ from types import CodeType
 from .bytecode import OPERAND_KINDS, Builder, Instruction, assemble, code_units, decode, reachable
 
 _STACK_PREFIX = "__stack_"  # of the parameters of made code that hold the value stack
-_INNER_PREFIX = "__inner_"  # and of those that are handed on to the frame that this one called
+
+
+def is_stack_name(name: str) -> bool:
+    """Whether a parameter of made code, maybe on behalf of a function inside, brings a value of the stack."""
+    return name.startswith(_STACK_PREFIX)
 
 
 class Offset(int):
@@ -46,8 +50,8 @@ class ResumePoint:
     raised_at: for each LASTI slot, the index of the instruction that raised.
     handlers: positions of stack slots that keep what was handled before, one for each handler that is running.
     inner: the instruction before `index` is a call, and the frame goes on by finishing that: it calls what goes on with
-        the frame that was called, with so many values, which come in as arguments; what that gives is put on the stack.
-        None: the frame is not in a call.
+        the function that was called, with values that come in as arguments of these names; what that gives is put on
+        the stack. None: the frame is not in a call.
     """
 
     code: CodeType
@@ -57,33 +61,27 @@ class ResumePoint:
     cells: tuple[str, ...]
     raised_at: tuple[int, ...] = ()
     handlers: tuple[int, ...] = ()
-    inner: int | None = None
+    inner: tuple[str, ...] | None = None
 
     def stack_parameter(self, position: int) -> str:
         """The name of the parameter that brings the value of this stack slot."""
         return self._stack_names()[self.stack[:position].count(Slot.VALUE)]
 
     def _stack_names(self) -> list[str]:
-        return self._names(_STACK_PREFIX, self.stack.count(Slot.VALUE))
-
-    def inner_names(self) -> list[str]:
-        """The names of the parameters that bring the values for the frame that was called."""
-        return self._names(_INNER_PREFIX, self.inner or 0)
-
-    def _names(self, prefix: str, count: int) -> list[str]:
         taken = set(self.locals) | set(self.code.co_varnames)
         names: list[str] = []
-        for number in range(count):
-            name = f"{prefix}{number}"
-            while name in taken:
-                name += "_"
-            names.append(name)
+        for slot in self.stack:
+            if slot is Slot.VALUE:
+                name = f"{_STACK_PREFIX}{len(names)}"
+                while name in taken:
+                    name += "_"
+                names.append(name)
         return names
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Of the code that goes on there."""
-        return (*self.locals, *self._stack_names(), *self.inner_names())
+        return (*self.locals, *self._stack_names(), *(self.inner or ()))
 
     @property
     def closure(self) -> tuple[str, ...]:
@@ -181,7 +179,7 @@ def resume_code(
             builder.load_bound(name)
             builder.delete(name)  # the frame must not keep alive what the stack lets go
     if point.inner is not None:
-        _finish_call(builder, original[point.index - 1], callee, point.inner_names())
+        _finish_call(builder, original[point.index - 1], callee, point.inner)
     start = Instruction("NOP", position=entry.position, handler=entry.handler)
     jump = builder.jump(start)
     if point.inner is not None:

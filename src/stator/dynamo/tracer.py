@@ -104,6 +104,7 @@ class Tracer:
         self.stop_at = -1  # before which of them the graph is to end
         self.outer_steps: list[int] = []  # those of the outermost frame
         self.direct: Value | None = None  # what an instruction calls, whose result is that of the instruction
+        self.handed_on: dict[int, Value] = {}  # arguments that are the variables of functions inside
         self.broken: tuple[Unsupported, list[Frame]] | None = None  # the latest error, and the frames where it came up
 
     # ---- places and errors ----
