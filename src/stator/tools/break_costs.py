@@ -105,8 +105,14 @@ class WatchingConverter(Converter):
         return on, off
 
     def continuation(self, captured: Captured, point: ResumePoint) -> Any:
+        return self._counted(captured, super().continuation(captured, point))
+
+    def joined_continuation(self, captured: Captured, point: ResumePoint) -> Any:
+        return self._counted(captured, super().joined_continuation(captured, point))
+
+    def _counted(self, captured: Captured, goes_on: Callable[..., Any]) -> Callable[..., Any]:
         assert isinstance(captured.exit, Break)
-        cost, goes_on = self._cost(captured.exit.reason), super().continuation(captured, point)
+        cost = self._cost(captured.exit.reason)
         carried = _bytes_of_outputs(captured.graph)
 
         def counted(*values: Any) -> Any:
