@@ -1,4 +1,4 @@
-"""Every family (module) of timm as its smallest model, with random weights, at the input size it is made for."""
+"""Every family (module) of timm as its smallest model, with random weights, mostly at the input size it is made for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from benchmarks.models import import_torchvision
 
 CHOSEN = Path(__file__).parent / "timm_smallest.json"
-_LARGEST_IMAGE = 288
+_LARGEST_IMAGE, _USUAL_IMAGE = 288, 224
 _CANDIDATES = 4
 _SMALL = (
     "atto",
@@ -66,16 +66,29 @@ def families() -> dict[str, str]:
 
 def build(family: str, known: dict[str, Any] | None = None) -> Built:
     import_torchvision()
-    import timm
-
     torch.manual_seed(0)
     name = families()[family]
-    model = timm.create_model(name, pretrained=False).eval()
+    model, size = _made(name)
+    model.eval()
     for module in model.modules():  # freshly made statistics (0 and 1) would hide mistakes in normalisation
         if isinstance(module, torch.nn.BatchNorm2d) and module.running_mean is not None:
             module.running_mean.normal_(0, 0.1)
             module.running_var.uniform_(0.5, 1.5)
-    return Built(model, name, tuple(model.default_cfg["input_size"]))
+    return Built(model, name, size)
+
+
+def _made(name: str) -> tuple[torch.nn.Module, tuple[int, ...]]:
+    """The model and the size of its images: not the large ones that it is made for, if it can be made for others."""
+    import timm
+
+    if _image(name) > _LARGEST_IMAGE:
+        try:
+            model = timm.create_model(name, pretrained=False, img_size=_USUAL_IMAGE)
+            return model, (model.default_cfg["input_size"][0], _USUAL_IMAGE, _USUAL_IMAGE)
+        except TypeError:  # it takes no such option
+            pass
+    model = timm.create_model(name, pretrained=False)
+    return model, tuple(model.default_cfg["input_size"])
 
 
 def describe(built: Built) -> dict[str, Any]:
