@@ -186,3 +186,67 @@ def test_a_graph_that_is_retained_can_run_backward_again() -> None:
 
 def _saved_tensors(loss: torch.Tensor) -> list[torch.Tensor]:
     return [tensor for tensor in loss.grad_fn.saved_tensors if tensor is not None]
+
+
+class Gate(torch.nn.Module):
+    """Saves several values of one size, which the backward's intermediates are of as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        for layer in self.layers:
+            x = layer(x).tanh() * x.sigmoid()
+        return x.square().sum(), x
+
+
+def test_saved_values_that_are_taken_over_are_nobody_elses() -> None:
+    torch.manual_seed(0)
+    model, x = Gate(), torch.randn(ROWS, WIDTH)
+    compiled = stator.compile(model, fullgraph=True)
+    wanted = [g.clone() for g in _gradients(model, x)]
+    for kept in (False, True, False):  # a result that the caller has, or not; the graph retained, or not
+        loss, result = compiled(x)
+        before = result.detach().clone()
+        if not kept:
+            del result
+        loss.backward(retain_graph=kept)
+        _compare(model, wanted)
+        if kept:
+            loss.backward()
+            _compare(model, wanted)
+            torch.testing.assert_close(result, before, rtol=0, atol=0)
+
+
+def test_what_hooks_give_for_saved_values_is_left_as_it_is() -> None:
+    torch.manual_seed(0)
+    model, x = Gate(), torch.randn(ROWS, WIDTH)
+    compiled = stator.compile(model, fullgraph=True)
+    wanted = [g.clone() for g in _gradients(model, x)]
+    arrays: list[tuple[Any, Any]] = []
+
+    def pack(tensor: torch.Tensor) -> int:
+        array = tensor.detach().numpy().copy()
+        arrays.append((array, array.copy()))
+        return len(arrays) - 1
+
+    for _ in range(2):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda at: torch.from_numpy(arrays[at][0])):
+            loss, _ = compiled(x)
+        loss.backward()
+        _compare(model, wanted)
+    assert arrays and all((array == before).all() for array, before in arrays)
+
+
+def _gradients(model: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    model(x)[0].backward()
+    found = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    return found
+
+
+def _compare(model: torch.nn.Module, wanted: list[torch.Tensor]) -> None:
+    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-3)
+    model.zero_grad()

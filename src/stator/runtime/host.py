@@ -15,6 +15,7 @@ from stator.base.errors import VerificationError
 
 from . import huge_pages, launch
 from .arena import ArenaUser, Slot
+from .ownership import taker
 
 Size = tuple[int, ...]
 
@@ -97,6 +98,7 @@ class Binder:
         return made
 
     large_like = staticmethod(huge_pages.large_like)
+    taker = staticmethod(taker)
 
     def promise(
         self, name: str, size: Size, stride: Size, dtype: torch.dtype, device: str, repaired: set[str]

@@ -5,6 +5,7 @@ from .order import order_for_memory
 from .peak import predict_peak
 from .plan import plan
 from .printer import print_program
+from .takeover import take_over
 from .verifier import verify
 
-__all__ = ["order_for_memory", "plan", "predict_peak", "print_program", "verify", "write_inputs"]
+__all__ = ["order_for_memory", "plan", "predict_peak", "print_program", "take_over", "verify", "write_inputs"]

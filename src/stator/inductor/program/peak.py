@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from .aliases import layout_bytes
 from .arena import lay_out
-from .steps import Allocate, Call, Free, Program, Reuse
+from .steps import Allocate, Call, Free, Program, Reuse, TakeOver
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +24,34 @@ def predict_peak(program: Program, held: Collection[str] = ()) -> Peak:
     The arena counts whole. Inputs count only when they come in a list and are freed here (`Program.boxed`), except
     those in `held`. Scratch memory inside of library calls is not known.
     """
-    arena = lay_out(program).bytes
-    return Peak(arena + max((sum(alive.values()) for alive in _walk(program, held)), default=0), arena)
+    alive, arena = bytes_alive(program, held)
+    return Peak(arena + max(alive, default=0), arena)
 
 
-def _walk(program: Program, held: Collection[str]) -> Iterator[dict[str, int]]:
-    """What is alive outside of the arena after each step that takes memory: bytes by buffer."""
+def bytes_alive(program: Program, held: Collection[str] = ()) -> tuple[list[int], int]:
+    """Bytes outside of the arena while each step runs (behind it, where it frees some), and those of the arena."""
     sizes = {name: layout_bytes(buffer.layout) for name, buffer in program.buffers.items()}
-    placed = {entry.name for entry in lay_out(program).placed}
+    arena = lay_out(program)
+    placed = {entry.name for entry in arena.placed}
     alive = {name: sizes[name] for name in program.inputs if program.boxed and name not in held}
-    yield alive
+    total = sum(alive.values())
+    found = []
     for step in program.steps:
+        taken: Iterable[str] = ()
         if isinstance(step, Allocate) and step.name not in placed:
-            alive[step.name] = sizes[step.name]
+            taken = (step.name,)
         elif isinstance(step, Reuse) and step.old in alive:
-            alive[step.name] = alive.pop(step.old)
+            total -= alive.pop(step.old)
+            taken = (step.name,)
+        elif isinstance(step, TakeOver):
+            total -= alive.pop(step.old, 0)
+            taken = (step.name,)
         elif isinstance(step, Call) and step.extern.style == "returns":
-            alive |= {name: sizes[name] for name in step.extern.outputs if name is not None}
+            taken = [name for name in step.extern.outputs if name is not None]
         elif isinstance(step, Free):
-            alive.pop(step.name, None)
-            continue
-        yield alive
+            total -= alive.pop(step.name, 0)
+        for name in taken:
+            alive[name] = sizes[name]
+            total += sizes[name]
+        found.append(total)
+    return found, arena.bytes

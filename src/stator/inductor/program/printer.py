@@ -9,7 +9,7 @@ from stator.inductor.buffers import Extern, Layout, View
 
 from .aliases import layout_bytes
 from .arena import lay_out
-from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, Step
+from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, Step, TakeOver
 
 _lines: Registry[type, Any] = Registry("program step")
 
@@ -38,11 +38,16 @@ def peak_bytes(program: Program) -> int:
     for step in program.steps:
         if isinstance(step, Allocate) and step.name not in program.escaping:
             live[step.name] = layout_bytes(step.layout)
+        elif isinstance(step, TakeOver) and step.name in program.escaping:
+            live.pop(step.old, None)
+        elif isinstance(step, TakeOver):
+            live.pop(step.old, None)
+            live[step.name] = layout_bytes(step.layout)
         elif isinstance(step, Reuse) and step.old in live:
             live[step.name] = live.pop(step.old)
         elif isinstance(step, Free):
             live.pop(step.name, None)
-        peak = max(peak, sum(live.values())) if isinstance(step, (Allocate, Reuse)) else peak
+        peak = max(peak, sum(live.values())) if isinstance(step, (Allocate, Reuse, TakeOver)) else peak
     return peak
 
 
@@ -71,6 +76,11 @@ def _allocate(step: Allocate) -> str:
 @_lines.register(Reuse)
 def _reuse(step: Reuse) -> str:
     return f"reuse    {step.name}: {layout_text(step.layout)} in the memory of {step.old}"
+
+
+@_lines.register(TakeOver)
+def _take_over(step: TakeOver) -> str:
+    return f"take     {step.name}: {layout_text(step.layout)} in the memory of {step.old}, if that is nobody else's"
 
 
 @_lines.register(Free)

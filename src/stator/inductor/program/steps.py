@@ -24,6 +24,15 @@ class Reuse:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOver:
+    """`name` gets the memory of `old`, which is dead and has exactly its size, unless somebody outside has it too."""
+
+    name: str
+    old: str
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
 class Free:
     name: str
 
@@ -48,7 +57,7 @@ class ReturnValues:
     values: tuple[Any, ...]
 
 
-Step = Allocate | Reuse | Free | Launch | Call | ReturnValues
+Step = Allocate | Reuse | TakeOver | Free | Launch | Call | ReturnValues
 
 
 @dataclass(frozen=True, slots=True)

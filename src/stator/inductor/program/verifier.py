@@ -7,7 +7,7 @@ from stator.inductor.buffers import Buffer
 
 from .aliases import buffers_in, layout_bytes
 from .arena import ArenaLayout, lay_out
-from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, Step
+from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, Step, TakeOver
 
 
 def verify(program: Program) -> None:
@@ -54,6 +54,8 @@ class _State:
                 self._begin(step.name)
             elif isinstance(step, Reuse):
                 self._take_over(step)
+            elif isinstance(step, TakeOver):
+                self._replace(step)
             elif isinstance(step, Free):
                 self._use(step.name)
                 self.alive.discard(step.name)
@@ -88,6 +90,17 @@ class _State:
         self.allocated.discard(step.old)
         if layout_bytes(step.layout) > layout_bytes(self.program.buffers[step.old].layout) and not self._chain(step):
             raise VerificationError(f"{step.name} needs more bytes than {step.old} has")
+        self._begin(step.name)
+
+    def _replace(self, step: TakeOver) -> None:
+        old = self.program.buffers[step.old]
+        ours = old.kind == "computed" or (old.kind == "input" and self.program.boxed)
+        if not ours or step.old in self.program.escaping or isinstance(old.value, str):
+            raise VerificationError(f"{step.old} is not this program's to give away")
+        if layout_bytes(old.layout) != layout_bytes(step.layout):
+            raise VerificationError(f"{step.name} does not have the size of {step.old}")
+        self._use_alive(step.old)
+        self.alive.discard(step.old)
         self._begin(step.name)
 
     def _is_whole(self, step: Reuse) -> bool:

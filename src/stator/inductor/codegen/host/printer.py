@@ -17,7 +17,7 @@ from stator.base.registry import Registry
 from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.program.aliases import layout_bytes, may_alias_arguments
 from stator.inductor.program.arena import lay_out
-from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse
+from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, TakeOver
 from stator.runtime.huge_pages import LARGE_BYTES
 
 from .literals import NotLiteral, literal, sequence_text
@@ -281,6 +281,16 @@ def _reuse(printer: _Printer, step: Reuse) -> None:
         old = f"{old}.view({layout.dtype})"
     shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.offset}"
     printer.lines.append(f"{new} = torch.as_strided({old}, {shape})")
+
+
+@_print_step.register(TakeOver)
+def _take_over(printer: _Printer, step: TakeOver) -> None:
+    printer.needs_guard = True
+    printer.fresh.add(step.name)
+    layout, old = step.layout, printer.variables[step.old]
+    shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}, {layout_bytes(layout)}"
+    take = printer.bind(("take", layout), "take_over", f"rt.taker({shape})")
+    printer.lines += [f"{printer.variables[step.name]} = {take}({old})", f"del {old}"]
 
 
 @_print_step.register(Free)

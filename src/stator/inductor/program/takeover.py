@@ -1,0 +1,59 @@
+"""Dead memory outside of the arena that the next buffer of the same size takes over, instead of freeing and allocating.
+
+Between one and the other the C library would put the block together with its neighbours, and serve the next request
+from somewhere else: pages that were never touched. Never takes over what is alive, nor where that would raise the peak.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import replace
+
+from .aliases import layout_bytes, may_alias_arguments
+from .arena import lay_out
+from .peak import bytes_alive
+from .steps import Allocate, Call, Free, Program, Reuse, Step, TakeOver
+
+# Smaller blocks find a place anywhere
+_LEAST_BYTES = 1 << 18
+
+
+def take_over(program: Program, held: Collection[str] = ()) -> Program:
+    """The program with `TakeOver` for each allocation that finds a dead block of exactly its size.
+
+    Blocks are those of intermediates, also of such that libraries allocated, and of inputs in a list that nobody holds
+    (`held`: those that others do). A block is kept until then only where that leaves the peak as it is.
+    """
+    alive, _ = bytes_alive(program, held)
+    most = max(alive, default=0)
+    sizes = _blocks(program, held)
+    dead: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
+    steps: list[Step | None] = list(program.steps)
+    for at, step in enumerate(program.steps):
+        size = sizes.get(step.name, 0) if isinstance(step, (Allocate, Free)) else 0
+        if size < _LEAST_BYTES:
+            continue
+        if isinstance(step, Free):
+            dead[size].append((at, step.name))
+        elif isinstance(step, Allocate):
+            while dead[size]:  # the one that died last is still in the processor's cache
+                since, old = dead[size].pop()
+                if max(alive[since:at]) + size <= most:
+                    steps[since], steps[at] = None, TakeOver(step.name, old, step.layout)
+                    alive[since:at] = [bytes_ + size for bytes_ in alive[since:at]]
+                    break
+    return replace(program, steps=tuple(step for step in steps if step is not None))
+
+
+def _blocks(program: Program, held: Collection[str]) -> dict[str, int]:
+    """Bytes of what has memory of its own on the CPU, outside of the arena."""
+    placed = {entry.name for entry in lay_out(program).placed}
+    names = [name for name in program.inputs if program.boxed and name not in held]
+    for step in program.steps:
+        if isinstance(step, (Allocate, Reuse)) and step.name not in placed:
+            names.append(step.name)
+        elif isinstance(step, Call) and step.extern.style == "returns" and not may_alias_arguments(step.extern):
+            names += [name for name in step.extern.outputs if name is not None]
+    layouts = {name: program.buffers[name].layout for name in names}
+    return {name: layout_bytes(layout) for name, layout in layouts.items() if layout.device.type == "cpu"}
