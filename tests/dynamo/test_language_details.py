@@ -802,6 +802,19 @@ def slices_of_objects_with_an_index(x):
     return slice(Indexed(), 9, Indexed()).indices(20), list(range(20))[slice(Indexed(), 9)]
 
 
+def _numbers():
+    yield from (1, 2)
+
+
+@program
+def types_of_methods_that_are_at_hand(x):
+    def own():
+        pass
+
+    methods = [iter([1]).__next__, iter([1]).__iter__, _numbers().__next__, _numbers().send, own.__get__]
+    return [type(method).__name__ for method in methods], type(ValueError(1).with_traceback).__name__
+
+
 @program
 def lengths_too_long_to_be_given(x):
     try:

@@ -231,6 +231,9 @@ class WithTraceback(Value):
         self.source = None
         self.error = error
 
+    def python_type(self, tracer: Tracer) -> type:
+        return types.BuiltinMethodType
+
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.error.caught_at is None and not (len(args) == 1 and tracer.is_none(args[0])):
             raise unsupported("raise", "giving an exception a traceback")

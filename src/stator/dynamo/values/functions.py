@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import typing
-from types import CodeType, FunctionType, GenericAlias, MethodType
+from types import CodeType, FunctionType, GenericAlias, MethodType, MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
@@ -233,6 +233,9 @@ class FunctionGetter(Value):
     def __init__(self, function: Value) -> None:
         self.source = None
         self.function = function
+
+    def python_type(self, tracer: Tracer) -> type:
+        return MethodWrapperType
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.function if tracer.is_none(args[0]) else BoundMethodValue(self.function, args[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import GeneratorType
+from types import BuiltinFunctionType, GeneratorType, MethodWrapperType
 from typing import TYPE_CHECKING
 
 from ..recipe import Recipe
@@ -152,6 +152,9 @@ class GeneratorMethod(Value):
     def __init__(self, generator: GeneratorValue, name: str) -> None:
         self.source = None
         self.generator, self.name = generator, name
+
+    def python_type(self, tracer: Tracer) -> type:
+        return MethodWrapperType if self.name.startswith("__") else BuiltinFunctionType
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return self.generator.recipe(exits)  # which says that it cannot leave the graph

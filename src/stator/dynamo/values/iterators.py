@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
 from ..recipe import CallRecipe, Constant, NewList, Recipe
@@ -173,6 +174,9 @@ class IteratorSelf(Value):
     def __init__(self, owner: Value) -> None:
         self.source = None
         self.owner = owner
+
+    def python_type(self, tracer: Tracer) -> type:
+        return MethodWrapperType
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.owner
