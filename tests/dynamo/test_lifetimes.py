@@ -288,6 +288,17 @@ def call_of_a_weak_reference(x: torch.Tensor) -> Any:
     return x * 2, said, reference()
 
 
+def call_of_a_proxy(x: torch.Tensor) -> Any:
+    said: list[Any] = []
+    thing = opaque(Thing())
+    proxy = weakref.proxy(thing, lambda _: said.append("gone"))
+    opaque(proxy)
+    x = x + 1
+    del thing
+    said.append("behind")
+    return x * 2, said
+
+
 def finalizer_of_what_another_variable_holds(x: torch.Tensor) -> Any:
     said: list[str] = []
     thing = opaque(Finalized(said))
@@ -324,6 +335,7 @@ def unread_dictionary_of_a_class_made_in_a_graph(x: torch.Tensor) -> Any:
         finalizer_at_del,
         finalizer_at_assignment,
         call_of_a_weak_reference,
+        call_of_a_proxy,
         finalizer_of_what_another_variable_holds,
         class_made_inside,
         unread_dictionary_of_a_class_made_in_a_graph,

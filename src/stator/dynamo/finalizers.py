@@ -53,7 +53,9 @@ def has_no_callbacks(obj: object) -> bool:
 
 
 def _is_noticed(reference: Any) -> bool:
-    callback = reference.__callback__
+    if not issubclass(type(reference), weakref.ReferenceType):
+        return True  # a proxy, which does not say what it calls
+    callback = weakref.ReferenceType.__callback__.__get__(reference)  # type: ignore[attr-defined]
     if callback is None:
         return False
     module = getattr(callback, "__module__", None) or type(callback).__module__
