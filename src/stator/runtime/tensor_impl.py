@@ -177,9 +177,13 @@ def _find_dtype() -> tuple[int, bytes]:
     impls = [[_impl(torch.empty(shape, dtype=dtype, device="cpu")) for shape in ((), (3, 2))] for dtype in dtypes]
 
     def fits(at: int) -> bool:
-        codes = [{_short(impl, at) for impl in pair} for pair in impls]
-        each_is_stable = all(len(code) == 1 and max(code) < 256 for code in codes)
-        return each_is_stable and len(set().union(*codes)) == len(codes)
+        codes: set[int] = set()
+        for one, other in impls:
+            code = _short(one, at)
+            if code >= 256 or code in codes or _short(other, at) != code:
+                return False
+            codes.add(code)
+        return True
 
     at = _the_one("dtype", range(0, IMPL_BYTES - 1, 2), fits)
     table = bytearray(256)
