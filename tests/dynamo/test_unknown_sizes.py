@@ -328,3 +328,55 @@ def test_what_has_fixed_sizes_is_compiled_once() -> None:
             x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
             torch.testing.assert_close(compiled(x, weight), mostly_fixed(x, weight), rtol=1e-9, atol=1e-12)
     assert counters.counts["aot_segments"] == 4 and counters.counts["graphs"] == 1
+
+
+class Masked(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 8).double(), torch.nn.Linear(8, 3).double()
+
+    def forward(self, x, target):
+        hidden = torch.relu(self.first(x))
+        chosen = target >= 0
+        return torch.nn.functional.cross_entropy(self.second(hidden[chosen]), target[chosen])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_whole_step_of_training(backend: str) -> None:
+    """The backward in the graph goes through what was compiled before the operator and behind it."""
+    torch.manual_seed(0)
+    models = Masked(), Masked()
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1, momentum=0.9) for model in models]
+
+    def step(model, optimizer, x, target):
+        optimizer.zero_grad()
+        loss = model(x, target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), (target >= 0).sum().item()
+
+    compiled = stator.compile(step, backend=backend, fullgraph=True)
+    counters.clear()
+    for _ in range(6):
+        x, target = torch.randn(20, 4, dtype=torch.float64), torch.randint(-2, 3, (20,))
+        same(compiled(models[0], optimizers[0], x, target), step(models[1], optimizers[1], x, target))
+        for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-12)
+    assert counters.counts["frames"] <= 2  # the first call makes the optimizer's state
+
+
+def backward_between(x, weight):
+    chosen = x[x.sum(1) > 0] * weight
+    inner = chosen.sin()
+    loss = (inner * chosen).sum()
+    return torch.autograd.grad(loss, [inner, chosen, weight])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_gradients_by_tensors_of_other_segments(backend: str) -> None:
+    compiled = stator.compile(backward_between, backend=backend)
+    for x in inputs():
+        weights = [torch.ones(4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        same(compiled(x, weights[0]), backward_between(x, weights[1]))

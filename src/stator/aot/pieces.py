@@ -49,7 +49,7 @@ def in_pieces(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: 
         raise
     except StatorError as error:
         at = _position_of(error, gm)
-        if at is None or switches_by_context(gm):
+        if at is None or switches_by_context(gm) or _is_differentiated_behind(gm, at):
             raise
         return _Divided(gm, at, error, compile_whole, example_inputs).run
 
@@ -63,6 +63,11 @@ def _position_of(error: StatorError, gm: fx.GraphModule) -> int | None:
         if node.name == origin.name and node.op == origin.op and node.target == origin.target:
             return at
     return None
+
+
+def _is_differentiated_behind(gm: fx.GraphModule, at: int) -> bool:
+    """Whether autograd's engine runs in the graph behind this node: traced by itself, it would see no history."""
+    return any(node.target is torch.autograd.grad for node in list(gm.graph.nodes)[at + 1 :])
 
 
 def switches_by_context(gm: fx.GraphModule) -> bool:

@@ -94,10 +94,13 @@ def _segments(nodes: Sequence[fx.Node]) -> Iterator[tuple[str, list[fx.Node]]]:
     """What runs together, in order: an operator "alone" with what picks parts of its result, else what is compiled."""
     runs: list[tuple[str, list[fx.Node]]] = []
     taken: set[fx.Node] = set()
+    divided = False
     for node in nodes:
         if node.op in ("placeholder", "get_attr") or node in taken:
             continue
-        if node.meta.get("data_dependent"):
+        divided = divided or bool(node.meta.get("data_dependent"))
+        # autograd's engine goes back through the segments before, which only it can
+        if node.meta.get("data_dependent") or (divided and node.target is torch.autograd.grad):
             members = [node, *[user for user in node.users if picks_a_part(user)]]
             taken.update(members)
             runs.append(("alone", members))
