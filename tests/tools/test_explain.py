@@ -47,9 +47,11 @@ def test_breaks_are_ranked_by_their_cost() -> None:
                 x = x - 1
         return x
 
+    start = time.perf_counter()
     found = stator.explain(function)(torch.ones(100))
+    elapsed = time.perf_counter() - start  # on a busy machine a sleep takes as long as it likes
     slow, jump = found.break_costs
-    assert (slow.reason.kind, slow.passes) == ("call-builtin", 3) and 0.06 < slow.native_seconds < 0.3
+    assert (slow.reason.kind, slow.passes) == ("call-builtin", 3) and 0.06 < slow.native_seconds < elapsed
     assert (jump.reason.kind, jump.passes, jump.native_seconds) == ("data-dependent-jump", 3, 0)
     assert slow.carried_bytes == 3 * 400 and slow.seconds > slow.native_seconds
     text = str(found)
