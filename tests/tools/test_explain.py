@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import stator
 
@@ -133,6 +134,17 @@ def test_memory_of_a_training_step_is_predicted_and_measured(perceptron: torch.n
     perceptron(x).square().mean().backward()
     for actual, parameter in zip(gradients, perceptron.parameters(), strict=True):
         torch.testing.assert_close(actual, parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_report_of_memory_names_what_the_backward_computes_again(perceptron: torch.nn.Module) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(perceptron, x, use_reentrant=False).square().mean()
+
+    found = stator.explain(step, memory=True)(torch.randn(64, 256))
+    assert found.memory[0].again == ()  # no backward was compiled yet
+    found.result.backward()
+    assert {"aten.addmm.default", "aten.gelu.default"} <= set(found.memory[0].again)
+    assert "computed again in the backward: " in str(found) and "aten.gelu.default" in str(found)
 
 
 def test_memory_of_a_step_that_takes_its_gradients_inside(perceptron: torch.nn.Module) -> None:

@@ -6,6 +6,7 @@ Which values are worth keeping is decided in budget.py; nothing here weighs cost
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -49,9 +50,9 @@ class Partition:
     """forward: the joint graph's primals to its values, then saved values that are no values.
 
     backward: placeholders are the saved values in the order of `saved`, then the tangents; outputs are the gradients.
-    Both have their name as meta["part"]; meta["held"] of the backward tells the placeholders that others keep alive
-    anyway: inputs of the forward, and tangents. The placeholder of a saved value is called `saved_` and what the joint
-    graph calls the value.
+    Both have their name as meta["part"]. Of the backward, meta["again"] names the operators of the forward that it runs
+    again, and meta["held"] tells the placeholders that others keep alive anyway: inputs of the forward, and tangents.
+    The placeholder of a saved value is called `saved_` and what the joint graph calls the value.
     """
 
     forward: fx.GraphModule
@@ -180,6 +181,10 @@ class _Backward:
                 raise CompileError("aot", text)
         return order
 
+    def _is_again(self, node: fx.Node) -> bool:
+        made = self.made[node]
+        return made.op == "call_function" and made.target is node.target and node.target is not operator.getitem
+
     def _copy(self, node: fx.Node) -> fx.Node:
         copied = self.graph.node_copy(node, self.made.__getitem__)
         if node.op == "placeholder":
@@ -190,6 +195,14 @@ class _Backward:
         module = _module(self.joint, self.graph, "backward")
         inputs = [position for position, saved in enumerate(self.handed.saved) if isinstance(saved, SavedInput)]
         count = len(self.handed.saved)
+        module.meta["again"] = tuple(
+            str(node.target)
+            for node in self.made
+            if node.op == "call_function"
+            and node in self.sides.forward
+            and memory_root(node) is node
+            and self._is_again(node)
+        )
         module.meta["held"] = (*inputs, *range(count, count + len(self.sides.tangents)))
         return module
 

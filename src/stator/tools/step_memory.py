@@ -5,6 +5,7 @@ For `stator.explain(..., memory=True)`. Nothing is compiled or planned here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 from torch.autograd import profiler
+
+_MOST_NAMED = 5  # operators in a report
 
 Run = Callable[..., Sequence[Any]]
 
@@ -35,11 +38,13 @@ class StepMemory:
 
     parts: "forward" and "backward", or "whole" where no gradients are needed or they are taken inside. Backwards for
     several sets of outputs count as one part, of the largest figures. saved: bytes that the backward was given and that
-    nothing else keeps alive (None: no backward ran).
+    nothing else keeps alive (None: no backward ran). again: operators of the forward that a backward computes again
+    instead of being given their results.
     """
 
     graph: int
     saved: int | None = None
+    again: tuple[str, ...] = ()
     parts: dict[str, PartMemory] = field(default_factory=dict)
 
     def observe(self, gm: fx.GraphModule, run: Run) -> Run:
@@ -47,6 +52,7 @@ class StepMemory:
         part, peak = gm.meta.get("part", "whole"), gm.meta["peak"]
         found = self.parts.setdefault(part, PartMemory(0))
         found.predicted = max(found.predicted, peak.bytes)
+        self.again = max(self.again, tuple(gm.meta.get("again", ())), key=len)
         others = frozenset(gm.meta.get("held", ()))
         boxed = bool(getattr(run, "boxed", False))
 
@@ -68,6 +74,11 @@ class StepMemory:
     def __str__(self) -> str:
         kept = "" if self.saved is None else f", which keeps {_megabytes(self.saved)} for its backward"
         lines = [f"graph {self.graph}{kept}"]
+        if self.again:
+            counts = Counter(self.again).most_common(_MOST_NAMED)
+            rest = len(self.again) - sum(count for _, count in counts)
+            named = [f"{count} {name}" for name, count in counts] + ([f"{rest} others"] if rest else [])
+            lines.append(f"  computed again in the backward: {', '.join(named)}")
         for name, part in self.parts.items():
             measured = "not measured" if part.measured is None else f"{_megabytes(part.measured)} measured"
             lines.append(f"  {name}: {_megabytes(part.predicted)} predicted, {measured}")
