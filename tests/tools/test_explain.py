@@ -71,8 +71,9 @@ def test_what_is_compiled_inside_a_native_call_is_not_its_cost() -> None:
 
     found = stator.explain(outer)(torch.ones(3))
     by_place = {cost.reason.place.function.split(".")[-1]: cost for cost in found.break_costs}
-    assert by_place["inner"].native_seconds > 0.03
-    assert sum(cost.native_seconds for cost in found.break_costs) < 0.06
+    slept = by_place["inner"].native_seconds
+    assert slept > 0.03
+    assert sum(cost.native_seconds for cost in found.break_costs) < 2 * slept
 
 
 def test_modules_methods_and_compiled_things() -> None:
