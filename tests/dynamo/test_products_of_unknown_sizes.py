@@ -23,6 +23,8 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "one matrix": lambda x, mask: found(x, mask) @ MATRIX,
     "one matrix first": lambda x, mask: MATRIX.mT.matmul(found(x, mask).mT),
     "one vector": lambda x, mask: found(x, mask).matmul(MATRIX[:, 0]),
+    "a linear layer": lambda x, mask: torch.nn.functional.linear(found(x, mask), MATRIX.mT, MATRIX[0]),
+    "a linear layer without bias": lambda x, mask: torch.nn.functional.linear(found(x, mask).unsqueeze(0), MATRIX.mT),
     "inside": lambda x, mask: found(x, mask).mT @ found(x, mask),
 }
 

@@ -171,6 +171,19 @@ def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> tor
     return left.bmm(right).view(*batch, rows, columns)
 
 
+@stand_ins.register(F.linear)
+def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """The same of rows of such sizes, by one `addmm` over all of them."""
+    given = (input, weight) if bias is None else (input, weight, bias)
+    if any(not isinstance(one, FakeTensor) or one.dtype is not input.dtype for one in given):
+        return F.linear(input, weight, bias)
+    if input.dim() < 3 or weight.dim() != 2 or all(type(size) is int for size in input.shape):
+        return F.linear(input, weight, bias)
+    rows = input.reshape(math.prod(input.shape[:-1]), input.shape[-1])
+    made = rows.mm(weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
+    return made.view(*input.shape[:-1], weight.shape[0])
+
+
 @stand_ins.register("__setitem__", operator.setitem)
 def _setitem(tensor: Any, key: Any, value: Any) -> None:
     """Parts that are views, of sizes that only the run can tell: torch before 2.13 asks whether they are those of the
