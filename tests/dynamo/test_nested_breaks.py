@@ -1,4 +1,4 @@
-"""Breaks inside of inlined calls: one graph before, of all frames on the way, and one behind; and where it is not so."""
+"""Breaks inside of inlined calls: one graph before, of all frames on the way, and one behind; and where not so."""
 
 from __future__ import annotations
 

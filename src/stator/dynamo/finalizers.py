@@ -55,7 +55,7 @@ def has_no_callbacks(obj: object) -> bool:
 def _is_noticed(reference: Any) -> bool:
     if not issubclass(type(reference), weakref.ReferenceType):
         return True  # a proxy, which does not say what it calls
-    callback = weakref.ReferenceType.__callback__.__get__(reference)  # type: ignore[attr-defined]
+    callback = weakref.ReferenceType.__callback__.__get__(reference)  # type: ignore[attr-defined,misc]
     if callback is None:
         return False
     module = getattr(callback, "__module__", None) or type(callback).__module__
