@@ -380,3 +380,35 @@ def test_gradients_by_tensors_of_other_segments(backend: str) -> None:
     for x in inputs():
         weights = [torch.ones(4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
         same(compiled(x, weights[0]), backward_between(x, weights[1]))
+
+
+def hooked(x, weight):
+    y = (x * weight).sin()
+    z = (y * y).cos()
+    total = x[x > 0].sum()
+    y.register_hook(lambda gradient: gradient * 3 + 1)
+    return (z * y * total).sum() + y.sum()
+
+
+def hooked_before(x, weight):
+    y = (x * weight).sin()
+    y.register_hook(lambda gradient: gradient * 3 + 1)
+    return (y * y * x[x > 0].sum()).sum() + y[x > 0].cos().sum()
+
+
+def with_a_leaf(x, weight):
+    leaf = x.detach().clone().requires_grad_()
+    loss = (leaf * leaf * x[x > 0].sum()).sum() + leaf[x > 0].sin().sum()
+    return torch.autograd.grad(loss, leaf)[0] * weight.sum()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("program", [hooked, hooked_before, with_a_leaf], ids=lambda program: program.__name__)
+def test_history_across_segments(program, backend: str) -> None:
+    """A hook sees the whole gradient of its tensor, whatever part of the graph made it."""
+    compiled = stator.compile(program, backend=backend)
+    for x in inputs():
+        weights = [torch.ones(4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        for run, weight in zip((compiled, program), weights, strict=True):
+            run(x, weight).sum().backward()
+        torch.testing.assert_close(weights[0].grad, weights[1].grad, rtol=1e-10, atol=1e-12)

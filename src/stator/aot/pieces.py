@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError
+from stator.graph.differentiated import GradientHook
 from stator.graph.unknown_sizes import WrongAssumption
 
 CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -67,7 +68,21 @@ def _position_of(error: StatorError, gm: fx.GraphModule) -> int | None:
 
 def _is_differentiated_behind(gm: fx.GraphModule, at: int) -> bool:
     """Whether autograd's engine runs in the graph behind this node: traced by itself, it would see no history."""
-    return any(node.target is torch.autograd.grad for node in list(gm.graph.nodes)[at + 1 :])
+    nodes = list(gm.graph.nodes)
+    return looks_at_history(nodes, at) or any(node.target is torch.autograd.grad for node in nodes[at + 1 :])
+
+
+def looks_at_history(nodes: Sequence[fx.Node], at: int) -> bool:
+    """Whether some node does something to the history of a tensor that may have been made in another part, where the
+    graph is divided at this position first: a hook behind it, or a leaf made anywhere."""
+    hooks = (isinstance(getattr(node.target, "part_of_graph", None), GradientHook) for node in nodes[at:])
+    return any(hooks) or any(
+        (node.op == "call_method" and node.target in _OF_HISTORY) or node.kwargs.get("requires_grad") is True
+        for node in nodes
+    )
+
+
+_OF_HISTORY = frozenset(("requires_grad_", "detach_"))
 
 
 def switches_by_context(gm: fx.GraphModule) -> bool:

@@ -23,6 +23,7 @@ from .pieces import (
     Part,
     Versions,
     in_pieces,
+    looks_at_history,
     name_of,
     picks_a_part,
     state_put_back,
@@ -41,8 +42,15 @@ def in_segments(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole
 
     Raises StatorError for a graph that cannot be compiled as a whole and has no operator that is to blame.
     """
-    if not any(node.meta.get("data_dependent") for node in gm.graph.nodes) or switches_by_context(gm):
+    nodes = list(gm.graph.nodes)
+    first = next((at for at, node in enumerate(nodes) if node.meta.get("data_dependent")), None)
+    if first is None or switches_by_context(gm):
         return in_pieces(gm, example_inputs, compile_whole)
+    if looks_at_history(nodes, first):
+        counters.count("aot_segments:eager")
+        told = "a graph with sizes that depend on data and with hooks, or leaves made in it, runs operator by operator"
+        logs.log("graph_breaks", "%s", told)
+        return gm.forward
     return _Segmented(gm, compile_whole).run
 
 
