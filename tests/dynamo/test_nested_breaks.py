@@ -131,6 +131,17 @@ def test_each_attempt_follows_the_whole_once() -> None:
     assert counters.counts["captured_frames"] - before == 2
 
 
+def breaks_in_turn(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    for _ in range(3):
+        time.time()
+    return y + 1
+
+
+def test_frames_stay_together_over_breaks_without_anything_between_them() -> None:
+    assert graphs_of(lambda x: breaks_in_turn(x + 1) * 3, X) == 2
+
+
 # ---- variables, closures, classes ----
 
 

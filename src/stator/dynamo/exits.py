@@ -5,19 +5,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from itertools import combinations
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from .guard import GuardKind
 from .messages import Message
 from .numpy_boundary import shared_tensor
 from .recipe import (
+    CallRecipe,
     Constant,
     DelAttr,
     Effect,
     ExtendList,
+    FrameCell,
     GraphOutput,
     Load,
     NewDict,
+    RaisedAt,
     Recipe,
     ReplaceDict,
     ReplaceList,
@@ -111,6 +115,12 @@ class ExitBuilder:
 
     def string_dict(self, values: dict[str, Value]) -> Recipe:
         return NewDict([(Constant(name), self.recipe(value)) for name, value in values.items()])
+
+    def only_reads(self) -> bool:
+        """Whether nothing was made or changed: what leaves the graph is found where it was."""
+        if self.fills or self.effects or self.tracer.draws or self.tracer.counted_calls:
+            return False
+        return all(_is_found(recipe) for _, recipe in self._recipes.values())
 
     # -- the mutation log --
     def replay(self) -> None:
@@ -261,6 +271,13 @@ class ExitBuilder:
             for other in others:
                 if other is not value:
                     self.tracer.guard(_object_source(value), GuardKind.DISTINCT, _object_source(other))
+
+
+def _is_found(recipe: Recipe) -> bool:
+    bound = isinstance(recipe, CallRecipe) and isinstance(recipe.function, Constant)
+    if bound and recipe.function.value is MethodType:  # type: ignore[attr-defined]
+        return True  # made anew each time that the program asks for one
+    return isinstance(recipe, (Load, Constant, FrameCell, RaisedAt))
 
 
 def _fills_slot(obj: Any, name: str) -> bool:

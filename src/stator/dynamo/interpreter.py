@@ -237,9 +237,10 @@ class _Attempt:
 
     def _last_left(self, tracer: Tracer, frames: Sequence[Frame]) -> Frame:
         """The innermost of the frames that the graph is to end in. Where nothing is compiled before, the outermost runs
-        as it is up to its call."""
+        as it is up to its call; but those that already go on together, stay so if they can (`_ended`)."""
         outermost = frames[0]
-        if not self.nested or (_may_run_as_it_is(tracer) and outermost.now > outermost.furthest):
+        runs = _may_run_as_it_is(tracer) and outermost.now > outermost.furthest
+        if not self.nested or (runs and outermost.program.finishes_call < 0):
             return outermost
         return left_together(frames)[-1]
 
@@ -301,6 +302,8 @@ class _Attempt:
         cells: dict[str, Recipe] = {name: exits.recipe(cell) for name, cell in frame.cells.items()}
         inner = tuple(one for callee in frames[1:] for one in _inner_frames(exits, callee))
         effects = self._effects(exits)
+        if inner and _may_run_as_it_is(tracer) and not exits.only_reads():
+            raise unsupported("reconstruct", "objects that were made where nothing is compiled")
         exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner)
         return self._captured(frame, exits, effects, exit_)
 
