@@ -350,3 +350,17 @@ def test_ends_come_where_the_program_has_them_beside_tensors(program: Callable[[
         assert x.tolist() == [4.0, 4.0]
         assert tuple(found) == expected
     assert counters.counts["graphs"] > 0
+
+
+def test_a_method_of_a_constant_that_waits_on_the_stack_at_a_break_is_no_reason_to_compile_again() -> None:
+    def joined(x: torch.Tensor, words: list[str]) -> torch.Tensor:
+        return x + len("-".join([opaque(word) for word in words]))
+
+    compiled = stator.compile(joined, backend="eager")
+    words = ["a", "b"]
+    for _ in range(2):
+        assert compiled(torch.zeros(1), words).item() == 3.0
+    before = counters.counts["dynamo.compiled_frames"]
+    for _ in range(6):
+        assert compiled(torch.zeros(1), words).item() == 3.0
+    assert counters.counts["dynamo.compiled_frames"] == before

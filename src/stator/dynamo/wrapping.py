@@ -234,7 +234,15 @@ def _builtin(tracer: Tracer, obj: Any, source: Source | None) -> Value:
 def _bound_builtin(tracer: Tracer, obj: Any, owner: Any, source: Source | None) -> Value:
     """A bound C method that was stored somewhere, e.g. `append = items.append`."""
     free = not hasattr(type(owner), obj.__name__)  # a module-level function of an extension that keeps its record there
-    if free or isinstance(owner, type) or is_constant_object(owner) or type(owner).__module__.startswith("torch"):
+    alone = source is None or isinstance(
+        source, ConstantSource
+    )  # else it is made anew in each call
+    if (
+        free
+        or isinstance(owner, type)
+        or (alone and is_constant_object(owner))
+        or type(owner).__module__.startswith("torch")
+    ):
         _guard_identity(tracer, obj, source)
         return BuiltinValue(obj, source)
     if source is None:
