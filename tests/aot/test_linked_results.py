@@ -462,3 +462,47 @@ def test_random_programs(seed: int) -> None:
 
     run = aot.compile_training(program, given(), aot.run_eagerly, keep=aot.keep_all)
     same(look(run), look(program))
+
+
+VIEWS: list[Callable[..., Any]] = [
+    lambda a, b: a[0] if a.dim() > 1 else a.unsqueeze(0),
+    lambda a, b: a.t() if a.dim() == 2 else a.view(1, -1),
+    lambda a, b: a.chunk(2)[0],
+    lambda a, b: a.view(a.shape),
+    lambda a, b: a.sum() * b,
+    lambda a, b: a.sin(),
+    lambda a, b: a.clone().mul_(3),
+]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_views(seed: int) -> None:
+    """Results that are views of inputs, of each other, and of what is not returned; an input that is written to."""
+    chosen = random.Random(seed)
+    steps = [(chosen.choice(VIEWS), chosen.random(), chosen.random()) for _ in range(7)]
+    shown, writes = sorted(chosen.sample(range(7), 4)), seed % 3 == 0
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        values = [x.mul_(2) if writes else x, y]
+        for operator, first, second in steps:
+            values.append(operator(values[int(first * len(values))], values[int(second * len(values))]))
+        return [values[2 + at] for at in shown]
+
+    def look(run: Callable[..., Any]) -> list[Any]:
+        found: list[Any] = []
+        for source in range(4):
+            for hooked in (False, True):
+                roots = [
+                    torch.linspace(low, 1, 6, dtype=torch.float64).view(2, 3).requires_grad_() for low in (-1, 0.1)
+                ]
+                inputs = [root * 1 for root in roots]
+                results = list(run(*inputs))
+                seen = list({id(one): one for one in [*inputs, *results]}.values())
+                log: list[Any] = []
+                for at, one in enumerate(seen if hooked else ()):
+                    one.register_hook(partial(noted, log, at + 2))
+                found += torch.autograd.grad(results[source].sin().sum(), [*seen, *roots], allow_unused=True)
+                found += [gradient for _, gradient in sorted(log, key=lambda entry: entry[0])]
+        return found
+
+    same(look(stator.compile(program, backend="aot_eager")), look(program))

@@ -215,7 +215,7 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
     results = [at for at in fresh if handles[at] is not None]
     written = {at: index for index, at in described.mutated if handles[at] is not None}
     links = find_links(handles, (*results, *written, *views), bases)
-    if any(at in written or at >= count for one in links if one.position < count for at in one.behind):
+    if any(at >= count or (at in written and one.position < count) for one in links for at in one.behind):
         results += [one.position for one in links if one.position >= count]
     else:  # nothing that the graph returns was computed from these, as far as autograd knows
         links, written = find_links(handles[:count], results), {}

@@ -16,7 +16,7 @@ from stator.graph.traced import Fresh, History, Output, Traced, ViewOfInput, Vie
 
 from .autograd_step import Step, StepFunction
 from .joint import Joint
-from .linked import Link, Linked, link, refer_to
+from .linked import Above, Link, Linked, link, refer_to
 from .replay import makers
 
 _apply = super(torch.autograd.Function, StepFunction).apply  # without the preparations for functions of other kinds
@@ -46,7 +46,7 @@ def _tied(
     step: Step, values: Sequence[Any], primals: Sequence[torch.Tensor], shown: Mapping[int, torch.Tensor]
 ) -> Sequence[Any]:
     joint = step.joint
-    node = values[joint.differentiable[0]].grad_fn
+    node = values[joint.differentiable[0]].grad_fn if joint.differentiable else None
     if node is None and not joint.links_effects:  # nothing requires grad
         return values
     seen: Sequence[Any] = values
@@ -54,7 +54,7 @@ def _tied(
         linked = None
         if node is not None and step.stops:
             linked = node.linked = Linked(joint.hooked)
-        seen = _linked(step, linked, values, primals, shown)
+        seen = _linked(joint, step.gradients_between, linked, values, primals, shown)
         if linked is not None:
             linked.watch({at: seen[at] for at in step.stops})
     if node is not None:
@@ -66,8 +66,19 @@ def _tied(
     return seen if joint.links and joint.links_effects else values
 
 
+def views_of_views(joint: Joint, inner: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+    """What runs the graph of a program whose results for autograd are views of inputs, some of them of others: gives
+    the forward values, then these views (`effects_left`)."""
+
+    def run(*inputs: torch.Tensor) -> Sequence[Any]:
+        return tuple(_linked(joint, None, None, inner(*inputs), inputs, {}))
+
+    return run
+
+
 def _linked(
-    step: Step,
+    joint: Joint,
+    above: Above | None,
     linked: Linked | None,
     values: Sequence[Any],
     primals: Sequence[torch.Tensor],
@@ -75,7 +86,7 @@ def _linked(
 ) -> Sequence[Any]:
     """What autograd knows the values by, and views behind them: one after the other, each with edges to those before
     it."""
-    joint, count = step.joint, step.joint.value_count
+    count = joint.value_count
     seen = [*values, *[None] * len(joint.traced.outputs)]
     for position, tensor in shown.items():
         seen[position] = tensor
@@ -86,8 +97,8 @@ def _linked(
         if at >= count:
             seen[at] = _view(joint, one)(primals, seen, seen)
             continue
-        if values[at].requires_grad:
-            link(step.gradients_between, linked, at, values[at], [seen[earlier] for earlier in one.behind])
+        if above is not None and values[at].requires_grad:
+            link(above, linked, at, values[at], [seen[earlier] for earlier in one.behind])
         index = joint.written.get(at)
         if index is not None:
             with torch.enable_grad():

@@ -33,7 +33,7 @@ from .joint import Joint
 from .partition import partition
 from .program import Program
 from .replay import is_flat, with_effects
-from .running import effects_left, run_step, run_step_of_shown
+from .running import effects_left, run_step, run_step_of_shown, views_of_views
 
 
 def compile_training(
@@ -64,8 +64,13 @@ def compile_training(
         joint = _trace(program, tensors)
     if not joint.differentiable and not shown:
         # gradients may have been taken inside, and views may have a history: what was traced is the program
+        def compile_views(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
+            inner = compile_graph(graph, inputs)
+            return views_of_views(joint, inner) if joint.links_effects else inner
+
+        left = effects_left(joint)
         return compile_traced(
-            function, joint.traced, len(example_inputs), tensors, captured, program.merge_equal, compile_graph
+            function, left, len(example_inputs), tensors, captured, program.merge_equal, compile_views
         )
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     with counters.timed("partition"):
