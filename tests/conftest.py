@@ -1,16 +1,22 @@
-"""What holds for every test: no error of compiled code is hidden by running the program's own code after it."""
+"""What holds for every test: no error of compiled code, and no defect of the compiler, is hidden by running the
+program's own code after it."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from stator.base import counters
+from stator.base.errors import CompileError, StatorError
+from stator.dynamo import cache
 from stator.dynamo.failed_graphs import Failure
 
 _FAILURES = "dynamo.failures_of_graphs_alone"
+_OUR_BACKENDS = {f"backend {name!r}" for name in ("eager", "aot_eager", "inductor")}
 # kept here, not in the counters: a test may clear those
 _failed: list[str] = []
+_internal: list[str] = []
 _was_the_graph_s = Failure.was_the_graph_s
+_is_internal = cache.is_internal
 
 
 def _noted(failure: Failure) -> None:
@@ -20,7 +26,22 @@ def _noted(failure: Failure) -> None:
         _failed.append(f"{failure.name}: {failure.latest}")
 
 
+def _noted_if_internal(error: Exception) -> bool:
+    """Asked by what tells the user, whose place on the stack is counted: so it is not that which is replaced."""
+    internal = _is_internal(error)
+    if internal or _is_of_our_backend(error):
+        _internal.append(f"{type(error).__name__}: {error}")
+    return internal
+
+
+def _is_of_our_backend(error: Exception) -> bool:
+    """Did a backend of ours end with an error that none of its stages raises on purpose?"""
+    of_ours = isinstance(error, CompileError) and error.stage in _OUR_BACKENDS
+    return of_ours and not isinstance(error.__cause__, StatorError)
+
+
 Failure.was_the_graph_s = _noted  # type: ignore[method-assign]
+cache.is_internal = _noted_if_internal
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +50,15 @@ def graphs_do_not_fail_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if _failed and request.node.get_closest_marker("graphs_may_fail_alone") is None:
         pytest.fail(f"a compiled graph raised an error that eager execution did not raise: {'; '.join(_failed)}")
+
+
+@pytest.fixture(autouse=True)
+def the_compiler_does_not_fail(request: pytest.FixtureRequest) -> Iterator[None]:
+    _internal.clear()
+    yield
+    # files that other interpreters run without pytest mark their tests with an attribute
+    meant = request.node.get_closest_marker("internal_errors") or getattr(request.function, "internal_errors", False)
+    if _internal and not meant:
+        pytest.fail(f"an internal error made a frame run eagerly: {'; '.join(_internal)}")
+    if meant and not _internal:
+        pytest.fail("marked internal_errors, and there was none")

@@ -282,6 +282,26 @@ def test_the_experiment_leaves_the_state_as_it_was():
     assert guard_torch.read_global_state() == before
 
 
+def test_excluded_backends_are_no_part_of_the_state(probing):
+    """Excluding one does nothing. Up to torch 2.12 the bit stays when what excluded a key of one backend ends."""
+    tree = build_guard_tree([state_guard()], f)
+    backend = torch._C.DispatchKeySet.from_raw_repr(8)
+    assert backend.raw_repr() < torch._C.DispatchKeySet(torch._C.DispatchKey.Dense).raw_repr()
+    with torch._C._ExcludeDispatchKeyGuard(backend):
+        assert tree.check((None,), f)
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradXLA)):
+        pass
+    assert tree.check((None,), f)
+
+
+def test_excluded_autograd_is_part_of_the_state():
+    assert global_state.install_probes()
+    tree = build_guard_tree([state_guard()], f)
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)):
+        assert not tree.check((None,), f)
+    assert tree.check((None,), f)
+
+
 def test_probes_that_lie_are_not_trusted(monkeypatch):
     reading = dict(native.read_state() or {})
     monkeypatch.setattr(global_state, "_read", lambda: reading)

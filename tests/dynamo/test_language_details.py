@@ -676,9 +676,9 @@ def test_what_a_long_loop_makes_is_not_followed_back_turn_by_turn(monkeypatch):
     begun = []
 
     class Followed(interpreter.Tracer):
-        def __init__(self, function):
+        def __init__(self, function, *rest):
             begun.append(function)
-            super().__init__(function)
+            super().__init__(function, *rest)
 
     monkeypatch.setattr(interpreter, "Tracer", Followed)
     monkeypatch.setattr(long_loops, "_MOST_TURNS", 300)
@@ -691,7 +691,7 @@ def test_what_a_long_loop_makes_is_not_followed_back_turn_by_turn(monkeypatch):
 
     stator.reset()
     assert repr(stator.compile(nested, backend="eager")(torch.ones(2))) == repr(nested(torch.ones(2)))
-    assert len(begun) < 40
+    assert 1 < len(begun) < 40
 
 
 def test_many_instructions_without_a_tensor_are_not_followed(monkeypatch):

@@ -19,7 +19,7 @@ from stator.base.errors import CompileError
 from stator.dynamo.cache import CompiledFrame, make_cache, reset
 from stator.dynamo.guard import Guard, GuardKind
 from stator.dynamo.native_status import native
-from stator.dynamo.source import AttrSource, CellSource, FunctionSource, GlobalSource, LocalSource
+from stator.dynamo.source import AttrSource, CellSource, FunctionSource, GlobalSource, ItemSource, LocalSource
 
 
 @dataclass
@@ -46,6 +46,12 @@ class Compiler:
         expected = type if self.kind is GuardKind.TYPE else (lambda value: value)
         guards = [Guard(LocalSource(name), self.kind, expected(value)) for name, value in bound.items()]
         return CompiledFrame(guards, self.code or copied(function.__code__))
+
+
+def causes_internal_errors(test):
+    """A test that means to: every other one fails where one makes a frame run eagerly."""
+    test.internal_errors = True
+    return test
 
 
 def copied(code):
@@ -292,6 +298,7 @@ def test_the_limit_stops_recompiling_with_one_warning_and_the_reasons():
     assert "a: 2 became 3" in texts[0] and "a: 1 became 3" in texts[0]
 
 
+@causes_internal_errors
 def test_the_garbage_collector_rests_while_compiling_and_only_then():
     states = []
 
@@ -336,6 +343,7 @@ def test_warnings_point_at_the_line_that_called():
     assert [warning.filename for warning in caught] == [__file__] * 2, caught
 
 
+@causes_internal_errors
 def test_an_internal_error_names_where_it_came_from():
     def broken(function, bound):
         return 1 // 0
@@ -368,6 +376,7 @@ def test_an_interrupt_of_the_compiler_passes():
         raise AssertionError("the interrupt was swallowed")
 
 
+@causes_internal_errors
 def test_guards_that_fail_at_once_are_an_internal_error():
     def wrong(function, bound):
         return CompiledFrame([Guard(LocalSource("a"), GuardKind.EQUALS, "something else")], copied(function.__code__))
@@ -382,6 +391,42 @@ def test_guards_that_fail_at_once_are_an_internal_error():
     )
 
 
+class Racing:
+    """Compiles guards on items of a list that another thread writes to before they are asked."""
+
+    def __init__(self, items, times):
+        self.items, self.times, self.attempts = items, times, 0
+
+    def __call__(self, function, bound):
+        guards = [Guard(ItemSource(LocalSource("a"), at), GuardKind.EQUALS, item) for at, item in enumerate(self.items)]
+        self.attempts += 1
+        if self.attempts <= self.times:
+            writer = threading.Thread(target=self.items.__setitem__, args=(self.attempts % 2, 100 + self.attempts))
+            writer.start()
+            writer.join()
+        return CompiledFrame(guards, copied(function.__code__))
+
+
+def test_what_another_thread_changes_meanwhile_is_looked_at_anew():
+    items = [1, 2, 3]
+    entry = entry_of(positional, Racing(items, 2))
+    before = counters.counts["dynamo.failed_frames"]
+    result, texts = warnings_of(lambda: entry(items))
+    assert result == [items, 2, 3] and not texts
+    assert counters.counts["dynamo.failed_frames"] == before
+
+
+def test_what_another_thread_changes_all_the_time_is_no_internal_error():
+    items = [1, 2, 3]
+    compiler = Racing(items, 3)
+    entry = entry_of(positional, compiler)
+    result, texts = warnings_of(lambda: entry(items))
+    assert result == [items, 2, 3] and compiler.attempts == 3
+    assert len(texts) == 1 and "values that change meanwhile" in texts[0] and "for some calls" in texts[0]
+    assert warnings_of(lambda: entry(items)) == ([items, 2, 3], [])  # compiled
+
+
+@causes_internal_errors
 def test_code_that_binds_differently_is_refused():
     def outer():
         captured = 1

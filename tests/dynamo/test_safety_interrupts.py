@@ -196,6 +196,7 @@ STAGES = [
 ]
 
 
+@pytest.mark.internal_errors
 @pytest.mark.parametrize(("stage", "backend", "named"), STAGES, ids=[stage for stage, _, _ in STAGES])
 def test_a_defect_at_any_stage_runs_the_program_eagerly_and_is_told_once(
     stage: str, backend: str, named: str, monkeypatch: pytest.MonkeyPatch
@@ -227,6 +228,7 @@ def test_a_defect_at_any_stage_runs_the_program_eagerly_and_is_told_once(
     torch.testing.assert_close(compiled(x), frame_of_the_user(x))
 
 
+@pytest.mark.internal_errors
 def test_a_defect_behind_a_break_keeps_what_was_done_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
 

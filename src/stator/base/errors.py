@@ -82,6 +82,12 @@ class VerificationError(StatorError):
     """An intermediate representation broke its own rules; a defect of stator."""
 
 
+class ChangedMeanwhile(StatorError):
+    """Whenever a frame was compiled, other values had changed by the end of that: another thread works on them."""
+
+    kind = "values that change meanwhile"
+
+
 def _message(head: str, reason: str, place: UserPlace | None, hint: str | None) -> str:
     lines = [f"{head}: {reason}"]
     if place:

@@ -17,7 +17,7 @@ from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 from stator.base import counters, logs
-from stator.base.errors import StatorError, Unsupported, UserPlace, VerificationError
+from stator.base.errors import ChangedMeanwhile, StatorError, Unsupported, UserPlace, VerificationError
 
 from .changing import changed_numbers, changing
 from .guard import Guard
@@ -77,6 +77,7 @@ def mark_as_ours(code: CodeType) -> None:
 _SHOWN_REASONS = 3  # in a warning
 _FOLLOWED, _LAST_RESORT = 1, 2  # what `followed` of a version says, when it is not 0
 _MOST_FAILURES = 4  # to compile one function, before it is left alone
+_ATTEMPTS = 3  # in one call, where values change while they are looked at
 _INSTANCES = 1024  # times the recompile limit: the most versions over all instances that share a method
 
 _caches: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -229,17 +230,7 @@ class Miss:
 
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
         try:
-            with ExitStack() as stack:
-                for around in around_compilations:
-                    stack.enter_context(around())
-                frame = self._compile_with_changing(function, bound)
-                version = self._make_version(cache, function, frame, bound.get("self"))
-            failure = version.guards.explain(values, function)
-            if failure is not None:
-                raise VerificationError(
-                    "a guard does not hold for the very values it was made from: "
-                    + describe_failure(version.detail, failure)
-                )
+            version = self._version_that_fits(cache, function, bound, values)
         except Exception as error:
             if self.fullgraph or isinstance(error, RecursionError):
                 raise
@@ -249,6 +240,27 @@ class Miss:
         self._note_instance(cache, version, bound)
         cache.versions = (version, *cache.versions)
         return version
+
+    def _version_that_fits(
+        self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]
+    ) -> Any:
+        """Another thread may change what was looked at before the guards are asked, so they are asked anew of another
+        capture; but one place that never holds is a defect of ours."""
+        places: list[object] = []
+        while True:
+            with ExitStack() as stack:
+                for around in around_compilations:
+                    stack.enter_context(around())
+                frame = self._compile_with_changing(function, bound)
+                version = self._make_version(cache, function, frame, bound.get("self"))
+            failure = version.guards.explain(values, function)
+            if failure is None:
+                return version
+            places.append(None if failure[0] < 0 else str(version.detail[failure[0]].source))
+            if len(places) == _ATTEMPTS:
+                kind = VerificationError if len(set(places)) == 1 else ChangedMeanwhile
+                told = describe_failure(version.detail, failure)
+                raise kind(f"a guard does not hold for the very values it was made from: {told}")
 
     def _note_instance(self, cache: Any, version: Any, bound: dict[str, object]) -> None:
         instance = _instance(bound, self.receiver)
@@ -286,7 +298,7 @@ class Miss:
         """Run this call eagerly, and say once why. Later ones too, unless there is something to hope for: versions that
         serve other arguments, or a value that another thread changed while it was looked at."""
         self.failures += 1
-        hopeful = cache.versions or isinstance(error, VerificationError)
+        hopeful = cache.versions or isinstance(error, VerificationError | ChangedMeanwhile)
         whole = not hopeful or self.failures >= _MOST_FAILURES
         cache.eager = whole
         _tell_failure(function, error, whole)
@@ -398,8 +410,15 @@ def _frame_name(function: FunctionType) -> str:
     return f'{function.__qualname__} (File "{code.co_filename}", line {code.co_firstlineno})'
 
 
+def is_internal(error: Exception) -> bool:
+    """A defect of ours; all else that keeps a frame from being compiled says at which stage, or of which kind."""
+    return not (getattr(error, "stage", None) or getattr(error, "kind", None))
+
+
 def _tell_failure(function: FunctionType, error: Exception, whole: bool) -> None:
     counters.count("dynamo.failed_frames")
+    if is_internal(error):
+        counters.count("dynamo.internal_errors")
     stage = getattr(error, "stage", None) or getattr(error, "kind", None) or "an internal error"
     place = getattr(error, "place", None) or _innermost_place(error)
     where = "" if isinstance(error, StatorError) or place is None else f"\n  {place}"

@@ -75,7 +75,7 @@ def install_probes() -> bool:
     functions, library = addresses
     autograd = _find_autograd_bits(functions[0])
     if autograd is not None:
-        _native.set_state_probes(functions[0], *autograd, *functions[1:], library, KEYS_SYMBOL)
+        _native.set_state_probes(functions[0], *autograd, *functions[1:], _functionalities(), library, KEYS_SYMBOL)
         if _probes_tell_the_truth():
             return True
         _native.clear_state_probes()
@@ -121,6 +121,11 @@ def _autograd_changes() -> list[Callable[[], AbstractContextManager[Any]]]:
         lambda: torch.inference_mode(not torch.is_inference_mode_enabled()),
         lambda: torch.autograd.forward_ad._set_fwd_grad_enabled(not torch._C._is_fwd_grad_enabled()),
     ]
+
+
+def _functionalities() -> int:
+    """Mask of the bits of a dispatch key set behind those of its backends; `Dense` is the first of them."""
+    return ~(torch._C.DispatchKeySet(torch._C.DispatchKey.Dense).raw_repr() - 1) & (2**64 - 1)
 
 
 def _probes_tell_the_truth() -> bool:

@@ -34,8 +34,10 @@ DIRECT = {
 
 def _library_keys() -> torch._C.DispatchKeySet:
     key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet
-    names = ("AutogradFunctionality", "AutogradOther", "ADInplaceOrView", "AutocastCPU", "AutocastCUDA")
-    excluded = keys(key.AutogradCPU) | keys(key.AutogradCUDA)
+    # AutogradFunctionality is the autograd of every backend. None here names a backend: up to torch 2.12 its bit would
+    # stay in the thread's state when the context ends
+    names = ("AutogradOther", "ADInplaceOrView", "AutocastCPU", "AutocastCUDA")
+    excluded = keys(key.AutogradFunctionality)
     for name in names:
         if hasattr(key, name):
             excluded = excluded | keys(getattr(key, name))

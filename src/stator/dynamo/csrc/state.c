@@ -15,6 +15,7 @@ typedef struct {
     uint8_t (*deterministic)(void *);
     uint8_t (*deterministic_warn_only)(void *);
     int (*num_threads)(void);
+    uint64_t functionalities; /* mask of the bits of a dispatch key set that say what to do, not on which backend */
     void *keys_library;
     char keys_symbol[128];
 } Probes;
@@ -43,7 +44,9 @@ void stator_state_read(StateSnapshot *snapshot)
     uint64_t *keys = find_dispatch_keys();
     if (keys) {
         snapshot->dispatch_keys[0] = keys[0];
-        snapshot->dispatch_keys[1] = keys[1];
+        /* Excluding a backend does nothing: torch takes functionalities alone out of a set of keys. And up to torch 2.12
+         * the bits of backends stay behind when a guard that excluded them ends. */
+        snapshot->dispatch_keys[1] = keys[1] & probes.functionalities;
     }
     snapshot->mode_stack = probes.mode_stack();
     snapshot->num_threads = probes.num_threads();
@@ -62,12 +65,12 @@ int stator_state_is(StateSnapshot const *expected)
 
 static PyObject *set_state_probes(PyObject *Py_UNUSED(self), PyObject *args)
 {
-    unsigned long long autograd, dtype, function, stack, context, deterministic, warn_only, threads, library;
+    unsigned long long autograd, dtype, function, stack, context, deterministic, warn_only, threads, functionalities, library;
     unsigned char mask;
     int offset;
     const char *symbol;
-    if (!PyArg_ParseTuple(args, "KibKKKKKKKKs", &autograd, &offset, &mask, &dtype, &function, &stack, &context, &deterministic,
-                          &warn_only, &threads, &library, &symbol)) {
+    if (!PyArg_ParseTuple(args, "KibKKKKKKKKKs", &autograd, &offset, &mask, &dtype, &function, &stack, &context, &deterministic,
+                          &warn_only, &threads, &functionalities, &library, &symbol)) {
         return NULL;
     }
     ready = 0;
@@ -83,6 +86,7 @@ static PyObject *set_state_probes(PyObject *Py_UNUSED(self), PyObject *args)
     probes.deterministic = (uint8_t(*)(void *))(uintptr_t)deterministic;
     probes.deterministic_warn_only = (uint8_t(*)(void *))(uintptr_t)warn_only;
     probes.num_threads = (int (*)(void))(uintptr_t)threads;
+    probes.functionalities = functionalities;
     probes.keys_library = (void *)(uintptr_t)library;
     if (strlen(symbol) >= sizeof probes.keys_symbol) {
         PyErr_SetString(PyExc_ValueError, "symbol name too long");
