@@ -234,9 +234,7 @@ def _builtin(tracer: Tracer, obj: Any, source: Source | None) -> Value:
 def _bound_builtin(tracer: Tracer, obj: Any, owner: Any, source: Source | None) -> Value:
     """A bound C method that was stored somewhere, e.g. `append = items.append`."""
     free = not hasattr(type(owner), obj.__name__)  # a module-level function of an extension that keeps its record there
-    alone = source is None or isinstance(
-        source, ConstantSource
-    )  # else it is made anew in each call
+    alone = source is None or isinstance(source, ConstantSource)  # else it is made anew in each call
     if (
         free
         or isinstance(owner, type)
