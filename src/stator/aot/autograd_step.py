@@ -70,6 +70,7 @@ class Backward:
         self.metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[len(reads) :])
         self.strides: tuple[tuple[int, ...], ...] = ()  # of the saved values, as compiled for
         self.compiled: Callable[..., Sequence[Any]] | None = None
+        self.deterministic = False  # what was compiled is, whatever the order in which threads come to it
 
     def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor]) -> list[Any]:
         """Gradients per primal. Empties `saved`, so that its tensors can be freed as the backward proceeds."""
@@ -83,10 +84,10 @@ class Backward:
             elif not ordinary or tangent.stride() != meta.stride:
                 tangent = _laid_out(tangent, meta.stride)
             arguments.append(tangent)
-        if plain:
+        if plain and (self.compiled is None or self.deterministic or not torch.are_deterministic_algorithms_enabled()):
             run = self.compiled or self._compile(arguments)
             self._lay_out(arguments, self.strides)
-        else:  # batched by vmap, or a subclass: the operators know what to do, kernels do not
+        else:  # batched by vmap, a subclass, or to be deterministic by now: operators know what to do, kernels do not
             self._lay_out(arguments, [meta.stride for meta in self.saved_metas])
             run = run_eagerly(self.graph, arguments)
         if getattr(run, "boxed", False):
@@ -106,6 +107,7 @@ class Backward:
         """Compile for the layouts that the saved values have: those of the forward's choice."""
         self.graph.meta["boxed"] = True  # a compiler that can takes one list, which it empties as it goes
         self.strides = tuple([tensor.stride() for tensor in arguments[: len(self.reads)]])
+        self.deterministic = torch.are_deterministic_algorithms_enabled()
         self.graph.meta["given_strides"] = self.strides
         try:
             with dumps.compilation("backward"):  # by now the folder of the forward is closed

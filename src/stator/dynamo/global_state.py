@@ -30,7 +30,6 @@ SYMBOLS = (
     ("libtorch_cpu", "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv"),
     ("libtorch_cpu", "_ZN2at13globalContextEv"),
     ("libtorch_cpu", "_ZNK2at7Context23deterministicAlgorithmsEv"),
-    ("libtorch_cpu", "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv"),
     ("libtorch_cpu", "_ZN2at15get_num_threadsEv"),
 )
 AUTOGRAD_STATE_BYTES = 32
@@ -45,10 +44,7 @@ def read_global_state() -> GlobalState:
         default_dtype=torch.get_default_dtype(),
         default_device=torch.get_default_device() if modes else None,
         num_threads=torch.get_num_threads(),
-        deterministic=(
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
         autocast=tuple(
             (device, True, torch.get_autocast_dtype(device))
             for device in AUTOCAST_DEVICES

@@ -68,7 +68,7 @@ class GlobalState:
     default_dtype: Any
     default_device: Any
     num_threads: int
-    deterministic: tuple[bool, bool]
+    deterministic: bool  # whether operators are to raise or to warn is asked by them, in each call
     autocast: tuple[tuple[str, bool, Any], ...]
     autocast_cache: bool
     torch_function_enabled: bool

@@ -164,6 +164,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
         raise unsupported("nested-trace", "a fake tensor as input")
     if type(obj) not in (torch.Tensor, nn.Parameter, nn.Buffer):
         raise unsupported("tensor-subclass", f"the tensor class {type(obj).__module__}.{type(obj).__qualname__}")
+    if torch._C._functorch.is_functorch_wrapped_tensor(obj):  # it has no memory of its own
+        raise unsupported("function-transform", "a tensor as it is inside of a function transform")
     if source is None:
         raise unsupported("unguardable", "a tensor that cannot be reached from the frame")
     tracer.guards.tensor(source, obj)

@@ -123,7 +123,6 @@ fold(
     torch.is_autocast_cache_enabled,
     torch.get_autocast_dtype,
     torch.is_inference_mode_enabled,
-    torch.are_deterministic_algorithms_enabled,
     torch.get_num_threads,
     torch._C._get_privateuse1_backend_name,
     torch.amp.is_autocast_available,

@@ -13,7 +13,6 @@ typedef struct {
     int64_t (*mode_stack)(void);
     void *context; /* at::globalContext(), one for the process */
     uint8_t (*deterministic)(void *);
-    uint8_t (*deterministic_warn_only)(void *);
     int (*num_threads)(void);
     uint64_t functionalities; /* mask of the bits of a dispatch key set that say what to do, not on which backend */
     void *keys_library;
@@ -53,7 +52,7 @@ void stator_state_read(StateSnapshot *snapshot)
     snapshot->autograd = ((uint8_t *)probes.autograd_state())[probes.autograd_offset] & probes.autograd_mask;
     snapshot->default_dtype = (uint8_t)probes.default_dtype();
     snapshot->torch_function = (uint8_t)probes.torch_function();
-    snapshot->deterministic = (probes.deterministic(probes.context) ? 1 : 0) | (probes.deterministic_warn_only(probes.context) ? 2 : 0);
+    snapshot->deterministic = probes.deterministic(probes.context) ? 1 : 0;
 }
 
 int stator_state_is(StateSnapshot const *expected)
@@ -65,12 +64,12 @@ int stator_state_is(StateSnapshot const *expected)
 
 static PyObject *set_state_probes(PyObject *Py_UNUSED(self), PyObject *args)
 {
-    unsigned long long autograd, dtype, function, stack, context, deterministic, warn_only, threads, functionalities, library;
+    unsigned long long autograd, dtype, function, stack, context, deterministic, threads, functionalities, library;
     unsigned char mask;
     int offset;
     const char *symbol;
-    if (!PyArg_ParseTuple(args, "KibKKKKKKKKKs", &autograd, &offset, &mask, &dtype, &function, &stack, &context, &deterministic,
-                          &warn_only, &threads, &functionalities, &library, &symbol)) {
+    if (!PyArg_ParseTuple(args, "KibKKKKKKKKs", &autograd, &offset, &mask, &dtype, &function, &stack, &context, &deterministic,
+                          &threads, &functionalities, &library, &symbol)) {
         return NULL;
     }
     ready = 0;
@@ -84,7 +83,6 @@ static PyObject *set_state_probes(PyObject *Py_UNUSED(self), PyObject *args)
     probes.mode_stack = (int64_t(*)(void))(uintptr_t)stack;
     probes.context = ((void *(*)(void))(uintptr_t)context)();
     probes.deterministic = (uint8_t(*)(void *))(uintptr_t)deterministic;
-    probes.deterministic_warn_only = (uint8_t(*)(void *))(uintptr_t)warn_only;
     probes.num_threads = (int (*)(void))(uintptr_t)threads;
     probes.functionalities = functionalities;
     probes.keys_library = (void *)(uintptr_t)library;

@@ -63,14 +63,22 @@ def _scalar_tensor(builder: Builder, value: float, **_: Any) -> Tensor:
     aten.zeros.default,
     aten.zeros_like.default,
     aten.new_zeros.default,
+)
+def _zeros(builder: Builder, *_: Any, **__: Any) -> Tensor:
+    return filled(builder, 0)
+
+
+@lowers(
     aten.empty.memory_format,
     aten.empty_like.default,
     aten.empty_strided.default,
     aten.new_empty.default,
     aten.new_empty_strided.default,
 )
-def _zeros(builder: Builder, *_: Any, **__: Any) -> Tensor:
-    return filled(builder, 0)
+def _empty(builder: Builder, *_: Any, **__: Any) -> Any:
+    """Zeros, which cost less than memory would. Where algorithms have to be deterministic, torch's own, which asks in
+    each call whether memory is to be filled."""
+    return NotImplemented if torch.are_deterministic_algorithms_enabled() else filled(builder, 0)
 
 
 @lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)

@@ -161,8 +161,11 @@ def scattered(
 ) -> Any:
     """A copy of `x` (or itself) into which `value(ops, index)` is stored at `where(ops, index)` for all of `shape`.
 
-    Half floats are added and multiplied in float32. NotImplemented for a mode this device or dtype does not have.
+    Half floats are added and multiplied in float32. NotImplemented for a mode this device or dtype does not have, and
+    where algorithms have to be deterministic: additions come in any order. Torch's own then come in one, or raise.
     """
+    if torch.are_deterministic_algorithms_enabled():
+        return NotImplemented
     if mode in ("mul", "last") and x.device.type != "cpu":
         return NotImplemented  # no atomic form
     dtype = x.dtype
