@@ -20,6 +20,7 @@ from stator.base import counters, logs
 from stator.base.errors import ChangedMeanwhile, StatorError, Unsupported, UserPlace, VerificationError
 
 from .changing import changed_numbers, changing
+from .giving_up import Inside, at_fault, places_inside
 from .guard import Guard
 from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
 from .iterator_state import READABLE, next_items
@@ -91,13 +92,15 @@ def make_cache(
     fullgraph: bool = False,
     as_function: bool = True,
     receiver: str = "self",
+    inside: Inside | None = None,
 ) -> Any:
     """An empty Cache for frames of `code`.
 
     `as_function`: versions are called as functions (by an Entry); otherwise only their code is used (by the hook).
     `receiver`: the parameter that says whom the frame works for.
+    `inside`: what else compiles a part of it, once this is given up.
     """
-    cache = _native.Cache(code, Miss(compile_frame, options, fullgraph, as_function, receiver))
+    cache = _native.Cache(code, Miss(compile_frame, options, fullgraph, as_function, receiver, inside))
     _caches.add(cache)
     return cache
 
@@ -149,8 +152,9 @@ class Miss:
         fullgraph: bool,
         as_function: bool,
         receiver: str = "self",
+        inside: Inside | None = None,
     ) -> None:
-        self.compile_frame, self.options, self.receiver = compile_frame, options, receiver
+        self.compile_frame, self.options, self.receiver, self.inside = compile_frame, options, receiver, inside
         self.fullgraph, self.as_function = fullgraph, as_function
         self.failures = 0
         # id of a version in the cache -> weak reference to its receiver, or the receiver's id, or None
@@ -195,6 +199,8 @@ class Miss:
         limit = self.options.recompile_limit * max(1, _loops(bound))
         kinds = Counter(version.followed for version in of_instance)
         if max(kinds[0], kinds[_LAST_RESORT]) >= limit or len(cache.versions) >= limit * _INSTANCES:
+            for inner, arguments in at_fault(self.inside, of_instance, function, bound):
+                inner.miss.give_up(inner, _instance(arguments, inner.miss.receiver))
             return self._stop_recompiling(cache, function, reasons, instance)
         if reasons:
             counters.count("dynamo.recompiles")
@@ -225,8 +231,13 @@ class Miss:
             if failure is not None:
                 reasons.append(f"version {number}: {describe_failure(version.detail, failure)}")
                 changed |= changed_numbers(version.detail, failure, function, values)
-        self.changing.update(changed)
+        self._seen_to_change(changed)
         return reasons
+
+    def _seen_to_change(self, places: set[Source]) -> None:
+        self.changing.update(places)
+        if self.inside is not None:
+            self.inside.cache.miss._seen_to_change(places_inside(places, self.inside.names))
 
     def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
         try:
@@ -318,13 +329,20 @@ class Miss:
             tree, frame.code, target, notes(frame.guards), receiver, frame.followed + frame.last_resort
         )
 
-    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], instance: object) -> None:
-        if instance is not None and not all(self._was_made_for(instance, one) for one in cache.versions):
-            self.given_up[id(instance)] = weakref.ref(instance)  # other instances keep what was compiled for them
-            whom = f" for one {type(instance).__qualname__}"
+    def give_up(self, cache: Any, instance: object) -> None:
+        """For this instance; without one, for all calls."""
+        if instance is not None:
+            self.given_up[id(instance)] = weakref.ref(instance)
         else:
             cache.eager = True
-            whom = ""
+
+    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], instance: object) -> None:
+        whom = ""
+        if instance is not None and not all(self._was_made_for(instance, one) for one in cache.versions):
+            self.give_up(cache, instance)  # other instances keep what was compiled for them
+            whom = f" for one {type(instance).__qualname__}"
+        else:
+            self.give_up(cache, None)
         limit = self.options.recompile_limit
         text = "\n  ".join(
             [

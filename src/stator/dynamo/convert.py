@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import fx
@@ -26,12 +27,13 @@ from .captured import Break, BreakReason, Captured
 from .emit import InnerCall, OnFailure, calls_something, emit, emit_own_code, emit_steps, is_right_on_any_path
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .failed_graphs import Failure, generator_states
+from .giving_up import Inside
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
 from .guard_filter import kept_guards
 from .hook import call_with_hook, leave_frame_alone
 from .interpreter import capture
-from .joining import Leaving, function_without_cells, joined_function, key_of, never_called, put_back
+from .joining import Leaving, function_without_cells, joined_function, key_of, names_inside, never_called, put_back
 from .marks import disabled, left_alone_by_torch
 from .native_status import native
 from .program import program_of
@@ -46,6 +48,10 @@ _SUSPENDABLE = _OF_ASYNC | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 _MOST_PLACES = 128  # at which the frames of one code are resumed; each costs a compilation
 _MOST_JOINED_PLACES = 1024  # at which they are, together with those of functions that they call
+
+_MOST_WITHOUT_GRAPH = (
+    16  # places at which frames of one function are left together with those around them, without a graph
+)
 
 Hook = tuple[Callable[[], object], Callable[[], object]]
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -75,6 +81,11 @@ class Converter:
         self._places: Counter[CodeType] = Counter()  # at which frames of a code are resumed
         self._joined: dict[tuple[int, int], Any] = {}  # by the ids of two continuations
         self._joined_places: Counter[CodeType] = Counter()  # the same, in a call
+        # where frames of a function were left together with those around them, without a graph before
+        self._without_graph: defaultdict[CodeType, WeakSet[CodeType]] = defaultdict(WeakSet)
+        self._called_apart: set[CodeType] = (
+            set()
+        )  # functions of which that was at so many places that they no longer are
         self._put_back: dict[Any, Any] = {}  # what puts frames back that are left together
         self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by a continuation's id
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
@@ -130,6 +141,7 @@ class Converter:
                         dict(bound),
                         fullgraph=self.settings.fullgraph,
                         nested=nested,
+                        apart=self._called_apart,
                         told=self._told,
                         unknown_sizes=self.settings.options.unknown_sizes,
                     )
@@ -191,6 +203,11 @@ class Converter:
             raise Unsupported(reason.kind, reason.reason, place=reason.place, hint=reason.hint)
         counters.count("graph_breaks")
         logs.log("graph_breaks", "%s", reason)
+        if exit_.inner and captured.graph is None:
+            innermost = exit_.inner[-1].code
+            self._without_graph[innermost].add(captured.code)
+            if len(self._without_graph[innermost]) >= _MOST_WITHOUT_GRAPH:
+                self._called_apart.add(innermost)
 
     def _worth_compiling(self, captured: Captured) -> bool:
         """Whether the frame gains by running emitted code instead of its own."""
@@ -255,7 +272,9 @@ class Converter:
                 names = function.__code__.co_varnames
                 receiver = next((name for name in reversed(names) if name.startswith("self of ")), "self")
                 options = self.settings.options
-                cache = make_cache(function.__code__, self.compile_frame, options, receiver=receiver)
+                inside = None if inner._cache is None else Inside(inner._cache, names_inside(function, inner))
+                code = function.__code__
+                cache = make_cache(code, self.compile_frame, options, receiver=receiver, inside=inside)
             made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
             self._joined[id(outer), id(inner)] = made
         return made

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from types import CellType, FunctionType
+from collections.abc import Container, Iterator, Sequence
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -50,6 +50,7 @@ def capture(
     *,
     fullgraph: bool = False,
     nested: bool = True,
+    apart: Container[CodeType] = (),
     told: Told | None = None,
     unknown_sizes: bool = True,
 ) -> Captured:
@@ -57,6 +58,7 @@ def capture(
     from one capture to the next of frames that belong together.
 
     nested: the graph may end inside of functions that the frame called; else at their call.
+    apart: code of functions in which it ends at their call all the same, if there is none.
 
     Raises Unsupported when nothing can be captured soundly, or, with fullgraph, when the whole frame cannot be one
     graph. Any other exception is a defect of stator.
@@ -73,7 +75,7 @@ def capture(
     backwards = 0  # how often the graph had to end earlier than it was tried to
     while True:
         told.asked = False
-        attempt = _Attempt(function, arguments, stop_at, reason, until, told, unknown_sizes, nested=nested)
+        attempt = _Attempt(function, arguments, stop_at, reason, until, told, unknown_sizes, nested=nested, apart=apart)
         try:
             captured = attempt.run()
         except _Restart as restart:
@@ -143,8 +145,10 @@ class _Attempt:
         unknown_sizes: bool = True,
         *,
         nested: bool = False,
+        apart: Container[CodeType] = (),
     ) -> None:
         self.nested = nested
+        self.apart = apart
         self.function = function
         self.arguments = arguments
         self.stop_at = stop_at
@@ -237,12 +241,16 @@ class _Attempt:
 
     def _last_left(self, tracer: Tracer, frames: Sequence[Frame]) -> Frame:
         """The innermost of the frames that the graph is to end in. Where nothing is compiled before, the outermost runs
-        as it is up to its call; but those that already go on together, stay so if they can (`_ended`)."""
+        as it is up to its call; but those that already go on together, stay so if they can (`_ended`), and if that did
+        not come to nothing at many places."""
         outermost = frames[0]
         runs = _may_run_as_it_is(tracer) and outermost.now > outermost.furthest
         if not self.nested or (runs and outermost.program.finishes_call < 0):
             return outermost
-        return left_together(frames)[-1]
+        innermost = left_together(frames)[-1]
+        if not tracer.recorder.op_count and user_code(innermost.program.code) in self.apart:
+            return outermost
+        return innermost
 
     def _stopped(self, tracer: Tracer, stop: StopAtBreak) -> Captured:
         """The graph ends where it was to. If that cannot be inside of what the frame called, then before the call."""

@@ -63,10 +63,21 @@ def key_of(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
 def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -> FunctionType:
     """What goes on with a frame at `point`, behind a call, where `inner` is the Continuation of the frame that was
     called, whose result is on top of the stack there. It takes its own values, then those of `inner`."""
-    code = inner._function.__code__
-    names = (*closure_of(code), *code.co_varnames[: code.co_argcount])
-    whole = replace(point, stack=point.stack[:-1], inner=_of_function(names, code.co_name))
+    whole = replace(point, stack=point.stack[:-1], inner=_of_function(_taken_by(inner), inner._function.__name__))
     return function_without_cells(resume_code(whole, native.arrived, native.Inner(inner)), namespace)
+
+
+def names_inside(function: FunctionType, inner: Any) -> dict[str, str]:
+    """Which parameters of a joined function are those of what goes on inside, `inner`, and their names there."""
+    resumption = resumption_of(function.__code__)
+    assert resumption is not None and resumption.point.inner is not None
+    return dict(zip(resumption.point.inner, _taken_by(inner), strict=True))
+
+
+def _taken_by(continuation: Any) -> tuple[str, ...]:
+    """The cells and arguments that it is called with."""
+    code = continuation._function.__code__
+    return (*closure_of(code), *code.co_varnames[: code.co_argcount])
 
 
 _OF = " of "

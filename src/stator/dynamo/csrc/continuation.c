@@ -46,6 +46,9 @@ static PyTypeObject ContinuationType, PendingType, InnerType;
 /* The call that is being made in this thread, whose arguments belong to the new frame as soon as that has begun. */
 static __thread Pending *handed_over = NULL;
 
+/* What the function that is called next runs of frames inside of it is known to have nothing to compile. */
+static __thread int nothing_inside = 0;
+
 static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
 {
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
@@ -92,8 +95,9 @@ static PyObject *with_closure(PyObject *like, PyObject *code, PyObject *const *c
     return function;
 }
 
-/* What to call, a new reference. *hooked: it is the function as it is, and what it calls is to be compiled. */
-static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free, int *hooked)
+/* What to call, a new reference. *hooked: it is the function as it is, and what it calls is to be compiled. *followed: it
+ * is that, and was followed to its end without anything to compile. */
+static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free, int *hooked, int *followed)
 {
     Cache *cache = (Cache *)pending->to->cache;
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
@@ -111,7 +115,8 @@ static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free
     if (version && version->target != Py_None) {
         callee = free ? with_closure(pending->to->function, version->code, pending->values, free) : Py_NewRef(version->target);
     } else if (!PyErr_Occurred()) {
-        *hooked = pending->to->callback && !originals && !(version && version->followed);
+        *followed = version && version->followed;
+        *hooked = pending->to->callback && !originals && !*followed;
         callee = Py_NewRef(function);
     }
     Py_XDECREF(version);
@@ -151,7 +156,8 @@ static PyObject *with_cells(PyObject *Py_UNUSED(self), PyObject *args)
     return made;
 }
 
-static PyObject *make_call(Pending *pending)
+/* `as_it_is`: there is nothing to compile in it. */
+static PyObject *make_call(Pending *pending, int as_it_is)
 {
     Continuation *to = pending->to;
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(to->function);
@@ -161,15 +167,19 @@ static PyObject *make_call(Pending *pending)
     if (!function) {
         return NULL;
     }
-    int hooked = 0;
-    PyObject *callee = callee_of(pending, function, free, &hooked), *result = NULL;
+    int hooked = 0, followed = as_it_is;
+    PyObject *callee = as_it_is ? Py_NewRef(function) : callee_of(pending, function, free, &hooked, &followed);
+    PyObject *result = NULL;
     if (callee) {
         Pending *saved = handed_over;
+        int const around = nothing_inside;
         handed_over = pending;
+        nothing_inside = followed;
         result = hooked ? stator_call_hooked(to->callback, callee, pending->values + free, count)
                : callee == function ? call_as_it_is(callee, pending->values + free, count)
                                     : PyObject_Vectorcall(callee, pending->values + free, count, NULL);
         handed_over = saved;
+        nothing_inside = around;
         PyObject *told = result && to->returned ? PyObject_CallNoArgs(to->returned) : NULL;
         if (result && to->returned && !told) {
             Py_CLEAR(result);
@@ -202,7 +212,10 @@ static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames
     if (inner && to->joined) {
         found = Py_XNewRef(PyDict_GetItemWithError(to->joined, inner));
         if (!found && !PyErr_Occurred()) {
+            HookThread saved = stator_hook_thread; /* that is no code of the program */
+            stator_hook_thread = (HookThread){NULL, NULL};
             found = PyObject_Call(to->join, callee_and_args, NULL);
+            stator_hook_thread = saved;
             if (found && !Py_IS_TYPE(found, &ContinuationType)) {
                 PyErr_SetString(PyExc_TypeError, "join gave no Continuation");
                 Py_CLEAR(found);
@@ -250,7 +263,7 @@ PyObject *stator_go_on(PyObject *result)
             Py_DECREF(pending);
             continue;
         }
-        result = make_call((Pending *)pending);
+        result = make_call((Pending *)pending, 0);
         Py_DECREF(pending);
     }
     return result;
@@ -470,7 +483,15 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
     if (!target || count < free) {
         PyErr_SetString(PyExc_SystemError, "stator: the rest of a function is gone, or was called without its cells");
     } else if (Py_IS_TYPE(target, &ContinuationType)) {
-        result = stator_go_on(continuation_vectorcall(target, args, (size_t)count, keywords));
+        int const as_it_is = nothing_inside; /* nothing else runs between the start of the frame around and this */
+        nothing_inside = 0;
+        PyObject *pending = continuation_vectorcall(target, args, (size_t)count, keywords);
+        if (pending && as_it_is) {
+            result = stator_go_on(make_call((Pending *)pending, 1));
+            Py_DECREF(pending);
+        } else {
+            result = stator_go_on(pending);
+        }
     } else {
         PyObject *function = with_closure(target, PyFunction_GET_CODE(target), args, free);
         result = function ? PyObject_Vectorcall(function, args + free, count - free, NULL) : NULL;
