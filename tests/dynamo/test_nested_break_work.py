@@ -74,6 +74,27 @@ def test_a_limit_is_one_for_frames_that_go_on_together() -> None:
     assert many <= few + 2 * 8
 
 
+def test_where_nothing_is_compiled_the_frames_of_a_traceback_are_the_program_s() -> None:
+    def raises() -> None:
+        try:
+            1 / 0  # noqa: B018
+        finally:
+            pass
+
+    def lines() -> list[tuple[int, int]]:
+        try:
+            raises()
+        except ZeroDivisionError as error:
+            traceback = error.__traceback__
+        found = []
+        while traceback:
+            found.append((traceback.tb_frame.f_code.co_firstlineno, traceback.tb_frame.f_lineno))
+            traceback = traceback.tb_next
+        return found[1:]
+
+    assert stator.compile(lines, backend="eager")() == lines()
+
+
 def test_those_inside_stay_compiled_where_only_the_frame_around_changes() -> None:
     source = (
         "def inner(x):\n"

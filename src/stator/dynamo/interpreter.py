@@ -255,7 +255,7 @@ class _Attempt:
     def _stopped(self, tracer: Tracer, stop: StopAtBreak) -> Captured:
         """The graph ends where it was to. If that cannot be inside of what the frame called, then before the call."""
         outermost = stop.frames[0]
-        if len(left_together(stop.frames)) < len(stop.frames):
+        if self._last_left(tracer, stop.frames) is not stop.frames[-1]:
             error = unsupported("reconstruct", "frames that cannot be left together")
             raise self._earlier(tracer, outermost.located(error), outermost.began)
         try:
