@@ -302,3 +302,39 @@ def test_a_callback_that_a_later_object_has() -> None:
         LOG.clear()
         compiled(torch.ones(2), watched)
         assert expected == LOG
+
+
+def let_go_inside(x: Any, held: str) -> Any:
+    y = x + 1
+    one = made(True) if held == "made" else Plain()
+    watch = None if held == "made" else weakref.ref(one, lambda _: LOG.append("gone"))
+    del one
+    LOG.append("let go")
+    stator.graph_break()
+    LOG.append(watch is None or watch() is None)
+    return y * 2
+
+
+def calls_what_lets_go(x: Any, held: str) -> Any:
+    result = let_go_inside(x * 2, held)
+    LOG.append("returned")
+    return result + 1
+
+
+def calls_it_twice_removed(x: Any, held: str) -> Any:
+    return calls_what_lets_go(x, held) * 2
+
+
+@pytest.mark.parametrize("held", ["made", "here"])
+@pytest.mark.parametrize("program", [let_go_inside, calls_what_lets_go, calls_it_twice_removed])
+def test_a_function_inside_lets_go_of_what_frames_around_it_handed_on(program: Callable[..., Any], held: str) -> None:
+    """Behind the break that makes the object, the frame around calls the rest of the one inside: it does not hold what
+    it calls that with."""
+    compiled = stator.compile(program, backend="eager")
+    for _ in range(3):
+        LOG.clear()
+        expected = program(torch.ones(2), held)
+        wanted = list(LOG)
+        LOG.clear()
+        assert torch.equal(compiled(torch.ones(2), held), expected)
+        assert wanted == LOG

@@ -11,12 +11,15 @@
 #if PY_VERSION_HEX >= 0x030D0000
 #define CURRENT_FRAME(thread) ((thread)->current_frame)
 #define FRAME_FUNCTION(frame) ((frame)->f_funcobj)
+#define FRAME_CODE(frame) ((frame)->f_executable)
 #elif PY_VERSION_HEX >= 0x030C0000
 #define CURRENT_FRAME(thread) ((thread)->cframe->current_frame)
 #define FRAME_FUNCTION(frame) ((frame)->f_funcobj)
+#define FRAME_CODE(frame) ((PyObject *)(frame)->f_code)
 #else
 #define CURRENT_FRAME(thread) ((thread)->cframe->current_frame)
 #define FRAME_FUNCTION(frame) ((PyObject *)(frame)->f_func)
+#define FRAME_CODE(frame) ((PyObject *)(frame)->f_code)
 #endif
 
 typedef struct {
@@ -476,6 +479,24 @@ static PyObject *inner_target(Inner *inner)
     return target;
 }
 
+/* Take arguments out of the caller's hands, where they lie on the stack of the frame that calls: its instruction lets go of
+ * whatever lies there when the call is over. What a frame inside deletes is to be gone then, not later. */
+static void let_caller_forget(PyObject *const *args, Py_ssize_t count)
+{
+    struct _PyInterpreterFrame *frame = CURRENT_FRAME(PyThreadState_Get());
+    if (!frame || !PyCode_Check(FRAME_CODE(frame))) {
+        return;
+    }
+    PyCodeObject *code = (PyCodeObject *)FRAME_CODE(frame);
+    PyObject **stack = (PyObject **)args, **bottom = frame->localsplus + code->co_nlocalsplus;
+    if (stack < bottom || stack + count > bottom + code->co_stacksize) {
+        return;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_SETREF(stack[i], Py_NewRef(Py_None));
+    }
+}
+
 static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
 {
     PyObject *target = inner_target((Inner *)self), *result = NULL;
@@ -486,6 +507,9 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
         int const as_it_is = nothing_inside; /* nothing else runs between the start of the frame around and this */
         nothing_inside = 0;
         PyObject *pending = continuation_vectorcall(target, args, (size_t)count, keywords);
+        if (pending) {
+            let_caller_forget(args, count);
+        }
         if (pending && as_it_is) {
             result = stator_go_on(make_call((Pending *)pending, 1));
             Py_DECREF(pending);
