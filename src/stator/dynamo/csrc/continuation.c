@@ -3,25 +3,6 @@
  * returned. So a frame that breaks again and again is one Python frame at any time, and a loop is a loop. */
 #include "native.h"
 
-#define Py_BUILD_CORE
-#undef _PyGC_FINALIZED
-#include <internal/pycore_frame.h>
-#undef Py_BUILD_CORE
-
-#if PY_VERSION_HEX >= 0x030D0000
-#define CURRENT_FRAME(thread) ((thread)->current_frame)
-#define FRAME_FUNCTION(frame) ((frame)->f_funcobj)
-#define FRAME_CODE(frame) ((frame)->f_executable)
-#elif PY_VERSION_HEX >= 0x030C0000
-#define CURRENT_FRAME(thread) ((thread)->cframe->current_frame)
-#define FRAME_FUNCTION(frame) ((frame)->f_funcobj)
-#define FRAME_CODE(frame) ((PyObject *)(frame)->f_code)
-#else
-#define CURRENT_FRAME(thread) ((thread)->cframe->current_frame)
-#define FRAME_FUNCTION(frame) ((PyObject *)(frame)->f_func)
-#define FRAME_CODE(frame) ((PyObject *)(frame)->f_code)
-#endif
-
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -279,28 +260,11 @@ static void pending_let_go(Pending *pending)
     }
 }
 
-/* Cells of a closure beyond those of free variables are those of the frame's own variables, the last ones before these.
- * (The interpreter's own instruction copies cells of free variables only.) */
-static void take_own_cells(struct _PyInterpreterFrame *frame)
-{
-    PyObject *function = frame ? FRAME_FUNCTION(frame) : NULL;
-    PyObject *closure = function && PyFunction_Check(function) ? PyFunction_GET_CLOSURE(function) : NULL;
-    if (!closure) {
-        return;
-    }
-    PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
-    Py_ssize_t const free = code->co_nfreevars, own = PyTuple_GET_SIZE(closure) - free;
-    for (Py_ssize_t i = 0; i < own; i++) {
-        PyObject **place = &frame->localsplus[code->co_nlocalsplus - free - own + i];
-        Py_XSETREF(*place, Py_NewRef(PyTuple_GET_ITEM(closure, free + i)));
-    }
-}
-
 /* The first thing that a function which goes on behind a break does: its arguments are its own from now on, so that what
  * it lets go of is gone; and so are the cells of its variables. */
 static PyObject *arrived(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
-    take_own_cells(CURRENT_FRAME(PyThreadState_Get()));
+    stator_take_own_cells();
     Pending *pending = handed_over;
     handed_over = NULL;
     if (pending) {
@@ -479,24 +443,6 @@ static PyObject *inner_target(Inner *inner)
     return target;
 }
 
-/* Take arguments out of the caller's hands, where they lie on the stack of the frame that calls: its instruction lets go of
- * whatever lies there when the call is over. What a frame inside deletes is to be gone then, not later. */
-static void let_caller_forget(PyObject *const *args, Py_ssize_t count)
-{
-    struct _PyInterpreterFrame *frame = CURRENT_FRAME(PyThreadState_Get());
-    if (!frame || !PyCode_Check(FRAME_CODE(frame))) {
-        return;
-    }
-    PyCodeObject *code = (PyCodeObject *)FRAME_CODE(frame);
-    PyObject **stack = (PyObject **)args, **bottom = frame->localsplus + code->co_nlocalsplus;
-    if (stack < bottom || stack + count > bottom + code->co_stacksize) {
-        return;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Py_SETREF(stack[i], Py_NewRef(Py_None));
-    }
-}
-
 static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
 {
     PyObject *target = inner_target((Inner *)self), *result = NULL;
@@ -508,7 +454,7 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
         nothing_inside = 0;
         PyObject *pending = continuation_vectorcall(target, args, (size_t)count, keywords);
         if (pending) {
-            let_caller_forget(args, count);
+            stator_caller_forgets(args, count);
         }
         if (pending && as_it_is) {
             result = stator_go_on(make_call((Pending *)pending, 1));

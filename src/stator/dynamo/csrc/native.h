@@ -86,6 +86,11 @@ int stator_entry_add_to(PyObject *module);
 PyObject *stator_go_on(PyObject *result);
 int stator_continuation_add_to(PyObject *module);
 
+/* ---- what the frame at work holds (frame_at_work.c) ---- */
+
+void stator_take_own_cells(void);
+void stator_caller_forgets(PyObject *const *args, Py_ssize_t count);
+
 /* ---- the frame hook (frame_hook.c) ---- */
 
 /* Per-thread state of the hook. */
