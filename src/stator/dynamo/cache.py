@@ -196,7 +196,7 @@ class Miss:
             refuse_recompile(_frame_name(function), reasons)
         if not may_compile(_frame_name(function), reasons):
             return None
-        limit = self.options.recompile_limit * max(1, _loops(bound))
+        limit = self.options.recompile_limit * max(1, self._loops(bound))
         kinds = Counter(version.followed for version in of_instance)
         if max(kinds[0], kinds[_LAST_RESORT]) >= limit or len(cache.versions) >= limit * _INSTANCES:
             for inner, arguments in at_fault(self.inside, of_instance, function, bound):
@@ -208,6 +208,16 @@ class Miss:
         if kinds[_FOLLOWED] >= limit:
             return self._rely_on_types(cache, function, bound, of_instance)
         return self._compile(cache, function, bound, values)
+
+    def _loops(self, bound: dict[str, object]) -> int:
+        """In how many loops a frame is that goes on in the middle; each has two ways to go on: a turn more, and the
+        end. Of frames that go on together, the one with most counts."""
+        names = {} if self.inside is None else self.inside.names
+        own = sum(type(value) in READABLE for name, value in bound.items() if name not in names)
+        if self.inside is None:
+            return own
+        inside = {there: bound[name] for name, there in names.items()}
+        return max(own, self.inside.cache.miss._loops(inside))
 
     def _was_made_for(self, instance: object, version: Any) -> bool:
         made_for = self.made_for.get(id(version))
@@ -361,11 +371,6 @@ def _first(reasons: list[str]) -> list[str]:
     """The latest reasons, and how many there are besides."""
     rest = len(reasons) - _SHOWN_REASONS
     return reasons if rest <= 0 else [*reasons[:_SHOWN_REASONS], f"... and {rest} more"]
-
-
-def _loops(bound: dict[str, object]) -> int:
-    """In how many loops a frame is that goes on in the middle; each has two ways to go on: a turn more, and the end."""
-    return sum(type(value) in READABLE for value in bound.values())
 
 
 def _instance(bound: dict[str, object], receiver: str) -> object:
