@@ -199,23 +199,14 @@ def kept_entries(suite: str) -> list[dict]:
     return [row["stator"] for row in rows if "built" in row]
 
 
-NOT_EQUAL = pytest.mark.xfail(
-    strict=True, reason="473 of 479: 4 are other models when told that they compile, 2 ran out of time"
-)
-TIME = pytest.mark.xfail(strict=True, reason="96 of 98: two models, of which each call is long, ran out of time")
-BROKEN = pytest.mark.xfail(strict=True, reason="448 of 479 families: 93.5%")
-
-
-@pytest.mark.parametrize(
-    ("suite", "families"), [pytest.param("transformers", 150, marks=NOT_EQUAL), pytest.param("timm", 80, marks=TIME)]
-)
+@pytest.mark.parametrize(("suite", "families"), [("transformers", 150), ("timm", 80)])
 def test_the_kept_results_are_many_and_equal_to_eager(suite: str, families: int) -> None:
     entries = kept_entries(suite)
     assert len(entries) >= families
     assert sum("error" not in entry and runs_equal(entry) for entry in entries) >= 0.99 * len(entries)
 
 
-@pytest.mark.parametrize("suite", [pytest.param("transformers", marks=BROKEN), "timm"])
+@pytest.mark.parametrize("suite", ["transformers", "timm"])
 def test_the_kept_results_have_no_breaks_in_95_of_100_families(suite: str) -> None:
     entries = kept_entries(suite)
     assert sum("error" not in entry and not entry["breaks"] for entry in entries) >= 0.95 * len(entries)
