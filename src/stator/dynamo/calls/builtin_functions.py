@@ -328,6 +328,8 @@ def _filter(tracer: Tracer, function: Value, iterable: Value) -> Value:
 
 @calls(reversed)
 def _reversed(tracer: Tracer, value: Value) -> Value:
+    if isinstance(value, ObjectValue) and tracer.class_lookup(value.cls, "__reversed__") is None:
+        raise tracer.raised(TypeError, f"'{value.cls.__name__}' object is not reversible")
     if isinstance(value, ObjectValue) and not isinstance(value, SequenceValue):
         method = value.special(tracer, "__reversed__")
         if method is not None:
