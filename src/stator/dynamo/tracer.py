@@ -325,7 +325,7 @@ class Tracer:
     def truth(self, value: Value) -> bool:
         return value.truth(self)
 
-    def override_truth(self, value: ObjectValue, plain: bool | None) -> bool:
+    def override_truth(self, value: ObjectValue | ExceptionValue, plain: bool | None) -> bool:
         """Truth through __bool__ or __len__ of the class, else `plain`."""
         for name in ("__bool__", "__len__"):
             method = value.special(self, name)

@@ -11,7 +11,7 @@ from ..recipe import CallRecipe, Constant, Load, NewObject, Recipe
 from ..source import AttrSource, Source
 from .base import NotConstant, Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
-from .objects import MISSING, lookup_in_class
+from .objects import C_METHODS, MISSING, lookup_in_class
 from .sequences import TupleValue
 
 if TYPE_CHECKING:
@@ -60,7 +60,21 @@ class ExceptionValue(Value):
     def real(self) -> Any:
         return super().real() if self.obj is None else self.obj
 
+    def special(self, tracer: Tracer, name: str) -> Value | None:
+        """The bound special method if the class defines it in Python, else None."""
+        found = tracer.class_lookup(self.cls, name)
+        if found is MISSING or found is getattr(BaseException, name, MISSING):
+            return None
+        if found is None or isinstance(found, C_METHODS):
+            raise unsupported("special-method", f"{name} of {self.describe(tracer)}")
+        return tracer.bind(self, self.cls, name, found)
+
+    def truth(self, tracer: Tracer) -> bool:
+        return tracer.override_truth(self, True)
+
     def get_attr(self, tracer: Tracer, name: str) -> Value:
+        if self.special(tracer, "__getattribute__") is not None:
+            raise unsupported("attribute", f"{name} of {self.describe(tracer)}, whose class defines __getattribute__")
         if name in self.attributes:
             return self.attributes[name]
         if name in _SET_BY_RAISE and self.source is not None:
@@ -89,6 +103,9 @@ class ExceptionValue(Value):
         if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
             raise unsupported("attribute", f"{name} of {self.describe(tracer)}")
         if raw is MISSING:
+            asked = self.special(tracer, "__getattr__")
+            if asked is not None:
+                return asked.call(tracer, [ConstantValue(name)], {})
             raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         return tracer.bind(self, self.cls, name, raw)
 
@@ -98,6 +115,8 @@ class ExceptionValue(Value):
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if self.source is not None:
             super().set_attr(tracer, name, value)
+        if self.special(tracer, "__setattr__") is not None:
+            raise unsupported("attribute-write", f"{name} of {self.describe(tracer)}, whose class defines __setattr__")
         links = {"__cause__": ExceptionValue, "__context__": ExceptionValue, "__traceback__": TracebackValue}
         if name in links and not isinstance(value, links[name]) and not tracer.is_none(value):
             raise unsupported("attribute-write", f"writing {name} of {self.describe(tracer)} with something else")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
@@ -208,7 +209,12 @@ def _set_update(tracer: Tracer, self: SetValue, *others: Value) -> Value:
     self.changed(tracer)  # also when an exception ends it halfway
     for other in others:
         self.do_with("update", other)
-        for item in tracer.iterate(other):
+        items = tracer.iterate(other)
+        if other.python_type(tracer) is dict:  # for which it makes room at once
+            keyed = list(items)
+            self.do("update", dict.fromkeys([item.key(tracer) for item in keyed]))
+            items = iter(keyed)
+        for item in items:
             self.add(tracer, item)
     return ConstantValue(None)
 
@@ -254,61 +260,70 @@ def combined(self: SetValue, method: str, members: dict[Any, Value], *others: An
     return SetValue(members, cls=self.basic, twin=twin, rests_on=self.roots() + tuple(roots))
 
 
-def _real(tracer: Tracer, others: tuple[Value, ...]) -> tuple[list[Any], list[SetValue]]:
-    """What the real method is given for these, and whose order has a part in what it makes of them."""
-    found: list[Any] = []
-    roots: list[SetValue] = []
-    for other in others:
-        if isinstance(other, SetValue):
-            found.append(other.in_order())
-            roots += other.roots()
-        elif other.is_constant() and isinstance(other.constant(), frozenset):
-            found.append(other.constant())
-        else:
-            found.append(list(_members(tracer, other)))
-    return found, roots
+@dataclass(slots=True)
+class Read:
+    """The other operands of a method, each gone through once, since an iterator gives its items only once."""
+
+    members: list[dict[Any, Value]]  # of equal ones the first
+    real: list[Any]  # what the real method is given
+    roots: list[SetValue]  # whose order has a part in what it makes of that
+
+    @classmethod
+    def of(cls, tracer: Tracer, others: tuple[Value, ...]) -> Read:
+        read = cls([], [], [])
+        for other in others:
+            members = _members(tracer, other)
+            read.members.append(members)
+            if isinstance(other, SetValue):
+                read.real.append(other.in_order())
+                read.roots += other.roots()
+            elif other.is_constant() and isinstance(other.constant(), frozenset):
+                read.real.append(other.constant())
+            else:  # for a dictionary, sets make room for all of it first
+                read.real.append((dict.fromkeys if other.python_type(tracer) is dict else list)(members))
+        return read
 
 
 def _members(tracer: Tracer, other: Value) -> dict[Any, Value]:
-    return other.members if isinstance(other, SetValue) else {item.key(tracer): item for item in tracer.iterate(other)}
+    if isinstance(other, SetValue):
+        return other.members
+    members: dict[Any, Value] = {}
+    for item in tracer.iterate(other):
+        members.setdefault(item.key(tracer), item)
+    return members
 
 
 @set_methods.register("union")
 def _set_union(tracer: Tracer, self: SetValue, *others: Value) -> Value:
-    members = dict(self.members)
-    for other in others:
-        for key, item in _members(tracer, other).items():
-            members.setdefault(key, item)
-    real, roots = _real(tracer, others)
-    return combined(self, "union", members, *real, roots=roots)
+    members, read = dict(self.members), Read.of(tracer, others)
+    for theirs in read.members:
+        members = {**theirs, **members}
+    return combined(self, "union", members, *read.real, roots=read.roots)
 
 
 @set_methods.register("intersection")
 def _set_intersection(tracer: Tracer, self: SetValue, *others: Value) -> Value:
-    members = dict(self.members)
-    for other in others:
-        allowed = _members(tracer, other)
-        members = {key: item for key, item in members.items() if key in allowed}
-    real, roots = _real(tracer, others)
-    return combined(self, "intersection", members, *real, roots=roots)
+    members, read = dict(self.members), Read.of(tracer, others)
+    for theirs, real in zip(read.members, read.real, strict=True):
+        # the objects are those of the operand that is gone through: of two sets the smaller one, else the iterable
+        kept = members if isinstance(real, (set, frozenset)) and len(theirs) > len(members) else theirs
+        members = {key: kept[key] for key in members if key in theirs}
+    return combined(self, "intersection", members, *read.real, roots=read.roots)
 
 
 @set_methods.register("difference")
 def _set_difference(tracer: Tracer, self: SetValue, *others: Value) -> Value:
-    members = dict(self.members)
-    for other in others:
-        refused = _members(tracer, other)
-        members = {key: item for key, item in members.items() if key not in refused}
-    real, roots = _real(tracer, others)
-    return combined(self, "difference", members, *real, roots=roots)
+    read = Read.of(tracer, others)
+    members = {key: item for key, item in self.members.items() if not any(key in theirs for theirs in read.members)}
+    return combined(self, "difference", members, *read.real, roots=read.roots)
 
 
 @set_methods.register("symmetric_difference")
 def _set_symmetric_difference(tracer: Tracer, self: SetValue, other: Value) -> Value:
-    mine, theirs = self.members, _members(tracer, other)
+    read = Read.of(tracer, (other,))
+    mine, (theirs,) = self.members, read.members
     members = {key: item for key, item in {**mine, **theirs}.items() if (key in mine) != (key in theirs)}
-    real, roots = _real(tracer, (other,))
-    return combined(self, "symmetric_difference", members, *real, roots=roots)
+    return combined(self, "symmetric_difference", members, *read.real, roots=read.roots)
 
 
 @set_methods.register("issubset")
@@ -316,11 +331,18 @@ def _set_issubset(tracer: Tracer, self: SetValue, other: Value) -> Value:
     return ConstantValue(self.members.keys() <= _members(tracer, other).keys())
 
 
+def _all_are(tracer: Tracer, other: Value, contained: bool, members: dict[Any, Value]) -> Value:
+    """Whether all items of the other are among the members, or none is; an iterator goes no further than that takes."""
+    if isinstance(other, SetValue):
+        return ConstantValue(all((key in members) is contained for key in other.members))
+    return ConstantValue(all((item.key(tracer) in members) is contained for item in tracer.iterate(other)))
+
+
 @set_methods.register("issuperset")
 def _set_issuperset(tracer: Tracer, self: SetValue, other: Value) -> Value:
-    return ConstantValue(self.members.keys() >= _members(tracer, other).keys())
+    return _all_are(tracer, other, True, self.members)
 
 
 @set_methods.register("isdisjoint")
 def _set_isdisjoint(tracer: Tracer, self: SetValue, other: Value) -> Value:
-    return ConstantValue(self.members.keys().isdisjoint(_members(tracer, other).keys()))
+    return _all_are(tracer, other, False, self.members)
