@@ -17,7 +17,7 @@ from ..source import AttrSource, DictKeySource, ItemSource, Source
 from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
 from .iterators import ContainerIterator, IteratorValue
-from .objects import MISSING, ObjectValue, runs_code_when_compared
+from .objects import MISSING, ObjectValue, names_of_slots, runs_code_when_compared
 from .sequences import TupleValue
 from .sets import SetValue
 
@@ -245,22 +245,31 @@ class DictValue(ObjectValue):
 
 
 class AttributesValue(DictValue):
-    """`obj.__dict__`: a live view of an object's own attributes."""
+    """`obj.__dict__`: a live view of an object's own attributes but for those in `__slots__`."""
 
-    __slots__ = ("owner",)
+    __slots__ = ("in_slots", "owner")
 
     def __init__(self, owner: ObjectValue) -> None:
         super().__init__({}, None, dict, None)
         self.owner = owner
+        self.in_slots = names_of_slots(owner.cls)
 
     def find(self, tracer: Tracer, key: Any) -> Value | None:
+        if key in self.in_slots:  # of a name that is one, the dictionary may hold an entry, too: that is not modelled
+            real = self.owner.instance_dict()
+            if real is not None and key in real:
+                raise unsupported("attribute", f"an entry of an instance dictionary beside the slot {key!r}")
+            return None
         return self.owner.own_attribute(tracer, key)
 
     def complete(self, tracer: Tracer) -> None:
         pass
 
     def put(self, tracer: Tracer, key: Value, value: Value) -> None:
-        self.owner.set_own(tracer, tracer.constant_of(key, "an attribute's name"), value)
+        name = tracer.constant_of(key, "an attribute's name")
+        if name in self.in_slots:
+            raise unsupported("attribute-write", f"writing an entry of an instance dictionary beside the slot {name!r}")
+        self.owner.set_own(tracer, name, value)
 
     def store(self, tracer: Tracer, key: Value, value: Value) -> None:
         self.put(tracer, key, value)
@@ -269,7 +278,10 @@ class AttributesValue(DictValue):
         self.owner.set_own(tracer, key, MISSING)
 
     def keys(self, tracer: Tracer) -> list[Any]:
-        return self.owner.own_names(tracer)
+        names = self.owner.own_names(tracer)
+        if not self.in_slots:
+            return names
+        return [name for name in names if name not in self.in_slots or self.find(tracer, name) is not None]
 
     def constant(self) -> Any:
         raise NotConstant

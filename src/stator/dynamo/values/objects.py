@@ -150,6 +150,11 @@ class ObjectValue(Value):
     def set_own(self, tracer: Tracer, name: str, value: Any) -> None:
         if self.attributes is None:
             self.attributes = {}
+        if value is not MISSING and self.attributes.get(name) is MISSING:
+            real = self.instance_dict()
+            if real is not None and name in real:  # it comes last then: the two writes are not one
+                raise unsupported("attribute-write", f"writing {name!r}, which was deleted before")
+            del self.attributes[name]
         self.attributes[name] = value
         tracer.mutations.attribute(self, name)
 
@@ -447,6 +452,12 @@ _GENERATED = "<string>"  # the file name of code that was never in a file
 def _is_python_slot(found: Any) -> bool:
     """Whether it is a member that `__slots__` made, which can always be written and deleted."""
     return inspect.ismemberdescriptor(found) and "__slots__" in vars(found.__objclass__)
+
+
+def names_of_slots(cls: type) -> frozenset[str]:
+    """Names of attributes that instances hold in slots instead of their `__dict__`."""
+    with_slots = (vars(base) for base in cls.__mro__ if "__slots__" in vars(base))
+    return frozenset(name for members in with_slots for name, found in members.items() if _is_python_slot(found))
 
 
 def is_data_descriptor(found: Any) -> bool:
