@@ -9,10 +9,14 @@ from typing import Any
 from .guard import Lookup
 from .source import AttrSource, ConstantSource, InstanceDictSource, ItemSource, Source
 from .values.base import Value, unsupported
-from .values.objects import lookup_in_class, lookup_record, owner_in_class
+from .values.objects import is_data_descriptor, lookup_in_class, lookup_record, owner_in_class
 
-_OF_TYPE = frozenset(("__dict__", "__doc__", "__name__", "__qualname__", "__module__", "__bases__", "__mro__"))
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+
+def _of_metaclass(cls: type, name: str) -> bool:
+    """Whether getattr asks the metaclass for it, as for `__class__` and `__doc__`, whatever the class itself holds."""
+    return is_data_descriptor(lookup_in_class(type(cls), name))
 
 
 class ClassAttributes:
@@ -75,7 +79,8 @@ class ClassAttributes:
             raw = owner.__dict__[name]
             of_class = ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner)
             source: Source = AttrSource(of_class, name)
-            if hasattr(type(raw), "__get__"):  # getattr would give what it makes of itself
+            # getattr would give what it makes of itself, or what the metaclass says of the class
+            if hasattr(type(raw), "__get__") or _of_metaclass(owner, name):
                 source = ItemSource(InstanceDictSource(of_class), name)
             found = self._values[key] = self._wrap(raw, source)
         return found
@@ -89,7 +94,7 @@ class ClassAttributes:
             of_class = ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner)
             source: Source = AttrSource(of_class, name)
             raw = owner.__dict__.get(name)
-            if name in _OF_TYPE:  # getattr would give what `type` says of the class
+            if _of_metaclass(owner, name):
                 source = ItemSource(InstanceDictSource(of_class), name)
             if isinstance(raw, property):
                 part = next(part for part in ("fget", "fset", "fdel") if getattr(raw, part) is function)
