@@ -270,12 +270,14 @@ class Step:
         primals = _unchanged(step_node.primals)
         linked: Linked | None = step_node.linked
         results: Sequence[Reference] = step_node.results
-        shown = unchanged(results) if torch.is_grad_enabled() else {}
+        inside = self.joint.hooks_inside and torch.is_grad_enabled()
+        shown = unchanged(results) if torch.is_grad_enabled() and not inside else {}
         stops = with_hooked(second.stops, self.joint.hooked, second.targets)
-        gradients = self.program.gradients(self.joint, second.positions, second.targets, stops, tuple(shown))
+        handles = self._handles_of_backward(step_node, primals) if inside and self._is_part(second) else None
+        gradients = self.program.gradients(self.joint, second.positions, second.targets, stops, tuple(shown), handles)
         plain = all(map(_is_plain, tangents))  # not batched by vmap, nor of a subclass: the operators know what to do
         run = None
-        if plain:
+        if plain and handles is None:
             key = second.kind, tuple(shown), tuple([_compiled_for(tangent) for tangent in tangents])
             run = self._compiled_gradients(key, gradients, [*primals, *tangents])
         with replayed(step_node.states):
@@ -284,8 +286,28 @@ class Step:
             else:
                 found = gradients(*primals, *tangents)
                 found = found[: len(found) - len(shown)]
-        missed = (run is None and shown) or (linked is not None and linked.hooked_in_passing(shown))
+        missed = inside or (run is None and shown) or (linked is not None and linked.hooked_in_passing(shown))
         return not_looked_at(linked, results, found) if plain and missed else found
+
+    def _is_part(self, second: _Second) -> bool:
+        """Whether the running backward may come for other gradients of the same call."""
+        return isinstance(second.kind, int) or second.kind[1] or bool(self.joint.hooked)
+
+    def _handles_of_backward(self, step_node: Any, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """The program run once for all parts of the running backward: a hook inside of it, when these parts are
+        differentiated, has to see the sum of what reaches it from them."""
+        if self.devices and self.program.rewrite is not None:  # eager would draw other numbers than the forward did
+            raise RuntimeError(
+                "stator: the backward of a compiled graph with random numbers and gradient hooks cannot be "
+                "differentiated again; compile with the option exact_random, or run this part eagerly (stator.disable)"
+            )
+        task = torch._C._current_graph_task_id()
+        known = getattr(step_node, "again", None)
+        if known is None or known[0] != task:
+            with replayed(step_node.states), torch.enable_grad():
+                known = step_node.again = (task, self.program.handles(self.joint, primals))
+        handles: dict[int, torch.Tensor] = known[1]
+        return handles
 
     def _compiled_gradients(
         self, key: _SecondKey, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor]

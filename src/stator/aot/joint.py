@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
+from stator.graph.differentiated import hooks_of_programs
 from stator.graph.fake import FakeTensor
 from stator.graph.outputs import Described, describe_outputs
 from stator.graph.recording import Keep, Tracer, without_onednn
@@ -44,6 +45,7 @@ class Joint:
     hooked: positions of results whose gradient the program has hooked. Where the tangents were asked for one by one,
         these hooks are not part of the gradients: they are called when the tangent of a result is complete, before
         those of the caller.
+    hooks_inside: whether the program has hooked what is no such result.
     tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
     gradients: for each primal (or forward value that was differentiated by) the position of its gradient among the
         outputs after the values, or None.
@@ -58,6 +60,7 @@ class Joint:
     links: tuple[Link, ...]
     written: dict[int, int]
     hooked: tuple[int, ...]
+    hooks_inside: bool
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     traced: Traced
@@ -108,6 +111,7 @@ def trace_joint(
             stack.enter_context(owned_tensors_replaced(function, placed))
         with tracer:
             before = torch.is_grad_enabled()
+            tracer.hooks_before = hooks_of_programs.count
             try:
                 result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
             finally:
@@ -145,6 +149,7 @@ class _JointTracer(Tracer):
     def __init__(self, keep: Keep) -> None:
         super().__init__(keep)
         self.in_backward = False
+        self.hooks_before = 0  # that were registered in this thread before the program ran
         self.entries: dict[int, Any] = {}  # the first grad_fn of inputs that are no leaves, by id(fake)
 
     def forget(self) -> None:
@@ -210,6 +215,8 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
     count = len(handles)
     fresh = dict.fromkeys(output.position for output in described.outputs if isinstance(output, Fresh))
     hooked = tuple([at for at in fresh if (handle := handles[at]) is not None and handle._backward_hooks])
+    on_results = sum(len(handle._backward_hooks or ()) for at in hooked if (handle := handles[at]) is not None)
+    hooks_inside = hooks_of_programs.count - tracer.hooks_before > on_results
     views, bases = _views(described, leaves, count)
     handles += [views.get(count + at) for at in range(len(leaves))]
     results = [at for at in fresh if handles[at] is not None]
@@ -242,6 +249,7 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         links,
         written,
         hooked,
+        hooks_inside,
         tangent_positions,
         tuple(gradient_positions),
         traced,

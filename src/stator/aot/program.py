@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -102,20 +102,21 @@ class Program:
         targets: Sequence[int] | None = None,
         stops: Sequence[int] = (),
         shown: Sequence[int] = (),
+        handles: Mapping[int, torch.Tensor] | None = None,
     ) -> Callable[..., tuple[torch.Tensor | None, ...]]:
         """The backward as a function that can be differentiated itself.
 
         Takes the primals (inputs, then captured tensors), then tangents of the forward values at `positions`; returns
         the gradients of the primals that require grad, or of the forward values `targets`; None for those the values do
         not depend on; then the forward values `shown`. stops: forward values where gradients stop, see
-        `linked.gradients_between`.
+        `linked.gradients_between`. handles: what `handles` gave for these primals, instead of running the program.
         """
+        given_handles = handles
         count = sum(isinstance(value, torch.Tensor) for value in self.inputs) + len(self.captured)
 
         def gradients_of(*arguments: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             primals, tangents = arguments[:count], arguments[count:]
-            with self.ambience.restored():
-                handles = self._handles(joint, primals)
+            handles = self.handles(joint, primals) if given_handles is None else given_handles
             given = {id(handles[position]): tangent for position, tangent in zip(positions, tangents, strict=True)}
             with torch.enable_grad():
                 roots = [handles[position] for position in positions]
@@ -127,6 +128,11 @@ class Program:
                 return *found, *[handles[position] for position in shown]
 
         return gradients_of
+
+    def handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Run the program again, in its own ambience: the tensors behind its forward values and views, by position."""
+        with self.ambience.restored():
+            return self._handles(joint, primals)
 
     def _handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """Run the program on copies of what it writes to; the tensors behind its forward values by position, and

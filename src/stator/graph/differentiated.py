@@ -7,6 +7,7 @@ How they are captured is not known here.
 from __future__ import annotations
 
 import enum
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -140,6 +141,13 @@ def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
     return torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
 
 
+class _Count(threading.local):
+    count = 0
+
+
+hooks_of_programs = _Count()  # that were registered in this thread
+
+
 @dataclass(frozen=True, slots=True)
 class GradientHook:
     """A hook on the gradient of a tensor. graph: takes the gradient, then the free tensors; gives what replaces the
@@ -158,6 +166,7 @@ class GradientHook:
             return made[0] if self.replaces else None
 
         tensor.register_hook(hook)
+        hooks_of_programs.count += 1
         return tensor
 
     def graphs(self) -> dict[str, fx.GraphModule]:
