@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+import stator
+
 sys.path.insert(0, str(Path(__file__).parent))
 from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
 
@@ -338,6 +340,41 @@ def of_the_caller_behind_those_of_the_program(compiled):
                 found += gradients(loss, x, w)
             found.append(z.grad)
     return found, log
+
+
+def hooked_in_between(x, w):
+    """The hook adds a number: what it sees in parts, it would add to each."""
+    y = x * w
+    z = y.sin()
+    z.register_hook(lambda g: g * 2 + 0.1)
+    return (z * x).tanh(), y, z * 3
+
+
+@scenario
+def in_between_in_a_second_derivative(compiled):
+    f, x, w = compiled(hooked_in_between), leaf(3), leaf(3, seed=1)
+    a, y, _ = f(x, w)
+    found = torch.autograd.grad(a.sum() + y.sum(), (x, w), create_graph=True)
+    return *(g.detach() for g in found), torch.autograd.grad(sum(g.square().sum() for g in found), (x, w))
+
+
+@scenario
+def before_the_only_result_in_a_second_derivative(compiled):
+    f, x, w = compiled(lambda x, w: hooked_in_between(x, w)[0]), leaf(3), leaf(3, seed=1)
+    found = torch.autograd.grad(f(x, w).sum(), (x, w), create_graph=True)
+    return *(g.detach() for g in found), torch.autograd.grad(sum(g.square().sum() for g in found), (x, w))
+
+
+def test_what_a_hook_in_between_would_see_in_parts_is_an_error() -> None:
+    compiled = stator.compile(hooked_in_between, backend="aot_eager", fullgraph=True)
+    x, w = leaf(3), leaf(3, seed=1)
+    results = compiled(x, w)  # results that nobody has any more are not looked at
+    with pytest.raises(RuntimeError, match="what several results were computed from"):
+        torch.autograd.grad(sum(one.sum() for one in results), (x, w))
+    loss = compiled(x, w)[0].square().sum()  # whose gradient by the result depends on the result
+    found = torch.autograd.grad(loss, (x, w), create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiated again together with its results"):
+        torch.autograd.grad(sum(g.square().sum() for g in found), (x, w))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

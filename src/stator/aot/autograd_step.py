@@ -26,7 +26,7 @@ from stator.runtime.host import below_autograd
 from .eager import run_eagerly
 from .independent import Kept, Reads
 from .joint import Joint
-from .linked import Linked, Reference, not_looked_at, refer_to, unchanged, with_hooked
+from .linked import Linked, Reference, hooks_inside, not_looked_at, refer_to, unchanged, with_hooked
 from .partition import Partition, SavedInput, divide, split
 from .program import Program
 
@@ -230,6 +230,8 @@ class Step:
     def gradients_between(self, step_node: Any, position: int, tangent: torch.Tensor) -> Sequence[Any]:
         """What reaches the results right behind the value at `position`, of which this is the tangent."""
         behind = self.behind[position]
+        if self.joint.hooks_inside:
+            _check_apart(step_node, behind)
         return self._on_the_way(
             step_node, position, tangent, self._backward_between, _Second(position, (position,), behind, behind)
         )
@@ -286,7 +288,9 @@ class Step:
             else:
                 found = gradients(*primals, *tangents)
                 found = found[: len(found) - len(shown)]
-        missed = inside or (run is None and shown) or (linked is not None and linked.hooked_in_passing(shown))
+        if inside and plain:
+            return hooks_inside(step_node, results, found)
+        missed = (run is None and shown) or (linked is not None and linked.hooked_in_passing(shown))
         return not_looked_at(linked, results, found) if plain and missed else found
 
     def _is_part(self, second: _Second) -> bool:
@@ -488,6 +492,21 @@ class StepFunction(torch.autograd.Function):
             ctx.freed = wanted | getattr(ctx, "freed", 0)
         del tangents, of_values
         return None, *step.backward_for(kind)(saved, present)
+
+
+def _check_apart(step_node: Any, behind: Sequence[int]) -> None:
+    """Raise RuntimeError when gradients that are computed one by one may meet at a hook inside of the program, before
+    results that are behind both: it would see them one by one."""
+    task = torch._C._current_graph_task_id()
+    known = getattr(step_node, "met", None)
+    met = known[1] if known is not None and known[0] == task else frozenset()
+    if not met.isdisjoint(behind):
+        raise RuntimeError(
+            "stator: somebody looks at gradients of results of a compiled graph (hooks, a retained gradient, "
+            "torch.autograd.grad) which has gradient hooks on what several results were computed from; "
+            "run this part eagerly (stator.disable)"
+        )
+    step_node.met = (task, met.union(behind))
 
 
 def _saved_values(step_node: Any, wanted: int) -> list[Any]:

@@ -306,6 +306,41 @@ def _asked(results: Iterable[torch.Tensor]) -> bool:
     return any(will_run(node) and not will_run(node.next_functions[0][0]) for node in nodes)
 
 
+class _HooksInside(torch.autograd.Function):
+    """apply(step_node, results, *gradients): the gradients, of a program that has hooked what is no result.
+
+    They were computed from the inputs once more. Such a hook would see parts where eager's sees a sum, if they are
+    differentiated together with the results themselves, or by them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, step_node: Any, results: Sequence[Reference], *gradients: Any) -> Any:
+        ctx.step_node, ctx.results = step_node, results
+        ctx.set_materialize_grads(False)
+        with below_autograd():  # nobody's views
+            found = [one if one is None else aten.alias.default(one) for one in gradients]
+        pairs = zip(found, gradients, strict=True)
+        ctx.mark_non_differentiable(*[one for one, given in pairs if one is not None and not given.requires_grad])
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
+        nodes = [ctx.step_node, *[result.grad_fn for result in unchanged(ctx.results).values()]]
+        if any(will_run(node) for node in nodes):
+            raise RuntimeError(
+                "stator: a backward of a compiled graph is differentiated again together with its results, or by them, "
+                "and the graph has gradient hooks on what is no result; run this part eagerly (stator.disable)"
+            )
+        return None, None, *tangents
+
+
+def hooks_inside(step_node: Any, results: Sequence[Reference], gradients: Sequence[Any]) -> Sequence[Any]:
+    """The gradients, which raise when they are differentiated in a backward that results of the graph are part of."""
+    found: Sequence[Any] = _HooksInside.apply(step_node, results, *gradients)
+    return found
+
+
 def not_looked_at(linked: Linked | None, results: Sequence[Reference], gradients: Sequence[Any]) -> Sequence[Any]:
     """The gradients, which raise when they are differentiated in a backward that looks at results of the graph."""
     if not torch.is_grad_enabled():
