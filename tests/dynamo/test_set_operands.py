@@ -60,6 +60,14 @@ def as_far_as_needed(x: torch.Tensor) -> Any:
     )
 
 
+def intersections_as_far_as_needed(x: torch.Tensor) -> Any:
+    mine = {1, 2}
+    first, second, third, fourth = iter([2, 1, 3]), iter([7, 2, 8]), iter([2, 1, 4]), iter([1, 2])
+    both = mine.intersection(first, second)
+    none = set().intersection(fourth)
+    return x + 1, both, list(first), list(second), mine.intersection(third), list(third), none, list(fourth)
+
+
 def dictionaries(x: torch.Tensor) -> Any:
     more = dict.fromkeys(range(0, 400, 9))
     mine, updated = {1, 2}, {1, 3}
@@ -67,7 +75,9 @@ def dictionaries(x: torch.Tensor) -> Any:
     return x + 1, [list(each) for each in (mine.union(more), mine.symmetric_difference(more), mine - {2}, updated)]
 
 
-@pytest.mark.parametrize("function", [from_iterators, which_of_equal_ones, as_far_as_needed, dictionaries])
+@pytest.mark.parametrize(
+    "function", [from_iterators, which_of_equal_ones, as_far_as_needed, intersections_as_far_as_needed, dictionaries]
+)
 def test_methods_of_sets_do_with_operands_what_the_interpreter_does(function: Callable[..., Any]) -> None:
     expected = function(torch.ones(2))
     found = stator.compile(function, backend="eager", fullgraph=True)(torch.ones(2))

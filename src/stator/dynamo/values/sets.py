@@ -272,24 +272,49 @@ class Read:
     def of(cls, tracer: Tracer, others: tuple[Value, ...]) -> Read:
         read = cls([], [], [])
         for other in others:
-            members = _members(tracer, other)
-            read.members.append(members)
-            if isinstance(other, SetValue):
-                read.real.append(other.in_order())
-                read.roots += other.roots()
-            elif other.is_constant() and isinstance(other.constant(), frozenset):
-                read.real.append(other.constant())
-            else:  # for a dictionary, sets make room for all of it first
-                read.real.append((dict.fromkeys if other.python_type(tracer) is dict else list)(members))
+            read.add(tracer, other)
         return read
 
+    def add(self, tracer: Tracer, other: Value, wanted: dict[Any, Value] | None = None) -> tuple[dict[Any, Value], Any]:
+        """Go through one more. `wanted`: as in `_members`."""
+        members = _members(tracer, other, wanted)
+        real: Any
+        if isinstance(other, SetValue):
+            real = other.in_order()
+            self.roots += other.roots()
+        elif other.is_constant() and isinstance(other.constant(), frozenset):
+            real = other.constant()
+        else:  # for a dictionary, sets make room for all of it first
+            real = (dict.fromkeys if other.python_type(tracer) is dict else list)(members)
+        self.members.append(members)
+        self.real.append(real)
+        return members, real
 
-def _members(tracer: Tracer, other: Value) -> dict[Any, Value]:
+
+def _stops_early(method: str) -> bool:
+    items = iter((1, 2))
+    getattr({1}, method)(items)
+    return next(items, None) is not None
+
+
+_SUBSET_STOPS_EARLY = _stops_early("issubset")  # since CPython 3.12
+_INTERSECTION_STOPS_EARLY = _stops_early("intersection")
+
+
+def _members(tracer: Tracer, other: Value, wanted: dict[Any, Value] | None = None) -> dict[Any, Value]:
+    """The items of an operand by their keys, no further than until all that are `wanted` came."""
     if isinstance(other, SetValue):
         return other.members
     members: dict[Any, Value] = {}
+    came = 0
     for item in tracer.iterate(other):
-        members.setdefault(item.key(tracer), item)
+        key = item.key(tracer)
+        if key in members:
+            continue
+        members[key] = item
+        came += wanted is not None and key in wanted
+        if wanted and came == len(wanted):
+            break
     return members
 
 
@@ -303,8 +328,9 @@ def _set_union(tracer: Tracer, self: SetValue, *others: Value) -> Value:
 
 @set_methods.register("intersection")
 def _set_intersection(tracer: Tracer, self: SetValue, *others: Value) -> Value:
-    members, read = dict(self.members), Read.of(tracer, others)
-    for theirs, real in zip(read.members, read.real, strict=True):
+    members, read = dict(self.members), Read([], [], [])
+    for other in others:
+        theirs, real = read.add(tracer, other, members if _INTERSECTION_STOPS_EARLY else None)
         # the objects are those of the operand that is gone through: of two sets the smaller one, else the iterable
         kept = members if isinstance(real, (set, frozenset)) and len(theirs) > len(members) else theirs
         members = {key: kept[key] for key in members if key in theirs}
@@ -328,7 +354,8 @@ def _set_symmetric_difference(tracer: Tracer, self: SetValue, other: Value) -> V
 
 @set_methods.register("issubset")
 def _set_issubset(tracer: Tracer, self: SetValue, other: Value) -> Value:
-    return ConstantValue(self.members.keys() <= _members(tracer, other).keys())
+    wanted = self.members if _SUBSET_STOPS_EARLY else None
+    return ConstantValue(self.members.keys() <= _members(tracer, other, wanted).keys())
 
 
 def _all_are(tracer: Tracer, other: Value, contained: bool, members: dict[Any, Value]) -> Value:
