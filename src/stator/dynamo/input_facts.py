@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 _MOST_STEPS, _MOST_INPUTS = 16, 3
-_LARGEST = (
-    1 << 14
-)  # elements of any tensor on the way: a guard is to cost no more than a few operators on small tensors
+# elements of any tensor on the way: a guard is to cost no more than a few operators on small tensors
+_LARGEST = 1 << 14
 _OFTEN = 4  # changes after which it is not relied on
 
 _NAMES = """

@@ -6,7 +6,6 @@ Part of the recorder; what such numbers are to the program is in values/unknown_
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, Condition, Conjunction
 from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
 from stator.shapes.extrema import Max, Min
-from stator.shapes.floats import FloatExpr, Rounded
+from stator.shapes.floats import OPERATIONS, ROUNDINGS, FloatExpr, Rounded
 from stator.shapes.sym_node import expression
 
 from .values.base import Value, unsupported
@@ -32,25 +31,12 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 _RELATIONS: dict[str, Any] = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
-_FLOAT_OPERATIONS: dict[str, Any] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
-    "min": torch.sym_min,
-    "max": torch.sym_max,
-}
-_ROUNDINGS: dict[str, Any] = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc}
+_FLOAT_OPERATIONS: dict[str, Any] = {**OPERATIONS, "min": torch.sym_min, "max": torch.sym_max}
 _DTYPES: dict[type, torch.dtype] = {
     torch.SymInt: torch.int64,
     torch.SymFloat: torch.float64,
     torch.SymBool: torch.bool,
 }
-
-
 _MOST_NUMBERS = 64  # that a list of them is made of
 
 
@@ -217,7 +203,7 @@ class RecordedNumbers:
         return result
 
     def _rounded(self, value: Rounded) -> fx.Node:
-        return self._call(_ROUNDINGS[value.rounding], self._made(value.operand))
+        return self._call(ROUNDINGS[value.rounding], self._made(value.operand))
 
     def _float(self, value: FloatExpr) -> fx.Node:
         operands = [self._made(one) for one in value.operands]

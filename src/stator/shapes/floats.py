@@ -16,7 +16,7 @@ from .expr import Atom, Expr, ExprLike, Ranges, Symbol, constant, interned, inte
 from .intervals import Bound
 
 FloatLike = Union["FloatExpr", float]
-_OPERATIONS: dict[str, Callable[[Any, Any], float]] = {
+OPERATIONS: dict[str, Callable[[Any, Any], float]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -27,12 +27,12 @@ _OPERATIONS: dict[str, Callable[[Any, Any], float]] = {
     "min": min,
     "max": max,
 }
-_ROUNDINGS: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc}
+ROUNDINGS: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc}
 
 
 @dataclass(frozen=True, slots=True)
 class FloatExpr:
-    """`operation` is "int" (an integer expression as a float) or one of `_OPERATIONS` on two operands."""
+    """`operation` is "int" (an integer expression as a float) or one of `OPERATIONS` on two operands."""
 
     operation: str
     operands: tuple[Any, ...]
@@ -45,7 +45,7 @@ class FloatExpr:
 
     def evaluate(self, values: Mapping[Symbol, int]) -> float:
         numbers = [_number(operand, values) for operand in self.operands]
-        return float(numbers[0]) if self.operation == "int" else _OPERATIONS[self.operation](*numbers)
+        return float(numbers[0]) if self.operation == "int" else OPERATIONS[self.operation](*numbers)
 
     def substitute(self, replacements: Mapping[Symbol, ExprLike]) -> FloatLike:
         if self.symbols.isdisjoint(replacements):
@@ -69,12 +69,12 @@ class FloatExpr:
         if self.operation == "-":
             return a - d, b - c
         if self.operation == "*" or (self.operation == "/" and (c > 0 or d < 0)):
-            function = _OPERATIONS[self.operation]
+            function = OPERATIONS[self.operation]
             corners = [function(x, y) for x in (a, b) for y in (c, d)]
             if not any(math.isnan(corner) for corner in corners):
                 return min(corners), max(corners)
         if self.operation in ("min", "max"):
-            function = _OPERATIONS[self.operation]
+            function = OPERATIONS[self.operation]
             return function(a, c), function(b, d)
         return -math.inf, math.inf
 
@@ -107,7 +107,7 @@ def combined(operation: str, *operands: Any) -> FloatLike:
         return as_float(operands[0])
     if any(isinstance(operand, FloatExpr) for operand in operands):
         return FloatExpr(operation, operands)
-    return _OPERATIONS[operation](*operands)
+    return OPERATIONS[operation](*operands)
 
 
 class Rounded(Atom):
@@ -120,7 +120,7 @@ class Rounded(Atom):
     @classmethod
     def of(cls, rounding: str, operand: FloatLike) -> Expr:
         if not isinstance(operand, FloatExpr):
-            return constant(_ROUNDINGS[rounding](operand))
+            return constant(ROUNDINGS[rounding](operand))
         if operand.operation == "int":
             return operand.operands[0]
         key = (cls, rounding, operand)
@@ -135,11 +135,11 @@ class Rounded(Atom):
         return Rounded.of(self.rounding, self.operand.substitute(replacements))
 
     def _value(self, values: Mapping[Symbol, int]) -> int:
-        return _ROUNDINGS[self.rounding](self.operand.evaluate(values))
+        return ROUNDINGS[self.rounding](self.operand.evaluate(values))
 
     def _atom_bounds(self, ranges: Ranges) -> tuple[Bound, Bound]:
         low, high = self.operand.bounds(ranges)
-        rounding = _ROUNDINGS[self.rounding]
+        rounding = ROUNDINGS[self.rounding]
         return (rounding(low) if math.isfinite(low) else low), (rounding(high) if math.isfinite(high) else high)
 
     def __reduce__(self) -> tuple[object, ...]:
