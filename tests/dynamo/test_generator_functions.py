@@ -220,3 +220,19 @@ def test_fullgraph_refuses() -> None:
         stator.compile(plain, backend="eager", fullgraph=True)(torch.ones(2))
     with pytest.raises(stator.Unsupported, match="async"):
         stator.compile(work, backend="eager", fullgraph=True)(None, torch.ones(2)).close()
+
+
+def counting() -> Iterator[int]:
+    yield 1
+    yield 2
+
+
+def test_a_generator_that_calls_nothing_keeps_its_own_code():
+    def made() -> Any:
+        generator = counting()
+        return generator, next(generator)
+
+    generator, first = stator.compile(made, backend="eager")()
+    assert first == 1
+    assert generator.gi_code is counting.__code__
+    assert stator.compile(counting, backend="eager")().gi_code is counting.__code__

@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .entry import is_entry
+from .naming import class_name, full_name, qualified_name
 from .source import AttrSource, ConstantSource
 from .values.base import Value, unsupported
 from .values.classes import ClassValue
@@ -35,7 +36,7 @@ def bind(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
         descriptor = tracer.class_value(cls, name)
         function = tracer.class_function(kind, "__get__", getter)
         return function.call(tracer, [descriptor, owner, tracer.known(cls)], {})
-    raise unsupported("descriptor", f"the descriptor {kind.__name__} for attribute {name!r} of {cls.__name__}")
+    raise unsupported("descriptor", f"the descriptor {class_name(kind)} for attribute {name!r} of {class_name(cls)}")
 
 
 def bind_to_class(tracer: Tracer, cls_value: ClassValue, name: str, raw: Any) -> Value:
@@ -60,7 +61,7 @@ def bind_to_class(tracer: Tracer, cls_value: ClassValue, name: str, raw: Any) ->
 
 def _bind_property(tracer: Tracer, owner: Value, cls: type, name: str, raw: property) -> Value:
     if raw.fget is None:
-        raise tracer.raised(AttributeError, f"property '{name}' of '{cls.__qualname__}' object has no getter")
+        raise tracer.raised(AttributeError, f"property '{name}' of '{qualified_name(cls)}' object has no getter")
     if not isinstance(raw.fget, FunctionType):
         return tracer.call(tracer.known(raw.fget), [owner], {})
     return tracer.class_function(cls, name, raw.fget).call(tracer, [owner], {})
@@ -69,7 +70,7 @@ def _bind_property(tracer: Tracer, owner: Value, cls: type, name: str, raw: prop
 def _bind_static(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
     function = raw.__func__
     defining = owner_in_class(cls, name) or cls
-    source = AttrSource(ConstantSource(f"{defining.__module__}.{defining.__qualname__}", defining), name)
+    source = AttrSource(ConstantSource(full_name(defining), defining), name)
     return tracer.wrap(function, source)
 
 

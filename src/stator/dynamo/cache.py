@@ -25,6 +25,7 @@ from .guard import Guard
 from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
 from .iterator_state import READABLE, next_items
 from .last_resort import guards_on_types
+from .naming import qualified_name
 from .native_status import native as _native
 from .resume import is_stack_name
 from .source import Source
@@ -350,7 +351,7 @@ class Miss:
         whom = ""
         if instance is not None and not all(self._was_made_for(instance, one) for one in cache.versions):
             self.give_up(cache, instance)  # other instances keep what was compiled for them
-            whom = f" for one {type(instance).__qualname__}"
+            whom = f" for one {qualified_name(type(instance))}"
         else:
             self.give_up(cache, None)
         limit = self.options.recompile_limit

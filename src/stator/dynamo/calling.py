@@ -24,6 +24,7 @@ from .marks import (
     mark_of,
     substitute_of_torch,
 )
+from .naming import full_name, module_of, qualified_name
 from .plain import is_pure_function
 from .recorded_numbers import may_be_read
 from .recorder import NotATensorCall
@@ -213,7 +214,7 @@ def _check_arguments(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> No
 
 def _shape_of(fn: Any) -> tuple[float, frozenset[str]] | None:
     """How many positional arguments a function takes, and which by name; None for one that does not say."""
-    if type(fn).__module__ != "builtins" or (getattr(fn, "__module__", None) or "").partition(".")[0] not in _STANDARD:
+    if module_of(type(fn)) != "builtins" or (getattr(fn, "__module__", None) or "").partition(".")[0] not in _STANDARD:
         return None
     try:
         parameters = inspect.signature(fn).parameters.values()
@@ -374,7 +375,7 @@ def make_instance(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: di
     elif isinstance(inner, types.BuiltinFunctionType):
         made = new_object(tracer, kind, args, kwargs)
     else:
-        raise unsupported("new-object", f"__new__ of {kind.__qualname__} is no function")
+        raise unsupported("new-object", f"__new__ of {qualified_name(kind)} is no function")
     made_kind = made.python_type(tracer)
     if kind in made_kind.__mro__:
         _initialize(tracer, made, made_kind, args, kwargs, plain_new=inner is object.__new__)
@@ -393,10 +394,10 @@ def _initialize(
         )
         result = bound.call(tracer, [made, *args] if isinstance(init, FunctionType) else args, kwargs)
         if not tracer.is_none(result):
-            raise unsupported("call", f"__init__ of {kind.__qualname__} that returns something")
+            raise unsupported("call", f"__init__ of {qualified_name(kind)} that returns something")
     elif init is object.__init__:
         if (args or kwargs) and plain_new:
-            raise unsupported("call-builtin", f"{kind.__qualname__}() takes no arguments")
+            raise unsupported("call-builtin", f"{qualified_name(kind)}() takes no arguments")
     elif isinstance(made, (ObjectValue, ExceptionValue)):
         handler = made.builtin_method(tracer, "__init__")
         if handler is not None:
@@ -411,7 +412,7 @@ _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 def new_object(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """object.__new__, or that of the built-in class below."""
     if tracer.class_lookup(kind, "__del__") is not MISSING:
-        raise unsupported("new-object", f"making an instance of {kind.__qualname__}, which has a finalizer")
+        raise unsupported("new-object", f"making an instance of {qualified_name(kind)}, which has a finalizer")
     for base in kind.__mro__:
         if base in makers:
             return makers[base](tracer, kind, args, kwargs)
@@ -419,7 +420,7 @@ def new_object(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, 
         tracer.run_real(object.__new__, (kind,))  # which raises
     if new_of_layout(kind) is object.__new__:
         return ObjectValue(kind)
-    raise unsupported("new-object", f"making an instance of {kind.__module__}.{kind.__qualname__}")
+    raise unsupported("new-object", f"making an instance of {full_name(kind)}")
 
 
 def tensor_method_call(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .guard import Lookup
+from .naming import full_name, qualified_name
 from .source import AttrSource, ConstantSource, InstanceDictSource, ItemSource, Source
 from .values.base import Value, unsupported
 from .values.objects import is_data_descriptor, lookup_in_class, lookup_record, owner_in_class
@@ -53,7 +54,7 @@ class ClassAttributes:
     def lookup(self, cls: type, name: str) -> Any:
         """The raw attribute, or MISSING; relied on when the capture ends."""
         if name in self._written and self.written(cls, name) is not None:
-            raise unsupported("attribute", f"{name!r} of {cls.__qualname__}, which the captured code has set")
+            raise unsupported("attribute", f"{name!r} of {qualified_name(cls)}, which the captured code has set")
         key = (cls, name)
         found = self._lookups.get(key)
         if found is None:
@@ -72,12 +73,12 @@ class ClassAttributes:
         """A class attribute as it stands in the class dictionary, guarded there."""
         owner = owner_in_class(cls, name)
         if owner is None:
-            raise unsupported("attribute", f"{name!r} of {cls.__qualname__}, which is gone by now")
+            raise unsupported("attribute", f"{name!r} of {qualified_name(cls)}, which is gone by now")
         key = (owner, name)
         found = self._values.get(key)
         if found is None:
             raw = owner.__dict__[name]
-            of_class = ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner)
+            of_class = ConstantSource(full_name(owner), owner)
             source: Source = AttrSource(of_class, name)
             # getattr would give what it makes of itself, or what the metaclass says of the class
             if hasattr(type(raw), "__get__") or _of_metaclass(owner, name):
@@ -91,7 +92,7 @@ class ClassAttributes:
         found = self._values.get(key)
         if found is None or getattr(found, "fn", function) is not function:
             owner = owner_in_class(cls, name) or cls
-            of_class = ConstantSource(f"{owner.__module__}.{owner.__qualname__}", owner)
+            of_class = ConstantSource(full_name(owner), owner)
             source: Source = AttrSource(of_class, name)
             raw = owner.__dict__.get(name)
             if _of_metaclass(owner, name):

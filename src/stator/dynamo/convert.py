@@ -35,6 +35,7 @@ from .hook import call_with_hook, leave_frame_alone
 from .interpreter import capture
 from .joining import Leaving, function_without_cells, joined_function, key_of, names_inside, never_called, put_back
 from .marks import disabled, left_alone_by_torch
+from .naming import qualified_name
 from .native_status import native
 from .program import program_of
 from .resume import ResumePoint, closure_of, resume_code, resumption_of
@@ -400,7 +401,7 @@ def _is_about_made_class(source: Source) -> bool:
     base: Any = source
     while base is not None and not isinstance(base, ConstantSource):
         base = getattr(base, "base", None)
-    return base is not None and isinstance(base.value, type) and "<locals>" in base.value.__qualname__
+    return base is not None and isinstance(base.value, type) and "<locals>" in qualified_name(base.value)
 
 
 def _asks_a_cell_for_super(captured: Captured, exit_: Break) -> bool:

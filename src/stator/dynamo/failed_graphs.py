@@ -23,6 +23,7 @@ from stator.graph.unknown_sizes import WrongAssumption
 
 from .cache import chosen, run_as_it_is
 from .captured import Captured
+from .naming import class_name
 
 # Failures in a row after which a graph is not tried again: of it alone, which will stay; and of the program, too.
 _MOST_ALONE, _MOST_IN_A_ROW = 2, 8
@@ -141,7 +142,7 @@ class Failure:
 def _text(error: BaseException) -> str:
     """Its type and what it says, as far as no code of the program has to run for that."""
     said = BaseException.__dict__["args"].__get__(error)
-    return ": ".join([type(error).__name__, *(one for one in said if type(one) is str)])
+    return ": ".join([class_name(type(error)), *(one for one in said if type(one) is str)])
 
 
 def _shown(place: UserPlace) -> str:

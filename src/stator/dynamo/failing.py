@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from .naming import module_of
 from .values.functions import BoundMethodValue
 
 if TYPE_CHECKING:
@@ -59,4 +60,4 @@ def _is_of_torch(tracer: Tracer, frame: Frame, slot: int) -> bool:
     if not isinstance(leave, BoundMethodValue):
         return False
     kind = leave.owner.python_type(tracer)
-    return kind is nullcontext or kind.__module__.partition(".")[0] == "torch"
+    return kind is nullcontext or module_of(kind).partition(".")[0] == "torch"

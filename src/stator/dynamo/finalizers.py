@@ -14,6 +14,7 @@ import torch
 
 from .bytecode import decode
 from .guard import GuardKind
+from .naming import module_of, qualified_name
 from .source import CellSource, LocalSource
 from .values.base import Lazy, Value, unsupported
 from .values.objects import MISSING, lookup_in_class
@@ -58,7 +59,7 @@ def _is_noticed(reference: Any) -> bool:
     callback = weakref.ReferenceType.__callback__.__get__(reference)  # type: ignore[attr-defined,misc]
     if callback is None:
         return False
-    module = getattr(callback, "__module__", None) or type(callback).__module__
+    module = getattr(callback, "__module__", None) or module_of(type(callback))
     return not str(module).startswith(_OF_OTHERS)
 
 
@@ -138,4 +139,4 @@ def check_change(old: Any) -> None:
 
 
 def _shown(obj: object) -> str:
-    return f"an object of type {type(obj).__qualname__}, whose end the program may notice"
+    return f"an object of type {qualified_name(type(obj))}, whose end the program may notice"

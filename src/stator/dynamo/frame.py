@@ -13,6 +13,7 @@ from stator.base.errors import Unsupported, UserPlace
 
 from .break_kinds import way_out
 from .hook import is_left_alone
+from .naming import class_name
 from .program import Program
 from .resume import closure_of
 from .values.base import Lazy, Raised, Value, unsupported
@@ -162,7 +163,9 @@ class Frame:
                 except Exception as error:
                     if not _raised_by_program(error):
                         raise
-                    reason = f"{type(error).__name__} from code of the program, which ran when an object was looked at"
+                    reason = (
+                        f"{class_name(type(error))} from code of the program, which ran when an object was looked at"
+                    )
                     raise unsupported("special-method", reason) from error
                 if signal is not None:
                     return signal

@@ -16,6 +16,7 @@ from stator.base.errors import UserPlace
 from . import wrapping
 from .guard import Guard, GuardKind, Lookup, TensorGuard
 from .iterator_state import keys_in_order
+from .naming import full_name
 from .source import ConstantSource, ModuleGlobalSource, Source
 from .values.base import Value
 from .values.constants import SourcedConstant
@@ -116,7 +117,7 @@ class GuardLog:
 
     def add_lookups(self, lookups: Iterable[tuple[type, list[Lookup]]]) -> None:
         for cls, made in lookups:
-            source = ConstantSource(f"{cls.__module__}.{cls.__qualname__}", cls)
+            source = ConstantSource(full_name(cls), cls)
             self.made.append(Guard(source, GuardKind.LOOKUPS, tuple(made)))
 
 

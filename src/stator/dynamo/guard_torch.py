@@ -21,7 +21,8 @@ from .native_status import native as _native
 # subclasses may answer for themselves, so they are asked through their getters
 READ_DIRECTLY: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
-for _type in (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size):
+_OF_TYPES = (torch.qscheme, torch.finfo, torch.iinfo)
+for _type in (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, *_OF_TYPES):
     register_plain_type(_type)
 
 

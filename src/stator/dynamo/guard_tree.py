@@ -19,6 +19,7 @@ from stator.base.registry import Registry
 
 from . import source as sources
 from .guard import Guard, GuardKind, Lookup
+from .naming import class_name, full_name
 from .native_status import native as _native
 from .plain import shown
 from .resume import closure_of
@@ -185,7 +186,18 @@ def _call(builder: Builder, source: sources.CallSource) -> int:
 
 # ---- checks ----
 
-PLAIN_TYPES: set[type] = {int, float, complex, bool, str, bytes, type(None), type(Ellipsis), range}
+PLAIN_TYPES: set[type] = {
+    int,
+    float,
+    complex,
+    bool,
+    str,
+    bytes,
+    type(None),
+    type(Ellipsis),
+    type(NotImplemented),
+    range,
+}
 
 
 def register_plain_type(type_: type) -> None:
@@ -220,7 +232,7 @@ def _check_equals(builder: Builder, guard: Guard) -> None:
         builder.check(guard, _native.CHECK_IS, guard.expected)
         return
     if not is_plain(guard.expected):
-        raise CompileError("guards", f"{guard.source} == {type(guard.expected).__name__} could run user code")
+        raise CompileError("guards", f"{guard.source} == {class_name(type(guard.expected))} could run user code")
     builder.check(guard, _native.CHECK_EQUALS, guard.expected)
 
 
@@ -331,12 +343,12 @@ def brief(value: object) -> str:
         text = shown(value)
         return text if len(text) <= 80 else text[:77] + "..."
     if issubclass(type(value), type):
-        return f"{value.__module__}.{value.__qualname__}"  # type: ignore[attr-defined]
+        return full_name(value)  # type: ignore[arg-type]
     if type(value) is FunctionType:
         return f"function {value.__qualname__}"
     if type(value) is CodeType:
         return f'code of {value.co_name}, File "{value.co_filename}", line {value.co_firstlineno}'
-    return f"{type(value).__name__} object"
+    return f"{class_name(type(value))} object"
 
 
 def describe_failure(guards: Sequence[Guard], failure: tuple[int] | tuple[int, object]) -> str:

@@ -21,6 +21,7 @@ from .exits import ExitBuilder
 from .frame import Frame, StopAtBreak
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
+from .naming import class_name
 from .plain import is_of_program
 from .program import looks_at_no_frame, program_of
 from .recipe import Constant, Effect, Evaluate, Load, RaisedAt, Recipe
@@ -277,7 +278,7 @@ class _Attempt:
 
     def _uncaught(self, tracer: Tracer, frame: Frame, raised: Raised) -> Unsupported:
         value: Any = raised.value
-        text = f"{value.python_type(tracer).__name__}: {value.message(tracer)}"
+        text = f"{class_name(value.python_type(tracer))}: {value.message(tracer)}"
         place = value.place or frame.place()
         return Unsupported("exception", f"the program raises {text}", place=place)
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .naming import class_name, module_of
+
 _FLOATS = ("float16", "float32", "float64")
 _INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
@@ -42,13 +44,13 @@ def is_number(obj: Any) -> bool:
 
 def is_truth(obj: Any) -> bool:
     """Is this what comparing NumPy's numbers gives?"""
-    return type(obj).__module__ == "numpy" and type(obj).__name__ in ("bool", "bool_")
+    return module_of(type(obj)) == "numpy" and class_name(type(obj)) in ("bool", "bool_")
 
 
 def is_pure_function(function: Any) -> bool:
     """Is this a universal function written in C, such as numpy.sqrt? Those that numpy.frompyfunc makes of Python code,
     which may do anything, take and give objects alone."""
-    if type(function).__module__ != "numpy" or type(function).__name__ != "ufunc":
+    if module_of(type(function)) != "numpy" or class_name(type(function)) != "ufunc":
         return False
     return any("O" not in kinds for kinds in function.types)
 

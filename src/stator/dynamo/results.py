@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import wrapping
+from .naming import class_name
 from .plain import is_number, is_of_program, is_truth
 from .values.base import Value, unsupported
 from .values.constants import ConstantValue
@@ -57,7 +58,7 @@ def wrap_result(tracer: Tracer, obj: Any, what: str) -> Value:
         return TupleValue([wrap_result(tracer, item, what) for item in obj], cls=type(obj))
     if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, *_IMMUTABLE)):
         return tracer.known(obj)
-    raise unsupported("result", f"{what} is a {type(obj).__name__}, which capture cannot hold")
+    raise unsupported("result", f"{what} is a {class_name(type(obj))}, which capture cannot hold")
 
 
 def is_immutable(obj: Any) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from .naming import class_name
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -248,7 +250,7 @@ _PLAIN_KEYS = (str, int, float, bool, bytes, tuple)
 
 def _key_text(key: Any) -> str:
     """As a user would write it; other objects by their type, for their text may be long."""
-    return repr(key) if type(key) in _PLAIN_KEYS or key is None else f"<{type(key).__name__}>"
+    return repr(key) if type(key) in _PLAIN_KEYS or key is None else f"<{class_name(type(key))}>"
 
 
 def is_fixed(source: Source) -> bool:

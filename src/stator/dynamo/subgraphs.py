@@ -14,6 +14,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from .mutations import MutationLog
+from .naming import class_name
 from .torch_state import TorchState
 from .values.base import Raised, Value, unsupported
 from .values.cells import CellValue
@@ -109,7 +110,7 @@ def deferred(tracer: Tracer, what: str, *roots: Value) -> Iterator[Later]:
     try:
         yield tracer.later
     except Raised as raised:
-        name = raised.value.python_type(tracer).__name__
+        name = class_name(raised.value.python_type(tracer))
         raise unsupported("deferred-effect", f"{what} raises {name}") from raised
     finally:
         tracer.mutations, tracer.later = mutations, later

@@ -9,6 +9,7 @@ import torch
 
 from .captured import Captured, Return
 from .guard import GlobalState, GuardKind, TensorGuard
+from .naming import class_name, qualified_name
 from .recipe import (
     CallRecipe,
     Constant,
@@ -47,7 +48,7 @@ _MOST_SHOWN = 80  # characters of one constant
 
 def _example_text(example: torch.Tensor | float) -> str:
     if not isinstance(example, torch.Tensor):
-        return type(example).__name__
+        return class_name(type(example))
     return f"{example.dtype}{list(example.shape)}".removeprefix("torch.")
 
 
@@ -140,12 +141,15 @@ def _text(recipe: Recipe, above: tuple[Recipe, ...]) -> str:
 
 
 def _value_text(value: object) -> str:
-    text = getattr(value, "__qualname__", None) if callable(value) else None
+    if isinstance(value, type):
+        text = qualified_name(value)
+    else:
+        text = getattr(value, "__qualname__", None) if callable(value) else None
     if not isinstance(text, str):
         try:
             text = repr(value)
         except Exception:  # a user's __repr__ must not keep a dump from being written
-            text = f"<{type(value).__name__}>"
+            text = f"<{class_name(type(value))}>"
     text = " ".join(text.split())
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
 

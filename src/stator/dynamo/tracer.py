@@ -30,6 +30,7 @@ from .identity import Identities
 from .inlining import inline
 from .long_loops import LoopLimit
 from .mutations import MutationLog
+from .naming import class_name, full_name
 from .recipe import Recipe
 from .recorder import NotATensorCall, Recorder
 from .resume import Offset
@@ -215,12 +216,14 @@ class Tracer:
         found = self.wrapped.get(id(obj))
         if found is not None:
             return found
-        if isinstance(obj, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
+        if isinstance(obj, type):
+            return self.wrap(obj, ConstantSource(full_name(obj), obj))
+        if isinstance(obj, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
             name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", "object")
             return self.wrap(obj, ConstantSource(f"{getattr(obj, '__module__', '')}.{name}", obj))
         if isinstance(obj, (tuple, slice, frozenset)) or source is not None:
             return self.wrap(obj, source)
-        return self.wrap(obj, ConstantSource(f"<{type(obj).__name__}>", obj))
+        return self.wrap(obj, ConstantSource(f"<{class_name(type(obj))}>", obj))
 
     def wrap_result(self, obj: Any, what: str) -> Value:
         """A fresh object that real code computed from constants."""

@@ -23,6 +23,7 @@ from .contents import follow_contents
 from .guard import GuardKind
 from .hook import is_left_alone
 from .iterator_state import READABLE
+from .naming import class_name, full_name, module_of
 from .native_status import native
 from .plain import is_number, numpy_numbers, plain_converter
 from .source import AttrSource, CallSource, ConstantSource, ItemSource, LocalSource, Source, is_fixed
@@ -116,7 +117,7 @@ def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
             tracer.guards.presence(made)
         return made
     # an instance of a subclass, or numpy.float32: its own == might be anything, so the plain value is compared
-    if getattr(obj, "__dict__", None) or any(map(_adds_behaviour, type(obj).__mro__)):
+    if any(map(_adds_behaviour, type(obj).__mro__)) or getattr(obj, "__dict__", None):
         return _object(tracer, obj, source)  # known by its class only: what it does is the program's
     tracer.guard(source, GuardKind.TYPE, type(obj))
     tracer.guard(CallSource(plain, (source,)), GuardKind.EQUALS, plain(obj))
@@ -127,7 +128,7 @@ def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
 
 def _adds_behaviour(cls: type) -> bool:
     """Whether a class of a Python program defines more than a name: then it is no plain number or text."""
-    return bool(cls.__flags__ & _HEAP_TYPE) and cls.__module__ != "numpy" and not vars(cls).keys() <= _PLAIN_NAMES
+    return bool(cls.__flags__ & _HEAP_TYPE) and module_of(cls) != "numpy" and not vars(cls).keys() <= _PLAIN_NAMES
 
 
 _HEAP_TYPE = 1 << 9  # a class of a Python program
@@ -136,7 +137,13 @@ _PLAIN_NAMES = frozenset({"__module__", "__doc__", "__dict__", "__weakref__", "_
     "__orig_bases__",
     "__parameters__",
 }
-_PLAIN: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: str.__str__,
+    bytes: bytes.__bytes__,
+}
 
 
 for _kind in (*CONSTANT_TYPES, *numpy_numbers()):
@@ -146,7 +153,7 @@ wrappers.add(enum.Enum, _constant)
 
 def _guard_type(tracer: Tracer, obj: Any, source: Source | None) -> None:
     if source is None:
-        raise unsupported("unguardable", f"a {type(obj).__name__} that cannot be reached from the frame")
+        raise unsupported("unguardable", f"a {class_name(type(obj))} that cannot be reached from the frame")
     tracer.guard(source, GuardKind.TYPE, type(obj))
 
 
@@ -163,7 +170,7 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
     if isinstance(obj, FakeTensor):
         raise unsupported("nested-trace", "a fake tensor as input")
     if type(obj) not in (torch.Tensor, nn.Parameter, nn.Buffer):
-        raise unsupported("tensor-subclass", f"the tensor class {type(obj).__module__}.{type(obj).__qualname__}")
+        raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
     if torch._C._functorch.is_functorch_wrapped_tensor(obj):  # it has no memory of its own
         raise unsupported("function-transform", "a tensor as it is inside of a function transform")
     if source is None:
@@ -241,7 +248,7 @@ def _bound_builtin(tracer: Tracer, obj: Any, owner: Any, source: Source | None) 
         free
         or isinstance(owner, type)
         or (alone and is_constant_object(owner))
-        or type(owner).__module__.startswith("torch")
+        or module_of(type(owner)).startswith("torch")
     ):
         _guard_identity(tracer, obj, source)
         return BuiltinValue(obj, source)
@@ -415,7 +422,7 @@ def _exception(tracer: Tracer, obj: BaseException, source: Source | None) -> Val
 
 @wraps(object)
 def _object(tracer: Tracer, obj: Any, source: Source | None) -> Value:
-    if tracer.is_immutable(obj) or (type(obj).__module__ == "numpy" and type(obj).__name__ == "ufunc"):
+    if tracer.is_immutable(obj) or (module_of(type(obj)) == "numpy" and class_name(type(obj)) == "ufunc"):
         _guard_identity(tracer, obj, source)
         return BuiltinValue(obj, source) if callable(obj) else ConstantValue(obj)
     _guard_type(tracer, obj, source)

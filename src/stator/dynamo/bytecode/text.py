@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..naming import class_name, qualified_name
 from .instruction import Instruction
 from .version import OPERAND_KINDS
 
@@ -51,5 +52,5 @@ def _short(value: object) -> str:
     if isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(item, _PLAIN) for item in value)):
         text = repr(value)
         return text if len(text) <= 80 else text[:77] + "..."
-    name = getattr(value, "__qualname__", None)
-    return f"<{type(value).__name__} {name}>" if isinstance(name, str) else f"<{type(value).__name__}>"
+    name = qualified_name(value) if isinstance(value, type) else getattr(value, "__qualname__", None)
+    return f"<{class_name(type(value))} {name}>" if isinstance(name, str) else f"<{class_name(type(value))}>"

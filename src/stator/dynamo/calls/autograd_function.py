@@ -14,6 +14,7 @@ from stator.graph.differentiated import Backward, CustomFunction, From, Place, g
 from stator.prims.record import TensorMeta
 
 from ..calling import calls
+from ..naming import class_name
 from ..subgraphs import Subgraph, deferred, own_state, reachable
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
@@ -35,12 +36,12 @@ _OTHER_PROTOCOLS = ("boxed_grads_call", "clear_saved_tensors_on_access")
 def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     kind = tracer.real_of(cls, "a subclass of torch.autograd.Function")
     if kwargs:
-        raise unsupported("custom-function", f"{kind.__name__}.apply with keyword arguments")
+        raise unsupported("custom-function", f"{class_name(kind)}.apply with keyword arguments")
     if tracer.recorder.transforms:
-        raise unsupported("custom-function", f"{kind.__name__}.apply under a function transform")
+        raise unsupported("custom-function", f"{class_name(kind)}.apply under a function transform")
     for name in _OTHER_PROTOCOLS:
         if getattr(kind, name, False):
-            raise unsupported("custom-function", f"{kind.__name__} sets {name}")
+            raise unsupported("custom-function", f"{class_name(kind)} sets {name}")
     capture = _Capture(tracer, cls, kind, list(args))
     executable = torch.is_grad_enabled() and any(
         isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in args
@@ -88,7 +89,7 @@ class _Capture:
             return args
         forward = self.tracer.get_attr(self.cls, "forward")
         if not isinstance(forward, FunctionValue):
-            raise unsupported("custom-function", f"forward of {self.kind.__name__} is not a function")
+            raise unsupported("custom-function", f"forward of {class_name(self.kind)} is not a function")
         defaults = forward.default_values(self.tracer)
         missing = forward.code.co_argcount - len(args)
         if not 0 <= missing <= len(defaults):
@@ -144,7 +145,7 @@ class _Capture:
         saved_places = dict.fromkeys(placing.place(self._tensor(item, "save_for_backward")) for item in saved)
         nodes = [level_node(level, value, tracer) for value in (*outputs, *placing.kept)]
         function = CustomFunction(
-            name=self.kind.__name__,
+            name=class_name(self.kind),
             argument_count=len(self.tensors),
             forward=level.finish(nodes),
             reads=tuple(map(placing.place, level.lifted)),
@@ -156,13 +157,13 @@ class _Capture:
             materialize=self.context.flag(tracer, "materialize_grads", True),
             once=self._is_once(),
         )
-        target = graph_target(function, f"apply_{self.kind.__name__}")
+        target = graph_target(function, f"apply_{class_name(self.kind)}")
         made = tracer.record_function(target, [*self.tensors, *placing.free], {})
         return self._results(forward.result, list(tracer.iterate(made)))
 
     def _forward_part(self) -> _Forward:
         tracer = self.tracer
-        what = f"the forward of {self.kind.__name__}"
+        what = f"the forward of {class_name(self.kind)}"
         with tracer.recorder.subgraph() as level, own_state(what, grad_mode=False):
             result = self._follow_forward()
             items = result.items if isinstance(result, TupleValue) else [result]
@@ -207,14 +208,14 @@ class _Capture:
         if sum(map(len, choices)) - len(choices) > _MOST_OUTPUTS_WITHOUT_ZEROS:
             raise unsupported(
                 "custom-function",
-                f"{self.kind.__name__} has many outputs and set_materialize_grads(False)",
+                f"{class_name(self.kind)} has many outputs and set_materialize_grads(False)",
                 "leave gradients to be filled with zeros",
             )
         return list(itertools.product(*choices))
 
     def _backward_part(self, forward: _Forward, pattern: tuple[bool, ...], grad_mode: bool) -> _Part:
         tracer, context = self.tracer, self.context
-        what = f"the backward of {self.kind.__name__}"
+        what = f"the backward of {class_name(self.kind)}"
         attributes = dict(context.attributes or {})
         rest = tuple(value for value in attributes.values() if isinstance(value, Value))
         try:
@@ -261,7 +262,7 @@ class _Capture:
         if self.kind.vjp is _Function.vjp:
             return both[0]
         if self.kind.backward is not _Function.backward:
-            raise unsupported("custom-function", f"{self.kind.__name__} defines both backward and vjp")
+            raise unsupported("custom-function", f"{class_name(self.kind)} defines both backward and vjp")
         return both[1]
 
     def _is_once(self) -> bool:
@@ -276,7 +277,9 @@ class _Capture:
             items = [result]
         extra = items[len(self.args) :]
         if len(items) < len(self.args) or not all(map(tracer.is_none, extra)):
-            raise unsupported("custom-function", f"the backward of {self.kind.__name__} gives {len(items)} gradients")
+            raise unsupported(
+                "custom-function", f"the backward of {class_name(self.kind)} gives {len(items)} gradients"
+            )
         nodes: list[fx.Node | None] = []
         results: list[int | None] = []
         for arg, item in zip(self.args, items, strict=False):
@@ -285,7 +288,7 @@ class _Capture:
                 nodes.append(level_node(level, item, tracer))
             elif not tracer.is_none(item):
                 raise unsupported(
-                    "custom-function", f"the backward of {self.kind.__name__} gives {item.describe(tracer)}"
+                    "custom-function", f"the backward of {class_name(self.kind)} gives {item.describe(tracer)}"
                 )
             elif isinstance(arg, TensorValue):
                 results.append(None)

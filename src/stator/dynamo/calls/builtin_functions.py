@@ -11,6 +11,7 @@ from types import FunctionType, GetSetDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ..calling import calls, fold, folded_argument, run_folded
+from ..naming import class_name, module_of, qualified_name
 from ..polyfills.iteration import called_until
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.classes import ClassValue, is_immutable_class
@@ -40,7 +41,7 @@ def _classes(tracer: Tracer, value: Value) -> tuple[Any, ...]:
     if isinstance(value, TupleValue):
         return tuple(cls for item in tracer.iterate(value) for cls in _classes(tracer, item))
     real = tracer.real_of(value, "a class")
-    if not isinstance(real, type | types.UnionType) and type(real).__module__ != "typing":
+    if not isinstance(real, type | types.UnionType) and module_of(type(real)) != "typing":
         raise unsupported("call-builtin", f"isinstance() or issubclass() with {value.describe(tracer)}")
     return (real,)
 
@@ -97,7 +98,7 @@ def _tensor_isinstance(value: TensorValue, wanted: tuple[Any, ...]) -> bool:
     return isinstance(value.obj if value.obj is not None else value.fake, wanted) and (
         value.obj is not None
         or issubclass(value.cls, tuple(cls for cls in wanted if isinstance(cls, type)))
-        or any(type(cls).__module__ == "torch" or cls.__module__ == "torch" for cls in wanted)
+        or any(module_of(type(cls)) == "torch" or module_of(cls) == "torch" for cls in wanted)
     )
 
 
@@ -107,7 +108,7 @@ def _issubclass(tracer: Tracer, cls: Value, classes: Value) -> Value:
     for one in wanted:
         check = tracer.class_lookup(type(one), "__subclasscheck__")
         if isinstance(check, FunctionType) and not _asks_class_alone(check):
-            raise unsupported("call-builtin", f"issubclass() with {type(one).__qualname__}.__subclasscheck__")
+            raise unsupported("call-builtin", f"issubclass() with {qualified_name(type(one))}.__subclasscheck__")
     return ConstantValue(tracer.run_real(issubclass, (tracer.real_of(cls, "a class"), wanted)))
 
 
@@ -221,7 +222,7 @@ def _hash_of(tracer: Tracer, value: Value) -> int:
         return hash(tuple(_Hashed(_hash_of(tracer, item)) for item in value.items))
     if isinstance(value, ObjectValue):
         if tracer.class_lookup(value.cls, "__hash__") is None:
-            raise tracer.raised(TypeError, f"unhashable type: '{value.cls.__name__}'")
+            raise tracer.raised(TypeError, f"unhashable type: '{class_name(value.cls)}'")
         method = value.special(tracer, "__hash__")
         if method is not None:
             return hash(_Hashed(tracer.constant_of(method.call(tracer, [], {}), "a hash")))
@@ -263,7 +264,7 @@ def _iter(tracer: Tracer, value: Value, sentinel: Value | None = None) -> Value:
 def _next(tracer: Tracer, iterator: Value, default: Value | None = None) -> Value:
     kind = iterator.python_type(tracer)
     if tracer.class_lookup(kind, "__next__") is MISSING:
-        raise tracer.raised(TypeError, f"'{kind.__name__}' object is not an iterator")
+        raise tracer.raised(TypeError, f"'{class_name(kind)}' object is not an iterator")
     ended_before = isinstance(iterator, GeneratorValue) and iterator.returned is not None
     item = tracer.next_item(iterator)
     if item is not None:
@@ -329,7 +330,7 @@ def _filter(tracer: Tracer, function: Value, iterable: Value) -> Value:
 @calls(reversed)
 def _reversed(tracer: Tracer, value: Value) -> Value:
     if isinstance(value, ObjectValue) and tracer.class_lookup(value.cls, "__reversed__") is None:
-        raise tracer.raised(TypeError, f"'{value.cls.__name__}' object is not reversible")
+        raise tracer.raised(TypeError, f"'{class_name(value.cls)}' object is not reversible")
     if isinstance(value, ObjectValue) and not isinstance(value, SequenceValue):
         method = value.special(tracer, "__reversed__")
         if method is not None:
@@ -447,7 +448,7 @@ def _number(tracer: Tracer, kind: Any, special: str, args: tuple[Value, ...]) ->
             return tracer.call_tensor_method(args[0], "item", [], {})
         raise unsupported(
             "data-dependent-value",
-            f"{kind.__name__}() of {args[0].describe(tracer)}",
+            f"{class_name(kind)}() of {args[0].describe(tracer)}",
             "keep the value in a tensor, or compute it outside of the compiled function",
         )
     if args and isinstance(args[0], ObjectValue):
@@ -455,7 +456,7 @@ def _number(tracer: Tracer, kind: Any, special: str, args: tuple[Value, ...]) ->
         if method is not None:
             result = method.call(tracer, [], {})
             if result.python_type(tracer) is not kind:
-                raise unsupported("special-method", f"{special} that returns no {kind.__name__}")
+                raise unsupported("special-method", f"{special} that returns no {class_name(kind)}")
             return result
     return run_folded(tracer, kind, list(args), {})
 

@@ -6,6 +6,7 @@ from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING
 
 from ..calling import calls
+from ..naming import class_name
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.deques import DequeValue
@@ -43,7 +44,7 @@ def _frozenset(tracer: Tracer, items: Value | None = None) -> Value:
 
 def _filled(tracer: Tracer, made: DictValue, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
     if len(args) > 1:
-        raise unsupported("call-builtin", f"{made.cls.__name__}() of more than one mapping")
+        raise unsupported("call-builtin", f"{class_name(made.cls)}() of more than one mapping")
     for more in args:
         if isinstance(more, DictValue) and more.special(tracer, "keys") is None:
             entries = list(more.items(tracer))

@@ -19,6 +19,7 @@ from stator.base.errors import Unsupported
 from ..calling import calls
 from ..guard import Guard, GuardKind
 from ..mutations import MutationLog
+from ..naming import class_name
 from ..recorder import outside_inference_mode
 from ..source import ItemSource
 from ..subgraphs import reachable
@@ -160,7 +161,7 @@ def _conditional(tracer: Tracer, *roots: Value) -> Iterator[None]:
     try:
         yield
     except Raised as raised:
-        raise _refused(f"raises {raised.value.python_type(tracer).__name__}") from raised
+        raise _refused(f"raises {class_name(raised.value.python_type(tracer))}") from raised
     finally:
         tracer.mutations = outer
     changes.check()

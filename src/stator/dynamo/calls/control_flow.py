@@ -23,6 +23,7 @@ from stator.graph.transformed import Leaf
 from stator.prims.record import TensorMeta
 
 from ..calling import calls, named_handlers
+from ..naming import class_name
 from ..subgraphs import Subgraph, outside_unchanged, own_state
 from ..values.base import Raised, Value, unsupported
 from ..values.constants import ConstantValue
@@ -120,7 +121,7 @@ def follow_way(
         try:
             result = tracer.call(function, list(args), {})
         except Raised as raised:
-            name = raised.value.python_type(tracer).__name__
+            name = class_name(raised.value.python_type(tracer))
             raise refused(what, f"raises {name}") from raised
         leaves: list[TensorValue] = []
         results = tree_of(tracer, result, leaves)

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from stator.graph.transformed import Leaf
 
 from ..calling import calls
+from ..naming import class_name, module_of, qualified_name
 from ..recipe import CallRecipe, Constant, Effect, Evaluate
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
@@ -33,8 +34,8 @@ _INDEXING = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemTo
 def _push(tracer: Tracer, mode: Value) -> Value:
     """The captured code runs under the mode from here on; where it leaves it entered, the running program enters it."""
     cls = mode.python_type(tracer)
-    if (cls.__module__, cls.__qualname__) != _INDEXING:
-        raise unsupported("call-builtin", f"entering {cls.__name__}, a mode that sees torch functions")
+    if (module_of(cls), qualified_name(cls)) != _INDEXING:
+        raise unsupported("call-builtin", f"entering {class_name(cls)}, a mode that sees torch functions")
     tracer.recorder.function_modes.append(mode)
     return ConstantValue(None)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from ..calling import calls, make_instance, makers, new_object
+from ..naming import class_name, qualified_name
 from ..values.base import Value, unsupported
 from ..values.cells import CellValue
 from ..values.classes import ClassValue, SuperValue
@@ -82,7 +83,7 @@ def _kind_of(tracer: Tracer, cls: Value, base: type) -> type:
     """What `base.__new__(cls)` makes an instance of."""
     kind = tracer.real_of(cls, "a class")
     if not isinstance(kind, type) or base not in (kind.__mro__ or ()) or new_of_layout(kind) is not base.__new__:
-        raise unsupported("new-object", f"{base.__name__}.__new__ of {cls.describe(tracer)}")
+        raise unsupported("new-object", f"{class_name(base)}.__new__ of {cls.describe(tracer)}")
     return kind
 
 
@@ -160,14 +161,14 @@ def _make_list(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, 
 @makers.register(tuple)
 def _make_tuple(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs and tracer.class_lookup(kind, "__init__") is object.__init__:
-        raise unsupported("call-builtin", f"{kind.__qualname__}() takes no keyword arguments")
+        raise unsupported("call-builtin", f"{qualified_name(kind)}() takes no keyword arguments")
     return TupleValue(list(tracer.iterate(args[0])) if args else [], cls=kind)
 
 
 @makers.register(set, frozenset)
 def _make_set(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs:
-        raise unsupported("call-builtin", f"{kind.__qualname__}() with keyword arguments")
+        raise unsupported("call-builtin", f"{qualified_name(kind)}() with keyword arguments")
     fills = issubclass(kind, frozenset) or tracer.class_lookup(kind, "__init__") is set.__init__
     return SetValue.of(tracer, tracer.iterate(args[0]) if args and fills else [], kind)
 
@@ -180,11 +181,11 @@ def _make_module(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str
 @makers.register(BaseException)
 def _make_exception(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if issubclass(kind, BaseExceptionGroup) or (issubclass(kind, OSError) and len(args) > 1):
-        raise unsupported("new-object", f"making an instance of {kind.__qualname__}, whose constructor chooses")
+        raise unsupported("new-object", f"making an instance of {qualified_name(kind)}, whose constructor chooses")
     if kwargs and isinstance(lookup_in_class(kind, "__init__"), types.WrapperDescriptorType):
         named = next((parts for base, parts in _NAMED_PARTS.items() if issubclass(kind, base)), frozenset())
         if not kwargs.keys() <= named:
-            raise unsupported("call-builtin", f"{kind.__qualname__}() with keyword arguments that it does not take")
+            raise unsupported("call-builtin", f"{qualified_name(kind)}() with keyword arguments that it does not take")
     return ExceptionValue(kind, list(args))
 
 
@@ -198,7 +199,7 @@ _NAMED_PARTS: dict[type, frozenset[str]] = {  # what some constructors take by k
 @makers.register(types.SimpleNamespace)
 def _make_namespace(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args:
-        raise unsupported("call-builtin", f"{kind.__qualname__}() with positional arguments")
+        raise unsupported("call-builtin", f"{qualified_name(kind)}() with positional arguments")
     made = ObjectValue(kind)
     for name, value in kwargs.items():
         made.set_own(tracer, name, value)
@@ -207,4 +208,4 @@ def _make_namespace(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[
 
 @makers.register(int, float, str, bytes, complex)
 def _make_constant(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("new-object", f"making an instance of {kind.__qualname__}, a subclass of a number or text")
+    raise unsupported("new-object", f"making an instance of {qualified_name(kind)}, a subclass of a number or text")

@@ -16,13 +16,15 @@ from ..bytecode import Builder, BytecodeError, Handler, Instruction, assemble, d
 
 _DELEGATING = ("SEND",)  # `await` and `yield from`
 _CALLING = ("CALL", "BEFORE_WITH", "BEFORE_ASYNC_WITH")
+_NOT_CALLING = "CALL_INTRINSIC"  # the interpreter's own work: from 3.12 on each generator has one
 _LEAVING = ("RETURN_VALUE", "RETURN_CONST")
 
 
 def calls_something(code: CodeType) -> bool:
     """Whether there is anything in this code that could be compiled when it runs. (Operators of classes of the program
     are not looked for.)"""
-    return any(instruction.opname.startswith(_CALLING) for instruction in decode(code))
+    names = [instruction.opname for instruction in decode(code)]
+    return any(name.startswith(_CALLING) and not name.startswith(_NOT_CALLING) for name in names)
 
 
 def emit_steps(code: CodeType, begin: Callable[[], object], end: Callable[[], object]) -> CodeType:

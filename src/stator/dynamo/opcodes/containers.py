@@ -11,6 +11,7 @@ from ..bytecode import Instruction
 from ..finalizers import check_stored
 from ..frame import Frame
 from ..guard import GuardKind
+from ..naming import class_name, full_name, qualified_name
 from ..program import opcode
 from ..source import ConstantSource, ReadSource
 from ..values.base import Raised, Value, unsupported
@@ -318,7 +319,7 @@ def _has_flag(frame: Frame, subject: Value, flag: int) -> bool:
     if kind.__flags__ & flag:
         return True
     if kind.__flags__ & _HEAP_TYPE:
-        of_class = ConstantSource(f"{kind.__module__}.{kind.__qualname__}", kind)
+        of_class = ConstantSource(full_name(kind), kind)
         frame.tracer.guard(ReadSource(_what_patterns_see, (of_class,)), GuardKind.EQUALS, _what_patterns_see(kind))
     return False
 
@@ -346,7 +347,7 @@ def match_class(frame: Frame, instruction: Instruction) -> None:
         positional, itself = _positional_names(tracer, cls, kind, count)
         attributes = positional + attributes
     if len(set(attributes)) < len(attributes):
-        raise unsupported("call", f"a pattern that asks {kind.__qualname__} for one attribute twice")
+        raise unsupported("call", f"a pattern that asks {qualified_name(kind)} for one attribute twice")
     found = [subject] if itself else []
     try:
         found += [tracer.get_attr(subject, name) for name in attributes]
@@ -368,14 +369,14 @@ def _positional_names(tracer: Tracer, cls: Value, kind: type, count: int) -> tup
             return [], True
     else:
         if not isinstance(given, TupleValue):
-            raise unsupported("call", f"__match_args__ of {kind.__qualname__} is no tuple of names")
+            raise unsupported("call", f"__match_args__ of {qualified_name(kind)} is no tuple of names")
         names = tuple(tracer.constant_of(name, "a name in __match_args__") for name in tracer.iterate(given))
     if not all(isinstance(name, str) for name in names):
-        raise unsupported("call", f"__match_args__ of {kind.__qualname__} is no tuple of names")
+        raise unsupported("call", f"__match_args__ of {qualified_name(kind)} is no tuple of names")
     if len(names) < count:
         plural = "" if len(names) == 1 else "s"
         raise tracer.raised(
-            TypeError, f"{kind.__name__}() accepts {len(names)} positional sub-pattern{plural} ({count} given)"
+            TypeError, f"{class_name(kind)}() accepts {len(names)} positional sub-pattern{plural} ({count} given)"
         )
     return list(names[:count]), False
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported
 
+from ..naming import class_name
 from ..recipe import Load, Recipe
 from ..source import Source
 
@@ -81,7 +82,9 @@ class Value:
 
     def describe(self, tracer: Tracer) -> str:
         """A few words for error messages."""
-        return f"an object of type {self.python_type(tracer).__name__}" + (f" ({self.source})" if self.source else "")
+        return f"an object of type {class_name(self.python_type(tracer))}" + (
+            f" ({self.source})" if self.source else ""
+        )
 
     # -- operations; the defaults say that capture cannot follow --
     def truth(self, tracer: Tracer) -> bool:

@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
+from ..naming import class_name, full_name, qualified_name
 from ..recipe import Constant, Load, Recipe
 from ..source import AttrSource, ConstantSource, Source
 from .base import Raised, Value, unsupported
@@ -49,7 +50,7 @@ class ClassValue(Value):
         return self.cls
 
     def describe(self, tracer: Tracer) -> str:
-        return f"the class {self.cls.__module__}.{self.cls.__qualname__}"
+        return f"the class {full_name(self.cls)}"
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tracer.call_class(self, args, kwargs)
@@ -58,7 +59,7 @@ class ClassValue(Value):
         """type.__getattribute__, and the metaclass's `__getattr__` behind it."""
         kind = type(self.cls)
         if tracer.class_lookup(kind, "__getattribute__") is not type.__getattribute__:
-            raise unsupported("attribute", f"{kind.__qualname__} looks attributes of classes up in its own way")
+            raise unsupported("attribute", f"{qualified_name(kind)} looks attributes of classes up in its own way")
         try:
             return self._plain_attr(tracer, name)
         except Raised as raised:
@@ -76,7 +77,7 @@ class ClassValue(Value):
         if name in ("__mro__", "__bases__"):
             found = getattr(cls, name)
             if not is_immutable_class(cls):
-                source = AttrSource(ConstantSource(f"{cls.__module__}.{cls.__qualname__}", cls), name)
+                source = AttrSource(ConstantSource(full_name(cls), cls), name)
                 tracer.guard(source, GuardKind.IS, found)
             return tracer.known(found)
         if name == "__class__":
@@ -94,7 +95,7 @@ class ClassValue(Value):
         if found is not MISSING:
             return tracer.bind_to_class(self, name, found)
         if in_metaclass is MISSING:
-            raise tracer.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
+            raise tracer.raised(AttributeError, f"type object '{class_name(cls)}' has no attribute '{name}'")
         return self._through_metaclass(tracer, name, in_metaclass)
 
     def _enum_attr(self, tracer: Tracer, name: str) -> Value:
@@ -127,7 +128,7 @@ class ClassValue(Value):
         own_way = tracer.class_lookup(kind, "__setattr__") is not type.__setattr__
         in_metaclass = tracer.class_lookup(kind, name)
         if own_way or (in_metaclass is not MISSING and is_data_descriptor(in_metaclass)):
-            raise unsupported("attribute-write", f"{kind.__qualname__} writes attributes of classes in its own way")
+            raise unsupported("attribute-write", f"{qualified_name(kind)} writes attributes of classes in its own way")
         if lookup_in_class(value.python_type(tracer), "__get__") is not MISSING:
             raise unsupported("attribute-write", f"{value.describe(tracer)} as attribute {name!r} of a class")
         tracer.classes.write(cls, name, value)
@@ -180,7 +181,7 @@ class ClassValue(Value):
         )
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        if self.source is None or isinstance(self.source, ConstantSource) or "<locals>" not in self.cls.__qualname__:
+        if self.source is None or isinstance(self.source, ConstantSource) or "<locals>" not in qualified_name(self.cls):
             return Constant(self.cls)
         return Load(self.source)  # what was compiled is not to keep a class that a function has made
 
@@ -209,7 +210,7 @@ class SuperValue(Value):
             kind = owner.cls
         order = kind.__mro__ or ()  # a class whose metaclass is still making up its order has none
         if self.cls not in order:
-            raise unsupported("super", f"super() of {self.cls.__qualname__} and {owner.describe(tracer)}")
+            raise unsupported("super", f"super() of {qualified_name(self.cls)} and {owner.describe(tracer)}")
         for base in order[order.index(self.cls) + 1 :]:
             if tracer.classes.written(base, name) is not None:
                 raise unsupported("super", f"{name!r}, which the captured code has set in a class")

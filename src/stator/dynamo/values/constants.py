@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..guard import GuardKind
+from ..naming import class_name, qualified_name
 from ..recipe import Constant, Load, RaisedAt, Recipe
 from ..source import Source
 from .base import Value, unsupported
@@ -54,7 +55,9 @@ class ConstantValue(Value):
         if isinstance(self._value, int) and self._value.bit_length() > 1000:
             return "a very long int"  # there may be a limit to the digits that can be shown
         if not isinstance(type(self._value).__repr__, WrapperDescriptorType):
-            return f"a constant of type {type(self._value).__qualname__}"  # its own code says what it is: not run here
+            return (
+                f"a constant of type {qualified_name(type(self._value))}"  # its own code says what it is: not run here
+            )
         return f"the constant {self._value!r}"[:200]
 
     def truth(self, tracer: Tracer) -> bool:
@@ -153,7 +156,7 @@ class ConstantMethod(Value):
             return tracer.call(
                 tracer.known(getattr(torch.device, self.name)), [ConstantValue(self.owner), *args], kwargs
             )
-        what = f"argument of {type(self.owner).__name__}.{self.name}"
+        what = f"argument of {class_name(type(self.owner))}.{self.name}"
         if self.name == "join" and isinstance(self.owner, str) and len(args) == 1:
             items = [tracer.constant_of(item, what) for item in tracer.iterate(args[0])]
             return ConstantValue(tracer.run_real(self.method, (items,)))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..naming import class_name
 from ..recipe import CallRecipe, Constant, Load, NewObject, Recipe
 from ..source import AttrSource, Source
 from .base import NotConstant, Value, cannot_rebuild, unsupported
@@ -106,7 +107,7 @@ class ExceptionValue(Value):
             asked = self.special(tracer, "__getattr__")
             if asked is not None:
                 return asked.call(tracer, [ConstantValue(name)], {})
-            raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
         return tracer.bind(self, self.cls, name, raw)
 
     def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
@@ -167,7 +168,7 @@ class ExceptionValue(Value):
             text = convert(self._plain_twin())
         except NotConstant:
             raise unsupported("format", f"the text of {self.describe(tracer)}, made of more than constants") from None
-        return text if convert is str else self.cls.__name__ + text[text.index("(") :]
+        return text if convert is str else class_name(self.cls) + text[text.index("(") :]
 
     def _plain_twin(self) -> BaseException:
         """An exception of the built-in class below, which has the same text. Raises NotConstant."""

@@ -8,6 +8,7 @@ from types import CodeType, FunctionType, GenericAlias, MethodType, MethodWrappe
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
+from ..naming import class_name
 from ..recipe import CallRecipe, Constant, GetAttr, Load, NewFunction, NewTuple, Recipe
 from ..source import AttrSource, ClosureSource, ItemSource, Source
 from .base import Lazy, Raised, Value, unsupported
@@ -298,7 +299,7 @@ class BuiltinMethodValue(Value):
         return type([].append)
 
     def describe(self, tracer: Tracer) -> str:
-        return f"the method {self.owner.python_type(tracer).__name__}.{self.name}"
+        return f"the method {class_name(self.owner.python_type(tracer))}.{self.name}"
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         handler = self.owner.builtin_method(tracer, self.name)

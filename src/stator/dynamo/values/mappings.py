@@ -12,6 +12,7 @@ from stator.base.registry import Registry
 from ..emit import support
 from ..guard import GuardKind
 from ..iterator_state import keys_in_order
+from ..naming import class_name
 from ..recipe import CallRecipe, Constant, GetAttr, Load, NewDict, NewObject, Recipe
 from ..source import AttrSource, DictKeySource, ItemSource, Source
 from .base import Lazy, NotConstant, Value, unsupported
@@ -149,7 +150,7 @@ class DictValue(ObjectValue):
         }
 
     def key(self, tracer: Tracer) -> Any:
-        raise tracer.raised(TypeError, f"unhashable type: '{self.cls.__name__}'")
+        raise tracer.raised(TypeError, f"unhashable type: '{class_name(self.cls)}'")
 
     def truth(self, tracer: Tracer) -> bool:
         return tracer.override_truth(self, None) if self.cls is not dict else self.plain_length(tracer) > 0

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..guard import GuardKind
+from ..naming import class_name
 from ..recipe import Constant, Recipe
 from ..source import AttrSource, InstanceDictSource, ItemSource, Source
 from .base import Value, unsupported
@@ -98,7 +99,7 @@ class ModuleValue(ObjectValue):
             found = entries.find(tracer, name) if entries is not None else None  # type: ignore[attr-defined]
             if found is not None:
                 return found
-        raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         custom = tracer.class_lookup(self.cls, "__setattr__")
@@ -112,7 +113,7 @@ class ModuleValue(ObjectValue):
         if issubclass(value.python_type(tracer), (nn.Parameter, nn.Module)):
             raise unsupported(
                 "module-registration",
-                f"registering {name!r} as a parameter or submodule of {self.cls.__name__}",
+                f"registering {name!r} as a parameter or submodule of {class_name(self.cls)}",
                 "create parameters and submodules in __init__",
             )
         for store in _STORES:
@@ -120,7 +121,7 @@ class ModuleValue(ObjectValue):
             old = None if entries is None else entries.find(tracer, name)  # type: ignore[attr-defined]
             if old is not None:
                 if store == "_modules" or store == "_parameters":
-                    raise unsupported("module-registration", f"replacing {name!r} in {store} of {self.cls.__name__}")
+                    raise unsupported("module-registration", f"replacing {name!r} in {store} of {class_name(self.cls)}")
                 tracer.unfix_member(old)
                 entries.store(tracer, ConstantValue(name), value)  # type: ignore[union-attr]
                 self.stored[name] = value
@@ -168,7 +169,7 @@ class ModuleValue(ObjectValue):
                     tracer.guard(ItemSource(self.dict_source, name), GuardKind.LENGTH, 0)  # type: ignore[arg-type]
                 if real.get("_compiled_call_impl") is not None:
                     raise unsupported(
-                        "nested-compile", f"{self.cls.__name__} was compiled in place by nn.Module.compile"
+                        "nested-compile", f"{class_name(self.cls)} was compiled in place by nn.Module.compile"
                     )
         return self.hooks_empty
 

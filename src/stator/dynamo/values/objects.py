@@ -20,6 +20,7 @@ from stator.base.registry import Registry
 
 from ..guard import GuardKind, Lookup
 from ..hook import is_left_alone
+from ..naming import class_dict, class_name, qualified_name, resolution_order
 from ..recipe import Constant, Load, NewObject, Recipe
 from ..source import AttrSource, InstanceDictSource, ItemSource, Source
 from .base import Lazy, Raised, Value, unsupported
@@ -42,20 +43,21 @@ _OWN_ATTRIBUTES = (threading.local, weakref.ProxyType, weakref.CallableProxyType
 
 def lookup_in_class(cls: type, name: str) -> Any:
     """The raw class attribute through the method resolution order, without binding; MISSING if there is none."""
-    if cls.__mro__ is None:
+    order = resolution_order(cls)
+    if order is None:
         raise unsupported(
-            "attribute", f"a class whose metaclass is still making up its order of resolution: {cls.__name__}"
+            "attribute", f"a class whose metaclass is still making up its order of resolution: {class_name(cls)}"
         )
-    for base in cls.__mro__:
-        found = base.__dict__.get(name, MISSING)
+    for base in order:
+        found = class_dict(base).get(name, MISSING)
         if found is not MISSING:
             return found
     return MISSING
 
 
 def owner_in_class(cls: type, name: str) -> type | None:
-    for base in cls.__mro__:
-        if name in base.__dict__:
+    for base in resolution_order(cls):
+        if name in class_dict(base):
             return base
     return None
 
@@ -98,7 +100,7 @@ class ObjectValue(Value):
     def key(self, tracer: Tracer) -> Any:
         hasher = tracer.class_lookup(self.cls, "__hash__")
         if hasher is None:
-            raise tracer.raised(TypeError, f"unhashable type: '{self.cls.__name__}'")
+            raise tracer.raised(TypeError, f"unhashable type: '{class_name(self.cls)}'")
         if isinstance(hasher, FunctionType):
             raise unsupported("unhashable-key", f"{self.describe(tracer)}, whose class defines __hash__, as a key")
         if self.obj is None:
@@ -220,7 +222,7 @@ class ObjectValue(Value):
             return found
         if in_class is not MISSING:
             return self.bind(tracer, name, in_class)
-        raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
 
     def bind(self, tracer: Tracer, name: str, in_class: Any) -> Value:
         """A class attribute seen through this instance."""
@@ -257,7 +259,7 @@ class ObjectValue(Value):
             if isinstance(in_class, property):
                 if in_class.fset is None:
                     raise tracer.raised(
-                        AttributeError, f"property '{name}' of '{self.cls.__qualname__}' object has no setter"
+                        AttributeError, f"property '{name}' of '{qualified_name(self.cls)}' object has no setter"
                     )
                 tracer.class_function(self.cls, name, in_class.fset).call(tracer, [self, value], {})
                 return
@@ -278,8 +280,8 @@ class ObjectValue(Value):
         """The error of writing or deleting an attribute where instances have no `__dict__`."""
         if in_class is MISSING:
             more = " and no __dict__ for setting new attributes" if sys.version_info >= (3, 13) else ""
-            return tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'{more}")
-        return tracer.raised(AttributeError, f"'{self.cls.__name__}' object attribute '{name}' is read-only")
+            return tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'{more}")
+        return tracer.raised(AttributeError, f"'{class_name(self.cls)}' object attribute '{name}' is read-only")
 
     def del_attr(self, tracer: Tracer, name: str) -> None:
         custom = tracer.class_lookup(self.cls, "__delattr__")
@@ -297,7 +299,7 @@ class ObjectValue(Value):
         if not self.cls.__dictoffset__:
             raise self._no_dict(tracer, name, in_class)
         if self.own_attribute(tracer, name) is None:
-            raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
         self.set_own(tracer, name, MISSING)
 
     def _delete_through(self, tracer: Tracer, name: str, in_class: Any) -> None:
@@ -305,7 +307,7 @@ class ObjectValue(Value):
         if isinstance(in_class, property):
             if in_class.fdel is None:
                 raise tracer.raised(
-                    AttributeError, f"property '{name}' of '{self.cls.__qualname__}' object has no deleter"
+                    AttributeError, f"property '{name}' of '{qualified_name(self.cls)}' object has no deleter"
                 )
             tracer.class_function(self.cls, name, in_class.fdel).call(tracer, [self], {})
         elif _is_python_slot(in_class):
@@ -343,7 +345,7 @@ class ObjectValue(Value):
         if method is not None:
             return method.call(tracer, args, kwargs)
         handler = functions_in_c.get((getattr(self.obj, "__module__", ""), getattr(self.obj, "__qualname__", "")))
-        if handler is None or self.cls.__name__ != _CYTHON or self.source is None:
+        if handler is None or class_name(self.cls) != _CYTHON or self.source is None:
             raise unsupported("call", f"calling {self.describe(tracer)}")
         tracer.guards.identity_once(self)
         return tracer.call_handler(handler, args, kwargs)

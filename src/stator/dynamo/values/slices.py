@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..emit import support
+from ..naming import class_name
 from ..recipe import Constant, Load, NewSlice, Recipe
 from ..source import Source
 from .base import Value
@@ -21,7 +22,7 @@ def _attribute(tracer: Tracer, owner: Any, name: str) -> Value:
     found = tracer.run_real(getattr, (owner, name))
     if getattr(found, "__self__", None) is owner:
         return ConstantMethod(owner, name, found)
-    return tracer.wrap_result(found, f"{type(owner).__name__}.{name}")
+    return tracer.wrap_result(found, f"{class_name(type(owner))}.{name}")
 
 
 class SliceValue(Value):

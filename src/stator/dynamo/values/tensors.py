@@ -12,6 +12,7 @@ from torch import fx
 from stator.runtime.freed_history import with_freed_history
 
 from ..guard import GuardKind
+from ..naming import class_name
 from ..recipe import CallRecipe, Constant, GetAttr, Load, Recipe
 from ..source import AttrSource, Source
 from .base import Value, cannot_rebuild, unsupported
@@ -186,7 +187,7 @@ class TensorValue(Value):
             and self.cls is not torch.nn.Parameter
             and in_class is not (lookup_in_class(torch.Tensor, name))
         ):
-            raise unsupported("tensor-subclass", f"method {name!r} of the tensor class {self.cls.__name__}")
+            raise unsupported("tensor-subclass", f"method {name!r} of the tensor class {class_name(self.cls)}")
         if isinstance(in_class, property) or not callable(getattr(torch.Tensor, name)):
             raise unsupported("attribute", f"attribute {name!r} of {self.describe(tracer)}")
         return TensorMethodValue(self, name)
@@ -197,7 +198,7 @@ class TensorValue(Value):
             return tracer.wrap(getattr(self.obj, name), AttrSource(self.source, name))
         if self.obj is not None and self.source is not None:
             tracer.guard(self.source, GuardKind.ABSENT, name)
-        raise tracer.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if name == "grad" and self.obj is not None and self._may_be_grad(tracer, value):
