@@ -253,6 +253,13 @@ class FakeMode(TorchDispatchMode):
                 f"{info.target} has neither a shape rule nor a meta kernel",
                 hint="register one with torch.library.register_fake",
             ) from error
+        for fake in flat_tensors([argument(info, args, kwargs, where) for where in info.mutates]):
+            if memo[id(fake)].shape != fake.shape:
+                raise Unsupported(
+                    "storage-mutation",
+                    f"{info.target} resizes an argument of shape {tuple(fake.shape)} to {tuple(memo[id(fake)].shape)}",
+                    hint="give `out` the shape of the result",
+                )
         if isinstance(result, (tuple, list)):
             return type(result)(
                 self._from_meta(item, info, position, args, device) for position, item in enumerate(result)
