@@ -90,6 +90,11 @@ def mapped(compiled):
 
 
 @scenario
+def numbers_beside_mapped_tensors(compiled):
+    return of(compiled, lambda x: (vmap(lambda a: 0 + a.sum())(x), vmap(lambda a: True + a.long())(x[:, 0])))
+
+
+@scenario
 def mapped_over_other_dimensions(compiled):
     def program(x):
         return vmap(lambda a, b, n: {"r": a * b.sum() * n, "q": [a]}, in_dims=(1, None, None), out_dims=1)(x, x, 2)

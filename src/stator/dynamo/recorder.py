@@ -18,6 +18,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from stator.base.errors import Unsupported
 from stator.graph import drawn as drawn  # registers its handlers
 from stator.graph.asked import stand_ins
+from stator.graph.custom_under_transforms import Mapped, MissingRule
 from stator.graph.fake import FakeTensor
 from stator.graph.numbers import Number
 
@@ -71,6 +72,7 @@ class Recorder:
         self.open: list[Subgraph] = []
         self.writes: list[Any] = []  # the memory that operators wrote to, in order
         self.transforms = 0  # function transforms that what is recorded now runs under
+        self.rules: dict[int, Callable[[MissingRule], Mapped]] = {}  # follow a custom function's own vmap, by its id
         self.switched: set[Any] = set()  # readers of switches of torch that the captured code has set
         self.function_modes: list[Value] = []  # modes that see torch functions, entered by the captured code
         self.last_node: fx.Node | None = None
@@ -98,6 +100,7 @@ class Recorder:
     def forget(self) -> None:
         """The capture is over: tracer and recorder must not hold each other, and with them the program's objects."""
         self.mode.forget()
+        self.rules.clear()
         del self.tracer, self.unknown
 
     # -- inputs --
@@ -302,7 +305,7 @@ class Recorder:
         try:
             with outside_inference_mode(), self.mode:
                 return (stand_ins.get(target) or run)(*args, **kwargs)
-        except Unsupported:
+        except (Unsupported, MissingRule):
             raise
         except Exception as error:
             name = target if isinstance(target, str) else getattr(target, "__name__", str(target))

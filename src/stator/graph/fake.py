@@ -579,6 +579,18 @@ specials.add(aten.numel.default, lambda mode, args, kwargs: int(numel(args[0].me
 specials.add(aten.storage_offset.default, lambda mode, args, kwargs: int(args[0].meta.offset))
 
 
+@specials.register(aten._to_copy.default)
+def _converted_number(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Of a Python number that C++ made a tensor of: handlers are given the number itself."""
+    if not isinstance(args[0], (int, float, complex)):
+        return NotImplemented
+    number = args[0]
+    own = torch.bool if isinstance(number, bool) else torch.int64 if isinstance(number, int) else torch.float64
+    dtype = kwargs.get("dtype") or (torch.complex128 if isinstance(number, complex) else own)
+    with mode:
+        return torch.scalar_tensor(number, dtype=dtype, device=kwargs.get("device") or CPU)
+
+
 @specials.register(aten.scalar_tensor.default)
 def _scalar_tensor(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Numbers that C++ wraps into tensors, and may ask for again: `torch.cov` looks at its normalisation so."""

@@ -63,13 +63,14 @@ def _parts(gm: fx.GraphModule) -> dict[str, fx.GraphModule]:
     """The graphs inside of nodes that stand for functions with a backward of their own, for hooks and transforms."""
     found: dict[str, fx.GraphModule] = {}
     for node in gm.graph.nodes:
-        for role, graph in _graphs_of(node).items():
+        for role, graph in inner_graphs(node).items():
             found[f"{node.name}_{role}"] = graph
             found |= {f"{node.name}_{role}_{inner}": part for inner, part in _parts(graph).items()}
     return found
 
 
-def _graphs_of(node: fx.Node) -> dict[str, fx.GraphModule]:
+def inner_graphs(node: fx.Node) -> dict[str, fx.GraphModule]:
+    """The graphs that a node stands for, by role; none for most."""
     part = part_of(node)
     if part is not None:
         return {str(position): graph for position, graph in enumerate(part.graphs)}

@@ -1,4 +1,7 @@
-"""Custom autograd.Functions: forward and backward are both followed, and become two graphs that one node applies."""
+"""Custom autograd.Functions: forward and backward are both followed, and become two graphs that one node applies.
+
+Which calls of `apply` this is for is decided in custom_functions.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from torch.autograd.function import once_differentiable
 from stator.graph.differentiated import Backward, CustomFunction, From, Place, graph_target
 from stator.prims.record import TensorMeta
 
-from ..calling import calls
 from ..naming import class_name
 from ..subgraphs import Subgraph, deferred, own_state, reachable
 from ..values.base import Value, unsupported
@@ -29,28 +31,10 @@ if TYPE_CHECKING:
 
 _Function = torch.autograd.Function
 _MOST_OUTPUTS_WITHOUT_ZEROS = 3  # each pattern of missing gradients is a backward of its own
-_OTHER_PROTOCOLS = ("boxed_grads_call", "clear_saved_tensors_on_access")
-
-
-@calls(_Function.apply.__func__)  # type: ignore[attr-defined]
-def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
-    kind = tracer.real_of(cls, "a subclass of torch.autograd.Function")
-    if kwargs:
-        raise unsupported("custom-function", f"{class_name(kind)}.apply with keyword arguments")
-    if tracer.recorder.transforms:
-        raise unsupported("custom-function", f"{class_name(kind)}.apply under a function transform")
-    for name in _OTHER_PROTOCOLS:
-        if getattr(kind, name, False):
-            raise unsupported("custom-function", f"{class_name(kind)} sets {name}")
-    capture = _Capture(tracer, cls, kind, list(args))
-    executable = torch.is_grad_enabled() and any(
-        isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in args
-    )
-    return capture.differentiated() if executable else capture.forward_only()
 
 
 @dataclass(slots=True)
-class _Forward:
+class FollowedForward:
     """What following the forward gave: its results, and the tensors among them."""
 
     result: Value
@@ -59,7 +43,7 @@ class _Forward:
 
 
 @dataclass(slots=True)
-class _Part:
+class FollowedPart:
     """The backward for one pattern of gradients, followed; `lifted` are the tensors it reads beside the gradients."""
 
     graph: fx.GraphModule
@@ -69,7 +53,7 @@ class _Part:
     asks_grad_mode: bool
 
 
-class _Capture:
+class FunctionCapture:
     """One call of `apply`."""
 
     def __init__(self, tracer: Tracer, cls: Value, kind: type[_Function], args: list[Value]) -> None:
@@ -77,6 +61,7 @@ class _Capture:
         self.cls = cls
         self.kind = kind
         self.context = ContextValue()
+        self.graphs: list[fx.Graph] = []  # that are done, whose tensors a backward may read
         self.has_setup = kind.setup_context is not _Function.setup_context
         self.args = self._with_defaults(args)
         self.tensors = [arg for arg in self.args if isinstance(arg, TensorValue)]
@@ -95,6 +80,10 @@ class _Capture:
         if not 0 <= missing <= len(defaults):
             return args  # following the call says what is wrong
         return [*args, *map(self.tracer.realized, defaults[len(defaults) - missing :])]
+
+    def is_differentiable(self) -> bool:
+        """Whether a backward may be asked for."""
+        return torch.is_grad_enabled() and any(arg.fake.requires_grad for arg in self.tensors)
 
     # ---- forward ----
 
@@ -135,8 +124,9 @@ class _Capture:
         tracer = self.tracer
         forward = self._forward_part()
         outputs, level = forward.outputs, forward.level
+        self.graphs.append(level.graph)
         parts = self._backward_parts(forward)
-        placing = _Placing(self.tensors, outputs, level)
+        placing = Placing(self.tensors, outputs, level)
         backwards = {
             key: Backward(part.graph, tuple(map(placing.place, part.lifted)), part.results, part.layouts)
             for key, part in parts.items()
@@ -161,7 +151,7 @@ class _Capture:
         made = tracer.record_function(target, [*self.tensors, *placing.free], {})
         return self._results(forward.result, list(tracer.iterate(made)))
 
-    def _forward_part(self) -> _Forward:
+    def _forward_part(self) -> FollowedForward:
         tracer = self.tracer
         what = f"the forward of {class_name(self.kind)}"
         with tracer.recorder.subgraph() as level, own_state(what, grad_mode=False):
@@ -174,7 +164,7 @@ class _Capture:
                 raise unsupported("custom-function", f"{what} returns tensors inside other objects")
             for output in outputs:
                 level_node(level, output, tracer)
-        return _Forward(result, outputs, level)
+        return FollowedForward(result, outputs, level)
 
     def _results(self, result: Value, made: list[Value]) -> Value:
         remaining = iter(made)
@@ -184,14 +174,14 @@ class _Capture:
 
     # ---- backward ----
 
-    def _backward_parts(self, forward: _Forward) -> dict[tuple[bool, ...], _Part]:
+    def _backward_parts(self, forward: FollowedForward) -> dict[tuple[bool, ...], FollowedPart]:
         """The backward followed once for each pattern of gradients that it may be called with; where its code asks for
         the grad mode, both with it off and on."""
         tracer, context = self.tracer, self.context
         saved = context.listed(tracer, "to_save")
         context.set_own(tracer, "saved_tensors", TupleValue(list(saved)))
         context.set_own(tracer, "saved_variables", TupleValue(list(saved)))
-        parts: dict[tuple[bool, ...], _Part] = {}
+        parts: dict[tuple[bool, ...], FollowedPart] = {}
         for pattern in self._patterns(forward):
             part = parts[False, *pattern] = self._backward_part(forward, pattern, grad_mode=False)
             if part.asks_grad_mode:
@@ -199,7 +189,7 @@ class _Capture:
             parts[True, *pattern] = part
         return parts
 
-    def _patterns(self, forward: _Forward) -> list[tuple[bool, ...]]:
+    def _patterns(self, forward: FollowedForward) -> list[tuple[bool, ...]]:
         outputs = forward.outputs
         if self.context.flag(self.tracer, "materialize_grads", True):
             return [(True,) * len(outputs)]
@@ -213,14 +203,14 @@ class _Capture:
             )
         return list(itertools.product(*choices))
 
-    def _backward_part(self, forward: _Forward, pattern: tuple[bool, ...], grad_mode: bool) -> _Part:
+    def _backward_part(self, forward: FollowedForward, pattern: tuple[bool, ...], grad_mode: bool) -> FollowedPart:
         tracer, context = self.tracer, self.context
         what = f"the backward of {class_name(self.kind)}"
         attributes = dict(context.attributes or {})
         rest = tuple(value for value in attributes.values() if isinstance(value, Value))
         try:
             with (
-                tracer.recorder.subgraph(forward.level.graph) as level,
+                tracer.recorder.subgraph(*self.graphs) as level,
                 # a backward is expected to run outside of the autocast region that its forward ran in
                 own_state(what, grad_mode=grad_mode, autocast=False),
                 deferred(tracer, what, *rest, *self.args) as later,
@@ -233,9 +223,9 @@ class _Capture:
             context.attributes = attributes
         metas = [output.fake.meta for output in forward.outputs]  # type: ignore[attr-defined]
         layouts = tuple((meta.shape, meta.stride) for meta, there in zip(metas, pattern, strict=True) if there)
-        return _Part(level.finish(nodes), level.lifted, results, layouts, later.asks_grad_mode)
+        return FollowedPart(level.finish(nodes), level.lifted, results, layouts, later.asks_grad_mode)
 
-    def _gradients(self, forward: _Forward, level: Subgraph, pattern: tuple[bool, ...]) -> list[Value]:
+    def _gradients(self, forward: FollowedForward, level: Subgraph, pattern: tuple[bool, ...]) -> list[Value]:
         """The arguments of backward after ctx: one for each of forward's results."""
         recorder = self.tracer.recorder
         present = iter(pattern)
@@ -316,7 +306,7 @@ class _Capture:
         return tuple(at for at, output in enumerate(outputs) if any(output is item for item in items))
 
 
-class _Placing:
+class Placing:
     """Where a backward finds the tensors that it reads; collects those that the forward has to keep for it."""
 
     def __init__(self, arguments: list[TensorValue], outputs: list[TensorValue], level: Subgraph) -> None:

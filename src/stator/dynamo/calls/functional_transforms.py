@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from stator.graph.custom_under_transforms import MissingRule
 from stator.graph.differentiated import graph_target
 from stator.graph.transformed import Apply, Leaf, Transformed
 from stator.prims.record import TensorMeta
@@ -98,8 +99,21 @@ def _apply(tracer: Tracer, name: str, followed: _Followed, apply: Apply, extra: 
     more = tuple(tree_of(tracer, value, leaves) for value in extra)
     reads = [*range(len(followed.leaves)), *range(len(leaves), len(leaves) + len(followed.free))]
     transformed = Transformed(followed.graph, reads, (*followed.arguments, more), followed.results, apply)
-    made = tracer.record_function(graph_target(transformed, name), [*leaves, *followed.free], {})
+    made = _recorded(tracer, graph_target(transformed, name), [*leaves, *followed.free])
     return value_of(tracer, transformed.structure, list(tracer.iterate(made)))
+
+
+def _recorded(tracer: Tracer, target: Callable[..., Any], args: list[Value]) -> Value:
+    """The node, once all rules are there that custom functions inside have for being mapped over: which ones it takes
+    is known when the transform runs."""
+    while True:
+        try:
+            return tracer.record_function(target, args, {})
+        except MissingRule as missing:
+            function = missing.function
+            if missing.key in function.rules:  # what is unequal to itself would be asked for again and again
+                raise unsupported("custom-function", f"{missing} was followed before") from missing
+            function.rules[missing.key] = tracer.recorder.rules[id(function)](missing)
 
 
 # ---- how tensors look inside ----

@@ -1,0 +1,272 @@
+"""Calls of custom autograd.Functions, and what is particular to those under function transforms: `setup_context`, `jvp`
+and the function's own `vmap` become graphs of their own, as transforms use them apart from the forward.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from stator.graph.custom_under_transforms import Mapped, MissingRule, Pushed, Rule, Setup, TransformableFunction
+from stator.graph.differentiated import Backward, graph_target
+from stator.graph.printer import inner_graphs
+from stator.prims.record import TensorMeta
+
+from ..calling import calls
+from ..naming import class_name
+from ..subgraphs import Subgraph, deferred, outside_unchanged, own_state
+from ..values.base import Value, unsupported
+from ..values.constants import ConstantValue
+from ..values.numbers import NumberValue
+from ..values.sequences import TupleValue
+from ..values.tensors import TensorValue
+from .autograd_function import FollowedForward, FunctionCapture, Placing, level_node
+from .trees import constant_tree
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+_Function = torch.autograd.Function
+_OTHER_PROTOCOLS = ("boxed_grads_call", "clear_saved_tensors_on_access")
+_MOST_TANGENTS = 4  # each pattern of missing ones is followed by itself
+
+
+@calls(_Function.apply.__func__)  # type: ignore[attr-defined]
+def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    kind = tracer.real_of(cls, "a subclass of torch.autograd.Function")
+    if kwargs:
+        raise unsupported("custom-function", f"{class_name(kind)}.apply with keyword arguments")
+    for name in _OTHER_PROTOCOLS:
+        if getattr(kind, name, False):
+            raise unsupported("custom-function", f"{class_name(kind)} sets {name}")
+    if tracer.recorder.transforms:
+        return _TransformableCapture(tracer, cls, kind, list(args)).applied()
+    capture = FunctionCapture(tracer, cls, kind, list(args))
+    return capture.differentiated() if capture.is_differentiable() else capture.forward_only()
+
+
+class _TransformableCapture(FunctionCapture):
+    """One call of `apply` under a function transform."""
+
+    def __init__(self, tracer: Tracer, cls: Value, kind: type[_Function], args: list[Value]) -> None:
+        super().__init__(tracer, cls, kind, args)
+        if not self.has_setup:
+            raise unsupported(
+                "custom-function",
+                f"{class_name(kind)}.apply under a function transform, without setup_context",
+                "torch.func needs a forward without ctx, and a setup_context",
+            )
+        self.rule = self._rule()
+
+    def _rule(self) -> Rule:
+        own = self.kind.vmap is not _Function.vmap
+        if own and self.kind.generate_vmap_rule:
+            raise unsupported("custom-function", f"{class_name(self.kind)} has a vmap and generates one")
+        return Rule.OWN if own else Rule.GENERATED if self.kind.generate_vmap_rule else Rule.NONE
+
+    def applied(self) -> Value:
+        tracer = self.tracer
+        forward = self._forward_part()
+        setup = self._setup_part(forward)
+        if self.context.listed(tracer, "dirty_tensors"):
+            raise unsupported("custom-function", f"{class_name(self.kind)} writes to an argument, under a transform")
+        self.graphs += [forward.level.graph, setup.graph]
+        differentiable = self.is_differentiable()
+        parts = self._backward_parts(forward) if differentiable else {}
+        pushed = self._jvp_parts(forward) if differentiable and self.kind.jvp is not _Function.jvp else {}
+        placing = Placing(self.tensors, forward.outputs, setup)
+        backwards = {
+            key: Backward(part.graph, tuple(map(placing.place, part.lifted)), part.results, part.layouts)
+            for key, part in parts.items()
+        }
+        jvps = {
+            key: Pushed(graph, tuple(map(placing.place, level.lifted)), results)
+            for key, (graph, level, results) in pushed.items()
+        }
+        reads = tuple(map(placing.place, forward.level.lifted))
+        both: list[Backward | Pushed] = [*backwards.values(), *jvps.values()]
+        setup_reads = tuple(map(placing.place, setup.lifted))
+        function = TransformableFunction(
+            name=class_name(self.kind),
+            argument_count=len(self.tensors),
+            forward=forward.level.finish([level_node(forward.level, one, tracer) for one in forward.outputs]),
+            reads=reads,
+            output_count=len(forward.outputs),
+            setup=Setup(setup.finish([level_node(setup, one, tracer) for one in placing.kept]), setup_reads),
+            backwards=backwards,
+            jvps=jvps,
+            saved=tuple(dict.fromkeys(place for part in both for place in part.reads)),
+            not_differentiable=self._positions(forward.outputs, self.context.listed(tracer, "non_differentiable")),
+            materialize=self.context.flag(tracer, "materialize_grads", True),
+            once=self._is_once(),
+            rule=self.rule,
+        )
+        self._check_rules_are_found(function)
+        tracer.recorder.rules[id(function)] = self._follow_rule
+        target = graph_target(function, f"apply_{class_name(self.kind)}")
+        made = tracer.record_function(target, [*self.tensors, *placing.free], {})
+        return self._results(forward.result, list(tracer.iterate(made)))
+
+    def _follow_forward(self) -> Value:
+        return self.tracer.call(self.tracer.get_attr(self.cls, "forward"), list(self.args), {})
+
+    def _setup_part(self, forward: FollowedForward) -> Subgraph:
+        tracer = self.tracer
+        what = f"the setup_context of {class_name(self.kind)}"
+        with tracer.recorder.subgraph(forward.level.graph) as level, own_state(what, grad_mode=False):
+            setup = tracer.get_attr(self.cls, "setup_context")
+            tracer.call(setup, [self.context, TupleValue(list(self.args)), forward.result], {})
+        self._refuse_writes(level, what)
+        return level
+
+    # ---- forward mode ----
+
+    def _jvp_parts(self, forward: FollowedForward) -> dict[tuple[bool, ...], Any]:
+        """`jvp`, followed for each choice of arguments that have tangents: with `materialize_grads`, those that can."""
+        tracer, context = self.tracer, self.context
+        saved = context.listed(tracer, "saved_for_forward")
+        context.set_own(tracer, "saved_tensors", TupleValue(list(saved)))
+        able = [_differentiable(arg) for arg in self.tensors]
+        patterns = [tuple(able)]
+        if not context.flag(tracer, "materialize_grads", True):
+            if sum(able) > _MOST_TANGENTS:
+                raise unsupported("custom-function", f"{class_name(self.kind)} has many arguments and a jvp")
+            choices = [(True, False) if one else (False,) for one in able]
+            patterns = [pattern for pattern in itertools.product(*choices) if any(pattern)]
+        return {pattern: self._jvp_part(forward, pattern) for pattern in patterns}
+
+    def _jvp_part(self, forward: FollowedForward, pattern: tuple[bool, ...]) -> Any:
+        tracer, recorder, context = self.tracer, self.tracer.recorder, self.context
+        what = f"the jvp of {class_name(self.kind)}"
+        attributes = dict(context.attributes or {})
+        rest = tuple(value for value in attributes.values() if isinstance(value, Value))
+        try:
+            with (
+                recorder.subgraph(*self.graphs) as level,
+                own_state(what, grad_mode=True),
+                deferred(tracer, what, *rest, *self.args),
+            ):
+                tangents = self._tangents(level, pattern)
+                result = tracer.call(tracer.get_attr(self.cls, "jvp"), [context, *tangents], {})
+                items = [tracer.realized(item) for item in self._items(result)]
+                nodes: list[fx.Node] = []
+                results: list[int | None] = []
+                outputs = [tracer.realized(item) for item in self._items(forward.result)]
+                if len(items) != len(outputs):
+                    raise unsupported("custom-function", f"{what} gives {len(items)} tangents")
+                for output, item in zip(outputs, items, strict=True):
+                    if not isinstance(output, TensorValue):
+                        continue
+                    if not isinstance(item, TensorValue) and not tracer.is_none(item):
+                        raise unsupported("custom-function", f"{what} gives {item.describe(tracer)}")
+                    results.append(None if not isinstance(item, TensorValue) else len(nodes))
+                    nodes += [level_node(level, item, tracer)] if isinstance(item, TensorValue) else []
+                self._refuse_writes(level, what)
+        finally:
+            context.attributes = attributes
+        return level.finish(nodes), level, tuple(results)
+
+    def _items(self, result: Value) -> list[Any]:
+        return list(result.items) if isinstance(result, TupleValue) else [result]
+
+    def _tangents(self, level: Subgraph, pattern: tuple[bool, ...]) -> list[Value]:
+        present = iter(pattern)
+        tangents: list[Value] = []
+        for arg in self.args:
+            if isinstance(arg, TensorValue) and next(present):
+                tangents.append(self._stand_in(level, arg, arg.fake))
+            else:
+                tangents.append(ConstantValue(None))
+        return tangents
+
+    def _stand_in(self, level: Subgraph, arg: TensorValue, like: Any, requires_grad: bool = False) -> Value:
+        recorder = self.tracer.recorder
+        shape = tuple(like.shape)
+        fake = recorder.mode.make(TensorMeta(shape, tuple(like.stride()), like.dtype, like.device))
+        return recorder.wrap_tensor(fake.requires_grad_(requires_grad), level.placeholder(fake))
+
+    # ---- vmap ----
+
+    def _follow_rule(self, missing: MissingRule) -> Mapped:
+        """The function's own `vmap`, for arguments like these; what it reads of numbers are constants."""
+        while True:
+            found, lifted = self._follow_rule_once(missing)
+            if not lifted:
+                return found
+            for one in lifted:
+                if isinstance(one, TensorValue):
+                    raise unsupported(
+                        "custom-function", f"the vmap of {class_name(self.kind)} uses tensors that it is not given"
+                    )
+                one.constant()
+
+    def _follow_rule_once(self, missing: MissingRule) -> tuple[Mapped, list[TensorValue | NumberValue]]:
+        tracer, recorder = self.tracer, self.tracer.recorder
+        what = f"the vmap of {class_name(self.kind)}"
+        given = iter(zip(self.tensors, missing.in_dims, missing.like, strict=True))
+        args: list[Value] = []
+        dims: list[Any] = []
+        recorder.transforms += 1
+        try:
+            with (
+                recorder.subgraph() as level,
+                own_state(what, grad_mode=torch.is_grad_enabled()),
+                outside_unchanged(tracer, what, *self.args),
+            ):
+                for arg in self.args:
+                    if not isinstance(arg, TensorValue):
+                        args.append(arg)
+                        dims.append(None)
+                        continue
+                    _, dim, like = next(given)
+                    args.append(self._stand_in(level, arg, like, arg.fake.requires_grad))
+                    dims.append(dim)
+                info = TupleValue([ConstantValue(one) for one in missing.info], cls=type(missing.info))
+                places = TupleValue([ConstantValue(dim) for dim in dims])
+                result = tracer.call(tracer.get_attr(self.cls, "vmap"), [info, places, *args], {})
+                outputs, out_dims = self._mapped_results(result)
+                nodes = [level_node(level, output, tracer) for output in outputs]
+        finally:
+            recorder.transforms -= 1
+        if len(outputs) != missing.function.output_count:
+            raise unsupported("custom-function", f"{what} gives {len(outputs)} tensors")
+        return Mapped(level.finish(nodes), out_dims), level.lifted
+
+    def _mapped_results(self, result: Value) -> tuple[list[TensorValue], tuple[int | None, ...]]:
+        if not isinstance(result, TupleValue) or len(result.items) != 2:
+            raise unsupported("custom-function", f"the vmap of {class_name(self.kind)} gives no pair")
+        made, where = map(self.tracer.realized, result.items)
+        items = [self.tracer.realized(item) for item in self._items(made)]
+        outputs = [item for item in items if isinstance(item, TensorValue)]
+        tree = constant_tree(self.tracer, where, "out_dims")
+        _, spec = pytree.tree_flatten(tuple(items) if isinstance(made, TupleValue) else 0)
+        dims = pytree._broadcast_to_and_flatten(tree, spec)
+        if dims is None or len(outputs) != len(items):
+            raise unsupported("custom-function", f"the vmap of {class_name(self.kind)} gives more than tensors")
+        return outputs, tuple(dims)
+
+    def _check_rules_are_found(self, function: TransformableFunction) -> None:
+        """A generated rule maps over the backward too, where nobody would follow rules that are asked for."""
+        if function.rule is not Rule.GENERATED:
+            return
+        both: list[Backward | Pushed] = [*function.backwards.values(), *function.jvps.values()]
+        for part in both:
+            if any(_has_own_rule(node) for node in part.graph.graph.nodes):
+                raise unsupported(
+                    "custom-function", f"the backward of {function.name} calls a function with a vmap of its own"
+                )
+
+
+def _has_own_rule(node: fx.Node) -> bool:
+    part = getattr(node.target, "part_of_graph", None)
+    if isinstance(part, TransformableFunction) and part.rule is Rule.OWN:
+        return True
+    return any(_has_own_rule(one) for graph in inner_graphs(node).values() for one in graph.graph.nodes)
+
+
+def _differentiable(value: TensorValue) -> bool:
+    return value.fake.is_floating_point() or value.fake.is_complex()
