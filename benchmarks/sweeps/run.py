@@ -41,7 +41,7 @@ def main() -> int:
     suites = SUITES if chosen.suite == "all" else (chosen.suite,)
     kept = {suite: Kept(suite, chosen) for suite in suites}
     jobs = [job for results in kept.values() for job in results.jobs()]
-    jobs.sort(key=lambda job: -kept[job.suite].expected_seconds(job))
+    jobs.sort(key=lambda job: kept[job.suite].expected_seconds(job), reverse=not chosen.cheapest_first)
     number = 0
     for job, row in run(jobs, chosen.workers, began + chosen.limit_seconds):
         kept[job.suite].take(job, row)
@@ -74,6 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--build-seconds", type=int, default=60, help="of the processor, to find a small model")
     parser.add_argument("--seconds", type=int, default=120, help="of the processor, for one compiler on one model")
     parser.add_argument("--limit-seconds", type=float, default=1e9, help="for all of it; the costliest come first")
+    parser.add_argument("--cheapest-first", action="store_true", help="instead: most results in little time")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of results")
     parser.add_argument("--check", action="store_true", help="fail if a family does worse than in the kept results")
     return parser.parse_args()
