@@ -31,6 +31,7 @@ STEPS = {
     "display": "{n} = {{*{a}, {v}, *{b}, {w}}}",
     "from_dict": "{n} = set(dict.fromkeys(range({v} % 30)))",
     "text": "{n} = {{str(one) for one in {a}}} & {{str(one) for one in {b}}}; {n} = {{int(one) for one in {n}}}",
+    "pop": "seen.append({a}.pop() if {a} else None)",
     "seen": "seen.append(list({a}))",
 }
 
@@ -78,3 +79,28 @@ def test_a_small_set_leaves_as_it_is() -> None:
 
     found, expected = stator.compile(function, backend="eager")(torch.ones(1)), function(torch.ones(1))
     assert [list(one) for one in found[1:]] == [list(one) for one in expected[1:]]
+
+
+def test_the_only_member_of_a_set_from_outside_is_popped() -> None:
+    def program(x: torch.Tensor, given: set[int]) -> Any:
+        (size,) = {tuple(x.shape)}.pop()
+        try:
+            found = given.pop()
+            given.pop()
+        except KeyError as error:
+            return x * size, found, str(error)
+
+    given = {5}
+    doubled, found, message = stator.compile(program, backend="eager", fullgraph=True)(torch.ones(2), given)
+    assert (doubled.tolist(), found, message, given) == ([2.0, 2.0], 5, "'pop from an empty set'", set())
+
+
+def test_which_of_several_from_outside_comes_first_ends_the_graph() -> None:
+    def program(x: torch.Tensor, given: set[int]) -> Any:
+        return (x + 1) * given.pop(), given
+
+    first, second = {40, 3, 9}, {40, 3, 9}
+    expected = program(torch.ones(2), first)
+    found = stator.compile(program, backend="eager")(torch.ones(2), second)
+    assert torch.equal(found[0], expected[0])
+    assert (first, second, found[1] is second) == (expected[1], expected[1], True)

@@ -307,8 +307,10 @@ class Tracer(FakeMode):
             return func._op_dk(COMPOSITE, *args, **kwargs)
 
     def number_in(self, fake: FakeTensor) -> Any:
+        """The number that a tensor of one element holds."""
         with self:
-            return symbolic(self.snapshot(fake))
+            held = self.snapshot(fake)
+            return symbolic(aten.view.default(held, []) if held.dim() else held)
 
     def _detached(self, result: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results of a decomposition, not aliasing the arguments where the operator itself would not."""

@@ -1,4 +1,4 @@
-"""From arrays of NumPy to tensors, and back: both share the memory wherever they do in eager."""
+"""From arrays of NumPy and numbers to tensors, and back: arrays share the memory wherever they do in eager."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from ..numpy_boundary import NUMPY_OF
 from ..values.arrays import ArrayValue, made
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
+from ..values.read_numbers import ReadNumberValue
 from ..values.sequences import SequenceValue
 from ..values.tensors import TensorValue, has_fixed_sizes
+from ..values.unknown_numbers import UnknownNumberValue
 from .device_contexts import on_device
 from .stacked_numbers import stacked
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
+
+
+_CPU = ConstantValue(torch.device("cpu"))
 
 
 def _on_the_same_memory(tracer: Tracer, tensor: TensorValue) -> Value:
@@ -56,12 +61,31 @@ _tensor_maker(torch.asarray, True)
 def _tensor(tracer: Tracer, data: Value, **kwargs: Value) -> Value:
     kwargs = on_device(tracer, torch.tensor, kwargs)
     if not isinstance(data, ArrayValue):
-        return _of_stacked(tracer, data, kwargs) or tracer.record_function(torch.tensor, [data], kwargs)
+        made_of = _of_number(tracer, data, kwargs) or _of_stacked(tracer, data, kwargs)
+        return made_of or tracer.record_function(torch.tensor, [data], kwargs)
     wanted = kwargs.pop("dtype", None)
     if kwargs:
         raise unsupported("torch-argument", f"{data.describe(tracer)} as an argument of torch.tensor, with options")
     copied = tracer.record_method("clone", [data.tensor], {})
     return copied if wanted is None else tracer.record_method("to", [copied, wanted], {})
+
+
+def _of_number(tracer: Tracer, data: Value, kwargs: dict[str, Value]) -> Value | None:
+    """A float or int that only the run can tell: torch.tensor would read it to see what it is. Converted in steps that
+    never refuse a value that eager takes; None for dtypes to which eager refuses some."""
+    if type(data) not in (ReadNumberValue, UnknownNumberValue) or not kwargs.keys() <= {"dtype", "device"}:
+        return None
+    kind = data.python_type(tracer)
+    own = {float: torch.get_default_dtype(), int: torch.int64}.get(kind)
+    given = tracer.constant_of(kwargs["dtype"], "dtype") if "dtype" in kwargs else None
+    wanted: torch.dtype | None = own if given is None else given
+    if own is None or wanted is None or not (wanted.is_floating_point or wanted is own):
+        return None
+    exact = ConstantValue(torch.float64 if kind is float else torch.int64)
+    tensor = tracer.record_function(torch.scalar_tensor, [data], {"dtype": exact, "device": _CPU})
+    for dtype in (torch.float64, wanted) if wanted.is_floating_point else ():
+        tensor = tracer.record_method("to", [tensor, ConstantValue(dtype)], {})
+    return tracer.record_method("to", [tensor], {"device": kwargs["device"]}) if "device" in kwargs else tensor
 
 
 def _of_stacked(tracer: Tracer, data: Value, kwargs: dict[str, Value]) -> Value | None:

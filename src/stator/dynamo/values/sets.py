@@ -238,6 +238,19 @@ def _set_remove(tracer: Tracer, self: SetValue, item: Value) -> Value:
     return ConstantValue(None)
 
 
+@set_methods.register("pop")
+def _set_pop(tracer: Tracer, self: SetValue) -> Value:
+    if not self.members:
+        raise tracer.raised(KeyError, "pop from an empty set")
+    if len(self.members) > 1:
+        if self.twin is None:
+            raise unsupported("set-members", "which member of a set from outside comes first")
+        self.rely_on_order(tracer)
+    key = next(iter(self.members)) if self.twin is None else self.twin.pop()
+    self.changed(tracer)
+    return self.members.pop(key)
+
+
 @set_methods.register("clear")
 def _set_clear(tracer: Tracer, self: SetValue) -> Value:
     self.members.clear()

@@ -1,0 +1,63 @@
+"""Numbers that only the run can tell become tensors: `torch.tensor(x.item())`, and numbers that are given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+
+Program = Callable[[torch.Tensor], Any]
+
+
+def a_drawn_number_given_back(x: torch.Tensor) -> Any:
+    number = torch.rand(1).item()
+    return (x * number).clamp(0, 1), number
+
+
+def numbers_of_one_element_in_rows(x: torch.Tensor) -> Any:
+    return x * torch.rand(1, 1).item() + x[2:3].item()
+
+
+PROGRAMS: dict[str, Program] = {
+    "a float": lambda x: torch.tensor(x[0].item() + 1) + x,
+    "a float in half precision": lambda x: torch.tensor((x * 1e10).double()[0].item(), dtype=torch.float16),
+    "a wide float": lambda x: torch.tensor(x[0].item() / 3, dtype=torch.float64) * x,
+    "an int": lambda x: torch.tensor(int((x > 0).sum())),
+    "an int as a float": lambda x: torch.tensor(2 * int((x > 0).sum()) + 1, dtype=torch.bfloat16) * x,
+    "a large int as a float": lambda x: torch.tensor((x[0].long() + 2**60 + 2**36 + 1).item(), dtype=torch.float32),
+    "a float of an int": lambda x: torch.tensor(float(int((x > 0).sum()))),
+    "given back": a_drawn_number_given_back,
+    "of one element in rows": numbers_of_one_element_in_rows,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_numbers_become_tensors(name: str, backend: str) -> None:
+    options = {"exact_random": True} if backend == "aot_eager" else None
+    compiled = stator.compile(PROGRAMS[name], backend=backend, fullgraph=True, options=options)
+    for x in (torch.tensor([0.5, -2.0, 3.0]), torch.tensor([1.5, 2.0, 4.0])):
+        torch.manual_seed(0)
+        expected = PROGRAMS[name](x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(compiled(x), expected, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_number_of_one_element_in_rows_is_compiled_by_aot() -> None:
+    compiled = stator.compile(a_drawn_number_given_back, backend="aot_eager", fullgraph=True)
+    compiled(torch.ones(3))  # of a part that runs in ATen there is a warning
+
+
+def test_a_dtype_that_may_not_hold_the_number_is_refused_as_in_eager() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(x[0].long().item(), dtype=torch.int8) + x
+
+    compiled = stator.compile(program, backend="eager")
+    assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+    with pytest.raises(RuntimeError, match="overflow"):
+        compiled(torch.full((2,), 300.0))
