@@ -338,3 +338,49 @@ def test_a_function_inside_lets_go_of_what_frames_around_it_handed_on(program: C
         LOG.clear()
         assert torch.equal(compiled(torch.ones(2), held), expected)
         assert wanted == LOG
+
+
+def with_an_end() -> Any:
+    return Ending("made")
+
+
+def in_a_list(x: Any) -> Any:
+    items = [with_an_end(), with_an_end()]
+    y = x + 1
+    try:
+        (_one,) = iter(items)
+    except ValueError:
+        y = y * 3
+    del items
+    LOG.append("after")
+    return y * 2
+
+
+def in_a_dictionary_of_tuples(x: Any) -> Any:
+    table = {"a": (1, with_an_end()), "b": 2}
+    y = x + 1
+    table = None
+    LOG.append("after")
+    return y * 2
+
+
+def in_a_list_beside_a_variable(x: Any) -> Any:
+    one = with_an_end()
+    items = [one]
+    y = x + 1
+    del items
+    LOG.append("after")
+    y = y * one.name.count("m")
+    return y * 2
+
+
+@pytest.mark.parametrize("function", [in_a_list, in_a_dictionary_of_tuples, in_a_list_beside_a_variable])
+def test_objects_that_a_container_made_here_holds_end_with_it(function):
+    x = torch.arange(3.0)
+    LOG.clear()
+    expected, in_order = function(x), list(LOG)
+    compiled = stator.compile(function, backend="eager")
+    for _ in range(2):
+        LOG.clear()
+        torch.testing.assert_close(compiled(x), expected)
+        assert in_order == LOG

@@ -3,7 +3,7 @@ called directly, so that its result is the result of that call. How such frames 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cache
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -37,11 +37,17 @@ def _can_be_left(frame: Frame) -> bool:
     code = user_code(program.code)
     if program.resumption is not None and not set(code.co_varnames).issuperset(frame.locals):
         return False  # there are values that belong on the stack, before it goes on
-    if program_of(code).is_one_frame:
+    if program_of(code).is_one_frame or has_shadowed_cell(program.code, frame.cells):
         return False
     if not code.co_argcount or ("super" not in code.co_names and "__class__" not in code.co_freevars):
         return True
     return code.co_varnames[0] in frame.locals  # in the frame's first slot, where super() looks for it
+
+
+def has_shadowed_cell(code: CodeType, cells: Container[str]) -> bool:
+    """Whether the frame, which has `cells`, is in an inlined comprehension (3.12) whose variable has the name of a free
+    one: the two are told apart by their slots, which code behind a break would not have."""
+    return any(name not in cells for name in code.co_freevars if name in code.co_varnames)
 
 
 def user_code(code: CodeType) -> CodeType:

@@ -22,7 +22,7 @@ from stator.graph.printer import print_graph
 
 from .bytecode import decode, instructions_text, reachable
 from .cache import make_cache
-from .call_chain import user_code
+from .call_chain import has_shadowed_cell, user_code
 from .captured import Break, BreakReason, Captured
 from .emit import InnerCall, OnFailure, calls_something, emit, emit_own_code, emit_steps, is_right_on_any_path
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
@@ -220,6 +220,8 @@ class Converter:
         if not set(code.co_varnames).issuperset(captured.exit.locals):
             return False  # a value on the stack at the break before cannot even be looked at
         if _asks_a_cell_for_super(captured, captured.exit):
+            return False
+        if has_shadowed_cell(captured.code, captured.exit.cells):
             return False
         return self._places[code] < _MOST_PLACES and not program_of(code).is_one_frame
 

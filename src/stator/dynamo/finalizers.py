@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,9 @@ from .guard import GuardKind
 from .naming import module_of, qualified_name
 from .source import CellSource, LocalSource
 from .values.base import Lazy, Value, unsupported
-from .values.objects import MISSING, lookup_in_class
+from .values.mappings import DictValue
+from .values.objects import MISSING, ObjectValue, lookup_in_class
+from .values.sequences import SequenceValue
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -84,6 +86,31 @@ def check_variable(frame: Frame, old: Value | None) -> None:
     if frame.program.resumption is None or len(tracer.frames) > 1 or old is None or frame.is_added():
         return  # before the first break the caller holds what it passed
     _check_given(frame, old)
+    for part in _parts_of_made(old):
+        if not _is_held(frame, part):
+            _check_given(frame, part)
+
+
+def _parts_of_made(value: Value, depth: int = _DEPTH) -> Iterator[Value]:
+    """What a container or object that the captured code has made holds, and what is in that."""
+    if value.source is not None or not isinstance(value, ObjectValue) or depth == 0:
+        return
+    parts = list(value.attributes.values()) if value.attributes else []
+    if isinstance(value, SequenceValue):
+        parts += value.items
+    elif isinstance(value, DictValue):
+        parts += value.entries.values()
+    for part in islice(parts, _MOST):
+        if isinstance(part, Value):
+            yield part
+            yield from _parts_of_made(part, depth - 1)
+
+
+def _is_held(frame: Frame, value: Value) -> bool:
+    """Whether the variable that brought it still has it."""
+    source = value.source
+    now = frame.locals.get(source.name) if type(source) is LocalSource else None
+    return now is not None and now.source == source
 
 
 def check_handed_on(frame: Frame, values: Iterable[Value]) -> None:

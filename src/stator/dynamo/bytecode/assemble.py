@@ -27,6 +27,7 @@ def assemble(instructions: Sequence[Instruction], template: CodeType, **changes:
     """
     header = template.replace(**changes) if changes else template
     tables = OperandTables(header)
+    _load_cells(instructions, tables)
     if VERSION.pair_operands:
         instructions = _split_pairs(instructions, tables)
     _direct_jumps(instructions)
@@ -126,6 +127,15 @@ def _split_pairs(instructions: Sequence[Instruction], tables: OperandTables) -> 
         instruction.opname, instruction.arg, instruction.argval = f"{first}_FAST", None, names[0]
         split += [instruction, follower]
     return split
+
+
+def _load_cells(instructions: Sequence[Instruction], tables: OperandTables) -> None:
+    """Give what pushes cells the name that this version has for it."""
+    if VERSION.closure_load != "LOAD_CLOSURE":
+        for instruction in instructions:
+            if instruction.opname == "LOAD_CLOSURE":
+                instruction.arg = tables.index("cell", instruction, instruction.arg)
+                instruction.opname = VERSION.closure_load
 
 
 def _operand(instruction: Instruction, tables: OperandTables) -> int:

@@ -68,7 +68,7 @@ class Builder:
 
     def load_cell(self, name: str) -> None:
         """-> the cell object of a cell or free variable"""
-        self.add(VERSION.closure_load, argval=name)
+        self.add("LOAD_CLOSURE", argval=name)
 
     def load_content(self, name: str) -> None:
         """-> content of a cell or free variable"""

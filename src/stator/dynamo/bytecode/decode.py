@@ -17,13 +17,14 @@ _Meaning = Callable[[int, "_Tables"], tuple[Any, int]]
 class _Tables:
     """The code object's tables that operands index."""
 
-    __slots__ = ("consts", "names", "variables")
+    __slots__ = ("consts", "first_free", "names", "variables")
 
     def __init__(self, code: CodeType) -> None:
         self.consts = code.co_consts
         self.names = code.co_names
         cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
         self.variables = code.co_varnames + cells + code.co_freevars
+        self.first_free = len(code.co_varnames) + len(cells)
 
 
 def decode(code: CodeType) -> list[Instruction]:
@@ -86,6 +87,8 @@ def _plain(number: int, operand: int, tables: _Tables) -> tuple[Instruction, str
     argval, flags = meaning(operand >> bits, tables)
     if bits:
         flags = operand & ((1 << bits) - 1)
+    if name == VERSION.closure_load and operand >= tables.first_free:
+        name = "LOAD_CLOSURE"
     return Instruction(name, operand, argval, flags), kind
 
 

@@ -20,7 +20,8 @@ class Version:
     callee_first: a call's stack is callable, NULL, arguments (3.13); else NULL, callable, arguments.
     keywords: how keyword names are passed: "KW_NAMES" before the call, or "CALL_KW" taking a tuple from the stack.
     precall: a PRECALL instruction stands before each CALL.
-    closure_load: the instruction that pushes a cell itself.
+    closure_load: the instruction that pushes a cell itself. Decoded code calls it LOAD_CLOSURE where the cell is that
+        of a free variable, which may share its name with a local.
     conditional_jumps: truth of "jump if" condition -> opname of the forward jump.
     backward_twins: forward jump -> the backward instruction with the same condition.
     """
