@@ -27,7 +27,7 @@ from .forked import Job, Row, Running, start
 
 RESULTS = Path(__file__).parent.parent / "results" / "sweeps"
 SUITES = ("transformers", "timm")
-COLUMNS = ("stator", "peer", "train")
+COLUMNS = ("stator", "peer", "train", "inductor")
 _USUAL = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "clip", "whisper", "bart"))
 _WRITE_EVERY_S = 3.0
 _BEST = 4  # of grade()
@@ -64,7 +64,7 @@ def _arguments() -> argparse.Namespace:
         nargs="+",
         choices=COLUMNS,
         default=["stator"],
-        help="peer: torch.compile; train: steps of training",
+        help="peer: torch.compile; train: steps of training; inductor: by its kernels",
     )
     parser.add_argument("--only", nargs="+", default=[], help="these families")
     parser.add_argument("--missing", action="store_true", help="only what has no result yet in the folder of results")
@@ -117,7 +117,8 @@ class Kept:
         row = self.hints.get(job.family, {})
         ours = row.get("stator", {}).get("first_call_s", 1.0)
         theirs = row.get("peer", {}).get("first_call_s", _SLOWER * ours)
-        return sum({"stator": ours, "peer": theirs, "train": 8 * ours}[column] for column in job.columns)
+        seconds = {"stator": ours, "peer": theirs, "train": 8 * ours, "inductor": 30 * ours}
+        return sum(seconds[column] for column in job.columns)
 
     def take(self, job: Job, row: Row) -> None:
         before = self.rows.get(job.family, {})

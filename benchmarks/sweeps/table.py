@@ -40,6 +40,8 @@ is downloaded.
 - *recompiled*: families with frames compiled anew for the second call.
 - *training* (column `train`, where it was measured): the model in training mode under `backend="aot_eager"` with
   `exact_random`; outputs, the gradients of all parameters and the buffers of two steps are compared with eager's.
+- *by its own kernels* (column `inductor`, where it was measured): the same under the default backend, equal to 1e-3 of
+  each tensor's largest value.
 - Seconds (in the kept results only) are those of a machine that was shared with other work; they are no benchmark.
 """
 
@@ -98,7 +100,8 @@ def summary(built: dict[str, Any]) -> list[str]:
     if both and len(both) < len(ours):
         counted.append(("stator, on the families of the next line", "stator", both))
     counted.append(("torch.compile", "peer", both))
-    counted.append(("stator, training", "train", {name: row for name, row in built.items() if "train" in row}))
+    for column, who in (("train", "stator, training"), ("inductor", "stator, training by its own kernels")):
+        counted.append((who, column, {name: row for name, row in built.items() if column in row}))
     for who, column, rows in counted:
         if rows:
             lines.append(f"| {who} | " + " | ".join(_counts([row[column] for row in rows.values()])) + " |")
@@ -157,7 +160,11 @@ def _share(part: list[Any], whole: list[Any]) -> str:
 
 
 def _who(column: str) -> str:
-    return {"peer": "torch.compile", "train": "stator in training"}.get(column, column)
+    return {
+        "peer": "torch.compile",
+        "train": "stator in training",
+        "inductor": "stator in training by its own kernels",
+    }.get(column, column)
 
 
 def _cell(text: str) -> str:

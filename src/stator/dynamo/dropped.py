@@ -21,7 +21,10 @@ _MOST = 64  # items of a changed container that are looked at
 
 
 def may_have_dropped(tracer: Tracer, obj: object) -> bool:
-    """Whether `obj` may be gone by now: a change replaced what may have held it, or a parameter was rebound."""
+    """Whether `obj` may be gone by now: a change replaced what may have held it, or a parameter was rebound; and no
+    variable of the frames at work holds it."""
+    if _is_in_variable(tracer, obj):
+        return False
     if any(_may_have_held(tracer, kind, value, name, obj) for kind, value, name in tracer.mutations.entries.values()):
         return True
     frame = tracer.frames[0]
@@ -30,6 +33,18 @@ def may_have_dropped(tracer: Tracer, obj: object) -> bool:
         now = frame.locals.get(name) if cell is None else cell.content
         if now is not given and (now is None or now.source != given.source):
             return True
+    return False
+
+
+def _is_in_variable(tracer: Tracer, obj: object) -> bool:
+    """As `weight` in `weight = self.weight; reference() is weight`: one value stands for an object wherever it is."""
+    value = tracer.wrapped.get(id(obj))
+    if value is None:
+        return False
+    for frame in tracer.frames:
+        for held in frame.locals.values():
+            if held is value or (type(held) is Lazy and held.obj is obj):
+                return True
     return False
 
 
