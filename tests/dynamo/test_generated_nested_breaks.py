@@ -21,6 +21,10 @@ import stator
 
 NUMBER = itertools.count()
 MOST = 5  # functions that call one another
+KINDS = (
+    *("function", "closure", "method", "starred", "module", "wrapped", "subclass"),
+    *("hooked", "constructed", "property", "entered", "exited", "item", "attribute", "stored"),
+)
 
 
 @torch._dynamo.disable
@@ -40,7 +44,7 @@ class NestedWriter(Writer):
     def program(self):
         names = []
         for at in range(self.random.randint(2, MOST)):
-            kind = self.random.choice(("function", "closure", "method", "starred", "module", "wrapped", "subclass"))
+            kind = self.random.choice(KINDS)
             name = f"call{at}"
             getattr(self, f"{kind}_")(name, names[-2:])
             names.append(name)
@@ -132,6 +136,89 @@ class NestedWriter(Writer):
         self.line(1, "def forward(self, log, x, n):")
         self.body(2, callees)
         self.line(0, f"{name} = Of{name}()")
+
+    def hooked_(self, name, callees):
+        """Before or behind the forward of a module."""
+        self.line(0, f"class Of{name}(torch.nn.Module):")
+        self.line(1, "def forward(self, log, x, n):")
+        self.line(2, "log('forward')")
+        self.line(2, "return log, x * 2, n")
+        self.line(0, f"def hook{name}(module, args, *result):")
+        self.line(1, "log, x, n = result[0] if result else args")
+        self.body(1, callees)
+        self.lines[-1] = "    return log, x + total, n"
+        self.line(0, f"module{name} = Of{name}()")
+        self.line(0, f"module{name}.register_forward_{self.random.choice(('', 'pre_'))}hook(hook{name})")
+        self.uses(name, f"module{name}(log, x, n)[1]")
+
+    def uses(self, name, how, *before):
+        self.line(0, f"def {name}(log, x, n):")
+        for line in before:
+            self.line(1, line)
+        self.line(1, f"return {how}")
+
+    def constructed_(self, name, callees):
+        base = self.random.choice(("", "(list)", "(Exception)"))
+        self.line(0, f"class Of{name}{base}:")
+        self.line(1, "def __init__(self, log, x, n):")
+        if base != "(Exception)":
+            self.line(2, "super().__init__()")
+        self.body(2, callees)
+        self.lines[-1] = "        self.result = x + total"
+        self.uses(name, f"Of{name}(log, x, n=n).result")
+
+    def special_(self, name, callees, method, how, *before, returns="x + total", rest=()):
+        """An object that holds the arguments, and has this method."""
+        self.line(0, f"class Of{name}:")
+        for line in rest:
+            self.line(1, line)
+        self.line(1, method)
+        self.line(2, "log, x, n = self.given")
+        self.body(2, callees)
+        self.lines[-1] = f"        return {returns}"
+        self.uses(name, how, f"made = Of{name}()", "made.__dict__['given'] = log, x, n", *before)
+
+    def property_(self, name, callees):
+        self.special_(name, callees, "def result(self):", "made.result + 1", rest=("@property",))
+
+    def item_(self, name, callees):
+        self.special_(name, callees, "def __getitem__(self, at):", "made[n] + 1")
+
+    def attribute_(self, name, callees):
+        method = self.random.choice(("__getattr__(self, name)", "__getattribute__(self, name)"))
+        if "attribute__" in method:
+            callees = [*callees]
+        self.special_(name, callees, "def __getattr__(self, name):", "made.result * 2")
+
+    def stored_(self, name, callees):
+        how = self.random.choice(("made.result = n", "made[n] = n", "del made[n]", "del made.result"))
+        method = {
+            "made.result = n": "def __setattr__(self, name, value):",
+            "made[n] = n": "def __setitem__(self, key, value):",
+            "del made[n]": "def __delitem__(self, key):",
+            "del made.result": "def __delattr__(self, name):",
+        }[how]
+        self.special_(
+            name, callees, method, "x + made.__dict__['total']", how, returns="self.__dict__.update(total=total)"
+        )
+
+    def entered_(self, name, callees):
+        rest = ("def __exit__(self, *error):", "    self.given[0]('exit', [str(one) for one in error[:2]])")
+        self.special_(name, callees, "def __enter__(self):", "x * 2", "with made as y:", "    x = y + x", rest=rest)
+
+    def exited_(self, name, callees):
+        swallows = self.random.choice(("True", "None"))
+        body = self.random.choice(("x = x + 10 // n", "x = x + 1", "raise ValueError(n)", "return x"))
+        self.special_(
+            name,
+            callees,
+            "def __exit__(self, *error):",
+            "x * 2",
+            "with made:",
+            f"    {body}",
+            returns=swallows,
+            rest=("def __enter__(self):", "    pass"),
+        )
 
     def wrapped_(self, name, callees):
         """Behind a decorator, which is a frame of its own."""

@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .entry import is_entry
+from .finishing import Role
 from .naming import class_name, full_name, qualified_name
 from .source import AttrSource, ConstantSource
 from .values.base import Value, unsupported
@@ -35,6 +36,7 @@ def bind(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
     if isinstance(getter, FunctionType):
         descriptor = tracer.class_value(cls, name)
         function = tracer.class_function(kind, "__get__", getter)
+        tracer.enters_through(owner, function, Role.ATTRIBUTE)
         return function.call(tracer, [descriptor, owner, tracer.known(cls)], {})
     raise unsupported("descriptor", f"the descriptor {class_name(kind)} for attribute {name!r} of {class_name(cls)}")
 
@@ -64,7 +66,9 @@ def _bind_property(tracer: Tracer, owner: Value, cls: type, name: str, raw: prop
         raise tracer.raised(AttributeError, f"property '{name}' of '{qualified_name(cls)}' object has no getter")
     if not isinstance(raw.fget, FunctionType):
         return tracer.call(tracer.known(raw.fget), [owner], {})
-    return tracer.class_function(cls, name, raw.fget).call(tracer, [owner], {})
+    function = tracer.class_function(cls, name, raw.fget)
+    tracer.enters_through(owner, function, Role.ATTRIBUTE)
+    return function.call(tracer, [owner], {})
 
 
 def _bind_static(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:

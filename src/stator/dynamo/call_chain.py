@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from .finishing import Role
 from .program import program_of
 from .resume import resumption_of
 
@@ -19,17 +20,24 @@ if TYPE_CHECKING:
 MOST_FRAMES = 24  # that are left together; each of them is a call when the native operation runs
 
 
-def left_together(frames: Sequence[Frame]) -> list[Frame]:
-    """The outermost of these frames, and those inside that can be left with it."""
+def left_together(frames: Sequence[Frame], kind: str = "") -> list[Frame]:
+    """The outermost of these frames, and those inside that can be left with it at this kind of break."""
     found = [frames[0]]
     for frame in frames[1:MOST_FRAMES]:
-        if not frame.direct or frame.handlers or not _can_be_left(frame):
+        if frame.way is None or frame.handlers or not _can_be_left(frame):
             break
+        if kind == "changing-number" and frame.way.by is not Role.CALL:
+            break  # `layers[number]`: what it comes to may be worth a version of its own, not the text of the number
         found.append(frame)
-    # what such a call takes is known where the frame goes on, not in the user's code
-    while len(found) > 1 and found[-1].now == found[-1].program.finishes_call:
+    # what such instructions take is known where the frame goes on, not in the user's code
+    while len(found) > 1 and _finishes_another(found[-1]):
         found.pop()
     return found
+
+
+def _finishes_another(frame: Frame) -> bool:
+    """Whether it is about to finish an instruction that had entered a function, or does so."""
+    return frame.now == frame.program.finishes_call or frame.is_added()
 
 
 def _can_be_left(frame: Frame) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stator.base.registry import Registry
 
+from .finishing import DIRECTLY, Finish
 from .marks import (
     REASONS_OF_TORCH,
     Mark,
@@ -359,6 +360,7 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
         if handler is not None:
             return tracer.call_handler(handler, [cls, *args], kwargs)
         function = tracer.class_function(type(cls.cls), "__call__", metaclass_call)
+        tracer.enters_through(cls, function)
         return function.call(tracer, [cls, *args], kwargs)
     if not isinstance(metaclass_call, types.WrapperDescriptorType):
         raise unsupported("call", f"calling {cls.describe(tracer)}, whose metaclass has a __call__ that is no function")
@@ -367,7 +369,7 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
 
 def make_instance(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """type.__call__: __new__, then __init__ of the class of what it made."""
-    kind = cls.cls
+    kind, entered = cls.cls, tracer.direct is cls and tracer.way is DIRECTLY
     new = tracer.class_lookup(kind, "__new__")
     inner = new.__func__ if isinstance(new, staticmethod) else new
     if isinstance(inner, FunctionType):
@@ -378,13 +380,21 @@ def make_instance(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: di
         raise unsupported("new-object", f"__new__ of {qualified_name(kind)} is no function")
     made_kind = made.python_type(tracer)
     if kind in made_kind.__mro__:
-        _initialize(tracer, made, made_kind, args, kwargs, plain_new=inner is object.__new__)
+        _initialize(tracer, made, made_kind, args, kwargs, plain_new=inner is object.__new__, entered=entered)
     return made
 
 
 def _initialize(
-    tracer: Tracer, made: Value, kind: type, args: list[Value], kwargs: dict[str, Value], *, plain_new: bool
+    tracer: Tracer,
+    made: Value,
+    kind: type,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    *,
+    plain_new: bool,
+    entered: bool,
 ) -> None:
+    """entered: the instruction that is running does nothing else."""
     init = tracer.class_lookup(kind, "__init__")
     if not isinstance(init, types.WrapperDescriptorType):
         bound = (
@@ -392,6 +402,8 @@ def _initialize(
             if isinstance(init, FunctionType)
             else tracer.bind(made, kind, "__init__", init)
         )
+        if entered:
+            tracer.enters(bound, Finish.INSTANCE, made)
         result = bound.call(tracer, [made, *args] if isinstance(init, FunctionType) else args, kwargs)
         if not tracer.is_none(result):
             raise unsupported("call", f"__init__ of {qualified_name(kind)} that returns something")

@@ -11,6 +11,7 @@ from torch import fx
 
 from stator.base.errors import UserPlace
 
+from .finishing import Finish
 from .guard import Guard
 from .recipe import Effect, RaisedAt, Recipe
 
@@ -77,6 +78,7 @@ class InnerFrame:
     code: the user's, never one that was made. `index`: the instruction of it that the frame stops before, or, of all
     but the last, the call of the next. stack: below what that call takes; None marks a NULL. locals: in the order of
     the code's variables. cells: of all free variables, then of the cell variables that exist, in the code's order.
+    finish: what that instruction does with what the next frame gives; what it needs for that is on the stack.
     """
 
     code: CodeType
@@ -85,6 +87,7 @@ class InnerFrame:
     stack: tuple[Recipe | None, ...] = ()
     locals: dict[str, Recipe] = field(default_factory=dict)
     cells: dict[str, Recipe] = field(default_factory=dict)
+    finish: Finish | None = None
 
     def values(self) -> list[Recipe]:
         """What the code that goes on there takes: cells, variables, then the stack but for NULLs and offsets."""
@@ -100,8 +103,9 @@ class Break:
     name that is absent is unbound) and `cells` (names of cell variables already created, with their cells as recipes)
     put back; then a resume function continues behind it. For a conditional jump both ways are resumed.
 
-    With `inner`, instruction `index` is a call and the frame is in it: `stack` is what is below the operands, and what
-    runs natively is the instruction that the last of those frames stops before.
+    With `inner`, instruction `index` entered a function and the frame is in it: `stack` is what is below the operands,
+    then what the instruction needs to be finished as `finish` says; and what runs natively is the instruction that the
+    last of those frames stops before.
     """
 
     index: int
@@ -114,6 +118,7 @@ class Break:
     handlers: tuple[tuple[int, Recipe], ...] = ()
     handlers_kept: int = 0
     inner: tuple[InnerFrame, ...] = ()
+    finish: Finish | None = None
 
     def inner_values(self) -> list[Recipe]:
         return [value for frame in self.inner for value in frame.values()]

@@ -219,7 +219,7 @@ class Converter:
         code = user_code(captured.code)
         if not set(code.co_varnames).issuperset(captured.exit.locals):
             return False  # a value on the stack at the break before cannot even be looked at
-        if _asks_a_cell_for_super(captured, captured.exit):
+        if _asks_a_cell_for_super(captured, captured.exit) or _is_within_an_instruction(captured, captured.exit):
             return False
         if has_shadowed_cell(captured.code, captured.exit.cells):
             return False
@@ -417,6 +417,12 @@ def _asks_a_cell_for_super(captured: Captured, exit_: Break) -> bool:
         instruction.argval == "super" and not any(one.opname == "LOAD_SUPER_ATTR" for one in instructions)
         for instruction in reachable(instructions, instructions[exit_.index])
     )
+
+
+def _is_within_an_instruction(captured: Captured, exit_: Break) -> bool:
+    """Whether only a part of an instruction of the user's code is done there, in code that goes on behind a break."""
+    resumption = resumption_of(captured.code)
+    return resumption is not None and not exit_.inner and resumption.indices[exit_.index] is None
 
 
 def _first_place(captured: Captured) -> UserPlace:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported, UserPlace
 
 from .break_kinds import way_out
+from .finishing import Way
 from .hook import is_left_alone
 from .naming import class_name
 from .program import Program
@@ -52,8 +53,6 @@ class Frame:
         "began",
         "cells",
         "contexts",
-        "direct",
-        "enters_module",
         "furthest",
         "globals",
         "handlers",
@@ -61,6 +60,7 @@ class Frame:
         "handling",
         "kw_names",
         "locals",
+        "module_frames",
         "name",
         "now",
         "pc",
@@ -68,6 +68,7 @@ class Frame:
         "result",
         "stack",
         "tracer",
+        "way",
     )
 
     def __init__(
@@ -90,10 +91,10 @@ class Frame:
         self.now = 0  # the one that is running
         self.furthest = -1  # the last instruction, in their order, that it has been at before it went back
         self.began = 0  # the step of the capture at which that began
-        self.direct = False  # what it returns is the result of the instruction that its caller is at, a call
+        self.way: Way | None = None  # how its caller entered it, if all that is left to do there is to finish that
         self.result: Value | None = None
         self.kw_names: tuple[str, ...] = ()
-        self.enters_module = False  # the forward of a module that was called; the frames between are left out
+        self.module_frames = 0  # so many of those that torch has for a call of a module, before this one, are left out
         self.handlers: list[int] = []  # that are running: where on the stack each keeps what was handled before it
         self.handling: list[Value] = []  # the exceptions of these, while the frame does not run
         self.handlers_kept = 0  # so many of them were running when the frame was entered
@@ -141,6 +142,7 @@ class Frame:
                 if outermost:
                     tracer.outer_steps.append(tracer.step)
                 tracer.step += 1
+                tracer.direct = None
                 self.pc = pc + 1
                 handler = handlers[pc]
                 try:

@@ -16,6 +16,7 @@ from .values.mappings import DictValue
 from .values.sequences import TupleValue
 
 if TYPE_CHECKING:
+    from .finishing import Way
     from .tracer import Tracer
 
 DEPTH_LIMIT = 120
@@ -23,18 +24,18 @@ _VARARGS, _VARKEYWORDS = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
 
 
 def inline(
-    tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value], *, direct: bool = False
+    tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value], way: Way | None = None
 ) -> Value:
     """Call a Python function by stepping through its code.
 
-    direct: what it returns is the result of the instruction that the frame around it is at, a call."""
+    way: how the instruction that the frame around it is at enters it, if nothing else does."""
     if len(tracer.frames) > DEPTH_LIMIT:
         raise unsupported("inline-depth", f"more than {DEPTH_LIMIT} nested calls at {function.qualname}")
     program = program_of(function.code)
     names = bind(tracer, function, args, kwargs)
     frame = Frame(tracer, program, function.scope, names, function.cells(tracer), function.qualname)
-    frame.enters_module, tracer.entering_module = tracer.entering_module, False
-    frame.direct = direct and not program.is_generator
+    frame.module_frames, tracer.entering_module = tracer.entering_module, 0
+    frame.way = None if program.is_generator else way
     if program.is_generator:
         if function.code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise unsupported("async", f"the coroutine {function.qualname}")

@@ -18,6 +18,7 @@ from .break_kinds import way_out
 from .call_chain import calls_of_a_module, left_together, namespace_of_modules, user_code
 from .captured import Break, BreakReason, Captured, InnerFrame, Return
 from .exits import ExitBuilder
+from .finishing import Finish
 from .frame import Frame, StopAtBreak
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
@@ -232,7 +233,7 @@ class _Attempt:
         assert error.place is not None
         reason = BreakReason(error.kind, error.reason, error.place, way_out(error.kind, error.hint))
         if step is None:
-            step = self._last_left(tracer, frames).began
+            step = self._last_left(tracer, frames, error.kind).began
         return self._restart_at(tracer, step, error, reason)
 
     def _restart_at(self, tracer: Tracer, step: int, error: Unsupported, reason: BreakReason) -> _Restart:
@@ -240,7 +241,7 @@ class _Attempt:
             step = tracer.outer_steps[bisect_right(tracer.outer_steps, step) - 1]
         return _Restart(step, error, reason, tracer.outer_steps)
 
-    def _last_left(self, tracer: Tracer, frames: Sequence[Frame]) -> Frame:
+    def _last_left(self, tracer: Tracer, frames: Sequence[Frame], kind: str) -> Frame:
         """The innermost of the frames that the graph is to end in. Where nothing is compiled before, the outermost runs
         as it is up to its call; but those that already go on together, stay so if they can (`_ended`), and if that did
         not come to nothing at many places."""
@@ -248,7 +249,7 @@ class _Attempt:
         runs = _may_run_as_it_is(tracer) and outermost.now > outermost.furthest
         if not self.nested or (runs and outermost.program.finishes_call < 0):
             return outermost
-        innermost = left_together(frames)[-1]
+        innermost = left_together(frames, kind)[-1]
         if not tracer.recorder.op_count and user_code(innermost.program.code) in self.apart:
             return outermost
         return innermost
@@ -256,7 +257,8 @@ class _Attempt:
     def _stopped(self, tracer: Tracer, stop: StopAtBreak) -> Captured:
         """The graph ends where it was to. If that cannot be inside of what the frame called, then before the call."""
         outermost = stop.frames[0]
-        if self._last_left(tracer, stop.frames) is not stop.frames[-1]:
+        assert self.reason is not None
+        if self._last_left(tracer, stop.frames, self.reason.kind) is not stop.frames[-1]:
             error = unsupported("reconstruct", "frames that cannot be left together")
             raise self._earlier(tracer, outermost.located(error), outermost.began)
         try:
@@ -306,14 +308,15 @@ class _Attempt:
         exits = ExitBuilder(tracer)
         running = handled[len(handled) - len(frame.handlers) :]  # no frame inside runs any
         handlers = tuple(zip(frame.handlers, map(exits.recipe, running), strict=True))
-        stack = _stack(exits, frame)
+        stack = _stack(exits, frame, frames[1:])
         names = _locals(exits, frame)
         cells: dict[str, Recipe] = {name: exits.recipe(cell) for name, cell in frame.cells.items()}
-        inner = tuple(one for callee in frames[1:] for one in _inner_frames(exits, callee))
+        inner = tuple(one for at in range(1, len(frames)) for one in _inner_frames(exits, frames[at:]))
         effects = self._effects(exits)
         if inner and _may_run_as_it_is(tracer) and not exits.only_reads():
             raise unsupported("reconstruct", "objects that were made where nothing is compiled")
-        exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner)
+        finish = _finish(frames[1:])
+        exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner, finish)
         return self._captured(frame, exits, effects, exit_)
 
     def _reached(self, frame: Frame) -> Break:
@@ -428,15 +431,21 @@ def _cells_to_keep(frame: Frame) -> frozenset[str] | None:
     return program.names_used(frame.now).union(shown)
 
 
-def _stack(exits: ExitBuilder, frame: Frame) -> tuple[Recipe | None, ...]:
-    return tuple(exits.recipe(value) if value is not None else None for value in frame.stack)
+def _stack(exits: ExitBuilder, frame: Frame, inside: Sequence[Frame]) -> tuple[Recipe | None, ...]:
+    """Of a frame, and what waits there for the first of those inside."""
+    below = inside[0].way.below if inside else ()  # type: ignore[union-attr]
+    return tuple(exits.recipe(value) if value is not None else None for value in (*frame.stack, *below))
 
 
-def _inner_frames(exits: ExitBuilder, frame: Frame) -> Iterator[InnerFrame]:
-    """How a frame that was called goes on, behind those of module calls that lead to it."""
-    if frame.enters_module:
-        for code, index in calls_of_a_module():
-            yield InnerFrame(code, namespace_of_modules(), index)
+def _finish(inside: Sequence[Frame]) -> Finish | None:
+    return inside[0].way.finish if inside else None  # type: ignore[union-attr]
+
+
+def _inner_frames(exits: ExitBuilder, frames: Sequence[Frame]) -> Iterator[InnerFrame]:
+    """How the first of these frames, which was entered, goes on; behind those of module calls that lead to it."""
+    frame, inside = frames[0], frames[1:]
+    for code, index in calls_of_a_module()[: frame.module_frames]:
+        yield InnerFrame(code, namespace_of_modules(), index, finish=Finish.RESULT)
     program = frame.program
     code = user_code(program.code)
     names = _locals(exits, frame)
@@ -449,9 +458,10 @@ def _inner_frames(exits: ExitBuilder, frame: Frame) -> Iterator[InnerFrame]:
         code,
         frame.globals.names,
         program.user_index(frame.now),
-        _stack(exits, frame),
+        _stack(exits, frame, inside),
         {name: names[name] for name in code.co_varnames if name in names and name not in frame.cells},
         {name: exits.recipe(frame.cells[name]) for name in (*code.co_freevars, *cells)},
+        _finish(inside),
     )
 
 

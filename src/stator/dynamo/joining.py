@@ -57,7 +57,9 @@ def put_back(frames: Sequence[InnerFrame], leaving: Leaving) -> Callable[..., An
 
 def key_of(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
     """What the code that puts them back goes by, other than what it is made with. (Equal code is not the same.)"""
-    return tuple((id(frame.code), id(frame.namespace), frame.index, _point(frame, frame.index)) for frame in frames)
+    return tuple(
+        (id(frame.code), id(frame.namespace), frame.index, _point(frame, frame.index), frame.finish) for frame in frames
+    )
 
 
 def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -> FunctionType:
@@ -116,7 +118,8 @@ def _point_before(frame: InnerFrame) -> ResumePoint:
 
 def _point_in_call(frame: InnerFrame, called: Sequence[InnerFrame]) -> ResumePoint:
     count = sum(len(one.values()) for one in called)
-    return replace(_point(frame, frame.index + 1), inner=tuple(f"{number}{_OF}those inside" for number in range(count)))
+    inner = tuple(f"{number}{_OF}those inside" for number in range(count))
+    return replace(_point(frame, frame.index + 1), inner=inner, finish=frame.finish)
 
 
 def _point(frame: InnerFrame, index: int) -> ResumePoint:
@@ -147,5 +150,6 @@ def _stopped_at(function: FunctionType, point: ResumePoint, frame: InnerFrame, r
         {name: FrameCell(name) for name in point.closure},
         reason,
         inner=() if point.inner is None else (InnerFrame(frame.code, frame.namespace, 0, handed_on),),
+        finish=point.finish,
     )
     return Captured(function, code, None, [], [], exit_, [])

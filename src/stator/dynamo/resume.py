@@ -15,6 +15,7 @@ from functools import partial
 from types import CodeType
 
 from .bytecode import OPERAND_KINDS, Builder, Instruction, assemble, code_units, decode, reachable
+from .finishing import Finish, write_finish
 
 _STACK_PREFIX = "__stack_"  # of the parameters of made code that hold the value stack
 
@@ -49,9 +50,9 @@ class ResumePoint:
     cells: names of cell variables that exist; their cells are the last of the closure.
     raised_at: for each LASTI slot, the index of the instruction that raised.
     handlers: positions of stack slots that keep what was handled before, one for each handler that is running.
-    inner: the instruction before `index` is a call, and the frame goes on by finishing that: it calls what goes on with
-        the function that was called, with values that come in as arguments of these names; what that gives is put on
-        the stack. None: the frame is not in a call.
+    inner: the instruction before `index` entered a function, and the frame goes on by finishing that: it calls what
+        goes on with the function, with values that come in as arguments of these names, and does with what that gives
+        what `finish` says. None: the frame is not in a call.
     """
 
     code: CodeType
@@ -62,6 +63,7 @@ class ResumePoint:
     raised_at: tuple[int, ...] = ()
     handlers: tuple[int, ...] = ()
     inner: tuple[str, ...] | None = None
+    finish: Finish | None = None
 
     def stack_parameter(self, position: int) -> str:
         """The name of the parameter that brings the value of this stack slot."""
@@ -179,7 +181,8 @@ def resume_code(
             builder.load_bound(name)
             builder.delete(name)  # the frame must not keep alive what the stack lets go
     if point.inner is not None:
-        _finish_call(builder, original[point.index - 1], callee, point.inner)
+        assert point.finish is not None
+        _finish_call(builder, original[point.index - 1], callee, point.inner, point.finish)
     start = Instruction("NOP", position=entry.position, handler=entry.handler)
     jump = builder.jump(start)
     if point.inner is not None:
@@ -212,9 +215,9 @@ def _reached(original: Sequence[Instruction], point: ResumePoint) -> list[Instru
 
 
 def _finish_call(
-    builder: Builder, call: Instruction, callee: Callable[..., object] | None, names: Sequence[str]
+    builder: Builder, call: Instruction, callee: Callable[..., object] | None, names: Sequence[str], finish: Finish
 ) -> None:
-    """-> what the call that the frame is in gives. Where it raises, the frame's handler of that call takes over."""
+    """-> what the instruction leaves that the frame is in. Where it raises, the frame's handler of it takes over."""
     assert callee is not None
     before, position = len(builder.instructions), builder.position
     builder.position = call.position
@@ -223,10 +226,11 @@ def _finish_call(
         builder.load_bound(name)
         builder.delete(name)
     builder.call(len(names))
+    builder.instructions[-1].index = call.index
+    write_finish(builder, finish)
     builder.position = position
     for instruction in builder.instructions[before:]:
         instruction.handler = call.handler
-    builder.instructions[-1].index = call.index
 
 
 def _indices(instructions: Sequence[Instruction], pairs: Sequence[Instruction]) -> tuple[int | None, ...]:

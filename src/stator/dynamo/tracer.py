@@ -23,6 +23,7 @@ from .call_chain import left_together
 from .calling import builtin_call, class_call, function_call, tensor_method_call
 from .changing import changing_sources
 from .class_attributes import ClassAttributes
+from .finishing import DIRECTLY, Finish, Role, Way
 from .frame import Frame
 from .guard import GuardKind
 from .guard_log import GuardLog
@@ -82,7 +83,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.live_iterators: dict[int, LiveIterator] = {}
         self.recorder = Recorder(self)
-        self.entering_module = False  # the next frame is the forward of a module that is called
+        self.entering_module = 0  # so many frames of the call of a module are left out before the next
         self.changing = changing_sources()
         self.expected: set[Source] = set()  # places whose numbers are known to change before they do
         self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from
@@ -104,7 +105,10 @@ class Tracer:
         self.step = 0  # instructions followed so far, in all frames
         self.stop_at = -1  # before which of them the graph is to end
         self.outer_steps: list[int] = []  # those of the outermost frame
-        self.direct: Value | None = None  # what an instruction calls, whose result is that of the instruction
+        # what the instruction enters that is running, or by way of what; and what is left to do there afterwards
+        self.direct: Value | None = None
+        self.role = Role.CALL
+        self.way = DIRECTLY
         self.handed_on: dict[int, Value] = {}  # arguments that are the variables of functions inside
         self.broken: tuple[Unsupported, list[Frame]] | None = None  # the latest error, and the frames where it came up
 
@@ -440,12 +444,23 @@ class Tracer:
     def call_function(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return function_call(self, function, args, kwargs)
 
+    def enters(self, what: Value, finish: Finish = Finish.RESULT, *below: Value, by: Role = Role.CALL) -> None:
+        """An instruction is about to enter this function, or what this leads to; what it does afterwards is said."""
+        self.direct, self.role = what, by
+        self.way = DIRECTLY if finish is Finish.RESULT and by is Role.CALL and not below else Way(finish, below, by)
+
+    def enters_through(self, via: Value, callee: Value, by: Role = Role.CALL) -> None:
+        """If the instruction enters what `via` leads to in this way: that is this function."""
+        if self.direct is via and self.role is by:
+            self.direct, self.role = callee, Role.CALL
+
     def inline(
         self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value], *, called: bool = False
     ) -> Value:
         """`called`: for its own sake, not as a part of something else."""
-        direct, self.direct = called and self.direct is function, None
-        return inline(self, function, args, kwargs, direct=direct)
+        way = self.way if called and self.direct is function and self.role is Role.CALL else None
+        self.direct = None
+        return inline(self, function, args, kwargs, way)
 
     def call_class(self, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return class_call(self, cls, args, kwargs)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from stator.base.errors import Unsupported
 
+from ..call_chain import user_code
 from ..calling import calls, named_handlers
 from ..native_status import native
 from ..status import is_compiling
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     ("torch._dynamo.eval_frame", "is_compiling"),
 )
 def _is_compiling(tracer: Tracer) -> ConstantValue:
+    if user_code(tracer.frames[-1].program.code) is nn.Module._call_impl.__code__:
+        return ConstantValue(False)  # a module asks in order not to call, behind an error, the hooks it calls always
     tracer.told.asked = True
     if tracer.told.compiling:
         tracer.recorder.unlike_eager = True
@@ -36,6 +40,13 @@ if native is not None:
 
     @calls(native.arrived)
     def _arrived(tracer: Tracer) -> ConstantValue:
+        return ConstantValue(None)
+
+    @calls(native.initialized)
+    def _initialized(tracer: Tracer, result: Value) -> ConstantValue:
+        if not tracer.is_none(result):
+            kind = result.python_type(tracer).__name__
+            raise tracer.raised(TypeError, f"__init__() should return None, not '{kind}'")
         return ConstantValue(None)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..finalizers import check_handed_on
+from ..finishing import Way
 from ..frame import Frame
 from ..native_status import native
 from ..program import program_of
@@ -49,13 +50,20 @@ class InnerFrameValue(Value):
         check_handed_on(tracer.frames[-1], args[free:])
         names = dict(zip(code.co_varnames, args[free:], strict=False))
         frame = Frame(tracer, program_of(code), tracer.scope_of(function.__globals__), names, cells, code.co_qualname)
-        frame.direct, tracer.direct = True, None
+        frame.way = _way(tracer.frames[-1])
         frame.run()
         assert frame.result is not None
         return frame.result
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self.inner)
+
+
+def _way(around: Frame) -> Way:
+    """What is below is on the stack of the frame around already."""
+    resumption = around.program.resumption
+    assert resumption is not None and resumption.point.finish is not None
+    return Way(resumption.point.finish)
 
 
 if native is not None:

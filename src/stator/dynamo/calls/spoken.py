@@ -182,8 +182,7 @@ def _places(tracer: Tracer) -> list[_Place]:
         code = frame.program.code
         line = frame.program.instructions[frame.now].position.line or code.co_firstlineno
         places.append(_Place(code.co_filename, line, code.co_name, frame.globals.source))
-        if frame.enters_module:
-            places += _into_forward()
+        places += _into_forward()[2 - frame.module_frames :]
     return places
 
 

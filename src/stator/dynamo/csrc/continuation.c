@@ -538,7 +538,18 @@ static PyTypeObject InnerType = {
     .tp_getset = inner_getset,
 };
 
+/* What the interpreter says when an __init__ has returned something. */
+static PyObject *initialized(PyObject *Py_UNUSED(self), PyObject *result)
+{
+    if (result != Py_None) {
+        PyErr_Format(PyExc_TypeError, "__init__() should return None, not '%.200s'", Py_TYPE(result)->tp_name);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"initialized", initialized, METH_O, "initialized(result): of an __init__, which has to be None."},
     {"arrived", arrived, METH_NOARGS, "arrived(): the first call of a function that goes on behind a break."},
     {"with_cells", with_cells, METH_VARARGS, "with_cells(function, cells) -> a function like it with these cells."},
     {0},

@@ -11,6 +11,7 @@ from stator.base.errors import CompileError
 
 from ..bytecode import VERSION, Handler, Instruction, stack_effect
 from ..captured import Break
+from ..finishing import Finish, write_finish
 from ..program import program_of
 from ..recipe import FrameCell, Load, RaisedAt, Recipe
 from ..resume import ResumePoint, Slot, resumption_of
@@ -81,7 +82,7 @@ class BreakWriter:
         if was_method:
             self._continue_at(after, self._split_method(native))
         elif main.opname not in NO_WAY_ON:
-            self._continue_at(after, self._slots_after(native, jump=False))
+            self._continue_at(after, self._finished(native, self._slots_after(native, jump=False)))
         for write_exit in exits:
             write_exit()
 
@@ -228,12 +229,29 @@ class BreakWriter:
 
     def _split_method(self, native: list[Instruction]) -> list[Slot]:
         """Behind a load that may give a method and its receiver: always the attribute and a NULL."""
-        slots = self._slots_after(native, jump=False)
+        return self._with_null(self._slots_after(native, jump=False))
+
+    def _with_null(self, slots: list[Slot]) -> list[Slot]:
         self.builder.const(None)
         if VERSION.callee_first:
             return [*slots, Slot.NULL]
         self.builder.swap(2)
         return [*slots[:-1], Slot.NULL, Slot.VALUE]
+
+    def _finished(self, native: list[Instruction], slots: list[Slot]) -> list[Slot]:
+        """The stack when also the instruction is finished that had entered what `native` calls to go on with."""
+        program = program_of(self.writer.code)
+        if self.exit.index != program.finishes_call or program.resumption is None:
+            return slots
+        finish = program.resumption.point.finish
+        assert finish is not None
+        if finish is Finish.METHOD:
+            return self._with_null(slots)
+        before = len(self.builder.instructions)
+        write_finish(self.builder, finish)
+        for instruction in self.builder.instructions[before:]:
+            instruction.handler = native[-1].handler
+        return slots if finish is Finish.RESULT else slots[:-1]
 
     def _protect(self, native: list[Instruction], exits: list[Callable[[], None]]) -> None:
         """Lead an exception of the operation to the handler that the original code has for it."""
@@ -300,7 +318,7 @@ class BreakWriter:
         joined: what is on top is what is still to run of the function that was called."""
         builder = self.builder
         self._turn_hook(on=False)
-        point = self._point(index, slots, len(slots) if cut is None else cut)
+        point = self._point(index, slots, len(slots) if cut is None else cut, joined=joined)
         held: list[str] = []
         for position in reversed(range(len(slots))):
             if slots[position] is Slot.VALUE:
@@ -327,7 +345,7 @@ class BreakWriter:
     def _take(self, name: str) -> None:
         self.builder.load_bound(name)
 
-    def _point(self, index: int, slots: list[Slot], cut: int) -> ResumePoint:
+    def _point(self, index: int, slots: list[Slot], cut: int, *, joined: bool) -> ResumePoint:
         """`index` and the instructions that raised are those of the user's code there."""
         user_index = program_of(self.writer.code).user_index
         raised_at: list[int] = []
@@ -336,8 +354,16 @@ class BreakWriter:
                 before = self.stack[position] if position < cut else None
                 raised_at.append(before.index if isinstance(before, RaisedAt) else user_index(self.exit.index))
         handlers = tuple(position for position, _ in self.exit.handlers if position < cut)
+        finish = self.exit.finish if joined else None
         return ResumePoint(
-            self.user_code, user_index(index), tuple(slots), tuple(self.locals), self.cells, tuple(raised_at), handlers
+            self.user_code,
+            user_index(index),
+            tuple(slots),
+            tuple(self.locals),
+            self.cells,
+            tuple(raised_at),
+            handlers,
+            finish=finish,
         )
 
     def _dead_parameters(self) -> list[str]:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stator.base.errors import CompileError
-
 from ..bytecode import Instruction
 from ..captured import Break
 from ..resume import ResumePoint, Slot
@@ -46,10 +44,7 @@ class InnerCallWriter(BreakWriter):
 
     def write(self) -> None:
         index = self.exit.index
-        call = self.original[index]
-        if not call.opname.startswith("CALL"):
-            raise CompileError("dynamo", f"a break in a function that {call.opname} calls")
-        self.builder.position = call.position
+        self.builder.position = self.original[index].position
         self._put_back(None, len(self.stack))
         exits: list[Callable[[], None]] = []
         before = len(self.builder.instructions)

@@ -45,7 +45,7 @@ def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
         args = args[:split]
     else:
         kwargs = {}
-    frame.tracer.direct = callee
+    frame.tracer.enters(callee)
     frame.stack.append(callee.call(frame.tracer, args, kwargs))
 
 
@@ -68,7 +68,7 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
         callee = frame.stack.pop()
     elif frame.stack and frame.stack[-1] is None:
         frame.stack.pop()
-    tracer.direct = callee
+    tracer.enters(callee)
     frame.stack.append(callee.call(tracer, args, kwargs))
 
 

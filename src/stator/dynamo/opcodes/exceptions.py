@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..bytecode import Instruction
+from ..finishing import Finish
 from ..frame import Frame
 from ..program import opcode
 from ..values.base import Raised, unsupported
@@ -72,8 +73,10 @@ def reraise(frame: Frame, instruction: Instruction) -> None:
 def before_with(frame: Frame, instruction: Instruction) -> None:
     manager = frame.stack.pop()
     exit_method = frame.tracer.get_attr(manager, "__exit__")
-    frame.stack.append(exit_method)
-    frame.stack.append(frame.tracer.call(frame.tracer.get_attr(manager, "__enter__"), [], {}))
+    enter_method = frame.tracer.get_attr(manager, "__enter__")
+    frame.tracer.enters(enter_method, Finish.RESULT, exit_method)
+    entered = frame.tracer.call(enter_method, [], {})
+    frame.stack += (exit_method, entered)
 
 
 @opcode("WITH_EXCEPT_START")
@@ -82,6 +85,7 @@ def with_except_start(frame: Frame, instruction: Instruction) -> None:
     exit_method = frame.stack[-4]
     cls = frame.tracer.known(error.python_type(frame.tracer))
     traceback = frame.tracer.get_attr(error, "__traceback__")
+    frame.tracer.enters(exit_method)
     frame.stack.append(frame.tracer.call(exit_method, [cls, error, traceback], {}))
 
 

@@ -6,6 +6,7 @@ import builtins
 
 from ..bytecode import VERSION, Instruction
 from ..finalizers import check_cell, check_stored, check_variable
+from ..finishing import Finish, Role
 from ..frame import Frame
 from ..program import opcode
 from ..values.base import Lazy, Raised, Value, unsupported
@@ -190,6 +191,7 @@ def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_ATTR")
 def load_attr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
+    frame.tracer.enters(owner, Finish.METHOD if instruction.flags & 1 else Finish.RESULT, by=Role.ATTRIBUTE)
     found = frame.tracer.get_attr(owner, instruction.argval)
     if instruction.flags & 1:  # 3.12: as LOAD_METHOD
         push_callable(frame, found)
@@ -206,6 +208,7 @@ def push_callable(frame: Frame, callee: Value) -> None:
 @opcode("LOAD_METHOD")
 def load_method(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
+    frame.tracer.enters(owner, Finish.METHOD, by=Role.ATTRIBUTE)
     push_callable(frame, frame.tracer.get_attr(owner, instruction.argval))
 
 
@@ -214,12 +217,15 @@ def store_attr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
     value = frame.stack.pop()
     check_stored(frame, value)
+    frame.tracer.enters(owner, Finish.NOTHING, by=Role.ATTRIBUTE)
     owner.set_attr(frame.tracer, instruction.argval, value)
 
 
 @opcode("DELETE_ATTR")
 def delete_attr(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.pop().del_attr(frame.tracer, instruction.argval)
+    owner = frame.stack.pop()
+    frame.tracer.enters(owner, Finish.NOTHING, by=Role.ATTRIBUTE)
+    owner.del_attr(frame.tracer, instruction.argval)
 
 
 @opcode("LOAD_SUPER_ATTR")

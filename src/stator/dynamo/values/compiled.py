@@ -38,8 +38,7 @@ class CompiledFunctionValue(Value):
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         function = self.function(tracer)
-        if tracer.direct is self:
-            tracer.direct = function
+        tracer.enters_through(self, function)
         return function.call(tracer, args, kwargs)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:

@@ -262,8 +262,7 @@ class BoundMethodValue(Value):
         return f"a method: {self.function.describe(tracer)}"
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if tracer.direct is self:
-            tracer.direct = self.function
+        tracer.enters_through(self, self.function)
         return self.function.call(tracer, [self.owner, *args], kwargs)
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:

@@ -147,15 +147,20 @@ class ModuleValue(ObjectValue):
             return self.get_attr(tracer, "_call_impl").call(tracer, args, kwargs)
         if self.no_hooks(tracer):
             forward = self.get_attr(tracer, "forward")
-            if tracer.direct is self:
-                tracer.direct = forward
-            tracer.entering_module = True
-            try:
-                return forward.call(tracer, args, kwargs)
-            finally:
-                tracer.entering_module = False
-        inner = tracer.class_function(nn.Module, "_call_impl", _CALL_IMPL)
-        return BoundMethodValue(inner, self).call(tracer, args, kwargs)
+            return self._enter(tracer, forward, 2, args, kwargs)
+        inner = BoundMethodValue(tracer.class_function(nn.Module, "_call_impl", _CALL_IMPL), self)
+        return self._enter(tracer, inner, 1, args, kwargs)
+
+    def _enter(
+        self, tracer: Tracer, callee: Value, left_out: int, args: list[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        """Call what a call of the module comes to, behind so many frames of torch's."""
+        tracer.enters_through(self, callee)
+        tracer.entering_module = left_out
+        try:
+            return callee.call(tracer, args, kwargs)
+        finally:
+            tracer.entering_module = 0
 
     def no_hooks(self, tracer: Tracer) -> bool:
         real = self.instance_dict()

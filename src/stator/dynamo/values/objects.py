@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
 
+from ..finishing import Role
 from ..guard import GuardKind, Lookup
 from ..hook import is_left_alone
 from ..naming import class_dict, class_name, qualified_name, resolution_order
@@ -186,6 +187,7 @@ class ObjectValue(Value):
 
     def _inline(self, tracer: Tracer, function: FunctionType, method: str, name: str) -> Value:
         bound = tracer.class_function(self.cls, method, function)
+        tracer.enters_through(self, bound, Role.ATTRIBUTE)
         return bound.call(tracer, [self, ConstantValue(name)], {})
 
     def _fall_back(self, tracer: Tracer, name: str, look: Callable[[], Value]) -> Value:
@@ -193,11 +195,16 @@ class ObjectValue(Value):
         hook = tracer.class_lookup(self.cls, "__getattr__")
         if hook is MISSING:
             return look()
+        entered = tracer.direct is self and tracer.role is Role.ATTRIBUTE
+        if entered:
+            tracer.direct = None  # an AttributeError would lead to the hook
         try:
             return look()
         except Raised as raised:
             if not issubclass(raised.value.python_type(tracer), AttributeError):
                 raise
+        if entered:
+            tracer.direct, tracer.role = self, Role.ATTRIBUTE
         return self.missing_attr(tracer, hook, name)
 
     def missing_attr(self, tracer: Tracer, hook: Any, name: str) -> Value:
@@ -246,6 +253,7 @@ class ObjectValue(Value):
         custom = tracer.class_lookup(self.cls, "__setattr__")
         if isinstance(custom, FunctionType):
             bound = tracer.class_function(self.cls, "__setattr__", custom)
+            tracer.enters_through(self, bound, Role.ATTRIBUTE)
             bound.call(tracer, [self, ConstantValue(name), value], {})
             return
         if issubclass(self.cls, _OWN_ATTRIBUTES) or getattr(custom, "__name__", "") != "__setattr__":
@@ -261,7 +269,9 @@ class ObjectValue(Value):
                     raise tracer.raised(
                         AttributeError, f"property '{name}' of '{qualified_name(self.cls)}' object has no setter"
                     )
-                tracer.class_function(self.cls, name, in_class.fset).call(tracer, [self, value], {})
+                function = tracer.class_function(self.cls, name, in_class.fset)
+                tracer.enters_through(self, function, Role.ATTRIBUTE)
+                function.call(tracer, [self, value], {})
                 return
             if not _is_python_slot(in_class):
                 setter = tracer.class_lookup(type(in_class), "__set__")
@@ -343,6 +353,7 @@ class ObjectValue(Value):
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         method = self.special(tracer, "__call__")
         if method is not None:
+            tracer.enters_through(self, method)
             return method.call(tracer, args, kwargs)
         handler = functions_in_c.get((getattr(self.obj, "__module__", ""), getattr(self.obj, "__qualname__", "")))
         if handler is None or class_name(self.cls) != _CYTHON or self.source is None:
@@ -394,6 +405,7 @@ class ObjectValue(Value):
         method = self.special(tracer, name)
         if method is None:
             raise unsupported("special-method", f"{name} of {self.describe(tracer)}")
+        tracer.enters_through(self, method, Role.OPERAND)
         return method.call(tracer, list(args), {})
 
     def recipe(self, exits: ExitBuilder) -> Recipe:

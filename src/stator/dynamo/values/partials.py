@@ -38,8 +38,7 @@ class PartialValue(Value):
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         named = {name: tracer.realized(value) for name, value in self.keywords.items()}
-        if tracer.direct is self:
-            tracer.direct = self.function
+        tracer.enters_through(self, self.function)
         return self.function.call(tracer, [*map(tracer.realized, self.args), *args], {**named, **kwargs})
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:

@@ -1,0 +1,448 @@
+"""A graph ends inside of functions that the program enters in many ways: for each way and each kind of break, how many
+graphs there are, that results, effects and output are eager's, and that fullgraph says where the break is."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import linecache
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import stator
+from stator.base.errors import Unsupported
+
+BREAKS = {
+    "print": "print('sum', float(y.sum()))",
+    "branch": "y = y + 2 if y.sum() > 0 else y - 2",
+    "requested": "stator.graph_break()",
+}
+
+# what runs in the entered frame: a graph before, the break, a graph behind
+BODY = """
+        y = y + 1
+        log.append(('before', tuple(y.shape)))
+        BREAK
+        log.append('behind')
+        y = y * 3"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """setup: module-level code, where BODY stands for the lines above at eight columns; use: lines of a function that
+    has x and log, and leaves its result in x. graphs: how many there are; `of_kinds` where that differs."""
+
+    name: str
+    setup: str
+    use: str
+    graphs: int = 2
+    of_kinds: tuple[tuple[str, int], ...] = ()
+
+    def expected(self, kind: str) -> int:
+        return dict(self.of_kinds).get(kind, self.graphs)
+
+
+WAYS = [
+    Way("function", "if True:\n    def f(y, log):BODY\n        return y", "x = f(x, log)"),
+    Way("method", "class C:\n    def f(self, y, log):BODY\n        return y", "x = C().f(x, log)"),
+    Way("class_method", "class C:\n    @classmethod\n    def f(cls, y, log):BODY\n        return y", "x = C.f(x, log)"),
+    Way("static_method", "class C:\n    @staticmethod\n    def f(y, log):BODY\n        return y", "x = C.f(x, log)"),
+    Way("callable_object", "class C:\n    def __call__(self, y, log):BODY\n        return y\nc = C()", "x = c(x, log)"),
+    Way(
+        "wrapped",
+        "def around(f):\n"
+        "    @functools.wraps(f)\n"
+        "    def wrapper(*args, **options):\n"
+        "        return f(*args, **options)\n"
+        "    return wrapper\n"
+        "if True:\n"
+        "    @around\n"
+        "    @around\n"
+        "    def f(y, log):BODY\n"
+        "        return y",
+        "x = f(x, log=log)",
+    ),
+    Way("partial", "if True:\n    def f(y, log):BODY\n        return y\np = functools.partial(f)", "x = p(x, log)"),
+    Way(
+        "module", "class M(nn.Module):\n    def forward(self, y, log):BODY\n        return y\nm = M()", "x = m(x, log)"
+    ),
+    Way(
+        "module_with_hooks",
+        "class M(nn.Module):\n"
+        "    def forward(self, y, log):BODY\n"
+        "        return y\n"
+        "m = M()\n"
+        "m.register_forward_pre_hook(lambda module, args: (args[0] + 1, args[1]))\n"
+        "m.register_forward_hook(lambda module, args, result: result * 2)",
+        "x = m(x, log)",
+    ),
+    Way(
+        "forward_pre_hook",
+        "class M(nn.Module):\n"
+        "    def forward(self, y, log):\n"
+        "        return y - 1\n"
+        "class H:\n"
+        "    def hook(module, args):\n"
+        "        y, log = argsBODY\n"
+        "        return y, log\n"
+        "m = M()\n"
+        "m.register_forward_pre_hook(H.hook)",
+        "x = m(x, log)",
+    ),
+    Way(
+        "forward_hook",
+        "class M(nn.Module):\n"
+        "    def forward(self, y, log):\n"
+        "        return y - 1\n"
+        "class H:\n"
+        "    def hook(module, args, y):\n"
+        "        log = args[1]BODY\n"
+        "        return y\n"
+        "m = M()\n"
+        "m.register_forward_hook(H.hook)",
+        "x = m(x, log)",
+    ),
+    # objects that are made
+    Way(
+        "init",
+        "class C:\n    def __init__(self, y, log):BODY\n        self.y = y",
+        "x = C(x, log).y",
+    ),
+    Way(
+        "super_init",
+        "class B:\n"
+        "    def __init__(self, y, log):BODY\n"
+        "        self.y = y\n"
+        "class C(B):\n"
+        "    def __init__(self, y, log):\n"
+        "        super().__init__(y * 2, log)\n"
+        "        self.y = self.y - 1",
+        "x = C(x, log).y",
+    ),
+    Way(
+        "post_init",
+        "@dataclass\n"
+        "class C:\n"
+        "    y: object\n"
+        "    log: list\n"
+        "    def __post_init__(self):\n"
+        "        y, log = self.y, self.logBODY\n"
+        "        self.y = y",
+        "x = C(x, log).y",
+    ),
+    Way(
+        "new",
+        "class C:\n    def __new__(cls, y, log):BODY\n        made = object.__new__(cls)\n"
+        "        made.y = y\n        return made",
+        "x = C(x, log).y",
+        graphs=4,
+    ),
+    Way(
+        "metaclass_call",
+        "class T(type):\n    def __call__(cls, y, log):BODY\n        return y\nclass C(metaclass=T):\n    pass",
+        "x = C(x, log)",
+    ),
+    # with
+    Way(
+        "enter",
+        "class C:\n"
+        "    def __init__(self, log):\n"
+        "        self.log = log\n"
+        "    def __enter__(self):\n"
+        "        y, log = self.y, self.logBODY\n"
+        "        return y\n"
+        "    def __exit__(self, *error):\n"
+        "        self.log.append(error)",
+        "c = C(log)\n    c.y = x\n    with c as x:\n        x = x - 1",
+    ),
+    Way(
+        "exit",
+        "class C:\n"
+        "    def __init__(self, log):\n"
+        "        self.log = log\n"
+        "    def __enter__(self):\n"
+        "        return self\n"
+        "    def __exit__(self, *error):\n"
+        "        y, log = self.y, self.logBODY\n"
+        "        self.y = y",
+        "with C(log) as c:\n        c.y = x - 1\n    x = c.y",
+    ),
+    Way(
+        "inside_with",
+        "class C:\n"
+        "    def __init__(self, log):\n"
+        "        self.log = log\n"
+        "    def __enter__(self):\n"
+        "        self.log.append('enter')\n"
+        "    def __exit__(self, *error):\n"
+        "        self.log.append(error)\n"
+        "if True:\n"
+        "    def f(y, log):BODY\n"
+        "        return y",
+        "with C(log):\n        x = f(x - 1, log)",
+    ),
+    Way(
+        "inside_contextmanager",
+        "@contextlib.contextmanager\n"
+        "def managed(log):\n"
+        "    log.append('enter')\n"
+        "    try:\n"
+        "        yield\n"
+        "    finally:\n"
+        "        log.append('exit')\n"
+        "if True:\n"
+        "    def f(y, log):BODY\n"
+        "        return y",
+        "with managed(log):\n        x = f(x - 1, log)",
+        graphs=4,
+    ),
+    Way(
+        "contextmanager",
+        "class C:\n"
+        "    @contextlib.contextmanager\n"
+        "    def managed(y, log):BODY\n"
+        "        yield y\n"
+        "        log.append('exit')",
+        "with C.managed(x, log) as x:\n        x = x - 1",
+        graphs=3,
+    ),
+    # attributes
+    Way(
+        "property",
+        "class C:\n    @property\n    def f(self):\n        y, log = self.y, self.logBODY\n        return y",
+        "c = C()\n    c.y, c.log = x, log\n    x = c.f",
+    ),
+    Way(
+        "property_of_a_module",
+        "class M(nn.Module):\n"
+        "    @property\n"
+        "    def f(self):\n"
+        "        y, log = self.given\n"
+        "        BODY\n"
+        "        return y\n"
+        "m = M()",
+        "m.given = x, log\n    x = m.f\n    m.given = None",
+        graphs=4,
+    ),
+    Way(
+        "getattr",
+        "class C:\n    def __getattr__(self, name):\n        y, log = self.y, self.logBODY\n        return y",
+        "c = C()\n    c.y, c.log = x, log\n    x = c.f",
+    ),
+    Way(
+        "property_setter",
+        "class C:\n"
+        "    @property\n"
+        "    def f(self):\n"
+        "        return self.y\n"
+        "    @f.setter\n"
+        "    def f(self, y):\n"
+        "        log = self.logBODY\n"
+        "        self.y = y",
+        "c = C()\n    c.log = log\n    c.f = x\n    x = c.f",
+    ),
+    Way(
+        "setattr",
+        "class C:\n"
+        "    def __setattr__(self, name, y):\n"
+        "        log = self.__dict__['log']BODY\n"
+        "        self.__dict__[name] = y",
+        "c = C()\n    c.__dict__['log'] = log\n    c.f = x\n    x = c.f",
+    ),
+    Way(
+        "descriptor",
+        "class D:\n"
+        "    def __get__(self, owner, kind):\n"
+        "        y, log = owner.y, owner.logBODY\n"
+        "        return y\n"
+        "class C:\n"
+        "    f = D()",
+        "c = C()\n    c.y, c.log = x, log\n    x = c.f",
+    ),
+    # operators
+    Way(
+        "getitem",
+        "class C:\n    def __getitem__(self, y):\n        log = self.logBODY\n        return y",
+        "c = C()\n    c.log = log\n    x = c[x]",
+    ),
+    Way(
+        "setitem",
+        "class C:\n    def __setitem__(self, key, y):\n        log = self.logBODY\n        self.y = y",
+        "c = C()\n    c.log = log\n    c[1] = x\n    x = c.y",
+    ),
+    Way(
+        "add",
+        "class C:\n    def __add__(self, n):\n        y, log = self.y, self.logBODY\n        return y + n",
+        "c = C()\n    c.y, c.log = x, log\n    x = c + 3",
+        graphs=4,
+    ),
+    Way(
+        "reflected_sub",
+        "class C:\n    def __rsub__(self, n):\n        y, log = self.y, self.logBODY\n        return n - y",
+        "c = C()\n    c.y, c.log = x, log\n    x = 3 - c",
+        graphs=4,
+    ),
+    Way(
+        "negation",
+        "class C:\n    def __neg__(self):\n        y, log = self.y, self.logBODY\n        return y",
+        "c = C()\n    c.y, c.log = x, log\n    x = -c",
+        graphs=4,
+    ),
+    Way(
+        "less",
+        "class C:\n"
+        "    def __lt__(self, n):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return True",
+        "c = C()\n    c.y, c.log = x, log\n    if c < 3:\n        x = c.y",
+        graphs=4,
+    ),
+    Way(
+        "length",
+        "class C:\n    def __len__(self):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return 3",
+        "c = C()\n    c.y, c.log = x, log\n    x = len(c) * c.y",
+        graphs=4,
+    ),
+    Way(
+        "truth",
+        "class C:\n"
+        "    def __bool__(self):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return True",
+        "c = C()\n    c.y, c.log = x, log\n    if c:\n        x = c.y\n    else:\n        x = x - 1",
+        graphs=4,
+    ),
+    Way(
+        "contains",
+        "class C:\n    def __contains__(self, y):\n        log = self.logBODY\n        self.y = y\n        return True",
+        "c = C()\n    c.log = log\n    x = c.y if x in c else x",
+        graphs=4,
+    ),
+    # iteration: three items, a break for each
+    Way(
+        "generator",
+        "if True:\n    def g(y, log):\n      for i in range(3):BODY\n        yield y",
+        "for y in g(x, log):\n        x = x + y",
+        graphs=3,
+    ),
+    Way(
+        "generator_expression",
+        "if True:\n    def f(y, log):BODY\n        return y",
+        "for y in (f(x + i, log) for i in range(3)):\n        x = x + y",
+        graphs=5,
+    ),
+    Way(
+        "comprehension",
+        "if True:\n    def f(y, log):BODY\n        return y",
+        "x = sum([f(x + i, log) for i in range(3)])",
+        graphs=4,
+    ),
+    Way(
+        "yield_from",
+        "if True:\n"
+        "    def g(y, log):\n"
+        "      for i in range(3):BODY\n"
+        "        yield y\n"
+        "def h(y, log):\n"
+        "    yield from g(y, log)\n"
+        "    yield y * 2",
+        "for y in h(x, log):\n        x = x + y",
+        graphs=3,
+    ),
+    Way(
+        "inside_loop_over_generator",
+        "def g():\n    for i in range(3):\n        yield i\nif True:\n    def f(y, log):BODY\n        return y",
+        "for i in g():\n        x = f(x + i, log)",
+        graphs=5,
+    ),
+    Way(
+        "next",
+        "if True:\n    def g(y, log):BODY\n        yield y",
+        "x = next(g(x, log))",
+    ),
+    Way(
+        "iterator",
+        "class C:\n"
+        "    def __iter__(self):\n"
+        "        return self\n"
+        "    def __next__(self):\n"
+        "        if self.n == 3:\n"
+        "            raise StopIteration\n"
+        "        y, log = self.y, self.logBODY\n"
+        "        self.n += 1\n"
+        "        return y",
+        "c = C()\n    c.y, c.log, c.n = x, log, 0\n    for y in c:\n        x = x + y",
+        graphs=7,
+    ),
+    # from C
+    Way("map", "if True:\n    def f(y, log):BODY\n        return y", "(x,) = map(f, [x], [log])", graphs=4),
+    Way("reduce", "if True:\n    def f(y, log):BODY\n        return y", "x = functools.reduce(f, [x, log])", graphs=4),
+    Way(
+        "sort_key",
+        "if True:\n    def f(pair):\n        y, log = pairBODY\n        pair[0] = y\n        return 1",
+        "pair = [x, log]\n    sorted([pair], key=f)\n    x = pair[0]",
+        graphs=4,
+    ),
+    Way("list", "if True:\n    def g(y, log):BODY\n        yield y", "(x,) = list(g(x, log))"),
+]
+
+NUMBER = itertools.count()
+
+
+def made(way: Way, kind: str) -> dict[str, Any]:
+    body = BODY.replace("BREAK", BREAKS[kind])
+    source = (
+        f"{way.setup.replace('BODY', body)}\n\ndef program(x, log):\n    x = x * 2\n    {way.use}\n    return x + 1\n"
+    )
+    filename = f"<way{next(NUMBER)}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    namespace: dict[str, Any] = {"stator": stator, "torch": torch, "nn": nn, "functools": functools}
+    namespace |= {"contextlib": contextlib, "operator": operator, "dataclass": dataclass, "__name__": __name__}
+    exec(compile(source, filename, "exec"), namespace)
+    return namespace
+
+
+X = torch.rand(4, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture(autouse=True)
+def anew() -> None:
+    stator.reset()
+
+
+CASES = [pytest.param(way, kind, id=f"{way.name}-{kind}") for way in WAYS for kind in BREAKS]
+
+
+@pytest.mark.filterwarnings("error:stator")
+@pytest.mark.parametrize("way, kind", CASES)
+def test_graphs_and_effects(way: Way, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    graphs = []
+
+    def backend(gm: Any, example_inputs: Any) -> Callable[..., Any]:
+        graphs.append(gm)
+        return gm.forward
+
+    namespace, again = made(way, kind), made(way, kind)
+    compiled = stator.compile(namespace["program"], backend=backend)
+    for _ in range(3):
+        logs: list[list[Any]] = [[], []]
+        found = compiled(X, logs[0])
+        printed = capsys.readouterr().out
+        expected = again["program"](X, logs[1])
+        assert torch.equal(found, expected)
+        assert logs[0] == logs[1]
+        assert printed == capsys.readouterr().out
+    assert len(graphs) == way.expected(kind)
+
+
+@pytest.mark.parametrize("way, kind", CASES)
+def test_fullgraph_says_where(way: Way, kind: str) -> None:
+    namespace = made(way, kind)
+    with pytest.raises(Unsupported) as caught:
+        stator.compile(namespace["program"], backend="eager", fullgraph=True)(X, [])
+    lines = linecache.cache[namespace["program"].__code__.co_filename][2]  # type: ignore[misc]
+    assert caught.value.place is not None
+    assert BREAKS[kind] in lines[caught.value.place.line - 1]
