@@ -30,6 +30,8 @@ class Options:
     threads: most compiler processes at once; 0 means one per core.
     exact_random: draw random numbers as eager does, the same ones in the same order, by library calls; off, they are
         computed inside kernels from one number of torch's generator per call.
+    exact_rounding: give eager's results and gradients to the last bit: what a kernel would add up in another order or
+        approximate in another way is a library call (docs/exactness.md).
     memory_budget: how much memory a training step may need at its peak, from 1 (what makes it fastest) to 0 (the
         least that computing parts of the forward again can give), linear in bytes of the predicted peak.
     unknown_sizes: keep operators whose result's size depends on data (`x[mask]`, `nonzero`, `unique`) and whole numbers
@@ -46,6 +48,7 @@ class Options:
     vectorize: bool = True
     threads: int = 0
     exact_random: bool = False
+    exact_rounding: bool = False
     memory_budget: float = 1.0
     unknown_sizes: bool = True
     guard_filter_fn: Callable[[Sequence[Any]], Sequence[bool]] | None = None

@@ -63,6 +63,8 @@ KEEPABLE = frozenset(
         aten.scaled_dot_product_attention.default,
         aten.cross_entropy_loss.default,
         aten.silu.default,
+        aten.silu_backward.default,  # kernels of their own, and a composite one for what has none
+        aten.mish_backward.default,
         aten.upsample_nearest2d.vec,
         aten.upsample_bilinear2d.vec,
         aten.max_pool2d.default,

@@ -54,7 +54,7 @@ def _threshold(ops: Any, grad: Ref, x: Ref, limit: float) -> Ref:
 
 @slope_of(aten.sigmoid_backward.default)
 def _sigmoid(ops: Any, grad: Ref, y: Ref) -> Ref:
-    return ops.mul(grad, ops.mul(y, ops.sub(number(ops, y, 1), y)))
+    return ops.mul(ops.mul(grad, ops.sub(number(ops, y, 1), y)), y)
 
 
 @slope_of(aten.tanh_backward.default)

@@ -412,9 +412,9 @@ def _clamp(builder: Builder, x: Tensor, low: Operand | None = None, high: Operan
     def function(ops: Any, value: Ref, *limits: Ref) -> Ref:
         given = iter(limits)
         if low is not None:
-            value = ops.maximum(value, next(given))
+            value = ops.maximum(next(given), value)
         if high is not None:
-            value = ops.minimum(value, next(given))
+            value = ops.minimum(next(given), value)
         return value
 
     return elementwise(builder, function, [x, *bounds])
@@ -474,14 +474,15 @@ def _constant(ops: Any, like: Ref, value: Number) -> Ref:
 
 
 def _clamped(ops: Any, x: Ref, low: Number, high: Number) -> Ref:
-    return ops.minimum(ops.maximum(x, _constant(ops, x, low)), _constant(ops, x, high))
+    """Of equal zeros the second operand is taken: the value's own sign, as in eager."""
+    return ops.minimum(_constant(ops, x, high), ops.maximum(_constant(ops, x, low), x))
 
 
 @lowers(aten.relu.default)
 def _relu(builder: Builder, x: Tensor) -> Any:
     if x.dtype is torch.bool:
         return NotImplemented
-    return elementwise(builder, lambda ops, v: ops.maximum(v, _constant(ops, v, 0)), [x])
+    return elementwise(builder, lambda ops, v: ops.maximum(_constant(ops, v, 0), v), [x])
 
 
 @_activation(aten.relu6.default)

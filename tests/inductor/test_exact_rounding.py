@@ -1,0 +1,163 @@
+"""`exact_rounding`: results and gradients of compiled programs equal eager's to the last bit."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from benchmarks.measure_training import differences
+from benchmarks.training_models import NAMES
+from tests.inductor.lower.test_opinfo import OPS, call_of
+from tests.opinfo.samples import samples
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+import stator
+from stator import pipeline
+from stator.base import counters
+from stator.base.config import Options
+from stator.base.errors import StatorError
+from stator.graph.tracer import trace
+from stator.inductor.lower import keeps_whole
+
+OPTIONS = {"exact_rounding": True, "verify": True}
+SHARDS = 16
+# What C++ composes of other operators is traced as formulas of ours, or with other flags of a factorisation.
+COMPOSED_OTHERWISE = ("nn.functional.adaptive_avg_pool3d", "norm nuc", "linalg.cond ")
+
+
+def same_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Any NaN is any other NaN."""
+    if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
+        return False
+    equal = actual == expected
+    if expected.is_floating_point():
+        equal = (equal & (actual.signbit() == expected.signbit())) | (actual.isnan() & expected.isnan())
+    return bool(equal.all())
+
+
+def numbers(count: int = 4099) -> torch.Tensor:
+    x = torch.randn(count) * 3
+    special = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-40, 1.0, -1.0, 3.0, -3.0])
+    x[: len(special)] = special
+    return x[torch.randperm(count)]
+
+
+ELEMENTWISE = {
+    "arithmetic": lambda x, y: (x + y, x - y, x * y, x / y, -x, x.abs(), 3 - x, x * 0.3, x / 0.3, 0.3 / x, x - 1.7),
+    "alpha": lambda x, y: (torch.add(x, y, alpha=0.3), torch.sub(x, y, alpha=-1.7), torch.add(x, y, alpha=2)),
+    "powers": lambda x, y: (x**2, x**3, x**-1, x**-2, x**0.5, x**0.3, x.abs() ** y, x.rsqrt(), x.sqrt()),
+    "rounding": lambda x, y: (x.floor(), x.ceil(), x.trunc(), x.round(), x.frac(), x.sign(), torch.copysign(x, y)),
+    "choices": lambda x, y: (
+        torch.where(x > y, x, y),
+        torch.maximum(x, y),
+        torch.fmin(x, y),
+        x.clamp(-0.5, 0.7),
+        torch.nan_to_num(x),
+        x.masked_fill(y > 0, 2.0),
+    ),
+    "pieces": lambda x, y: (
+        F.relu(x),
+        F.relu6(x),
+        x.clamp(0.0, 1.0),
+        x.clamp_min(0),
+        F.leaky_relu(x),
+        F.hardtanh(x),
+        F.threshold(x, 0.1, 20.0),
+    ),
+    "functions": lambda x, y: (x.exp(), x.sin(), x.tanh(), x.sigmoid(), F.gelu(x), F.silu(x), F.softplus(x), x.erf()),
+    "hard functions": lambda x, y: (F.hardswish(x), F.hardsigmoid(x), F.mish(x), F.elu(x)),
+    "fused by eager": lambda x, y: (torch.addcmul(x, x, y), torch.addcdiv(x, x, y, value=0.3), torch.lerp(x, y, 0.3)),
+    "sums": lambda x, y: (x.nan_to_num(0, 1, 1).sum(), y.nan_to_num(0, 1, 1).mean(), (x > y).sum(), x.argmax()),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise_operators_round_as_eager(name: str) -> None:
+    torch.manual_seed(0)
+    x, y = numbers(), numbers()
+    expected = ELEMENTWISE[name](x, y)
+    actual = stator.compile(ELEMENTWISE[name], options=OPTIONS)(x, y)
+    assert [at for at, pair in enumerate(zip(actual, expected, strict=True)) if not same_bits(*pair)] == []
+
+
+class Block(torch.nn.Module):
+    """Convolutions, statistics of batches and rows, a product, softmax: what kernels add up in other orders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(3, 24, 3, bias=False)
+        self.depthwise = torch.nn.Conv2d(24, 24, 5, groups=24, stride=2)
+        self.batch, self.layer = torch.nn.BatchNorm2d(24), torch.nn.LayerNorm(24)
+        self.linear = torch.nn.Linear(24, 301)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.batch(self.convolution(x)))
+        x = F.max_pool2d(F.hardswish(self.depthwise(x)), 3, 2, 1)
+        x = self.layer(x.flatten(2).transpose(1, 2))
+        return F.cross_entropy((F.gelu(x) * x.softmax(1)).mean(1) @ self.linear.weight.t(), torch.arange(4))
+
+
+def test_training_steps_equal_eager_to_the_last_bit() -> None:
+    torch.manual_seed(0)
+    model, images = Block(), torch.randn(4, 3, 41, 41)
+    other = Block()
+    other.load_state_dict(model.state_dict())
+    compiled = stator.compile(other, options=OPTIONS, fullgraph=True)
+    for module, call in ((model, model), (other, compiled)):
+        optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+        for _ in range(5):
+            optimizer.zero_grad()
+            call(images).backward()
+            optimizer.step()
+    pairs = zip(model.state_dict().items(), other.state_dict().values(), strict=True)
+    assert [key for (key, value), found in pairs if not torch.equal(value, found)] == []
+
+
+def test_what_rounds_as_eager_is_still_fused() -> None:
+    counters.clear()
+    stator.compile(lambda x, y: F.relu(x * y + 1) - y.abs(), options=OPTIONS)(torch.randn(64, 64), torch.randn(64, 64))
+    assert counters.counts["kernels"] == 1
+    assert not [name for name in counters.counts if name.startswith("inductor_fallback")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_ten_steps_of_models_equal_eager_to_the_last_bit(name: str) -> None:
+    compiled = lambda model: stator.compile(model, fullgraph=True, options={"exact_rounding": True})  # noqa: E731
+    found = differences(name, "small", compiled, steps=10)
+    assert {what: found[what] for what in ("loss_1", "gradients_1", "loss_10", "gradients_10")} == dict.fromkeys(
+        ("loss_1", "gradients_1", "loss_10", "gradients_10"), 0.0
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_operators_equal_eager_to_the_last_bit(shard: int, dtype: torch.dtype) -> None:
+    wrong, compared = [], 0
+    options = Options(exact_rounding=True, exact_random=True, verify=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for op in OPS[shard::SHARDS]:
+            torch.manual_seed(0)
+            name = f"{op.name} {op.variant_test_name}"
+            for first, args, kwargs in samples(op, 2, (dtype,)):
+                inputs, function = call_of(op, first, args, kwargs)
+                if name.startswith(COMPOSED_OTHERWISE) or any(x.layout is not torch.strided for x in inputs):
+                    continue
+                try:
+                    expected = pytree.tree_leaves(function(*[tensor.clone() for tensor in inputs]))
+                    traced = trace(function, inputs, keep=keeps_whole)
+                except (StatorError, RuntimeError, TypeError, ValueError, IndexError):
+                    continue  # eager's or the tracer's matter
+                if not traced.is_plain:
+                    continue
+                run = pipeline.compile_graph(traced.graph, inputs, options=options)
+                pairs = zip(run(*[tensor.clone() for tensor in inputs]), expected, strict=False)
+                compared += 1
+                if not all(torch.equal(a, e) or same_bits(a, e) for a, e in pairs if isinstance(e, torch.Tensor)):
+                    wrong.append(name)
+    assert compared > 20
+    assert wrong == []
