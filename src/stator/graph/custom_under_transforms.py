@@ -78,7 +78,8 @@ class MissingRule(Exception):
 class TransformableFunction:
     """A custom autograd.Function as graphs. forward, backwards: as of a `CustomFunction`.
 
-    saved: all that the parts read of what is known when the function was called. jvps: by which of the arguments have
+    backwards are known by which arguments need a gradient, too, where `asks_needs`: that differs between the transforms
+    around. saved: all that the parts read of what is known when the function was called. jvps: by which of the arguments have
     tangents. rules: what was followed of the function's own `vmap`, by `MissingRule.key`.
     """
 
@@ -94,6 +95,7 @@ class TransformableFunction:
     not_differentiable: tuple[int, ...]  # positions of outputs
     materialize: bool
     once: bool
+    asks_needs: bool
     rule: Rule
     rules: dict[tuple[Any, ...], Mapped] = field(default_factory=dict)
 
@@ -135,12 +137,15 @@ class _Applied(_Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         function: TransformableFunction = ctx.function
-        part = function.backwards[torch.is_grad_enabled(), *[gradient is not None for gradient in gradients]]
+        count = function.argument_count
+        needs = ctx.needs_input_grad[1 : 1 + count] if function.asks_needs else ()
+        there = [gradient is not None for gradient in gradients]
+        part = function.backwards[torch.is_grad_enabled(), *there, *needs]
         present = [gradient for gradient in gradients if gradient is not None]
         present = [_laid_out(gradient, stride) for gradient, (_, stride) in zip(present, part.layouts, strict=True)]
         values = _saved(ctx)
         made = run_part(part.graph, [*present, *[values[place] for place in part.reads]])
-        free = len(ctx.needs_input_grad) - 1 - function.argument_count
+        free = len(ctx.needs_input_grad) - 1 - count
         return (None, *[None if at is None else made[at] for at in part.results], *[None] * free)
 
     @staticmethod

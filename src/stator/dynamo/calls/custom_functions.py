@@ -24,7 +24,7 @@ from ..values.constants import ConstantValue
 from ..values.numbers import NumberValue
 from ..values.sequences import TupleValue
 from ..values.tensors import TensorValue
-from .autograd_function import FollowedForward, FunctionCapture, Placing, level_node
+from .autograd_function import FollowedForward, FollowedPart, FunctionCapture, Placing, level_node
 from .trees import constant_tree
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _Function = torch.autograd.Function
 _OTHER_PROTOCOLS = ("boxed_grads_call", "clear_saved_tensors_on_access")
+_MOST_NEEDS = 3  # each choice of arguments that need a gradient is a backward of its own
 _MOST_TANGENTS = 4  # each pattern of missing ones is followed by itself
 
 
@@ -74,9 +75,11 @@ class _TransformableCapture(FunctionCapture):
         setup = self._setup_part(forward)
         if self.context.listed(tracer, "dirty_tensors"):
             raise unsupported("custom-function", f"{class_name(self.kind)} writes to an argument, under a transform")
+        if self.context.asks_needs:
+            raise unsupported("custom-function", f"setup_context of {class_name(self.kind)} asks for needs_input_grad")
         self.graphs += [forward.level.graph, setup.graph]
         differentiable = self.is_differentiable()
-        parts = self._backward_parts(forward) if differentiable else {}
+        parts = self._parts_by_needs(forward) if differentiable else {}
         pushed = self._jvp_parts(forward) if differentiable and self.kind.jvp is not _Function.jvp else {}
         placing = Placing(self.tensors, forward.outputs, setup)
         backwards = {
@@ -103,6 +106,7 @@ class _TransformableCapture(FunctionCapture):
             not_differentiable=self._positions(forward.outputs, self.context.listed(tracer, "non_differentiable")),
             materialize=self.context.flag(tracer, "materialize_grads", True),
             once=self._is_once(),
+            asks_needs=self.context.asks_needs,
             rule=self.rule,
         )
         self._check_rules_are_found(function)
@@ -122,6 +126,23 @@ class _TransformableCapture(FunctionCapture):
             tracer.call(setup, [self.context, TupleValue(list(self.args)), forward.result], {})
         self._refuse_writes(level, what)
         return level
+
+    def _parts_by_needs(self, forward: FollowedForward) -> dict[tuple[bool, ...], FollowedPart]:
+        """The backward; where it asks which arguments need a gradient, for each choice of those that may."""
+        context = self.context
+        parts = self._backward_parts(forward)
+        if not context.asks_needs:
+            return parts
+        able = [arg.fake.requires_grad for arg in self.tensors]
+        if sum(able) > _MOST_NEEDS:
+            raise unsupported("custom-function", f"{class_name(self.kind)} asks about many arguments under a transform")
+        found: dict[tuple[bool, ...], FollowedPart] = {}
+        for needs in itertools.product(*[(True, False) if one else (False,) for one in able]):
+            told = iter(needs)
+            asked = [ConstantValue(isinstance(arg, TensorValue) and next(told)) for arg in self.args]
+            context.set_own(self.tracer, "needs_input_grad", TupleValue(list(asked)))
+            found |= {(*key, *needs): part for key, part in self._backward_parts(forward).items()}
+        return found
 
     # ---- forward mode ----
 

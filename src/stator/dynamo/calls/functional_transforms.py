@@ -33,8 +33,9 @@ from .trees import constant_tree, tree_of, value_of
 if TYPE_CHECKING:
     from ..tracer import Tracer
 
-# inner_fake(index of the tensor argument, its fake) -> the fake that the function itself sees
-InnerFake = Callable[[int, Any], Any]
+# inner_fake(index of the tensor argument, the argument) -> the fake that stands for it in the function; what the
+# function is told of whether it requires grad
+InnerFake = Callable[[int, TensorValue], tuple[Any, bool]]
 
 
 @dataclass(slots=True)
@@ -67,8 +68,9 @@ def _follow(
     inside: list[Value] = []
     with recorder.subgraph() as level, own_state(what, grad_mode=grad_mode or torch.is_grad_enabled()):
         for index, leaf in enumerate(leaves):
-            fake = look(index, leaf.fake)
+            fake, requires_grad = look(index, leaf)
             inside.append(recorder.wrap_tensor(fake, level.placeholder(fake)))
+            recorder.requiring[id(fake)] = requires_grad
         given = [value_of(tracer, arg, inside) for arg in tree[0]]
         named = {key: value_of(tracer, arg, inside) for key, arg in tree[1].items()}
         recorder.transforms += 1
@@ -119,16 +121,31 @@ def _recorded(tracer: Tracer, target: Callable[..., Any], args: list[Value]) -> 
 # ---- how tensors look inside ----
 
 
-def _same_look(tracer: Tracer) -> Callable[[Any], InnerFake]:
-    """As outside, and requiring grad where they can."""
+def _same_look(tracer: Tracer, argnums: Any = (), told: bool = True) -> Callable[[Any], InnerFake]:
+    """As outside; the tensors of the arguments at `argnums` (all if None) require grad where they can. `told`: whether
+    the function sees that; forward mode does not show."""
 
-    def look(index: int, fake: Any) -> Any:
-        meta = fake.meta
-        able = meta.dtype.is_floating_point or meta.dtype.is_complex
-        made = tracer.recorder.mode.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device))
-        return made.requires_grad_(able)
+    def make(tree: Any) -> InnerFake:
+        chosen = _differentiated(tree[0], argnums)
 
-    return lambda tree: look
+        def look(index: int, leaf: TensorValue) -> tuple[Any, bool]:
+            meta: TensorMeta = leaf.fake.meta  # type: ignore[attr-defined]
+            able = index in chosen and (meta.dtype.is_floating_point or meta.dtype.is_complex)
+            made = tracer.recorder.mode.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device))
+            return made.requires_grad_(able or leaf.fake.requires_grad), able and told
+
+        return look
+
+    return make
+
+
+def _differentiated(args: tuple[Any, ...], argnums: Any) -> frozenset[int]:
+    """The indices of the tensors in the arguments at these positions."""
+    numbers = range(len(args)) if argnums is None else (argnums,) if isinstance(argnums, int) else argnums
+    if not all(isinstance(number, int) and -len(args) <= number < len(args) for number in numbers):
+        raise unsupported("function-transform", f"argnums={argnums} of {len(args)} arguments")
+    found = [leaf for number in numbers for leaf in pytree.tree_leaves(args[number])]
+    return frozenset([leaf.index for leaf in found if isinstance(leaf, Leaf)])
 
 
 def _without_batch_dim(tracer: Tracer, in_dims: Any) -> Callable[[Any], InnerFake]:
@@ -141,16 +158,17 @@ def _without_batch_dim(tracer: Tracer, in_dims: Any) -> Callable[[Any], InnerFak
             raise unsupported("function-transform", "torch.func.vmap with in_dims that do not fit the arguments")
         dims = {leaf.index: dim for leaf, dim in zip(flat, broadcast, strict=True) if isinstance(leaf, Leaf)}
 
-        def look(index: int, fake: Any) -> Any:
+        def look(index: int, leaf: TensorValue) -> tuple[Any, bool]:
             dim = dims.get(index)
-            meta = fake.meta
+            meta: TensorMeta = leaf.fake.meta  # type: ignore[attr-defined]
             shape, stride = list(meta.shape), list(meta.stride)
             if dim is not None:
                 if not shape or not -len(shape) <= dim < len(shape):
                     raise unsupported("function-transform", f"torch.func.vmap over dimension {dim} of a tensor")
                 del shape[dim], stride[dim]
             made = tracer.recorder.mode.make(TensorMeta(tuple(shape), tuple(stride), meta.dtype, meta.device))
-            return made.requires_grad_(fake.requires_grad)
+            told = dim is None and tracer.recorder.requires_grad(leaf)
+            return made.requires_grad_(leaf.fake.requires_grad), told
 
         return look
 
@@ -178,7 +196,8 @@ def _call_differentiated(
         return transform(inner, **options)(*args, **kwargs)
 
     name = transform.__name__
-    followed = _follow(tracer, name, transformed.function, args, kwargs, _same_look(tracer), grad_mode=True)
+    look = _same_look(tracer, options.get("argnums", 0), told=transform is not torch.func.jacfwd)
+    followed = _follow(tracer, name, transformed.function, args, kwargs, look, grad_mode=True)
     return _apply(tracer, name, followed, apply)
 
 
@@ -237,14 +256,14 @@ def _jvp(tracer: Tracer, func: Value, primals: Value, tangents: Value, **named: 
     def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
         return torch.func.jvp(inner, args, extra[0], **options)
 
-    followed = _follow(tracer, "jvp", func, list(tracer.iterate(primals)), {}, _same_look(tracer), grad_mode=False)
+    followed = _follow(tracer, "jvp", func, list(tracer.iterate(primals)), {}, _same_look(tracer, None, told=False), grad_mode=False)
     return _apply(tracer, "jvp", followed, apply, [tangents])
 
 
 @calls(torch.func.vjp)
 def _vjp(tracer: Tracer, func: Value, *primals: Value, has_aux: Value | None = None) -> Value:
     aux = has_aux is not None and tracer.truth(has_aux)
-    followed = _follow(tracer, "vjp", func, primals, {}, _same_look(tracer), grad_mode=True)
+    followed = _follow(tracer, "vjp", func, primals, {}, _same_look(tracer, None), grad_mode=True)
     _refuse_random(followed.graph, "vjp")
 
     def first(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
@@ -267,7 +286,7 @@ def _vjp(tracer: Tracer, func: Value, *primals: Value, has_aux: Value | None = N
 
 @calls(torch.func.linearize)
 def _linearize(tracer: Tracer, func: Value, *primals: Value) -> Value:
-    followed = _follow(tracer, "linearize", func, primals, {}, _same_look(tracer), grad_mode=False)
+    followed = _follow(tracer, "linearize", func, primals, {}, _same_look(tracer, None, told=False), grad_mode=False)
     _refuse_random(followed.graph, "linearize")
     if torch.is_grad_enabled() and _any_requires_grad([*followed.leaves, *followed.free]):
         raise unsupported("function-transform", "torch.func.linearize at tensors that require grad")

@@ -22,12 +22,14 @@ _OF_NODE = frozenset(name for name in dir(torch._C._FunctionBase) if not hasattr
 class ContextValue(ObjectValue):
     """Its methods are those of torch's FunctionCtx, followed like any other; they leave attributes, read here."""
 
-    __slots__ = ()
+    __slots__ = ("asks_needs",)
 
     def __init__(self) -> None:
         super().__init__(FunctionCtx)
+        self.asks_needs = False  # was anyone interested in `needs_input_grad`?
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
+        self.asks_needs = self.asks_needs or name == "needs_input_grad"
         try:
             return super().get_attr(tracer, name)
         except Raised:

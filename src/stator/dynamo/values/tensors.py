@@ -158,6 +158,12 @@ class TensorValue(Value):
             return self.attributes[name]
         if name in _AUTOGRAD_FACTS and tracer.later is not None:
             raise unsupported("deferred-fact", f"`.{name}` of a tensor in {tracer.later.what}")
+        if name in _AUTOGRAD_FACTS and tracer.recorder.transforms and self.fake.requires_grad:
+            found = tracer.recorder.requires_grad(self)
+            if name == "requires_grad":
+                return ConstantValue(found)
+            if self.node is not None and self.node.graph is not tracer.recorder.root:  # given to a transformed function
+                return ConstantValue(True if name == "is_leaf" else None)
         if name == "is_leaf" and self.obj is not None and self.fake.requires_grad:
             tracer.guard(AttrSource(self.source, name), GuardKind.EQUALS, self.obj.is_leaf)  # type: ignore[arg-type]
             return ConstantValue(self.obj.is_leaf)
