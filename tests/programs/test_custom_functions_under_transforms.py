@@ -264,6 +264,32 @@ def missing_gradients_stay_missing(x, y):
     return [vmap(grad(lambda a, choose=choose: choose(*WithoutZeros.apply(a))))(x) for choose in choices]
 
 
+class Asks(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, y):
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        factor = 10 if ctx.needs_input_grad[1] else 1
+        return g * y * factor, g * x if ctx.needs_input_grad[1] else None
+
+
+@of
+def needs_input_grad(x, y):
+    def f(a, b):
+        return Asks.apply(a, b).sum()
+
+    return grad(f)(x, y), grad(f, argnums=(0, 1))(x, y), vmap(grad(f))(x, y), grad(f)(x.detach(), y.detach())
+
+
 @of
 def differentiable_once(x, y):
     return grad(lambda a: Once.apply(a).sum())(x.detach())

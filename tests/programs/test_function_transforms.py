@@ -95,6 +95,32 @@ def numbers_beside_mapped_tensors(compiled):
 
 
 @scenario
+def what_requires_grad_inside(compiled):
+    def told(a, b):
+        return (a * b).sum() * (2 if a.requires_grad else 3) * (5 if b.requires_grad else 7) * (1 if a.is_leaf else 11)
+
+    def program(x, y):
+        mapped = vmap(lambda a: a * (2 if a.requires_grad else 3))(x)
+        pushed = jvp(lambda a: told(a, y), (x,), (y,))
+        inner = grad(lambda a: grad(lambda b: told(a, b))(y).sum())(x)
+        return grad(told)(x, y), grad(told, argnums=(0, 1))(x, y), jacrev(told, argnums=1)(x, y), mapped, pushed, inner
+
+    f = compiled(program)
+    return f(plain(3), plain(3)), f(leaf(3), plain(3)), f(plain(3), leaf(3))
+
+
+@scenario(whole=False)
+def what_requires_grad_of_results_inside(compiled):
+    def program(x):
+        return grad(lambda a: (a * 2).sum() * (2 if (SCALED * 2).requires_grad else 3))(x)
+
+    return compiled(program)(plain(4))
+
+
+SCALED = torch.ones(4, requires_grad=True)
+
+
+@scenario
 def mapped_over_other_dimensions(compiled):
     def program(x):
         return vmap(lambda a, b, n: {"r": a * b.sum() * n, "q": [a]}, in_dims=(1, None, None), out_dims=1)(x, x, 2)

@@ -23,6 +23,7 @@ from .values.constants import SourcedConstant
 from .values.objects import ObjectValue
 
 _OF_MODULES = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+_OF_REGISTRATION = ("_global_module_registration_hooks", "_global_parameter_registration_hooks")
 
 
 class GuardLog:
@@ -103,6 +104,14 @@ class GuardLog:
             for name in () if self._global_hooks else _OF_MODULES:
                 self.add(ModuleGlobalSource(module.__name__, f"_global_{name}"), GuardKind.LENGTH, 0)
         return self._global_hooks
+
+    def registration_hooks(self) -> bool:
+        """Whether anyone is told of parameters and submodules that are registered; that nobody is is relied on."""
+        module = torch.nn.modules.module
+        hooks = any(getattr(module, name) for name in _OF_REGISTRATION)
+        for name in () if hooks else _OF_REGISTRATION:
+            self.add(ModuleGlobalSource(module.__name__, name), GuardKind.LENGTH, 0)
+        return hooks
 
     # ---- known when the capture ends ----
 

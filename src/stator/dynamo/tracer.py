@@ -91,6 +91,7 @@ class Tracer:
         self.operands: Operands | None = None  # what changes the arguments of functions on tensors for a while
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self.devices: list[torch.device] = []  # of the blocks of torch.device that were entered
+        self.changed_dicts: set[int] = set()  # dictionaries from outside that were written to, by id
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
         self.cached_calls: dict[Any, Value] = {}  # of functions under lru_cache, on constants
         self.counted_calls: list[Recipe] = []

@@ -79,7 +79,7 @@ class TransformableFunction:
     """A custom autograd.Function as graphs. forward, backwards: as of a `CustomFunction`.
 
     backwards are known by which arguments need a gradient, too, where `asks_needs`: that differs between the transforms
-    around. saved: all that the parts read of what is known when the function was called. jvps: by which of the arguments have
+    around. saved: all that the parts read of what is known when the function was called. jvps: by which arguments have
     tangents. rules: what was followed of the function's own `vmap`, by `MissingRule.key`.
     """
 

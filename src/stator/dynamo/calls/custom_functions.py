@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils import _pytree as pytree
 
+from stator.base.errors import Unsupported
 from stator.graph.custom_under_transforms import Mapped, MissingRule, Pushed, Rule, Setup, TransformableFunction
 from stator.graph.differentiated import Backward, graph_target
 from stator.graph.printer import inner_graphs
@@ -41,6 +43,10 @@ def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     kind = tracer.real_of(cls, "a subclass of torch.autograd.Function")
     if kwargs:
         raise unsupported("custom-function", f"{class_name(kind)}.apply with keyword arguments")
+    if kind is BackwardHookFunction:
+        raise unsupported(
+            "custom-function", "hooks on the backward of a module, which go by the names of autograd's nodes"
+        )
     for name in _OTHER_PROTOCOLS:
         if getattr(kind, name, False):
             raise unsupported("custom-function", f"{class_name(kind)} sets {name}")
@@ -158,7 +164,10 @@ class _TransformableCapture(FunctionCapture):
                 raise unsupported("custom-function", f"{class_name(self.kind)} has many arguments and a jvp")
             choices = [(True, False) if one else (False,) for one in able]
             patterns = [pattern for pattern in itertools.product(*choices) if any(pattern)]
-        return {pattern: self._jvp_part(forward, pattern) for pattern in patterns}
+        try:
+            return {pattern: self._jvp_part(forward, pattern) for pattern in patterns}
+        except Unsupported:  # one that cannot be followed is missed, and said to be missing, in forward mode only
+            return {}
 
     def _jvp_part(self, forward: FollowedForward, pattern: tuple[bool, ...]) -> Any:
         tracer, recorder, context = self.tracer, self.tracer.recorder, self.context

@@ -256,7 +256,9 @@ def _jvp(tracer: Tracer, func: Value, primals: Value, tangents: Value, **named: 
     def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
         return torch.func.jvp(inner, args, extra[0], **options)
 
-    followed = _follow(tracer, "jvp", func, list(tracer.iterate(primals)), {}, _same_look(tracer, None, told=False), grad_mode=False)
+    followed = _follow(
+        tracer, "jvp", func, list(tracer.iterate(primals)), {}, _same_look(tracer, None, told=False), grad_mode=False
+    )
     return _apply(tracer, "jvp", followed, apply, [tangents])
 
 

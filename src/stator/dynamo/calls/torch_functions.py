@@ -308,3 +308,16 @@ def _module_setattr(tracer: Tracer, module: Value, name: Value, value: Value) ->
     elif isinstance(module, ObjectValue):
         module.generic_set_attr(tracer, attribute, value)
     return ConstantValue(None)
+
+
+@calls(torch._C._nn._parse_to)
+def _parse_to(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """What `Module.to` understands of its arguments; of a tensor, its device and dtype are what counts."""
+
+    def plain(value: Value) -> Any:
+        if isinstance(value, TensorValue):
+            return torch.empty(0, dtype=value.fake.dtype, device=value.fake.device)
+        return tracer.constant_of(value, "an argument of Module.to")
+
+    named = {name: plain(value) for name, value in kwargs.items()}
+    return tracer.wrap_result(tracer.run_real(torch._C._nn._parse_to, tuple(map(plain, args)), named), "Module.to")

@@ -100,12 +100,24 @@ class DictValue(ObjectValue):
 
     def store(self, tracer: Tracer, key: Value, value: Value) -> None:
         self.complete(tracer)
+        if self.obj is not None:
+            self._note_change(tracer, key.key(tracer))
         self.put(tracer, key, value)
         tracer.mutations.content(self)
+
+    def _note_change(self, tracer: Tracer, key: Any) -> None:
+        """Tell those who read the real dictionary: modules do."""
+        tracer.changed_dicts.add(id(self.obj))
+        old = self.entries.get(key)
+        if type(old) is Lazy:
+            old = tracer.wrapped.get(id(old.obj))
+        if getattr(old, "is_static", False):
+            tracer.unfix_member(old)
 
     def drop(self, tracer: Tracer, key: Any) -> None:
         self.complete(tracer)
         if self.obj is not None:
+            self._note_change(tracer, key)
             self.dropped[key] = self.key_value(tracer, key)
         del self.entries[key]
         self.drops += 1

@@ -15,6 +15,7 @@ from ..source import AttrSource, InstanceDictSource, ItemSource, Source
 from .base import Value, unsupported
 from .constants import ConstantValue
 from .functions import BoundMethodValue
+from .mappings import DictValue
 from .objects import MISSING, ObjectValue
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class ModuleValue(ObjectValue):
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         found = self.stored.get(name)
-        if found is not None:
+        if found is not None and not tracer.changed_dicts:
             return found
         if name == "forward" and "_stator_compiled_class" in self.cls.__dict__:
             return self._plain_forward(tracer)
@@ -83,7 +84,12 @@ class ModuleValue(ObjectValue):
             return None
         for store in _STORES:
             entries = real.get(store)
-            if entries is not None and name in entries and not self._store_changed(store):
+            if id(entries) in tracer.changed_dicts:
+                held = self.own_attribute(tracer, store)
+                found = held.find(tracer, name) if isinstance(held, DictValue) else None
+                if found is not None:
+                    return found
+            elif entries is not None and name in entries and not self._store_changed(store):
                 source = ItemSource(ItemSource(self.dict_source, store), name)  # type: ignore[arg-type]
                 value = tracer.wrap_member(entries[name], source, store)
                 self.stored[name] = value
@@ -101,6 +107,11 @@ class ModuleValue(ObjectValue):
                 return found
         raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
 
+    def set_own(self, tracer: Tracer, name: str, value: Any) -> None:
+        if name in _STORES:
+            self.stored.clear()
+        super().set_own(tracer, name, value)
+
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         custom = tracer.class_lookup(self.cls, "__setattr__")
         if custom is not _SETATTR:
@@ -109,24 +120,52 @@ class ModuleValue(ObjectValue):
             self.module_setattr(tracer, name, value)
 
     def module_setattr(self, tracer: Tracer, name: str, value: Value) -> None:
-        """nn.Module.__setattr__ for plain attributes and for tensors that replace buffers."""
-        if issubclass(value.python_type(tracer), (nn.Parameter, nn.Module)):
+        """nn.Module.__setattr__."""
+        kind = value.python_type(tracer)
+        if issubclass(kind, (nn.Parameter, nn.Module)):
+            self._register(tracer, name, value, "_modules" if issubclass(kind, nn.Module) else "_parameters")
+            return
+        for store in _STORES:
+            entries = self.own_attribute(tracer, store)
+            old = None if entries is None else entries.find(tracer, name)  # type: ignore[attr-defined]
+            if old is not None:
+                if store != "_buffers" and not tracer.is_none(value):
+                    raise unsupported("module-registration", f"replacing {name!r} in {store} of {class_name(self.cls)}")
+                entries.store(tracer, ConstantValue(name), value)  # type: ignore[union-attr]
+                self.stored[name] = value
+                return
+        self.generic_set_attr(tracer, name, value)
+
+    def _register(self, tracer: Tracer, name: str, value: Value, store: str) -> None:
+        """A parameter or submodule that was there before the frame takes the place of what else has this name."""
+        if value.source is None or self.source is None or not self._registers_plainly(tracer, name, store):
             raise unsupported(
                 "module-registration",
                 f"registering {name!r} as a parameter or submodule of {class_name(self.cls)}",
                 "create parameters and submodules in __init__",
             )
-        for store in _STORES:
-            entries = self.own_attribute(tracer, store)
-            old = None if entries is None else entries.find(tracer, name)  # type: ignore[attr-defined]
-            if old is not None:
-                if store == "_modules" or store == "_parameters":
-                    raise unsupported("module-registration", f"replacing {name!r} in {store} of {class_name(self.cls)}")
-                tracer.unfix_member(old)
-                entries.store(tracer, ConstantValue(name), value)  # type: ignore[union-attr]
-                self.stored[name] = value
-                return
-        self.generic_set_attr(tracer, name, value)
+        if self.own_attribute(tracer, name) is not None:
+            self.set_own(tracer, name, MISSING)
+        for other in _STORES:
+            entries = self.own_attribute(tracer, other)
+            if not isinstance(entries, DictValue):
+                raise unsupported("module-registration", f"registering {name!r} beside {other} of another kind")
+            old = entries.find(tracer, name)
+            if other == store and old is not value:
+                entries.store(tracer, ConstantValue(name), value)
+            elif other != store and old is not None:
+                entries.drop(tracer, name)
+
+    def _registers_plainly(self, tracer: Tracer, name: str, store: str) -> bool:
+        """Whether nn.Module.__setattr__ does nothing but to move the name."""
+        if store == "_parameters":
+            method = tracer.class_lookup(self.cls, "register_parameter")
+            if method is not nn.Module.register_parameter or tracer.class_lookup(self.cls, name) is not MISSING:
+                return False
+        unsaved = self.own_attribute(tracer, "_non_persistent_buffers_set")
+        if unsaved is None or tracer.contains(unsaved, ConstantValue(name)):
+            return False
+        return not tracer.guards.registration_hooks()
 
     # -- calling --
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -166,8 +205,10 @@ class ModuleValue(ObjectValue):
         real = self.instance_dict()
         if real is None:
             return False
+        names = _HOOKS + _GRAD_HOOKS if torch.is_grad_enabled() else _HOOKS
+        if tracer.changed_dicts and self._hooks_changed(tracer, real, names):
+            return False
         if self.hooks_empty is None:
-            names = _HOOKS + _GRAD_HOOKS if torch.is_grad_enabled() else _HOOKS
             self.hooks_empty = not any(real[name] for name in names) and not tracer.guards.global_module_hooks()
             if self.hooks_empty:
                 for name in names:
@@ -177,6 +218,10 @@ class ModuleValue(ObjectValue):
                         "nested-compile", f"{class_name(self.cls)} was compiled in place by nn.Module.compile"
                     )
         return self.hooks_empty
+
+    def _hooks_changed(self, tracer: Tracer, real: dict[str, Any], names: tuple[str, ...]) -> bool:
+        everywhere = [getattr(nn.modules.module, f"_global{name}") for name in names]
+        return any(id(hooks) in tracer.changed_dicts for hooks in (*everywhere, *[real[name] for name in names]))
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is None:

@@ -213,6 +213,8 @@ class TensorValue(Value):
         if name == "requires_grad":
             tracer.call_tensor_method(self, "requires_grad_", [value], {})
             return
+        if name == "data" and self._is_own_memory(value):
+            return
         if name in ("data", "grad") or hasattr(torch.Tensor, name):
             raise unsupported("attribute-write", f"writing `.{name}` of a tensor")
         if self.attributes is None:
@@ -225,6 +227,14 @@ class TensorValue(Value):
             return tracer.is_none(value)
         mine, other = self.fake, value.fake
         return mine.shape == other.shape and mine.dtype is other.dtype and mine.device == other.device
+
+    def _is_own_memory(self, value: Value) -> bool:
+        """Whether a tensor is what `.data` of this one is already: programs move parameters to where they are."""
+        if not isinstance(value, TensorValue) or self.cls not in (torch.Tensor, torch.nn.Parameter):
+            return False
+        mine, other = self.fake, value.fake
+        same = mine.fake_storage is other.fake_storage and mine.storage_offset() == other.storage_offset()  # type: ignore[attr-defined]
+        return same and (mine.shape, mine.stride(), mine.dtype) == (other.shape, other.stride(), other.dtype)
 
     def set_grad(self, tracer: Tracer, value: Value) -> None:
         """Write `.grad` of a tensor that was there before the frame."""
