@@ -193,3 +193,33 @@ def test_a_deferred_function_may_not() -> None:
         return torch.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
 
     assert outcomes(stator.compile(in_checkpoint, backend="eager")) == outcomes(in_checkpoint)
+
+
+class Key:
+    """A key that is no name; what compares it with one acts."""
+
+    def __init__(self, asked: list[Any]) -> None:
+        self.asked = asked
+
+    def __hash__(self) -> int:
+        return hash("value")
+
+    def __eq__(self, other: object) -> bool:
+        self.asked.append(other)
+        return False
+
+
+@pytest.mark.filterwarnings("ignore:non-string key")
+def test_a_class_that_holds_more_than_names_is_looked_at_by_the_program_alone():
+    def asked_by(run: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> list[Any]:
+        asked: list[Any] = []
+        base = type("Base", (), {"value": 3})
+        odd: Any = type("Odd", (base,), {Key(asked): 1})  # type: ignore[dict-item]
+
+        def program(x: Any) -> Any:
+            return x * odd.value
+
+        torch.testing.assert_close(run(program)(torch.arange(3.0)), torch.arange(3.0) * 3)
+        return asked
+
+    assert asked_by(lambda program: stator.compile(program, backend="eager")) == asked_by(lambda program: program)

@@ -138,3 +138,42 @@ def test_an_object_whose_class_is_called_otherwise() -> None:
         assert torch.equal(compiled(X), X + number)
         assert torch.equal(compiled(X), X + number)
     assert frames < counters.counts["dynamo.compiled_frames"] < frames + 20
+
+
+def _set_call(function: Any) -> None:
+    """Give a function another call than that of its code, as C extensions may (from CPython 3.12 on)."""
+    pytest.importorskip("_testcapi")
+    import _testcapi
+
+    if not hasattr(_testcapi, "function_setvectorcall"):
+        pytest.skip("this CPython has no PyFunction_SetVectorcall")
+    _testcapi.function_setvectorcall(function)
+
+
+def test_a_function_whose_call_c_code_replaces_between_two_calls():
+    def inner(x: Any) -> Any:
+        return x + 1
+
+    def program(x: Any) -> Any:
+        found = inner(x)
+        return found if isinstance(found, str) else found * 2
+
+    compiled = stator.compile(program, backend="eager")
+    torch.testing.assert_close(compiled(X), (X + 1) * 2)
+    _set_call(inner)
+    assert program(X) == "overridden"
+    assert compiled(X) == "overridden"
+
+
+def test_a_function_whose_call_c_code_replaces_inside_of_the_program():
+    def inner(x: Any) -> Any:
+        return x + 1
+
+    def program(x: Any) -> Any:
+        y = inner(x)
+        _set_call(inner)
+        return y * 2, inner(x)
+
+    found, text = stator.compile(program, backend="eager")(X)
+    torch.testing.assert_close(found, (X + 1) * 2)
+    assert text == "overridden"

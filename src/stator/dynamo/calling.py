@@ -26,6 +26,7 @@ from .marks import (
     substitute_of_torch,
 )
 from .naming import full_name, module_of, qualified_name
+from .native_status import native
 from .plain import is_pure_function
 from .recorded_numbers import may_be_read
 from .recorder import NotATensorCall
@@ -99,6 +100,8 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
     real = function.fn
     if real is None:
         return tracer.inline(function, args, kwargs, called=True)
+    if not native.called_as_usual(real):
+        raise unsupported("call", f"{function.qualname}, whose call C code has replaced")
     handler = named_handlers.get((real.__module__, real.__qualname__))
     if handler is not None:  # before marks: torch marks its own graph_break, which optimizers call
         return tracer.call_handler(handler, args, kwargs)

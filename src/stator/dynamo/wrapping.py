@@ -186,6 +186,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
 
 @wraps(types.FunctionType)
 def _function(tracer: Tracer, obj: types.FunctionType, source: Source | None) -> Value:
+    if source is not None and not native.called_as_usual(obj):
+        return _object(tracer, obj, source)
     fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or is_fixed(source)
     if fixed:
         _guard_identity(tracer, obj, source)

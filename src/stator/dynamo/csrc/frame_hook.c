@@ -59,8 +59,6 @@ typedef struct {
 __thread HookThread stator_hook_thread = {NULL, NULL};
 
 static Py_ssize_t extra_index = -1;
-static long users = 0; /* calls in flight that want the hook, over all threads */
-static __thread long own_users = 0; /* those of this thread */
 static unsigned long epoch = 1;
 static PyObject *left_alone = NULL, *unhooked = NULL; /* tuples of file name prefixes */
 static struct {
@@ -351,7 +349,7 @@ static PyObject *run_instead(PyThreadState *thread, Frame *frame, PyCodeObject *
     return call_code(thread, frame, code);
 }
 
-static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
+static PyObject *hooked(PyThreadState *thread, Frame *frame, int throwing)
 {
     /* trace and profile functions are no part of the program */
     if (!stator_hook_thread.callback || throwing || frame->owner != FRAME_OWNED_BY_THREAD || thread->tracing) {
@@ -389,6 +387,11 @@ static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
     return result;
 }
 
+static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
+{
+    return stator_evaluate_unless_deep(thread, frame, throwing, hook, hooked);
+}
+
 /* ---- turning it on and off ---- */
 
 static int ensure_index(void)
@@ -408,19 +411,13 @@ int stator_hook_acquire(void)
     if (ensure_index() < 0) {
         return -1;
     }
-    own_users++;
-    if (users++ == 0) {
-        stator_install_hook(PyInterpreterState_Get(), hook);
-    }
+    stator_want_hook(PyInterpreterState_Get(), hook);
     return 0;
 }
 
 void stator_hook_release(void)
 {
-    own_users--;
-    if (--users == 0) {
-        stator_remove_hook(PyInterpreterState_Get(), hook);
-    }
+    stator_need_no_hook(PyInterpreterState_Get(), hook);
 }
 
 /* Call with the hook on for `callback`; with callback NULL, off. `skipped`: the code whose next frame runs as it is. */
@@ -481,17 +478,13 @@ static PyObject *hook_callback(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ig
 /* In a forked child only this thread is left. */
 static PyObject *forget_other_threads(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
-    if (users > own_users) {
-        users = own_users + 1; /* as if one had gone on until now */
-        own_users++;
-        stator_hook_release();
-    }
+    stator_hook_of_this_thread(PyInterpreterState_Get(), hook);
     Py_RETURN_NONE;
 }
 
 static PyObject *hook_users(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
-    return PyLong_FromLong(users);
+    return PyLong_FromLong(stator_hook_users());
 }
 
 static PyObject *hook_statistics(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))

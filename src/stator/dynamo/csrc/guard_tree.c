@@ -89,7 +89,7 @@ int guard_check_holds(Check *check, PyObject *value)
     case CHECK_NOT_IN:
         return guard_not_in(value, check->expected);
     case CHECK_CODE:
-        return PyFunction_Check(value) && identity_is(&check->identity, PyFunction_GET_CODE(value));
+        return guard_is_called_as_usual(value) && identity_is(&check->identity, PyFunction_GET_CODE(value));
     case CHECK_PREDICATE:
         return predicate_holds(check->expected, value);
     case CHECK_LOOKUPS:

@@ -1,10 +1,16 @@
 /* Looks at Python values for guards, past any override by user classes. */
 #include "guards.h"
 
+#define Py_BUILD_CORE
+#undef _PyGC_FINALIZED
+#include <internal/pycore_dict.h>
+#undef Py_BUILD_CORE
+
 static PyObject *builtins_dict, *deque_type;
 /* types whose == is written in C and has no effects, beyond the ones that guard_constant_equal knows; e.g. torch.device */
 static PyTypeObject *plain_types[16];
 static int plain_type_count = 0;
+static vectorcallfunc usual_call = NULL; /* of Python functions */
 
 int guard_identity_set(Identity *identity, PyObject *object, PyObject *callback)
 {
@@ -333,6 +339,12 @@ PyObject *guard_sequence_item(PyObject *value, PyObject *key, Py_ssize_t index)
     return NULL;
 }
 
+/* 1: a Python function whose call runs its code; C code may have given it another (PyFunction_SetVectorcall). */
+int guard_is_called_as_usual(PyObject *value)
+{
+    return PyFunction_Check(value) && ((PyFunctionObject *)value)->vectorcall == usual_call;
+}
+
 PyObject *guard_closure_content(PyObject *value, Py_ssize_t index)
 {
     if (!PyFunction_Check(value)) {
@@ -374,6 +386,23 @@ int guard_not_in(PyObject *value, PyObject *key)
 
 /* ---- for Python ---- */
 
+static PyObject *called_as_usual(PyObject *Py_UNUSED(self), PyObject *function)
+{
+    return PyBool_FromLong(guard_is_called_as_usual(function));
+}
+
+static PyObject *has_names_only(PyObject *Py_UNUSED(self), PyObject *type)
+{
+    PyObject *order = PyType_Check(type) ? ((PyTypeObject *)type)->tp_mro : NULL;
+    int only = 1;
+    for (Py_ssize_t i = 0; only && order && i < PyTuple_GET_SIZE(order); i++) {
+        PyObject *dict = guard_instance_dict(PyTuple_GET_ITEM(order, i));
+        only = !dict || DK_IS_UNICODE(((PyDictObject *)dict)->ma_keys);
+        Py_XDECREF(dict);
+    }
+    return PyBool_FromLong(only);
+}
+
 static PyObject *register_plain_type(PyObject *Py_UNUSED(self), PyObject *type)
 {
     if (!PyType_Check(type)) {
@@ -395,11 +424,31 @@ static PyObject *register_plain_type(PyObject *Py_UNUSED(self), PyObject *type)
 
 static PyMethodDef methods[] = {
     {"register_plain_type", register_plain_type, METH_O, "Allow EQUALS by the == of this C type."},
+    {"called_as_usual", called_as_usual, METH_O, "Does the call of this Python function run its code?"},
+    {"has_names_only", has_names_only, METH_O,
+     "Do this class and its bases hold nothing but names? The == of another key would run when a name is looked up."},
     {0},
 };
 
+/* How a function is called that nobody has touched. */
+static int find_usual_call(void)
+{
+    PyObject *code = (PyObject *)PyCode_NewEmpty("<stator>", "untouched", 1), *globals = PyDict_New();
+    PyObject *function = code && globals ? PyFunction_New(code, globals) : NULL;
+    if (function) {
+        usual_call = ((PyFunctionObject *)function)->vectorcall;
+    }
+    Py_XDECREF(code);
+    Py_XDECREF(globals);
+    Py_XDECREF(function);
+    return usual_call ? 0 : -1;
+}
+
 int guard_values_add_to(PyObject *module)
 {
+    if (find_usual_call() < 0) {
+        return -1;
+    }
     PyObject *builtins = PyImport_ImportModule("builtins"), *collections = PyImport_ImportModule("collections");
     if (builtins && collections) {
         builtins_dict = Py_XNewRef(PyModule_GetDict(builtins));

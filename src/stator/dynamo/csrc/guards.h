@@ -173,6 +173,7 @@ PyObject *guard_key_at(PyObject *value, Py_ssize_t index);
 PyObject *guard_dict_item(PyObject *value, PyObject *key);
 PyObject *guard_sequence_item(PyObject *value, PyObject *key, Py_ssize_t index);
 PyObject *guard_instance_dict(PyObject *value);
+int guard_is_called_as_usual(PyObject *value);
 PyObject *guard_closure_content(PyObject *value, Py_ssize_t index);
 PyObject *guard_module_dict(PyObject *name);
 PyObject *guard_builtins_dict(void);

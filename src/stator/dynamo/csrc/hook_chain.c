@@ -1,10 +1,15 @@
 /* The frame hook among others: the interpreter knows one evaluator of frames, and who puts his there calls the one before.
- * Such a chain must not become a ring. What our hook does is not known here. */
+ * Such a chain must not become a ring. Here is also who wants ours; what it does is not known here. */
 #include "native.h"
 #include "hook_chain.h"
 
 static _PyFrameEvalFunction below = NULL;      /* who was there when ours was installed */
 static _PyFrameEvalFunction covered_by = NULL; /* who lay over ours when it was to be removed, and calls it for good */
+
+static long users = 0; /* calls in flight that want the hook, over all threads */
+static __thread long own_users = 0; /* those of this thread */
+static long suspended = 0; /* frames during which it is not there whoever wants it, over all threads */
+static __thread long own_suspended = 0;
 
 PyObject *stator_evaluate_below(PyThreadState *thread, struct _PyInterpreterFrame *frame, int throwing)
 {
@@ -15,7 +20,7 @@ PyObject *stator_evaluate_below(PyThreadState *thread, struct _PyInterpreterFram
     return below(thread, frame, throwing);
 }
 
-void stator_install_hook(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+static void install(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
 {
     _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
     if (current == hook || (covered_by && current == covered_by)) {
@@ -26,11 +31,85 @@ void stator_install_hook(PyInterpreterState *interpreter, _PyFrameEvalFunction h
     _PyInterpreterState_SetEvalFrameFunc(interpreter, hook);
 }
 
-void stator_remove_hook(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+static void take_away(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
 {
     _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
     covered_by = current == hook || current == _PyEval_EvalFrameDefault ? NULL : current;
     if (current == hook) {
         _PyInterpreterState_SetEvalFrameFunc(interpreter, below ? below : _PyEval_EvalFrameDefault);
+    }
+}
+
+void stator_want_hook(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+{
+    own_users++;
+    if (users++ == 0 && !suspended) {
+        install(interpreter, hook);
+    }
+}
+
+void stator_need_no_hook(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+{
+    own_users--;
+    if (--users == 0 && !suspended) {
+        take_away(interpreter, hook);
+    }
+}
+
+long stator_hook_users(void)
+{
+    return users;
+}
+
+/* ---- deep recursion ---- */
+
+/* Under a hook each Python call is one of the C evaluator, too. CPython 3.12 and later allow few of these, and no version's
+ * C stack has room for as many as a raised recursion limit lets through. So the frames of a recursion run without the hook
+ * where it has become deep, whoever wants it; unless there are others in the chain, who are to have every frame. */
+#define DEEP 200
+
+static __thread int depth = 0; /* frames of this thread that are evaluated under the hook, one in another */
+
+static void resume(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+{
+    own_suspended--;
+    if (--suspended == 0 && users > 0) {
+        install(interpreter, hook);
+    }
+}
+
+PyObject *stator_evaluate_unless_deep(PyThreadState *thread, struct _PyInterpreterFrame *frame, int throwing,
+                                      _PyFrameEvalFunction hook, _PyFrameEvalFunction evaluate)
+{
+    PyInterpreterState *interpreter = PyThreadState_GetInterpreter(thread);
+    if (depth < DEEP || below || _PyInterpreterState_GetEvalFrameFunc(interpreter) != hook) {
+        depth++;
+        PyObject *result = evaluate(thread, frame, throwing);
+        depth--;
+        return result;
+    }
+    HookThread mine = stator_hook_thread;
+    stator_hook_thread = (HookThread){NULL, NULL};
+    own_suspended++;
+    if (suspended++ == 0) {
+        take_away(interpreter, hook);
+    }
+    PyObject *result = _PyEval_EvalFrameDefault(thread, frame, throwing);
+    resume(interpreter, hook);
+    stator_hook_thread = mine;
+    return result;
+}
+
+void stator_hook_of_this_thread(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+{
+    if (suspended > own_suspended) { /* as if one had gone on until now */
+        suspended = own_suspended + 1;
+        own_suspended++;
+        resume(interpreter, hook);
+    }
+    if (users > own_users) {
+        users = own_users + 1;
+        own_users++;
+        stator_need_no_hook(interpreter, hook);
     }
 }

@@ -22,6 +22,7 @@ from ..finishing import Role
 from ..guard import GuardKind, Lookup
 from ..hook import is_left_alone
 from ..naming import class_dict, class_name, qualified_name, resolution_order
+from ..native_status import native
 from ..recipe import Constant, Load, NewObject, Recipe
 from ..source import AttrSource, InstanceDictSource, ItemSource, Source
 from .base import Lazy, Raised, Value, unsupported
@@ -49,6 +50,8 @@ def lookup_in_class(cls: type, name: str) -> Any:
         raise unsupported(
             "attribute", f"a class whose metaclass is still making up its order of resolution: {class_name(cls)}"
         )
+    if not native.has_names_only(cls):
+        raise unsupported("attribute", f"a class that holds something under a key that is no name: {class_name(cls)}")
     for base in order:
         found = class_dict(base).get(name, MISSING)
         if found is not MISSING:
