@@ -1,4 +1,5 @@
-"""`out=` tensors of another size than the result: the operator resizes them, and capture must not go on with the old size."""
+"""`out=` tensors of another size than the result: the operator resizes them, and capture does not go on with the old
+size."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from stator.base import counters, logs
 from stator.base.errors import ChangedMeanwhile, StatorError, Unsupported, UserPlace, VerificationError
 
-from .changing import changed_numbers, changing
+from .changing import changed_members, changed_numbers, changing, members
 from .giving_up import Inside, at_fault, places_inside
 from .guard import Guard
 from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
@@ -80,6 +80,7 @@ _SHOWN_REASONS = 3  # in a warning
 _FOLLOWED, _LAST_RESORT = 1, 2  # what `followed` of a version says, when it is not 0
 _MOST_FAILURES = 4  # to compile one function, before it is left alone
 _ATTEMPTS = 3  # in one call, where values change while they are looked at
+_MOST_LOST = 2  # versions whose objects died, before the frame is taken to meet others in each call
 _INSTANCES = 1024  # times the recompile limit: the most versions over all instances that share a method
 
 _caches: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -160,7 +161,8 @@ class Miss:
         self.failures = 0
         # id of a version in the cache -> weak reference to its receiver, or the receiver's id, or None
         self.made_for: dict[int, Any] = {}
-        self.changing: Counter[Source] = Counter()  # places of numbers that were seen to change, and how often
+        self.changing: Counter[Source] = Counter()  # places that were seen to change, and how often
+        self.lost: list[Any] = []  # the guards of the first versions that went with objects of theirs
         self.given_up: dict[int, Any] = {}  # id of an instance -> weak reference to it
 
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
@@ -181,6 +183,7 @@ class Miss:
         self.made_for.clear()
         self.given_up.clear()
         self.changing.clear()
+        self.lost.clear()
         self.failures = 0
 
     def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
@@ -242,6 +245,10 @@ class Miss:
             if failure is not None:
                 reasons.append(f"version {number}: {describe_failure(version.detail, failure)}")
                 changed |= changed_numbers(version.detail, failure, function, values)
+                if self._was_made_for(instance, version):
+                    changed |= changed_members(version.detail, failure, function, values)
+        if len(self.lost) == _MOST_LOST:  # what this frame works on is made for each call
+            changed.update(*map(members, self.lost))
         self._seen_to_change(changed)
         return reasons
 
@@ -400,8 +407,11 @@ class _DropDead:
     def __call__(self, _: object) -> None:
         cache = self.cache()
         tree = self.tree() if self.tree else None
-        if cache is not None and tree is not None:
-            cache.versions = tuple(version for version in cache.versions if version.guards is not tree)
+        if cache is None or tree is None:
+            return
+        if len(cache.miss.lost) < _MOST_LOST:  # this may run anywhere, so it is looked at when the next call misses
+            cache.miss.lost += [version.detail for version in cache.versions if version.guards is tree]
+        cache.versions = tuple(version for version in cache.versions if version.guards is not tree)
 
 
 SHAPE_OF_CODE = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_freevars")

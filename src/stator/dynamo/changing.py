@@ -1,10 +1,12 @@
-"""Which Python numbers are known to change between the calls of a frame. Found out when guards fail; no torch here."""
+"""Which Python numbers are known to change between the calls of a frame, and at which places it meets other parameters
+and buffers. Found out when guards fail; no torch here."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -30,14 +32,14 @@ def _is_on_contents(source: Source) -> bool:
 
 
 def changing_sources() -> Mapping[Source, int]:
-    """Places whose numbers the capture under way in this thread keeps apart from their values, and how often each was
-    seen to change."""
+    """Places whose numbers the capture under way in this thread keeps apart from their values, or whose tensors from
+    their identity, and how often each was seen to change."""
     return getattr(_state, "sources", {})
 
 
 @contextmanager
 def changing(sources: Mapping[Source, int]) -> Iterator[None]:
-    """What is captured in the block knows that the numbers at these places change."""
+    """What is captured in the block knows that the numbers and tensors at these places change."""
     before = changing_sources()
     _state.sources = sources
     try:
@@ -54,6 +56,27 @@ def changed_numbers(
     if failure[0] < 0 or guards[failure[0]].kind in _OF_OTHER_OBJECTS:
         return set()
     return {_place(guard.source) for guard in guards if _is_on_number(guard) and _fails(guard, function, values)}
+
+
+def changed_members(
+    guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
+) -> set[Source]:
+    """The places at which a version whose guards failed relied on other parameters and buffers, if it failed there."""
+    if failure[0] >= 0 and not guards[failure[0]].movable:
+        return set()
+    return {guard.source for guard in guards if guard.movable and _holds_another(guard, function, values)}
+
+
+def members(guards: Sequence[Guard]) -> set[Source]:
+    """The places of all parameters and buffers that a version relied on."""
+    return {guard.source for guard in guards if guard.movable}
+
+
+def _holds_another(guard: Guard, function: FunctionType, values: tuple[object, ...]) -> bool:
+    expected = guard.expected.held()
+    return expected is None or not build_guard_tree([replace(guard, expected=expected)], function).check(
+        values, function
+    )
 
 
 _OF_OTHER_OBJECTS = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)

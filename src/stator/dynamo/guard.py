@@ -77,12 +77,14 @@ class GlobalState:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One reliance. `place` is the user's line that caused it, for recompile reasons."""
+    """One reliance. `place` is the user's line that caused it, for recompile reasons. `movable`: another capture, which
+    knows that there are other objects at this place in other calls, would do without."""
 
     source: Source
     kind: GuardKind
     expected: Any = None
     place: UserPlace | None = None
+    movable: bool = False
 
     def __str__(self) -> str:
         return f"{self.source} {self.kind.value} {self.expected!r}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ class GuardLog:
         known = len(self.made)
         self.identity_once(value)
         if len(self.made) > known:
-            self._fixed[id(value)] = self.made[-1]
+            self._fixed[id(value)] = self.made[-1] = replace(self.made[-1], movable=True)
 
     def unfix(self, value: Value) -> bool:
         """Take back what `fix` did. False: nothing was, or more relies on the object by now."""

@@ -300,9 +300,11 @@ HELD_WEAKLY = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Stands for an object in a kept guard, so that explanations keep nothing alive."""
+    """Stands for an object in a kept guard, so that explanations keep nothing alive. `held`: a weak reference to it, if
+    somebody is going to ask."""
 
     text: str
+    held: Any = None
 
     def __repr__(self) -> str:
         return self.text
@@ -315,7 +317,8 @@ def notes(guards: Sequence[Guard]) -> tuple[Guard, ...]:
 
 def _note(guard: Guard) -> Guard:
     if guard.kind in HELD_WEAKLY:
-        return replace(guard, expected=Name(brief(guard.expected)))
+        held = weakref.ref(guard.expected) if guard.movable else None
+        return replace(guard, expected=Name(brief(guard.expected), held))
     if guard.kind is GuardKind.DICT_KEYS and not all(map(is_plain, guard.expected)):
         keys = tuple(key if is_plain(key) else Name(brief(key)) for key in guard.expected)
         return replace(guard, expected=keys)

@@ -195,9 +195,10 @@ class Tracer:
         return value
 
     def wrap_member(self, obj: Any, source: Source, store: str) -> Value:
-        """A parameter, buffer or submodule; the first two are fixed by identity."""
+        """A parameter, buffer or submodule; the first two are fixed by identity, unless others were seen there."""
         value = self.wrap(obj, source)
-        if isinstance(value, TensorValue) and store in _STATIC_STORES and not value.is_static:
+        moves = value.source in self.changing
+        if isinstance(value, TensorValue) and store in _STATIC_STORES and not value.is_static and not moves:
             self.guards.fix(value)
             value.is_static = True
         return value
