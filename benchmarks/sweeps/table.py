@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .run import COLUMNS, RESULTS, SUITES, runs_equal
+from .run import COLUMNS, RESULTS, SUITES, fails_in_eager, runs_equal
 
 PAGE = Path(__file__).parents[2] / "docs" / "sweeps.md"
 TITLES = {"transformers": "transformers: every architecture", "timm": "timm: a small model of every family"}
@@ -40,6 +40,7 @@ is downloaded.
 - *recompiled*: families with frames compiled anew for the second call.
 - *training* (column `train`, where it was measured): the model in training mode under `backend="aot_eager"` with
   `exact_random`; outputs, the gradients of all parameters and the buffers of two steps are compared with eager's.
+  Where eager PyTorch itself fails in training mode, there is nothing to compare.
 - *by its own kernels* (column `inductor`, where it was measured): the same under the default backend, equal to 1e-3 of
   each tensor's largest value.
 - Seconds (in the kept results only) are those of a machine that was shared with other work; they are no benchmark.
@@ -101,7 +102,8 @@ def summary(built: dict[str, Any]) -> list[str]:
         counted.append(("stator, on the families of the next line", "stator", both))
     counted.append(("torch.compile", "peer", both))
     for column, who in (("train", "stator, training"), ("inductor", "stator, training by its own kernels")):
-        counted.append((who, column, {name: row for name, row in built.items() if column in row}))
+        measured = {name: row for name, row in built.items() if column in row and not fails_in_eager(row[column])}
+        counted.append((who, column, measured))
     for who, column, rows in counted:
         if rows:
             lines.append(f"| {who} | " + " | ".join(_counts([row[column] for row in rows.values()])) + " |")

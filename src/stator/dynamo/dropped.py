@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ def _may_have_held(tracer: Tracer, kind: str, value: Any, name: str, obj: object
         return isinstance(obj, torch.Tensor)
     if kind == "attribute" and isinstance(value, ObjectValue):
         olds: Iterable[Any] = [(value.instance_dict() or {}).get(name)] if _is_in_dict(value, name) else [obj]
+    elif kind == "class":
+        olds = [inspect.getattr_static(value.real(), name, None)]
     elif kind == "content" and isinstance(value, DictValue) and isinstance(value.obj, dict):
         olds = [old for key, old in dict.items(value.obj) if not _is_kept(value.entries.get(key), old, value.whole)]
     elif kind == "content" and isinstance(value, GrownList) and value.only_appended:

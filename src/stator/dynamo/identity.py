@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -70,6 +71,8 @@ class Identities:
             return left.real() is right.real()
         one, other = self._found_at(left), self._found_at(right)
         if one is None or other is None:
+            if left.python_type(self.tracer) is right.python_type(self.tracer) is weakref.ref:
+                raise unsupported("identity", "whether two weak references, of which one is made here, are one object")
             return False  # made in the frame, and that is known of both
         for value in (left, right):
             if isinstance(value, SourcedConstant):

@@ -31,12 +31,14 @@ from ..calling import calls, fold
 from ..dropped import may_have_dropped
 from ..guard import GuardKind
 from ..plain import is_of_program, numpy_numbers
+from ..recipe import CallRecipe, Constant, Recipe
 from ..source import AttrSource, CallSource, ConstantSource, ReadSource
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.context_variables import ContextVariable
 from ..values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from ..values.mappings import DictValue
+from ..values.modules import ModuleValue
 from ..values.objects import ObjectValue, lookup_in_class
 from ..values.partials import PartialValue
 from ..values.sequences import ListValue, TupleValue
@@ -45,6 +47,7 @@ from ..values.tensors import TensorValue
 from ..wrapping import wraps
 
 if TYPE_CHECKING:
+    from ..exits import ExitBuilder
     from ..source import Source
     from ..tracer import Tracer
 
@@ -193,6 +196,43 @@ class WeakReferenceValue(Value):
 
     def builtin_method(self, tracer: Tracer, name: str) -> Any:
         """None of its methods is followed."""
+
+
+@calls(weakref.ref)
+def _make_weakref(tracer: Tracer, referent: Value, callback: Value | None = None) -> Value:
+    if callback is not None and not tracer.is_none(callback):
+        raise unsupported("new-object", "making a weak reference with a callback")
+    if referent.source is None or not isinstance(referent, (ObjectValue, ModuleValue, DictValue, TensorValue)):
+        raise unsupported("new-object", f"making a weak reference to {referent.describe(tracer)}")
+    obj = referent.obj
+    if obj is None or not type(obj).__weakrefoffset__:
+        raise unsupported("new-object", f"making a weak reference to {referent.describe(tracer)}")
+    return MadeWeakReference(referent, obj)
+
+
+class MadeWeakReference(Value):
+    """`weakref.ref(object)` of an object from outside, made in the frame."""
+
+    __slots__ = ("obj", "referent")
+
+    def __init__(self, referent: Value, obj: Any) -> None:
+        super().__init__(None)
+        self.referent = referent
+        self.obj = obj
+
+    def python_type(self, tracer: Tracer) -> type:
+        return weakref.ref
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if may_have_dropped(tracer, self.obj):
+            raise unsupported("call", "asking a weak reference for an object that may have been dropped in the graph")
+        return self.referent
+
+    def builtin_method(self, tracer: Tracer, name: str) -> Any:
+        """None of its methods is followed."""
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return CallRecipe(Constant(weakref.ref), [exits.recipe(self.referent)])
 
 
 # ---- copy ----
