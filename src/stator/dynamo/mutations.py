@@ -88,3 +88,7 @@ class MutationLog:
     def touches(self, value: Value) -> bool:
         """Whether the captured code changed this very object."""
         return any(changed is value for _, changed, _ in self.entries.values())
+
+    def wrote(self, value: Value, name: str) -> bool:
+        """Whether the captured code wrote this attribute."""
+        return ("attribute", id(value), name) in self.entries

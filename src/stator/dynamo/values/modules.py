@@ -206,7 +206,7 @@ class ModuleValue(ObjectValue):
         if real is None:
             return False
         names = _HOOKS + _GRAD_HOOKS if torch.is_grad_enabled() else _HOOKS
-        if tracer.changed_dicts and self._hooks_changed(tracer, real, names):
+        if (tracer.changed_dicts or tracer.mutations.entries) and self._hooks_changed(tracer, real, names):
             return False
         if self.hooks_empty is None:
             self.hooks_empty = not any(real[name] for name in names) and not tracer.guards.global_module_hooks()
@@ -220,6 +220,8 @@ class ModuleValue(ObjectValue):
         return self.hooks_empty
 
     def _hooks_changed(self, tracer: Tracer, real: dict[str, Any], names: tuple[str, ...]) -> bool:
+        if any(tracer.mutations.wrote(self, name) for name in names):
+            return True
         everywhere = [getattr(nn.modules.module, f"_global{name}") for name in names]
         return any(id(hooks) in tracer.changed_dicts for hooks in (*everywhere, *[real[name] for name in names]))
 
