@@ -99,6 +99,17 @@ def complex_numbers(compiled):
     return a.detach().resolve_conj(), b.detach(), gradients(a.abs().sum() + b.pow(2).sum(), x, w)
 
 
+@scenario
+def complex_constants(compiled):
+    x = leaf(8)
+
+    def program(x):
+        z = torch.complex(x, x * 2)
+        return (z * (1 + 2j) + z.conj()).abs().sum()
+
+    return gradients(compiled(program)(x), x)
+
+
 @scenario(whole=False)
 def lazily_conjugated_input(compiled):
     x = leaf(3, 4, dtype=torch.complex64)

@@ -33,6 +33,9 @@ def bind(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
     getter = tracer.class_lookup(kind, "__get__")
     if getter is MISSING:
         return tracer.class_value(cls, name)
+    for base in kind.__mro__[1:]:
+        if base in _BINDERS and base.__dict__.get("__get__") is getter:  # a subclass that leaves reading as it is
+            return _BINDERS[base](tracer, owner, cls, name, raw)
     if isinstance(getter, FunctionType):
         descriptor = tracer.class_value(cls, name)
         function = tracer.class_function(kind, "__get__", getter)

@@ -32,6 +32,7 @@ from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_inf
 aten = torch.ops.aten
 META = torch.device("meta")
 CPU = torch.device("cpu")
+NUMBERS: dict[type, Any] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # Values of constants up to this many elements are followed through operators, so that `.item()` works on them.
 CONSTANT_LIMIT = 1024
@@ -177,6 +178,8 @@ class FakeMode(TorchDispatchMode):
         args = tuple([self._fake_argument(value, tensors) for value in args])
         if kwargs:
             kwargs = {name: self._fake_argument(value, tensors) for name, value in kwargs.items()}
+        if not tensors and args and type(args[0]) in NUMBERS:
+            args = self._with_tensor(func, args, tensors)
         if holds_numbers(args) or (kwargs and holds_numbers(tuple(kwargs.values()))):
             return self._with_numbers(func, args, kwargs)
         special = specials.get(func)
@@ -225,6 +228,14 @@ class FakeMode(TorchDispatchMode):
             tensors.append(fake)
             return fake
         return value
+
+    def _with_tensor(self, func: OpOverload, args: tuple[Any, ...], tensors: list[FakeTensor]) -> tuple[Any, ...]:
+        """For a number that C++ made a tensor of, which torch hands to handlers as the number, the tensor."""
+        if not isinstance(func._schema.arguments[0].type, torch.TensorType):
+            return args
+        made = self.dispatch(aten.scalar_tensor.default, (args[0],), {"dtype": NUMBERS[type(args[0])], "device": CPU})
+        tensors.append(made)
+        return (made, *args[1:])
 
     def infer(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]) -> Any:
         """What the operator returns, as TensorMeta in place of tensors: by its shape rule, else by its meta kernel."""
@@ -577,3 +588,13 @@ specials.add(aten.size.default, lambda mode, args, kwargs: tuple(map(int, args[0
 specials.add(aten.stride.default, lambda mode, args, kwargs: tuple(map(int, args[0].meta.stride)))
 specials.add(aten.numel.default, lambda mode, args, kwargs: int(numel(args[0].meta.shape)))
 specials.add(aten.storage_offset.default, lambda mode, args, kwargs: int(args[0].meta.offset))
+
+
+@specials.register(aten.scalar_tensor.default)
+def _scalar_tensor(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Numbers that C++ wraps into tensors, and may ask for again: `torch.cov` looks at its normalisation so."""
+    number, dtype = args[0], kwargs.get("dtype")
+    on_cpu = normal_device(kwargs.get("device") or torch.get_default_device()).type == "cpu"
+    if not on_cpu or isinstance(number, (complex, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return NotImplemented
+    return mode.value(torch.scalar_tensor(number, dtype=dtype, device=CPU))

@@ -25,6 +25,7 @@ from stator.prims.record import TensorMeta
 from .fake import (
     COMPOSITE,
     MADE_OF_NUMBERS,
+    NUMBERS,
     FakeMode,
     FakeStorage,
     FakeTensor,
@@ -245,6 +246,8 @@ class Tracer(FakeMode):
         args = tuple([self._fake_argument(value, tensors) for value in args])
         if kwargs:
             kwargs = {name: self._fake_argument(value, tensors) for name, value in kwargs.items()}
+        if not tensors and args and type(args[0]) in NUMBERS:
+            args = self._with_tensor(func, args, tensors)
         special = specials.get(func)
         if special is not None:
             result = special(self, args, kwargs)

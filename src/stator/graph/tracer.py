@@ -21,7 +21,6 @@ from . import fused_optimizers as fused_optimizers  # registers its handlers
 from . import gradient_scaling as gradient_scaling  # registers its handlers
 from . import known_masks as known_masks  # registers its handlers
 from . import mutation as mutation  # registers its handlers
-from . import wrapped_numbers as wrapped_numbers  # registers its handlers
 from .asked import stand_ins
 from .cleanup import clean_up
 from .numbers import DataDependent, holds_numbers
