@@ -20,6 +20,7 @@ from stator.base.config import Options
 from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UserPlace
 from stator.graph.printer import print_graph
 
+from .break_kinds import way_out
 from .bytecode import decode, instructions_text, reachable
 from .cache import make_cache
 from .call_chain import has_shadowed_cell, user_code
@@ -37,6 +38,7 @@ from .joining import Leaving, function_without_cells, joined_function, key_of, n
 from .marks import disabled, left_alone_by_torch
 from .naming import qualified_name
 from .native_status import native
+from .observers import observer_in
 from .program import program_of
 from .resume import ResumePoint, closure_of, resume_code, resumption_of
 from .source import ConstantSource, FunctionSource, Source
@@ -126,6 +128,9 @@ class Converter:
         code = function.__code__
         if code.co_flags & _SUSPENDABLE:
             return self._steps(code)
+        observer = observer_in(code, function.__globals__)
+        if observer is not None:
+            return self._observing(code, observer)
         now = read_global_state()
         if now.observed or in_function_transform() or in_forward_ad():
             # vmap, grad and the like: their tensors are no plain ones; who counts or traces operators is to see those
@@ -183,6 +188,17 @@ class Converter:
             return CompiledFrame((), None)
         begin = partial(native.begin_step, self._hook_callback)
         return CompiledFrame((), emit_steps(code, begin, native.end_step))
+
+    def _observing(self, code: CodeType, observer: str) -> CompiledFrame:
+        """A function that looks at the interpreter: it runs as it is, and all that it calls."""
+        place = UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
+        what = f"{code.co_qualname} asks {observer}(), which would see what compiling makes"
+        reason = BreakReason("observer", what, place, way_out("observer", None))
+        if self.settings.fullgraph:
+            raise Unsupported(reason.kind, reason.reason, place=reason.place, hint=reason.hint)
+        counters.count("graph_breaks")
+        logs.log("graph_breaks", "%s", reason)
+        return CompiledFrame((), None, followed=True)
 
     def _guards(self, captured: Captured, bound: Mapping[str, Any], *, free: bool = False) -> Sequence[Guard]:
         """`free`: nothing goes wrong where they hold and should not. Then a class that the program made while it ran

@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING
 
 from .frame import Frame
+from .observers import observer_in
 from .program import program_of
 from .values.base import Raised, Value, unsupported
 from .values.constants import ConstantValue
@@ -31,6 +32,9 @@ def inline(
     way: how the instruction that the frame around it is at enters it, if nothing else does."""
     if len(tracer.frames) > DEPTH_LIMIT:
         raise unsupported("inline-depth", f"more than {DEPTH_LIMIT} nested calls at {function.qualname}")
+    observer = observer_in(function.code, function.scope.names)
+    if observer is not None:
+        raise unsupported("observer", f"{function.qualname} asks {observer}(), which would see what compiling makes")
     program = program_of(function.code)
     names = bind(tracer, function, args, kwargs)
     frame = Frame(tracer, program, function.scope, names, function.cells(tracer), function.qualname)
