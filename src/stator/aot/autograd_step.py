@@ -10,27 +10,35 @@ import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
-from stator.base import counters, dumps, logs
+from stator.base import counters, logs
 from stator.base.errors import CompileError, StatorError
 from stator.base.locks import fork_safe_lock
 from stator.graph.generators import drawn_devices, replayed, states_of
-from stator.graph.printer import print_graph
-from stator.prims.record import TensorMeta
 from stator.runtime.host import below_autograd
 
-from .eager import run_eagerly
+from .backward import Backward, CompileGraph, dropped_unused, is_plain
 from .independent import Kept, Reads
 from .joint import Joint
-from .linked import Linked, Reference, hooks_inside, not_looked_at, refer_to, unchanged, with_hooked
+from .linked import (
+    Linked,
+    Reference,
+    hooks_inside,
+    not_looked_at,
+    refer_to,
+    unchanged,
+    with_hooked,
+    without_contents,
+)
 from .partition import Partition, SavedInput, divide, split
 from .program import Program
+from .rows import is_batched, row_by_row
 
-CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
 Pattern = tuple[bool, ...]
 BackwardKind = tuple[Pattern, bool]  # which values have a tangent, and whether it stops there: see linked.py
 # the same to be differentiated again: the kind (or the value that it starts from), which results of the forward it may
@@ -49,79 +57,6 @@ class _Second:
     positions: Sequence[int]
     targets: Sequence[int] | None
     stops: Sequence[int]
-
-
-class Backward:
-    """One compiled backward graph: for one set of forward values that have a tangent.
-
-    reads: which of the saved values it takes. gradients: per primal the position of its gradient, or None. metas: the
-    layouts it expects of its tangents.
-    """
-
-    def __init__(
-        self, graph: fx.GraphModule, reads: Sequence[int], gradients: Sequence[int | None], compile_graph: CompileGraph
-    ) -> None:
-        self.graph = graph
-        self.reads = tuple(reads)
-        self.gradients = tuple(gradients)
-        self.compile_graph = compile_graph
-        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        self.saved_metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[: len(reads)])
-        self.metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[len(reads) :])
-        self.strides: tuple[tuple[int, ...], ...] = ()  # of the saved values, as compiled for
-        self.compiled: Callable[..., Sequence[Any]] | None = None
-        self.deterministic = False  # what was compiled is, whatever the order in which threads come to it
-
-    def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor]) -> list[Any]:
-        """Gradients per primal. Empties `saved`, so that its tensors can be freed as the backward proceeds."""
-        arguments = [saved[index] for index in self.reads]
-        saved.clear()
-        plain = True
-        for tangent, meta in zip(tangents, self.metas, strict=True):
-            ordinary = torch._C._dispatch_keys(tangent).raw_repr() == _ordinary_keys(meta.device)
-            if not ordinary and not _is_plain(tangent):
-                plain = False
-            elif not ordinary or tangent.stride() != meta.stride:
-                tangent = _laid_out(tangent, meta.stride)
-            arguments.append(tangent)
-        if plain and (self.compiled is None or self.deterministic or not torch.are_deterministic_algorithms_enabled()):
-            run = self.compiled or self._compile(arguments)
-            self._lay_out(arguments, self.strides)
-        else:  # batched by vmap, a subclass, or to be deterministic by now: operators know what to do, kernels do not
-            self._lay_out(arguments, [meta.stride for meta in self.saved_metas])
-            run = run_eagerly(self.graph, arguments)
-        if getattr(run, "boxed", False):
-            saved = tangents = tangent = None  # type: ignore[assignment]  # only the list holds them now
-            results = run(arguments)
-        else:
-            results = run(*arguments)
-        return [None if position is None else results[position] for position in self.gradients]
-
-    def _lay_out(self, arguments: list[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
-        """Bring saved values, which come first, into a layout; hooks may have given them another."""
-        for at, wanted in enumerate(strides):
-            if arguments[at].stride() != wanted:
-                arguments[at] = _laid_out(arguments[at], wanted)
-
-    def _compile(self, arguments: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
-        """Compile for the layouts that the saved values have: those of the forward's choice."""
-        self.graph.meta["boxed"] = True  # a compiler that can takes one list, which it empties as it goes
-        self.strides = tuple([tensor.stride() for tensor in arguments[: len(self.reads)]])
-        self.deterministic = torch.are_deterministic_algorithms_enabled()
-        self.graph.meta["given_strides"] = self.strides
-        try:
-            with dumps.compilation("backward"):  # by now the folder of the forward is closed
-                dumps.write("22_backward.py", lambda: print_graph(self.graph))
-                self.compiled = self.compile_graph(self.graph, arguments)
-        except Exception as error:  # a defect of ours must not end the user's backward: the graph itself is right
-            kind = "" if isinstance(error, StatorError) else f"{type(error).__name__}: "
-            logs.warn_once(
-                f"aot:backward:{error}",
-                f"stator: a backward graph could not be compiled; it runs operator by operator. {kind}{error}",
-            )
-            self.strides = tuple([meta.stride for meta in self.saved_metas])
-            self.compiled = run_eagerly(self.graph, arguments)
-        return self.compiled
 
 
 class Step:
@@ -144,7 +79,12 @@ class Step:
         self.overwritten = _overwritten(joint)
         self.saved_inputs = [saved.index for saved in parts.saved if isinstance(saved, SavedInput)]
         self.devices = drawn_devices(joint.graph)
-        self.behind = {one.position: one.behind for one in joint.links if one.position < joint.value_count}
+        self.behind = {one.position: one.behind for one in joint.links if not joint.is_view(one.position)}
+        # of what can be differentiated, the places among the results of the function, where what is hidden comes last
+        visible = [position for position in joint.differentiable if position < joint.first_hidden]
+        self.slots = (*visible, *range(joint.value_count, joint.value_count + len(joint.hidden)))
+        self.visible = (1 << len(visible)) - 1
+        self.hidden = [(meta.shape, meta.dtype, meta.device) for meta in joint.hidden_metas]
         self.stops = tuple({position: None for behind in self.behind.values() for position in behind})
         self.results = [position for position in joint.results if position < joint.value_count]
         self.lock = fork_safe_lock()
@@ -181,7 +121,9 @@ class Step:
         if found is None:
             with self.lock:
                 behind = self.behind[position]
-                found = self.between.get(position) or self._trace_backward([position], behind, behind)
+                found = self.between.get(position) or self._trace_backward(
+                    [position], behind, self._stops_between(position)
+                )
                 self.between[position] = found
         return found
 
@@ -210,9 +152,14 @@ class Step:
         missing = [name for name in names if name not in known]
         if missing:
             raise CompileError("aot", f"a backward needs {', '.join(missing)}, which the forward did not save")
-        read = _dropped_unused(parts.backward, len(names))
+        read = dropped_unused(parts.backward, len(names))
         reads = [self.names.index(names[at]) for at in read]
         return Backward(parts.backward, reads, joint.gradients, self.compile_graph)
+
+    def bits(self, pattern: Sequence[bool]) -> int:
+        """The pattern as bits. What is hidden may lead where anything does: all are set."""
+        found = sum(1 << at for at, present in enumerate(pattern) if present)
+        return found if found <= self.visible else found | self.visible
 
     def _positions(self, pattern: Pattern) -> list[int]:
         return [p for p, present in zip(self.joint.differentiable, pattern, strict=True) if present]
@@ -233,8 +180,16 @@ class Step:
         if self.joint.hooks_inside:
             _check_apart(step_node, behind)
         return self._on_the_way(
-            step_node, position, tangent, self._backward_between, _Second(position, (position,), behind, behind)
+            step_node,
+            position,
+            tangent,
+            self._backward_between,
+            _Second(position, (position,), behind, self._stops_between(position)),
         )
+
+    def _stops_between(self, position: int) -> tuple[int, ...]:
+        """The tangent of what is hidden has been through its hooks, as that of results has."""
+        return (*self.behind[position], *((position,) if position in self.joint.hidden else ()))
 
     def hooked(self, step_node: Any, position: int, tangent: torch.Tensor | None) -> torch.Tensor | None:
         """What the program's hooks on the value at `position` make of its tangent."""
@@ -252,7 +207,7 @@ class Step:
         backward_for: Callable[[int], Backward],
         second: _Second,
     ) -> Sequence[Any]:
-        saved = _saved_values(step_node, 1 << self.joint.differentiable.index(position))
+        saved = _saved_values(step_node, self.bits([position == one for one in self.joint.differentiable]))
         if not torch.is_grad_enabled():
             try:
                 return backward_for(position)(saved, [tangent])
@@ -269,27 +224,34 @@ class Step:
         tangents: Sequence[torch.Tensor],
     ) -> Sequence[Any]:
         """Run `Program.gradients`. They can be differentiated by results of the forward that still exist."""
+        if torch.is_grad_enabled() and is_batched(tangents):
+            return row_by_row(partial(self._run_again, second, step_node), tangents)
         primals = _unchanged(step_node.primals)
         linked: Linked | None = step_node.linked
         results: Sequence[Reference] = step_node.results
-        inside = self.joint.hooks_inside and torch.is_grad_enabled()
-        shown = unchanged(results) if torch.is_grad_enabled() and not inside else {}
+        again = torch.is_grad_enabled()
+        inside = self.joint.hooks_inside and again
+        shown = unchanged(results) if again and not inside else {}
+        if linked is not None and again and not inside:
+            shown.update(linked.stand_ins(shown))
         stops = with_hooked(second.stops, self.joint.hooked, second.targets)
-        handles = self._handles_of_backward(step_node, primals) if inside and self._is_part(second) else None
-        gradients = self.program.gradients(self.joint, second.positions, second.targets, stops, tuple(shown), handles)
-        plain = all(map(_is_plain, tangents))  # not batched by vmap, nor of a subclass: the operators know what to do
+        gradients = partial(self.program.gradients, self.joint, second.positions, second.targets, stops)
+        plain = all(map(is_plain, tangents))  # not batched by vmap, nor of a subclass: the operators know what to do
         run = None
-        if plain and handles is None:
+        if plain and not (inside and self._is_part(second)):
             key = second.kind, tuple(shown), tuple([_compiled_for(tangent) for tangent in tangents])
-            run = self._compiled_gradients(key, gradients, [*primals, *tangents])
+            run = self._compiled_gradients(key, gradients(tuple(shown)), [*primals, *tangents])
+        inside = inside or (run is None and bool(self.joint.hidden) and again)
+        handles = None
+        if run is None and inside and self._is_part(second):
+            handles = self._handles_of_backward(step_node, primals)
         with replayed(step_node.states):
             if run is not None:
                 found = run(*primals, *tangents, *shown.values())
             else:
-                found = gradients(*primals, *tangents)
-                found = found[: len(found) - len(shown)]
+                found = gradients((), handles)(*primals, *tangents)
         if inside and plain:
-            return hooks_inside(step_node, results, found)
+            return hooks_inside(step_node, results, object() if handles is None else handles, found)
         missed = (run is None and shown) or (linked is not None and linked.hooked_in_passing(shown))
         return not_looked_at(linked, results, found) if plain and missed else found
 
@@ -347,31 +309,9 @@ class Step:
             return None
 
 
-_KEY = torch._C.DispatchKey
-_BATCHED = (_KEY.FuncTorchBatched, _KEY.FuncTorchGradWrapper)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor has memory of its own: no subclass, and not batched by one of torch's two vmaps."""
-    keys = torch._C._dispatch_keys(tensor)
-    return type(tensor) is torch.Tensor and keys.has(_KEY.Dense) and not any(keys.has(key) for key in _BATCHED)
-
-
-@functools.cache
-def _ordinary_keys(device: torch.device) -> int:
-    """The dispatch keys of a tensor that is neither lazily conjugated nor negated nor zero, nor batched."""
-    return torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
-
-
 def _compiled_for(tangent: torch.Tensor) -> tuple[bool, tuple[int, ...], int]:
     """What a compiled second derivative relies on: whether it is differentiated by the tangent, and the layout."""
     return tangent.requires_grad, tangent.stride(), torch._C._dispatch_keys(tangent).raw_repr()
-
-
-def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """A copy with these strides."""
-    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(tensor)
 
 
 def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -387,18 +327,6 @@ def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
         seen.add(id(value))
         made.append(value)
     return tuple(made)
-
-
-def _dropped_unused(backward: fx.GraphModule, saved_count: int) -> list[int]:
-    """Remove the saved values that a backward does not read from its placeholders; the places of the others."""
-    placeholders = [node for node in backward.graph.nodes if node.op == "placeholder"]
-    left = [at for at, node in enumerate(placeholders) if node.users or at >= saved_count]
-    for at in set(range(saved_count)).difference(left):
-        backward.graph.erase_node(placeholders[at])
-    held = backward.meta.get("held", ())
-    backward.meta["held"] = tuple(now for now, before in enumerate(left) if before in held)
-    backward.recompile()
-    return [at for at in left if at < saved_count]
 
 
 _ANY = -1  # a version that nobody asks for
@@ -445,6 +373,8 @@ class StepFunction(torch.autograd.Function):
         ctx.states = states_of(step.devices) if step.devices else ()
         results = step.forward(*primals)
         values = _distinct(results[: step.joint.value_count])
+        if step.hidden:
+            values += tuple(map(without_contents, step.hidden))
         ctx.step = step
         ctx.set_materialize_grads(False)
         if step.parts.saved:
@@ -471,12 +401,12 @@ class StepFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         step: Step = ctx.step
-        of_values = [tangents[position] for position in step.joint.differentiable]
+        of_values = [tangents[position] for position in step.slots]
         pattern = tuple(tangent is not None for tangent in of_values)
         present = [tangent for tangent in of_values if tangent is not None]
         if not present:  # what leads here was computed without it
             return (None,) * len(ctx.needs_input_grad)
-        wanted = sum(1 << at for at, present in enumerate(pattern) if present)
+        wanted = step.bits(pattern)
         saved = _saved_values(ctx, wanted)
         kept: Kept | None = getattr(ctx, "kept", None)
         kind = (pattern, ctx.linked is not None and ctx.linked.looked_at)
@@ -559,4 +489,4 @@ def _unchanged(primals: Sequence[tuple[torch.Tensor, int] | None]) -> list[torch
     return found
 
 
-__all__ = ["Backward", "Step", "StepFunction"]
+__all__ = ["Step", "StepFunction"]

@@ -5,7 +5,7 @@ Traces through the autograd engine, which runs on fake tensors. How the joint gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
-from stator.graph.differentiated import hooks_of_programs
+from stator.graph.differentiated import hooked_tensors
 from stator.graph.fake import FakeTensor
 from stator.graph.outputs import Described, describe_outputs
 from stator.graph.recording import Keep, Tracer, without_onednn
@@ -42,10 +42,14 @@ class Joint:
         that are views, if `links` has them.
     links: between results and others that they were computed from, in the order in which they are made.
     written: where others were computed from an input that was written to, the position of its contents and its index.
-    hooked: positions of results whose gradient the program has hooked. Where the tangents were asked for one by one,
-        these hooks are not part of the gradients: they are called when the tangent of a result is complete, before
-        those of the caller.
-    hooks_inside: whether the program has hooked what is no such result.
+    hooked: positions of results, or of what results are views of, whose gradient the program has hooked. Where the
+        tangents were asked for one by one, these hooks are not part of the gradients: they are called when the tangent
+        of a result is complete, before those of the caller.
+    hidden: positions of what the program has hooked that is no result, counted on behind the outputs: the first hook
+        that the program registers has the first place. For autograd they are results that nobody gets, so that what
+        reaches them is summed up before their hooks see it; the graph does not compute them as such.
+    hidden_metas: their layouts.
+    hooks_inside: whether the program has hooked what is neither.
     tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
     gradients: for each primal (or forward value that was differentiated by) the position of its gradient among the
         outputs after the values, or None.
@@ -60,6 +64,8 @@ class Joint:
     links: tuple[Link, ...]
     written: dict[int, int]
     hooked: tuple[int, ...]
+    hidden: tuple[int, ...]
+    hidden_metas: tuple[TensorMeta, ...]
     hooks_inside: bool
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
@@ -68,7 +74,16 @@ class Joint:
     @property
     def links_effects(self) -> bool:
         """Whether `links` has views, or what is written to inputs."""
-        return bool(self.written) or any(one.position >= self.value_count for one in self.links)
+        return bool(self.written) or any(self.is_view(one.position) for one in self.links)
+
+    @property
+    def first_hidden(self) -> int:
+        """Positions from here on are `hidden`."""
+        return self.value_count + len(self.traced.outputs)
+
+    def is_view(self, position: int) -> bool:
+        """Whether the position is that of an output which is a view."""
+        return self.value_count <= position < self.first_hidden
 
 
 def trace_joint(
@@ -111,12 +126,12 @@ def trace_joint(
             stack.enter_context(owned_tensors_replaced(function, placed))
         with tracer:
             before = torch.is_grad_enabled()
-            tracer.hooks_before = hooks_of_programs.count
             try:
-                result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
+                with hooked_tensors() as hooked:
+                    result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
             finally:
                 torch._C._set_grad_enabled(before)
-            return _finish(tracer, primals, result, _Wanted(wanted, targets, tuple(stops)))
+            return _finish(tracer, primals, result, hooked, _Wanted(wanted, targets, tuple(stops)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +164,6 @@ class _JointTracer(Tracer):
     def __init__(self, keep: Keep) -> None:
         super().__init__(keep)
         self.in_backward = False
-        self.hooks_before = 0  # that were registered in this thread before the program ran
         self.entries: dict[int, Any] = {}  # the first grad_fn of inputs that are no leaves, by id(fake)
 
     def forget(self) -> None:
@@ -204,7 +218,9 @@ def _add_primal(
     return fake
 
 
-def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted: _Wanted) -> Joint:
+def _finish(
+    tracer: _JointTracer, primals: list[FakeTensor], result: Any, hooks: Sequence[torch.Tensor], wanted: _Wanted
+) -> Joint:
     tracer.check_layouts()
     leaves, spec = pytree.tree_flatten(result)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
@@ -214,22 +230,36 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
     differentiable = tuple(position for position, handle in enumerate(handles) if handle is not None)
     count = len(handles)
     fresh = dict.fromkeys(output.position for output in described.outputs if isinstance(output, Fresh))
+    viewed = [output.position for output in described.outputs if isinstance(output, ViewOfOutput)]
+    fresh.update(dict.fromkeys(at for at in viewed if (handle := handles[at]) is not None and handle._backward_hooks))
     hooked = tuple([at for at in fresh if (handle := handles[at]) is not None and handle._backward_hooks])
-    on_results = sum(len(handle._backward_hooks or ()) for at in hooked if (handle := handles[at]) is not None)
-    hooks_inside = hooks_of_programs.count - tracer.hooks_before > on_results
     views, bases = _views(described, leaves, count)
     handles += [views.get(count + at) for at in range(len(leaves))]
+    first = len(handles)
+    inner = [] if not differentiable else _hooked_inside(hooks, handles)
+    known = {_place_of(handle) for at in hooked if (handle := handles[at]) is not None}
+    known.update(_place_of(handle) for handle in inner if handle is not None)
+    handles += inner
     results = [at for at in fresh if handles[at] is not None]
     written = {at: index for index, at in described.mutated if handles[at] is not None}
-    links = find_links(handles, (*results, *written, *views), bases)
-    if any(at >= count or (at in written and one.position < count) for one in links for at in one.behind):
-        results += [one.position for one in links if one.position >= count]
+    hidden = [at for at, handle in enumerate(inner, first) if handle is not None]
+    links = find_links(handles, (*results, *written, *views, *hidden), bases)
+    if any(count <= at < first or (at in written and one.position < count) for one in links for at in one.behind):
+        results += [one.position for one in links if count <= one.position < first]
     else:  # nothing that the graph returns was computed from these, as far as autograd knows
-        links, written = find_links(handles[:count], results), {}
+        seen = [None if count <= at < first else handle for at, handle in enumerate(handles)]
+        links, written = find_links(seen, (*results, *hidden)), {}
+    links = _reached(links, first)
+    hidden = [one.position for one in links if one.position >= first]
+    hooks_inside = not {_place_of(one) for one in hooks} <= known
+    differentiable += tuple(hidden)
     if wanted.positions is not None:
         wanted = replace(wanted, stops=with_hooked(wanted.stops, hooked, wanted.targets))
-    tangent_positions = differentiable if wanted.positions is None else tuple(sorted(wanted.positions))
-    metas = [value.meta for value in described.values]
+    visible = tuple([at for at in differentiable if at < first])
+    tangent_positions = visible if wanted.positions is None else tuple(sorted(wanted.positions))
+    metas = dict(enumerate(value.meta for value in described.values))
+    hidden_metas = tuple([handle.meta for at in hidden if (handle := handles[at]) is not None])
+    metas.update(zip(hidden, hidden_metas, strict=True))
     gradients = _differentiate(tracer, primals, handles, tangent_positions, metas, wanted)
     gradient_nodes: list[fx.Node] = []
     gradient_positions: list[int | None] = []
@@ -249,11 +279,42 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         links,
         written,
         hooked,
+        tuple(hidden),
+        hidden_metas,
         hooks_inside,
         tangent_positions,
         tuple(gradient_positions),
         traced,
     )
+
+
+def _hooked_inside(hooks: Sequence[torch.Tensor], handles: Sequence[FakeTensor | None]) -> list[FakeTensor | None]:
+    """What was hooked, at the first of its hooks, where autograd does not know one of the `handles` by it."""
+    taken = {_place_of(handle) for handle in handles if handle is not None}
+    found: list[FakeTensor | None] = []
+    for one in hooks:
+        place = _place_of(one)
+        found.append(one if isinstance(one, FakeTensor) and place not in taken else None)
+        taken.add(place)
+    return found
+
+
+def _place_of(tensor: torch.Tensor) -> tuple[Any, int]:
+    """For autograd."""
+    return tensor.grad_fn, tensor.output_nr
+
+
+def _reached(links: Sequence[Link], first: int) -> tuple[Link, ...]:
+    """Without those of hidden positions, from `first` on, that nothing which the graph returns was computed from."""
+    behind = {one.position: one.behind for one in links}
+    reached = {position for position in behind if position < first}
+    todo = list(reached)
+    while todo:
+        for position in behind.get(todo.pop(), ()):
+            if position not in reached:
+                reached.add(position)
+                todo.append(position)
+    return tuple([one for one in links if one.position in reached])
 
 
 def _views(described: Described, leaves: Sequence[Any], count: int) -> tuple[dict[int, FakeTensor], dict[int, int]]:
@@ -284,7 +345,7 @@ def _differentiate(
     primals: Sequence[FakeTensor],
     handles: Sequence[FakeTensor | None],
     positions: Sequence[int],
-    metas: Sequence[TensorMeta],
+    metas: Mapping[int, TensorMeta],
     wanted: _Wanted,
 ) -> list[fx.Node | None]:
     """Record the backward; returns a node or None for the gradient of each primal, or of each target."""

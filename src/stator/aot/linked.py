@@ -165,22 +165,30 @@ class Linked:
     """What the nodes of one call share.
 
     tensors: the results that others were computed from; they are not kept alive. hooks: for each, by position, the
-    dictionary that autograd has its hooks from, which outlives the result, as the hooks do.
+    dictionary that autograd has its hooks from, which outlives the result, as the hooks do. nodes: those of results and
+    of hidden ones; they live as long as something that was computed from there.
     """
 
-    __slots__ = ("_hooked", "_looked_at", "_task", "hooks", "tensors")
+    __slots__ = ("_hidden", "_hooked", "_looked_at", "_task", "hooks", "nodes", "tensors")
 
     def __init__(self, hooked: Iterable[int] = ()) -> None:
         """hooked: those that the program has hooked."""
         self.tensors: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: dict[int, dict[Any, Any]] = {}
+        self.nodes: dict[int, weakref.ref[Any]] = {}
         self._hooked = frozenset(hooked)
+        self._hidden: frozenset[int] = frozenset()
         self._task: int | None = None
         self._looked_at = False
 
-    def watch(self, tensors: Mapping[int, Any]) -> None:
-        """To be called when these have their nodes, before the caller gets them."""
+    def watch(self, tensors: Mapping[int, Any], hidden: Collection[int] = ()) -> None:
+        """To be called when these have their nodes, before the caller gets them. hidden: those nobody gets."""
+        self._hidden = frozenset(hidden)
         for position, tensor in tensors.items():
+            if isinstance(tensor.grad_fn, _LINK_NODE):
+                self.nodes[position] = weakref.ref(tensor.grad_fn)
+            if position in self._hidden:
+                continue
             self.tensors[position] = weakref.ref(tensor)
             if tensor._backward_hooks is None:  # as the first hook would
                 tensor._backward_hooks = OrderedDict()
@@ -200,6 +208,18 @@ class Linked:
         """The same for those in front of whom it was decided; False where it did not have to be."""
         return self._looked_at and self._task == torch._C._current_graph_task_id()
 
+    def stand_ins(self, but: Collection[int]) -> dict[int, torch.Tensor]:
+        """For what is hidden, and for results other than `but` that are hooked: tensors that have their places for
+        autograd, and no contents; where these places can still be had."""
+        found = {}
+        for position, reference in self.nodes.items():
+            hooks = _SOME if position in self._hidden else self.hooks[position]
+            node = reference()
+            if node is not None and hooks and position not in but:
+                (found[position],) = node.saved_tensors
+                found[position]._backward_hooks = hooks
+        return found
+
     def hooked_in_passing(self, but: Collection[int]) -> bool:
         """Whether the caller hooked another of the results than these."""
         return any(len(hooks) > (at in self._hooked) for at, hooks in self.hooks.items() if at not in but)
@@ -215,6 +235,10 @@ class Linked:
             return False
         # one that leads to what is asked for runs, and so does one that is asked for itself
         return any(will_run(tensor.grad_fn) for tensor in alive if tensor.grad_fn is not None)
+
+
+# Hooks of what is hidden, as those see them who ask whether there are any.
+_SOME = OrderedDict({-1: "of the program"})
 
 
 # A leaf that nothing depends on: its node is part of each graph with links, and runs unless only some leaves are asked
@@ -233,36 +257,80 @@ def _everywhere() -> Any:
 
 # above(step_node, position, tangent) -> what reaches the results right behind the value at `position`
 Above = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
+# hooked(step_node, position, tangent) -> what the program's hooks on what is hidden at `position` make of it
+HookedBy = Callable[[Any, int, torch.Tensor], "torch.Tensor | None"]
 
 
 class _LinkFunction(torch.autograd.Function):
-    """apply(above, linked, position, value, *results behind it, nobody): the value, with a node of its own."""
+    """apply(above, hooked, linked, position, value, *results behind it, nobody): the value, with a node of its own.
+
+    It saves the value's place for autograd, not its contents: see `stand_ins`.
+    """
 
     @staticmethod
-    def forward(ctx: Any, above: Above, linked: Linked | None, position: int, value: torch.Tensor, *behind: Any) -> Any:
-        ctx.above, ctx.linked, ctx.position = above, linked, position
+    def forward(
+        ctx: Any,
+        above: Above,
+        hooked: HookedBy | None,
+        linked: Linked | None,
+        position: int,
+        value: torch.Tensor,
+        *behind: Any,
+    ) -> Any:
+        ctx.above, ctx.hooked, ctx.linked, ctx.position = above, hooked, linked, position
         ctx.set_materialize_grads(False)
         ctx.mark_dirty(value)
+        ctx.save_for_backward(value)
         return value
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        tangent, behind = tangents[0], len(ctx.needs_input_grad) - 4
+        tangent, behind = tangents[0], len(ctx.needs_input_grad) - 5
         gradients: Sequence[Any] = [None] * behind
-        if tangent is not None and behind and ctx.linked.look():
+        if tangent is not None and (behind or ctx.hooked is not None) and ctx.linked.look():
             step_node = ctx.next_functions[0][0]
-            gradients = [*ctx.above(step_node, ctx.position, tangent), None]
-        return None, None, None, tangent, *gradients
+            if ctx.hooked is not None:
+                tangent = ctx.hooked(step_node, ctx.position, tangent)
+            if behind and tangent is not None:
+                gradients = [*ctx.above(step_node, ctx.position, tangent), None]
+        return None, None, None, None, tangent, *gradients
 
 
 _apply = super(torch.autograd.Function, _LinkFunction).apply  # without the preparations for functions of other kinds
 
 
-def link(above: Above, linked: Linked | None, position: int, value: torch.Tensor, behind: Sequence[Any]) -> None:
+def link(
+    above: Above,
+    hooked: HookedBy | None,
+    linked: Linked | None,
+    position: int,
+    value: torch.Tensor,
+    behind: Sequence[Any],
+) -> None:
     """Give a value a node of its own, in place, with edges to the tensors it was computed from."""
     version = value._version
-    _apply(above, linked, position, value, *behind, *((_nobody,) if behind else ()))
+    _push_saving(_layout, without_contents)
+    try:
+        _apply(above, hooked, linked, position, value, *behind, *((_nobody,) if behind else ()))
+    finally:
+        _pop_saving()
     torch._C._autograd._unsafe_set_version_counter((value,), (version,))  # nothing was written
+
+
+_LINK_NODE: type = _LinkFunction._backward_cls  # type: ignore[attr-defined]
+_push_saving = torch._C._autograd._push_saved_tensors_default_hooks
+_pop_saving = torch._C._autograd._pop_saved_tensors_default_hooks
+_Layout = tuple[tuple[int, ...], torch.dtype, torch.device]
+
+
+def _layout(tensor: torch.Tensor) -> _Layout:
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def without_contents(layout: _Layout) -> torch.Tensor:
+    """A tensor of this shape that takes the memory of one element."""
+    shape, dtype, device = layout
+    return torch.empty_strided(shape, (0,) * len(shape), dtype=dtype, device=device)
 
 
 class _NotLookedAt(torch.autograd.Function):
@@ -307,15 +375,15 @@ def _asked(results: Iterable[torch.Tensor]) -> bool:
 
 
 class _HooksInside(torch.autograd.Function):
-    """apply(step_node, results, *gradients): the gradients, of a program that has hooked what is no result.
+    """apply(step_node, results, run, *gradients): the gradients, of a program that has hooked what is no result.
 
     They were computed from the inputs once more. Such a hook would see parts where eager's sees a sum, if they are
-    differentiated together with the results themselves, or by them.
+    differentiated together with the results themselves, or by them; or with gradients of another run of the program.
     """
 
     @staticmethod
-    def forward(ctx: Any, step_node: Any, results: Sequence[Reference], *gradients: Any) -> Any:
-        ctx.step_node, ctx.results = step_node, results
+    def forward(ctx: Any, step_node: Any, results: Sequence[Reference], run: Any, *gradients: Any) -> Any:
+        ctx.step_node, ctx.results, ctx.run = step_node, results, run
         ctx.set_materialize_grads(False)
         with below_autograd():  # nobody's views
             found = [one if one is None else aten.alias.default(one) for one in gradients]
@@ -327,17 +395,22 @@ class _HooksInside(torch.autograd.Function):
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
         nodes = [ctx.step_node, *[result.grad_fn for result in unchanged(ctx.results).values()]]
-        if any(will_run(node) for node in nodes):
+        task = torch._C._current_graph_task_id()
+        before = getattr(ctx.step_node, "hooks_run", (task, ctx.run))
+        ctx.step_node.hooks_run = task, ctx.run
+        if any(will_run(node) for node in nodes) or (before[0] == task and before[1] is not ctx.run):
             raise RuntimeError(
                 "stator: a backward of a compiled graph is differentiated again together with its results, or by them, "
-                "and the graph has gradient hooks on what is no result; run this part eagerly (stator.disable)"
+                "or with another backward of the same results, and the graph has gradient hooks on what is no result "
+                "that cannot see the sum of these; run this part eagerly (stator.disable)"
             )
-        return None, None, *tangents
+        return None, None, None, *tangents
 
 
-def hooks_inside(step_node: Any, results: Sequence[Reference], gradients: Sequence[Any]) -> Sequence[Any]:
-    """The gradients, which raise when they are differentiated in a backward that results of the graph are part of."""
-    found: Sequence[Any] = _HooksInside.apply(step_node, results, *gradients)
+def hooks_inside(step_node: Any, results: Sequence[Reference], run: Any, gradients: Sequence[Any]) -> Sequence[Any]:
+    """The gradients, which raise when they are differentiated in a backward that results of the graph are part of, or
+    gradients with another `run`."""
+    found: Sequence[Any] = _HooksInside.apply(step_node, results, run, *gradients)
     return found
 
 

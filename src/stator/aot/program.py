@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from stator.graph.differentiated import hooked_tensors
 from stator.graph.fake import FakeMode
 from stator.graph.recording import Keep
 from stator.graph.traced import Fresh, ViewOfInput, ViewOfOutput
@@ -135,15 +136,15 @@ class Program:
             return self._handles(joint, primals)
 
     def _handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Run the program on copies of what it writes to; the tensors behind its forward values by position, and
-        outputs that are views behind those."""
+        """Run the program on copies of what it writes to; the tensors behind its forward values by position,
+        outputs that are views behind those, and what it has hooked."""
         traced = joint.traced
         written = {index for index, _ in traced.mutated}
         remaining = iter([primal.clone() if index in written else primal for index, primal in enumerate(primals)])
         arguments = [next(remaining) if isinstance(value, torch.Tensor) else value for value in self.inputs]
         owned = dict(zip(map(id, self.captured), remaining, strict=True))
         handles: dict[int, torch.Tensor] = {}
-        with owned_tensors_replaced(self.function, owned):
+        with owned_tensors_replaced(self.function, owned), hooked_tensors() as hooked:
             result = self.function(*arguments)
         for at, (leaf, output) in enumerate(zip(pytree.tree_leaves(result), traced.outputs, strict=True)):
             if isinstance(output, Fresh):
@@ -153,4 +154,6 @@ class Program:
                 if isinstance(output, ViewOfOutput):
                     of_base = bool(output.geometry.steps) and leaf._is_view()
                     handles.setdefault(output.position, leaf._base if of_base else leaf)
+        for position in joint.hidden:
+            handles[position] = hooked[position - joint.first_hidden]
         return handles

@@ -16,7 +16,7 @@ from stator.graph.traced import Fresh, History, Output, Traced, ViewOfInput, Vie
 
 from .autograd_step import Step, StepFunction
 from .joint import Joint
-from .linked import Above, Link, Linked, link, refer_to
+from .linked import Link, Linked, link, refer_to
 from .replay import makers
 
 _apply = super(torch.autograd.Function, StepFunction).apply  # without the preparations for functions of other kinds
@@ -48,15 +48,16 @@ def _tied(
     joint = step.joint
     node = values[joint.differentiable[0]].grad_fn if joint.differentiable else None
     if node is None and not joint.links_effects:  # nothing requires grad
-        return values
+        return values[: joint.value_count]
     seen: Sequence[Any] = values
     if joint.links:
         linked = None
         if node is not None and step.stops:
             linked = node.linked = Linked(joint.hooked)
-        seen = _linked(joint, step.gradients_between, linked, values, primals, shown)
+        seen = _linked(joint, step, linked, values, primals, shown)
         if linked is not None:
-            linked.watch({at: seen[at] for at in step.stops})
+            linked.watch({at: seen[at] for at in step.stops}, joint.hidden)
+        values = values[: joint.value_count]
     if node is not None:
         if shown or joint.links_effects:
             node.results = refer_to(seen, joint.results)
@@ -78,27 +79,28 @@ def views_of_views(joint: Joint, inner: Callable[..., Sequence[Any]]) -> Callabl
 
 def _linked(
     joint: Joint,
-    above: Above | None,
+    step: Step | None,
     linked: Linked | None,
     values: Sequence[Any],
     primals: Sequence[torch.Tensor],
     shown: Mapping[int, torch.Tensor],
 ) -> Sequence[Any]:
     """What autograd knows the values by, and views behind them: one after the other, each with edges to those before
-    it."""
-    count = joint.value_count
-    seen = [*values, *[None] * len(joint.traced.outputs)]
-    for position, tensor in shown.items():
+    it. Then what is hidden, which the step gives behind the values; without a step nothing is differentiable."""
+    count, hidden = joint.value_count, joint.hidden
+    seen = [*values[:count], *[None] * (max(hidden, default=joint.first_hidden - 1) + 1 - count)]
+    for position, tensor in (*zip(hidden, values[count:], strict=True), *shown.items()):
         seen[position] = tensor
     for one in joint.links:
         at = one.position
         if at in shown:
             continue
-        if at >= count:
+        if joint.is_view(at):
             seen[at] = _view(joint, one)(primals, seen, seen)
             continue
-        if above is not None and values[at].requires_grad:
-            link(above, linked, at, values[at], [seen[earlier] for earlier in one.behind])
+        if step is not None and seen[at].requires_grad:
+            hooked = step.hooked if at >= joint.first_hidden else None
+            link(step.gradients_between, hooked, linked, at, seen[at], [seen[earlier] for earlier in one.behind])
         index = joint.written.get(at)
         if index is not None:
             with torch.enable_grad():
@@ -111,7 +113,7 @@ def _view(joint: Joint, one: Link) -> Callable[..., Any]:
     count, outputs = joint.value_count, joint.traced.outputs
     output: Any = outputs[one.position - count]
     for earlier in one.behind:
-        if earlier >= count:
+        if joint.is_view(earlier):
             base: Any = outputs[earlier - count]
             begun = base.geometry.steps
             if output.geometry.steps[: len(begun)] == begun and _place(base) == _place(output):
@@ -129,7 +131,7 @@ def effects_left(joint: Joint) -> Traced:
     count, traced = joint.value_count, joint.traced
     if not joint.links_effects:
         return traced
-    made = {one.position for one in joint.links if one.position >= count}
+    made = {one.position for one in joint.links if joint.is_view(one.position)}
     outputs: list[Output] = [Fresh(at) if at in made else output for at, output in enumerate(traced.outputs, count)]
     mutated = [(index, position) for index, position in traced.mutated if position not in joint.written]
     histories = tuple(History.FOLLOWED if at in made else one for at, one in enumerate(traced.histories, count))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,11 +142,49 @@ def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
     return torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
 
 
-class _Count(threading.local):
-    count = 0
+class _Noted(threading.local):
+    hooked: list[torch.Tensor] | None = None
 
 
-hooks_of_programs = _Count()  # that were registered in this thread
+_noted = _Noted()
+
+
+@contextmanager
+def hooked_tensors() -> Iterator[list[torch.Tensor]]:
+    """What programs hook in this thread meanwhile, in order: copies that have the place for autograd and the hooks that
+    the tensor had then. Writing to a tensor gives it another place, and leaves the hooks with what it was."""
+    outer = _noted.hooked
+    found: list[torch.Tensor] = []
+    _noted.hooked = found
+    try:
+        yield found
+    finally:
+        _noted.hooked = outer
+        if outer is not None:
+            outer += found
+
+
+class _Kept(torch.autograd.Function):
+    """apply(tensor): whose node keeps the tensor's place for autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(tensor)
+        return tensor.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same place for autograd and the same hooks."""
+    contents = tensor.detach().clone()
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda _: contents, lambda found: found):
+        (made,) = _Kept.apply(tensor).grad_fn.saved_tensors  # type: ignore[no-untyped-call]
+    made._backward_hooks = tensor._backward_hooks
+    found: torch.Tensor = made
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +205,8 @@ class GradientHook:
             return made[0] if self.replaces else None
 
         tensor.register_hook(hook)
-        hooks_of_programs.count += 1
+        if _noted.hooked is not None:
+            _noted.hooked.append(_as_it_is(tensor))
         return tensor
 
     def graphs(self) -> dict[str, fx.GraphModule]:

@@ -1,0 +1,268 @@
+"""Gradient hooks of the program on what it does not return: first and higher derivatives, looks at results, batches.
+
+Most hooks are not linear, so that one which saw parts of a gradient, and not their sum, would be found. float64, 1e-9.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import stator
+from stator.aot.autograd_step import Step
+
+Run = Callable[..., Any]
+HOOKS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda g: g * g + 0.1, lambda g: g * 2, lambda g: g.sin(), lambda g: g + 0.1,
+]  # fmt: skip
+
+
+def leaves() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    made = (torch.randn(2, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    return tuple(one.requires_grad_() for one in made)  # type: ignore[return-value]
+
+
+def before_several_results(x: Any, w: Any) -> Any:
+    y = x * w
+    z = y.sin()
+    z.register_hook(lambda g: g * g + 0.1)
+    return (z * x).tanh(), y, z * 3
+
+
+def before_the_only_result(x: Any, w: Any) -> Any:
+    y = (x * w).exp()
+    y.register_hook(lambda g: g * g)
+    y.register_hook(lambda g: g + 0.1)
+    return (y * y * x).sum()
+
+
+def one_before_the_other(x: Any, w: Any) -> Any:
+    y = x * w
+    first = y.sin()
+    first.register_hook(lambda g: g * 2 + 0.1)
+    second = (first * x).cos()
+    second.register_hook(lambda g: g * g)
+    return (second * first).sum(), second * 2, y
+
+
+def before_a_write(x: Any, w: Any) -> Any:
+    y = x * w
+    y.register_hook(lambda g: g * g)
+    y.mul_(x)
+    y.register_hook(lambda g: g + 0.1)
+    return (y * x).exp()
+
+
+def beside_a_hooked_result(x: Any, w: Any) -> Any:
+    y = (x * w).sin()
+    y.register_hook(lambda g: g * g + 0.1)
+    z = y * x
+    z.register_hook(lambda g: g.sin())
+    return z, (z * y).sum()
+
+
+def on_views(x: Any, w: Any) -> Any:
+    y = (x * w).sin()
+    rows = y[1:]
+    rows.register_hook(lambda g: g * g + 0.1)
+    turned = y.t()
+    turned.register_hook(lambda g: g * 2)
+    return (rows * 2).exp().sum() + turned.square().sum(), y * x
+
+
+def on_what_returned_views_are_of(x: Any, w: Any) -> Any:
+    y = (x * w).sin()
+    y.register_hook(lambda g: g * g + 0.1)
+    return (y * x).sum(), y[0], y[:, 1:]
+
+
+def in_a_checkpoint(x: Any, w: Any) -> Any:
+    def part(x: Any, w: Any) -> Any:
+        y = (x * w).sin()
+        y.register_hook(lambda g: g * g + 0.1)
+        return y * x
+
+    y = checkpoint(part, x, w, use_reentrant=False)
+    return y.exp().sum(), y
+
+
+def of_one_operator(x: Any, w: Any) -> Any:
+    """Two results of one operator, both hooked."""
+    deviation, mean = torch.std_mean((x * w).exp(), 1)
+    deviation.register_hook(lambda g: g * g)
+    mean.register_hook(lambda g: g + 0.1)
+    product = deviation * mean
+    return product.sum(), product * 2
+
+
+def with_a_gradient_inside(x: Any, w: Any) -> Any:
+    y = (x * w).sin()
+    y.register_hook(lambda g: g * g + 0.1)
+    (inner,) = torch.autograd.grad((y * y).sum(), y, create_graph=True)
+    return (inner * y).sum(), y * 2
+
+
+PROGRAMS: list[Run] = [
+    before_several_results, before_the_only_result, one_before_the_other, before_a_write, beside_a_hooked_result,
+    on_views, on_what_returned_views_are_of, in_a_checkpoint, of_one_operator, with_a_gradient_inside,
+]  # fmt: skip
+
+
+def values(gradients: Any) -> list[Any]:
+    return [one if one is None else one.detach() for one in gradients]
+
+
+def squares(gradients: Any) -> Any:
+    return sum((one * one).sum() for one in gradients if one is not None and one.requires_grad)
+
+
+def by_leaves(x: Any, w: Any, results: list[Any]) -> Any:
+    return torch.autograd.grad(squares(results), (x, w))
+
+
+def by_results(x: Any, w: Any, results: list[Any]) -> Any:
+    return torch.autograd.grad(squares(results), [x, w, *results], allow_unused=True)
+
+
+def backward_twice(x: Any, w: Any, results: list[Any]) -> Any:
+    squares(results).backward(retain_graph=True)
+    squares(results).backward()
+    return x.grad, w.grad
+
+
+def second_with_results(x: Any, w: Any, results: list[Any]) -> Any:
+    first = torch.autograd.grad(squares(results), (x, w), create_graph=True, allow_unused=True)
+    return *values(first), *torch.autograd.grad(squares(first) + squares(results), [x, w, *results], allow_unused=True)
+
+
+def two_firsts_together(x: Any, w: Any, results: list[Any]) -> Any:
+    one = torch.autograd.grad(squares(results[:1]), (x, w), create_graph=True, allow_unused=True)
+    other = torch.autograd.grad(squares(results[-1:]), (x, w), create_graph=True)
+    return torch.autograd.grad(squares((*one, *other)), [x, w, *results], allow_unused=True)
+
+
+def second_through_results(x: Any, w: Any, results: list[Any]) -> Any:
+    first = torch.autograd.grad(squares(results[:1]), [*results, x], create_graph=True, allow_unused=True)
+    return *values(first), *torch.autograd.grad(squares(first) + results[0].sum(), [x, w, *results], allow_unused=True)
+
+
+def third_with_hooks_of_dropped_results(x: Any, w: Any, results: list[Any]) -> Any:
+    log: list[Any] = []
+    for at, result in enumerate(results):
+        result.register_hook(partial(noted, log, at))
+    loss = squares(results)
+    results.clear()
+    del result
+    first = torch.autograd.grad(loss, (x, w), create_graph=True, allow_unused=True)
+    second = torch.autograd.grad(squares(first) + loss, (x, w), create_graph=True)
+    third = torch.autograd.grad(squares((*first, *second)), (x, w))
+    log.sort(key=lambda entry: entry[0])
+    return [*values(first), *values(second), *third, *[seen for _, seen in log]]
+
+
+def noted(log: list[Any], at: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    if gradient is None:
+        return None
+    log.append((at, gradient.detach().clone()))
+    return gradient * (at + 2)
+
+
+def batched(x: Any, w: Any, results: list[Any]) -> Any:
+    directions = torch.linspace(-1, 1, 3 * results[0].numel(), dtype=torch.float64).view(3, *results[0].shape)
+    rows = torch.autograd.grad(
+        results[0], (x, w), directions, is_grads_batched=True, create_graph=True, allow_unused=True
+    )
+    second = torch.autograd.grad(squares(rows) + squares(results), [x, w, *results], allow_unused=True)
+    return *values(rows), *second
+
+
+LOOKS: list[Run] = [
+    by_leaves, by_results, backward_twice, second_with_results, two_firsts_together, second_through_results,
+    third_with_hooks_of_dropped_results, batched,
+]  # fmt: skip
+
+
+def found(run: Run, look: Run) -> Any:
+    x, w = leaves()
+    results = run(x, w)
+    return look(x, w, list(results) if isinstance(results, (tuple, list)) else [results])
+
+
+def compare(program: Run, compiled: Run, looks: list[Run]) -> None:
+    for look in looks:
+        wanted = found(program, look)
+        ours = found(compiled, look)
+        assert [one is None for one in ours] == [one is None for one in wanted], look.__name__
+        for at, (left, right) in enumerate(zip(ours, wanted, strict=True)):
+            if right is not None:
+                where = f"{at} of {look.__name__}: "
+                torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9, msg=lambda m, where=where: where + m)
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_as_eager(program: Run, look: Run) -> None:
+    compare(program, stator.compile(program, backend="aot_eager", fullgraph=True), [look])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_as_eager_with_kernels(program: Run) -> None:
+    compare(program, stator.compile(program, backend="inductor", fullgraph=True), LOOKS)
+
+
+OPERATORS: list[Callable[[Any, Any], Any]] = [
+    lambda a, b: a * b, lambda a, b: a + b, lambda a, b: a.sin(), lambda a, b: a.exp() - b, lambda a, b: a.tanh(),
+    lambda a, b: torch.stack((a, b)).sum(0), lambda a, b: a.detach() * b, lambda a, b: a.t().reshape(2, 3) * b,
+    lambda a, b: a.clone().mul_(b), lambda a, b: a.view(3, 2).view(2, 3),
+]  # fmt: skip
+
+
+def random_program(seed: int) -> Run:
+    chosen = random.Random(seed)
+    steps = [
+        (chosen.choice(OPERATORS), chosen.random(), chosen.random(), chosen.choice([None, None, *HOOKS]))
+        for _ in range(7)
+    ]
+    shown = chosen.sample(range(len(steps)), chosen.randint(1, 3))
+
+    def program(x: Any, w: Any) -> Any:
+        made = [x * 1, w * 1]
+        for operator, first, second, hook in steps:
+            value = operator(made[int(first * len(made))], made[int(second * len(made))]) * 0.5
+            if hook is not None and value.requires_grad:
+                value.register_hook(hook)
+            made.append(value)
+        results = [made[2 + at] for at in sorted(shown)]
+        return [*results[:-1], (results[-1] * x * w).tanh()]
+
+    return program
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(at, marks=pytest.mark.slow) for at in range(4, 60))])
+def test_random_programs(seed: int) -> None:
+    program = random_program(seed)
+    compare(program, stator.compile(program, backend="aot_eager", fullgraph=True), LOOKS)
+
+
+def test_what_a_hook_would_see_in_parts_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where second derivatives could not be compiled."""
+    monkeypatch.setattr(Step, "_compile_gradients", lambda *arguments: None)
+    compiled = stator.compile(before_several_results, backend="aot_eager", fullgraph=True)
+    x, w = leaves()
+    first, _, last = compiled(x, w)
+    one = torch.autograd.grad(first.sum(), x, create_graph=True)
+    other = torch.autograd.grad(last.sum(), x, create_graph=True)
+    alone = torch.autograd.grad(squares(one), x, retain_graph=True)
+    plain = torch.autograd.grad(before_several_results(x, w)[0].sum(), x, create_graph=True)
+    torch.testing.assert_close(alone, torch.autograd.grad(squares(plain), x))
+    for together in (squares(one) + squares(other), squares(one) + last.sum()):
+        with pytest.raises(RuntimeError, match="that cannot see the sum of these"):
+            torch.autograd.grad(together, x, retain_graph=True)
