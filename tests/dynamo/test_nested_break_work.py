@@ -163,3 +163,45 @@ def test_places_inside_go_by_the_names_there() -> None:
         GlobalSource("x"),
     }
     assert places_inside(places, names) == {ItemSource(AttrSource(outside, "sizes"), 0), CallSource(len, (outside,))}
+
+
+def test_functions_behind_one_decorator_do_not_share_a_limit() -> None:
+    """The wrapper is one code, reached where nothing around it is compiled."""
+    source = (
+        "def around(function):\n"
+        "    def wrapper(*args, **options):\n"
+        "        return function(*args, **options)\n"
+        "    return wrapper\n"
+        + "".join(f"@around\n@around\ndef f{at}(x):\n    return x * {at} + 1\n" for at in range(12))
+        + "@stator.disable(recursive=False)\n"
+        "def each(x):\n"
+        f"    for function in ({', '.join(f'f{at}' for at in range(12))}):\n"
+        "        x = function(x)\n"
+        "    return x\n"
+        "def program(x):\n"
+        "    return each(x * 2) + 1\n"
+    )
+    program = functions(source)["program"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert captures(program, [(X,)]) == captures(program, [(X,)] * 3)
+
+
+def test_functions_that_are_made_anew_share_a_limit() -> None:
+    """Else a function that closes over another one, made in each call, would be compiled for ever."""
+    source = (
+        "def made():\n"
+        "    def inner(x, word):\n"
+        "        return x + len(word)\n"
+        "    def outer(x, word):\n"
+        "        return inner(x * 2, word)\n"
+        "    return outer\n"
+        "@stator.disable(recursive=False)\n"
+        "def each(x):\n"
+        "    for at in range(30):\n"
+        "        x = made()(x, 'a' * at) / 2\n"
+        "    return x\n"
+        "def program(x):\n"
+        "    return each(x * 2) + 1\n"
+    )
+    assert captures(functions(source)["program"], [(X,)]) < 25

@@ -23,11 +23,10 @@ from .changing import changed_members, changed_numbers, changing, members
 from .giving_up import Inside, at_fault, places_inside
 from .guard import Guard
 from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
-from .iterator_state import READABLE, next_items
+from .iterator_state import READABLE
 from .last_resort import guards_on_types
-from .naming import qualified_name
 from .native_status import native as _native
-from .resume import is_stack_name
+from .owners import NOBODY, NotedOwner, Owner, owner_of
 from .source import Source
 from .stance import may_compile, refuse_recompile
 from .trusted_builtins import builtins_as_ever
@@ -128,7 +127,7 @@ def run_as_it_is(code: CodeType) -> None:
         for old in cache.versions:
             if old.code is code:
                 new = _native.Version(old.guards, None, None, old.detail, None, 0)
-                cache.miss.made_for[id(new)] = cache.miss.made_for.get(id(old))
+                cache.miss.made_for[id(new)] = cache.miss.made_for.get(id(old), NOBODY)
                 cache.versions = tuple(new if version is old else version for version in cache.versions)
 
 
@@ -159,11 +158,10 @@ class Miss:
         self.compile_frame, self.options, self.receiver, self.inside = compile_frame, options, receiver, inside
         self.fullgraph, self.as_function = fullgraph, as_function
         self.failures = 0
-        # id of a version in the cache -> weak reference to its receiver, or the receiver's id, or None
-        self.made_for: dict[int, Any] = {}
+        self.made_for: dict[int, NotedOwner] = {}  # by the id of a version in the cache
         self.changing: Counter[Source] = Counter()  # places that were seen to change, and how often
         self.lost: list[Any] = []  # the guards of the first versions that went with objects of theirs
-        self.given_up: dict[int, Any] = {}  # id of an instance -> weak reference to it
+        self.given_up: list[NotedOwner] = []
 
     def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         """The version to call, or None: run the original. csrc/cache.c sees to it that this is never called again while
@@ -191,26 +189,26 @@ class Miss:
         for version in cache.versions[:_SHOWN_REASONS]:  # another thread may have been quicker
             if version.guards.check(values, function):
                 return version
-        instance = _instance(bound, self.receiver)
-        if instance is not None and id(instance) in self.given_up and self.given_up[id(instance)]() is instance:
+        owner = owner_of(bound, self.receiver, function)
+        if any(given_up.is_(owner) for given_up in self.given_up):
             return None
-        reasons = self._why_none_fits(cache, function, values, instance)
-        of_instance = [version for version in cache.versions if self._was_made_for(instance, version)]
-        if of_instance:
+        reasons = self._why_none_fits(cache, function, values, owner)
+        of_owner = [version for version in cache.versions if self._was_made_for(owner, version)]
+        if of_owner:
             refuse_recompile(_frame_name(function), reasons)
         if not may_compile(_frame_name(function), reasons):
             return None
         limit = self.options.recompile_limit * max(1, self._loops(bound))
-        kinds = Counter(version.followed for version in of_instance)
+        kinds = Counter(version.followed for version in of_owner)
         if max(kinds[0], kinds[_LAST_RESORT]) >= limit or len(cache.versions) >= limit * _INSTANCES:
-            for inner, arguments in at_fault(self.inside, of_instance, function, bound):
-                inner.miss.give_up(inner, _instance(arguments, inner.miss.receiver))
-            return self._stop_recompiling(cache, function, reasons, instance)
+            for inner, arguments in at_fault(self.inside, of_owner, function, bound):
+                inner.miss.give_up(inner, owner_of(arguments, inner.miss.receiver, None))
+            return self._stop_recompiling(cache, function, reasons, owner)
         if reasons:
             counters.count("dynamo.recompiles")
             logs.log("recompiles", "%s", "\n  ".join([f"recompiling {_frame_name(function)}", *reasons]))
         if kinds[_FOLLOWED] >= limit:
-            return self._rely_on_types(cache, function, bound, of_instance)
+            return self._rely_on_types(cache, function, bound, of_owner)
         return self._compile(cache, function, bound, values)
 
     def _loops(self, bound: dict[str, object]) -> int:
@@ -223,29 +221,24 @@ class Miss:
         inside = {there: bound[name] for name, there in names.items()}
         return max(own, self.inside.cache.miss._loops(inside))
 
-    def _was_made_for(self, instance: object, version: Any) -> bool:
-        made_for = self.made_for.get(id(version))
-        if type(made_for) is int:
-            return made_for == id(instance)
-        return instance is None if made_for is None else instance is not None and made_for() is instance
+    def _was_made_for(self, owner: Owner, version: Any) -> bool:
+        return self.made_for.get(id(version), NOBODY).is_(owner)
 
-    def _near(self, cache: Any, instance: object) -> list[Any]:
-        """Versions to explain: those made for this very instance, and some of others."""
-        own = [version for version in cache.versions if self._was_made_for(instance, version)]
-        others = [version for version in cache.versions if not self._was_made_for(instance, version)]
+    def _near(self, cache: Any, owner: Owner) -> list[Any]:
+        """Versions to explain: those made for this very one, and some of others."""
+        own = [version for version in cache.versions if self._was_made_for(owner, version)]
+        others = [version for version in cache.versions if not self._was_made_for(owner, version)]
         return own + others[: self.options.recompile_limit]
 
-    def _why_none_fits(
-        self, cache: Any, function: FunctionType, values: tuple[object, ...], instance: object
-    ) -> list[str]:
+    def _why_none_fits(self, cache: Any, function: FunctionType, values: tuple[object, ...], owner: Owner) -> list[str]:
         reasons = []
         changed: set[Source] = set()
-        for number, version in enumerate(self._near(cache, instance)):
+        for number, version in enumerate(self._near(cache, owner)):
             failure = version.guards.explain(values, function)
             if failure is not None:
                 reasons.append(f"version {number}: {describe_failure(version.detail, failure)}")
                 changed |= changed_numbers(version.detail, failure, function, values)
-                if self._was_made_for(instance, version):
+                if self._was_made_for(owner, version):
                     changed |= changed_members(version.detail, failure, function, values)
         if len(self.lost) == _MOST_LOST:  # what this frame works on is made for each call
             changed.update(*map(members, self.lost))
@@ -266,7 +259,7 @@ class Miss:
             self._failed(cache, function, error)
             return None
         counters.count("dynamo.compiled_frames")
-        self._note_instance(cache, version, bound)
+        self._note_owner(cache, version, function, bound)
         cache.versions = (version, *cache.versions)
         return version
 
@@ -291,14 +284,11 @@ class Miss:
                 told = describe_failure(version.detail, failure)
                 raise kind(f"a guard does not hold for the very values it was made from: {told}")
 
-    def _note_instance(self, cache: Any, version: Any, bound: dict[str, object]) -> None:
-        instance = _instance(bound, self.receiver)
+    def _note_owner(self, cache: Any, version: Any, function: FunctionType, bound: dict[str, object]) -> None:
         known = {id(one) for one in cache.versions}
         self.made_for = {key: made_for for key, made_for in self.made_for.items() if key in known}
-        # where nothing was compiled, a program that counts weak references is to find its own; that another object may
-        # come to have this id does no harm
-        made_for = id(instance) if version.followed else weakref.ref(instance) if instance is not None else None
-        self.made_for[id(version)] = None if instance is None else made_for
+        owner = owner_of(bound, self.receiver, function)
+        self.made_for[id(version)] = owner.noted(by_id=bool(version.followed))  # there nothing was compiled
 
     def _rely_on_types(self, cache: Any, function: FunctionType, bound: dict[str, object], made: list[Any]) -> Any:
         """There was never anything to compile, and each call is another: from now on arguments of other types are what
@@ -306,7 +296,7 @@ class Miss:
         codes = [one.code for one in made if one.followed == _FOLLOWED and one.code is not None]
         frame = CompiledFrame(guards_on_types(bound), codes[0] if codes else None, followed=True, last_resort=True)
         version = self._make_version(cache, function, frame, bound.get("self"))
-        self._note_instance(cache, version, bound)
+        self._note_owner(cache, version, function, bound)
         covered = {id(one) for one in made if one.followed == _FOLLOWED}
         cache.versions = (*(one for one in cache.versions if id(one) not in covered), version)
         return version
@@ -347,20 +337,21 @@ class Miss:
             tree, frame.code, target, notes(frame.guards), receiver, frame.followed + frame.last_resort
         )
 
-    def give_up(self, cache: Any, instance: object) -> None:
-        """For this instance; without one, for all calls."""
-        if instance is not None:
-            self.given_up[id(instance)] = weakref.ref(instance)
-        else:
+    def give_up(self, cache: Any, owner: Owner) -> None:
+        """For this one; where it is nobody, for all calls."""
+        if owner.is_nobody():
             cache.eager = True
+        elif not any(one.is_(owner) for one in self.given_up):
+            self.given_up = [one for one in self.given_up if not one.is_gone()]
+            self.given_up.append(owner.noted(by_id=False))
 
-    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], instance: object) -> None:
+    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner) -> None:
         whom = ""
-        if instance is not None and not all(self._was_made_for(instance, one) for one in cache.versions):
-            self.give_up(cache, instance)  # other instances keep what was compiled for them
-            whom = f" for one {qualified_name(type(instance))}"
+        if not owner.is_nobody() and not all(self._was_made_for(owner, one) for one in cache.versions):
+            self.give_up(cache, owner)  # others keep what was compiled for them
+            whom = f" for {owner.described()}"
         else:
-            self.give_up(cache, None)
+            self.give_up(cache, Owner())
         limit = self.options.recompile_limit
         text = "\n  ".join(
             [
@@ -379,22 +370,6 @@ def _first(reasons: list[str]) -> list[str]:
     """The latest reasons, and how many there are besides."""
     rest = len(reasons) - _SHOWN_REASONS
     return reasons if rest <= 0 else [*reasons[:_SHOWN_REASONS], f"... and {rest} more"]
-
-
-def _instance(bound: dict[str, object], receiver: str) -> object:
-    """Whom a frame works for, if it can be referred to weakly; versions are counted for each: the layer that a loop
-    over layers comes to next, where the graph broke in the loop's body; one that waits on the stack to be called; or
-    the receiver of a method call."""
-    for value in bound.values():
-        if type(value) in READABLE:
-            for item in next_items(value):
-                if callable(item) and hasattr(type(item), "__weakref__"):
-                    return item
-    for name, value in bound.items():
-        if is_stack_name(name) and callable(value) and hasattr(type(value), "__weakref__"):
-            return value
-    instance = bound.get(receiver)
-    return instance if type.__dict__["__weakrefoffset__"].__get__(type(instance)) else None
 
 
 class _DropDead:
