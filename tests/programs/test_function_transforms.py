@@ -24,6 +24,8 @@ from torch.func import (
     vmap,
 )
 
+import stator
+
 sys.path.insert(0, str(Path(__file__).parent))
 from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
 
@@ -399,3 +401,35 @@ def gradient_checks(compiled):
 @pytest.mark.parametrize("scenario", scenarios)
 def test_scenario(scenario: Scenario, backend: str) -> None:
     check(scenario, backend)
+
+
+MODEL = model()
+
+
+def _sample_loss(parameters, x):
+    return functional_call(MODEL, parameters, (x[None],)).square().sum()
+
+
+TRANSFORMED = {
+    "grad": lambda: (grad(lambda x: to_number(x)), (torch.randn(4),)),
+    "grad_and_value": lambda: (grad_and_value(lambda x: to_number(x)), (torch.randn(4),)),
+    "jacrev": lambda: (jacrev(lambda x: to_vector(x)), (torch.randn(4),)),
+    "jacfwd": lambda: (jacfwd(lambda x: to_vector(x)), (torch.randn(4),)),
+    "hessian": lambda: (hessian(lambda x: to_number(x)), (torch.randn(4),)),
+    "vmap": lambda: (vmap(lambda x: to_vector(x), in_dims=1), (torch.randn(4, 3),)),
+    "vmap of a module": lambda: (vmap(MODEL), (torch.randn(3, 4),)),
+    "gradients of each sample": lambda: (
+        vmap(grad(_sample_loss), (None, 0)),
+        ({name: value.detach() for name, value in MODEL.named_parameters()}, torch.randn(3, 4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_what_a_transform_gave_is_compiled_itself(name: str) -> None:
+    torch.manual_seed(0)
+    transformed, given = TRANSFORMED[name]()
+    compiled = stator.compile(transformed, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(*given), transformed(*given))
+    assert compiled.__wrapped__ is transformed

@@ -8,6 +8,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from . import entry as entries
+from .calling import made_functions
 from .convert import Converter
 from .marks import disabled
 
@@ -28,7 +29,8 @@ def original_of(target: Any) -> Any:
 def compiled_call(target: Any, converter: Converter) -> Callable[..., Any]:
     """What calls `target` and compiles the frame that starts: for functions, bound methods and instances."""
     target = original_of(target)
-    if disabled(target) == "frame":  # itself it runs as it is, but what it calls is compiled
+    # itself it runs as it is, but what it calls is compiled; or it is known as a whole, such as what torch.func gives
+    if disabled(target) == "frame" or _is_known_whole(target):
         return functools.update_wrapper(converter.entry(_caller_of(target)), target)
     if isinstance(target, FunctionType):
         return converter.entry(target)
@@ -41,6 +43,11 @@ def compiled_call(target: Any, converter: Converter) -> Callable[..., Any]:
             entries.follow(entry, _looked_up(target), _Moved(converter))
         return MethodType(entry, target)
     return functools.update_wrapper(converter.entry(_caller_of(target)), target, updated=())
+
+
+def _is_known_whole(target: Any) -> bool:
+    """Whether calls of it are not followed into its code."""
+    return isinstance(target, FunctionType) and id(target.__code__) in made_functions
 
 
 def _looked_up(target: Any) -> Any:

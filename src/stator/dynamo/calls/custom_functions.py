@@ -54,7 +54,9 @@ def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
         return _TransformableCapture(tracer, cls, kind, list(args)).applied()
     capture = FunctionCapture(tracer, cls, kind, list(args))
     if kind is BackwardHookFunction and capture.is_differentiable():
-        raise unsupported("custom-function", "a backward hook of a module, which looks for a node of autograd by its name")
+        raise unsupported(
+            "custom-function", "a backward hook of a module, which looks for a node of autograd by its name"
+        )
     return capture.differentiated() if capture.is_differentiable() else capture.forward_only()
 
 
