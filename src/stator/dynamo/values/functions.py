@@ -345,6 +345,7 @@ class BuiltinValue(Value):
         return self.fn
 
     def key(self, tracer: Tracer) -> Any:
+        tracer.run_real(hash, (self.fn,))  # `Annotated[int, {}]` has none
         return self.fn
 
     def describe(self, tracer: Tracer) -> str:

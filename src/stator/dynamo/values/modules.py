@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -265,10 +265,16 @@ class PythonModuleValue(Value):
     def _read(self, tracer: Tracer, name: str) -> Value:
         if name in vars(self.module):
             return self._scope(tracer).load(tracer, name)
+        if isinstance(vars(self.module).get("__getattr__"), FunctionType) and not self._is_of_torch():
+            return tracer.call(self._scope(tracer).load(tracer, "__getattr__"), [ConstantValue(name)], {})
         real = tracer.run_real(getattr, (self.module, name))
         if self.source is None:
             return tracer.known(real)
         return tracer.wrap(real, AttrSource(self.source, name))
+
+    def _is_of_torch(self) -> bool:
+        """Its packages import some of their modules when they are first asked for, and do no more."""
+        return module_name(self.module).partition(".")[0] == "torch"
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         self.attributes[name] = value
