@@ -47,9 +47,19 @@ def _can_be_left(frame: Frame) -> bool:
         return False  # there are values that belong on the stack, before it goes on
     if program_of(code).is_one_frame or has_shadowed_cell(program.code, frame.cells):
         return False
-    if not code.co_argcount or ("super" not in code.co_names and "__class__" not in code.co_freevars):
+    if not _may_ask_for_super(code):
         return True
-    return code.co_varnames[0] in frame.locals  # in the frame's first slot, where super() looks for it
+    return receiver_of(code) in frame.locals  # in the frame's first slot, where super() looks for it
+
+
+def receiver_of(code: CodeType) -> str | None:
+    """The variable for which a super() without arguments may ask its frame, in the user's code of this code."""
+    code = user_code(code)
+    return code.co_varnames[0] if code.co_argcount and _may_ask_for_super(code) else None
+
+
+def _may_ask_for_super(code: CodeType) -> bool:
+    return "super" in code.co_names or "__class__" in code.co_freevars
 
 
 def has_shadowed_cell(code: CodeType, cells: Container[str]) -> bool:

@@ -373,6 +373,8 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
 def make_instance(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """type.__call__: __new__, then __init__ of the class of what it made."""
     kind, entered = cls.cls, tracer.direct is cls and tracer.way is DIRECTLY
+    if kind.__flags__ & _NO_INSTANCES:
+        tracer.run_real(kind, ())  # which raises
     new = tracer.class_lookup(kind, "__new__")
     inner = new.__func__ if isinstance(new, staticmethod) else new
     if isinstance(inner, FunctionType):
@@ -422,6 +424,7 @@ def _initialize(
 # How an object of a built-in layout is made, without __init__: base class -> maker(tracer, cls, args, kwargs).
 makers: Registry[type, Callable[..., Value]] = Registry("base class")
 _ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
+_NO_INSTANCES = 1 << 7  # Py_TPFLAGS_DISALLOW_INSTANTIATION
 
 
 def new_object(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -23,7 +23,7 @@ from stator.graph.printer import print_graph
 from .break_kinds import way_out
 from .bytecode import decode, instructions_text, reachable
 from .cache import make_cache
-from .call_chain import has_shadowed_cell, user_code
+from .call_chain import has_shadowed_cell, receiver_of, user_code
 from .captured import Break, BreakReason, Captured
 from .emit import InnerCall, OnFailure, calls_something, emit, emit_own_code, emit_steps, is_right_on_any_path
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
@@ -41,7 +41,7 @@ from .native_status import native
 from .observers import observer_in
 from .program import program_of
 from .resume import ResumePoint, closure_of, resume_code, resumption_of
-from .source import ConstantSource, FunctionSource, Source
+from .source import CallSource, ConstantSource, FunctionSource, Source
 from .status import Told
 from .text import captured_text
 from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform
@@ -229,13 +229,13 @@ class Converter:
     def _worth_compiling(self, captured: Captured) -> bool:
         """Whether the frame gains by running emitted code instead of its own."""
         if not isinstance(captured.exit, Break):
-            return captured.graph is not None or not (captured.as_it_is or config.keep_empty_graphs)
+            return captured.graph is not None or not captured.as_it_is
         if captured.exit.reason.kind in ("long-loop", "debugger"):
             return False  # it runs on for long, and would be followed again and again; or a person looks at it
         code = user_code(captured.code)
         if not set(code.co_varnames).issuperset(captured.exit.locals):
             return False  # a value on the stack at the break before cannot even be looked at
-        if _asks_a_cell_for_super(captured, captured.exit) or _is_within_an_instruction(captured, captured.exit):
+        if _asks_in_vain_for_super(captured, captured.exit) or _is_within_an_instruction(captured, captured.exit):
             return False
         if has_shadowed_cell(captured.code, captured.exit.cells):
             return False
@@ -416,17 +416,22 @@ def _frame_name(code: CodeType, bound: Mapping[str, Any]) -> str:
 
 def _is_about_made_class(source: Source) -> bool:
     """Whether something of a class is read that a function defined."""
+    if isinstance(source, CallSource):
+        return any(map(_is_about_made_class, source.args))
     base: Any = source
     while base is not None and not isinstance(base, ConstantSource):
         base = getattr(base, "base", None)
     return base is not None and isinstance(base.value, type) and "<locals>" in qualified_name(base.value)
 
 
-def _asks_a_cell_for_super(captured: Captured, exit_: Break) -> bool:
+def _asks_in_vain_for_super(captured: Captured, exit_: Break) -> bool:
     """Whether a super() behind the break looks for its receiver in the frame's first slot, where the code that goes on
-    has none, as the receiver lives in a cell."""
+    has none: the receiver lives in a cell, was deleted, or there never was one."""
     code = user_code(captured.code)
-    if not code.co_argcount or code.co_varnames[0] not in exit_.cells or "super" not in code.co_names:
+    if "super" not in code.co_names:
+        return False
+    receiver = receiver_of(code)
+    if receiver in exit_.locals and receiver not in exit_.cells:
         return False
     instructions = decode(captured.code)
     return any(

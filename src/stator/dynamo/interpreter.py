@@ -15,7 +15,7 @@ from stator.base.errors import Unsupported
 
 from . import calls, input_facts, opcodes, polyfills
 from .break_kinds import way_out
-from .call_chain import calls_of_a_module, left_together, namespace_of_modules, user_code
+from .call_chain import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
 from .captured import Break, BreakReason, Captured, InnerFrame, Return
 from .exits import ExitBuilder
 from .finishing import Finish
@@ -328,11 +328,11 @@ class _Attempt:
             for value in frame.stack
         )
         kept = _locals_to_keep(frame)
-        receiver = frame.program.code.co_varnames[:1]  # super() may ask for it
+        receiver = receiver_of(frame.program.code)
         names = {
             name: _IN_PLACE
             for name, value in frame.locals.items()
-            if kept is None or name in kept or name in receiver or _may_be_watched(value)
+            if kept is None or name in kept or name == receiver or _may_be_watched(value)
         }
         handlers = tuple((position, _IN_PLACE) for position in frame.handlers)
         cells = dict.fromkeys(frame.cells, _IN_PLACE)
@@ -415,10 +415,11 @@ def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
 
 def _locals(exits: ExitBuilder, frame: Frame) -> dict[str, Recipe]:
     kept = _locals_to_keep(frame)
+    receiver = receiver_of(frame.program.code)
     return {
         name: exits.recipe(value)
         for name, value in frame.locals.items()
-        if kept is None or name in kept or _end_shows(value)
+        if kept is None or name in kept or name == receiver or _end_shows(value)
     }
 
 
@@ -449,9 +450,6 @@ def _inner_frames(exits: ExitBuilder, frames: Sequence[Frame]) -> Iterator[Inner
     program = frame.program
     code = user_code(program.code)
     names = _locals(exits, frame)
-    receiver = code.co_varnames[0] if code.co_argcount else None
-    if receiver in frame.locals and ("__class__" in code.co_freevars or "super" in code.co_names):
-        names[receiver] = exits.recipe(frame.locals[receiver])
     kept = _cells_to_keep(frame)
     cells = [name for name in code.co_cellvars if name in frame.cells and (kept is None or name in kept)]
     yield InnerFrame(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import builtins
 import operator
 import types
@@ -11,8 +12,10 @@ from types import FunctionType, GetSetDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ..calling import calls, fold, folded_argument, run_folded
-from ..naming import class_name, module_of, qualified_name
+from ..guard import GuardKind
+from ..naming import class_name, full_name, module_of, qualified_name
 from ..polyfills.iteration import called_until
+from ..source import CallSource, ConstantSource
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.classes import ClassValue, is_immutable_class
 from ..values.constants import ConstantMethod, ConstantValue
@@ -49,9 +52,12 @@ def _classes(tracer: Tracer, value: Value) -> tuple[Any, ...]:
 @calls(isinstance)
 def _isinstance(tracer: Tracer, value: Value, classes: Value) -> Value:
     wanted = _classes(tracer, classes)
-    if isinstance(value, TensorValue):
-        return ConstantValue(_tensor_isinstance(value, wanted))
     kind = value.python_type(tracer)
+    if isinstance(value, TensorValue):
+        found = _tensor_isinstance(value, wanted)
+        for one in () if found else wanted:
+            _rely_on_no_registration(tracer, kind, one)
+        return ConstantValue(found)
     return ConstantValue(any(_is_instance(tracer, value, kind, one) for one in wanted))
 
 
@@ -70,12 +76,33 @@ def _is_instance(tracer: Tracer, value: Value, kind: type, wanted: Any) -> bool:
     if isinstance(wanted, type) and check is type.__instancecheck__:
         found = wanted in (kind.__mro__ or ())  # it asks no __subclasscheck__
     else:
-        found = tracer.run_real(issubclass, (kind, wanted))
+        found = _is_subclass(tracer, kind, wanted)
     if found:
         return True
     if isinstance(value, ObjectValue) and not isinstance(tracer.class_lookup(kind, "__class__"), GetSetDescriptorType):
         raise unsupported("call-builtin", f"isinstance() of {value.describe(tracer)}, which says what its class is")
     return False
+
+
+def _is_subclass(tracer: Tracer, kind: type, wanted: Any) -> bool:
+    """issubclass() of classes, which abstract ones answer by what was registered so far."""
+    found = bool(tracer.run_real(issubclass, (kind, wanted)))
+    if not found:
+        _rely_on_no_registration(tracer, kind, wanted)
+    return found
+
+
+def _rely_on_no_registration(tracer: Tracer, kind: type, wanted: Any) -> None:
+    """A class may be registered with an abstract one later; once it is, it stays so."""
+    classes = wanted.__args__ if isinstance(wanted, types.UnionType) else (wanted,)
+    for one in classes:
+        if isinstance(one, abc.ABCMeta):
+            source = CallSource(issubclass, (_class_source(kind), _class_source(one)))
+            tracer.guard(source, GuardKind.EQUALS, False)
+
+
+def _class_source(cls: type) -> ConstantSource:
+    return ConstantSource(full_name(cls), cls)
 
 
 def _is_known_subclass(kind: type, protocol: Any) -> bool:
@@ -109,7 +136,8 @@ def _issubclass(tracer: Tracer, cls: Value, classes: Value) -> Value:
         check = tracer.class_lookup(type(one), "__subclasscheck__")
         if isinstance(check, FunctionType) and not _asks_class_alone(check):
             raise unsupported("call-builtin", f"issubclass() with {qualified_name(type(one))}.__subclasscheck__")
-    return ConstantValue(tracer.run_real(issubclass, (tracer.real_of(cls, "a class"), wanted)))
+    kind = tracer.real_of(cls, "a class")
+    return ConstantValue(any(_is_subclass(tracer, kind, one) for one in wanted))
 
 
 @calls(callable)

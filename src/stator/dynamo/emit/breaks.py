@@ -138,13 +138,10 @@ class BreakWriter:
     # ---- putting the frame's state back ----
 
     def _live_locals(self) -> dict[str, Any]:
-        """Locals to hand on, by name in the frame's order; the receiver is among them where super() may ask for it."""
+        """Locals to hand on, by name in the frame's order. Those in cells are handed on as that; no such frame is continued
+        where a super() that asks for its receiver is still to come."""
         code = self.user_code
         live = {name: recipe for name, recipe in self.exit.locals.items() if name not in self.exit.cells}
-        asks = "__class__" in code.co_freevars or "super" in code.co_names
-        # a receiver in a cell is handed on as that; no such frame is continued where super() is still to come
-        if asks and code.co_argcount and code.co_varnames[0] not in (*live, *self.exit.cells):
-            live[code.co_varnames[0]] = Load(LocalSource(code.co_varnames[0]))
         order = {name: index for index, name in enumerate(code.co_varnames)}
         if not order.keys() >= live.keys():
             raise CompileError("dynamo", "a break before the value stack of a resumed frame is back in its place")

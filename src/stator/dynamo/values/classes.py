@@ -73,12 +73,13 @@ class ClassValue(Value):
     def _plain_attr(self, tracer: Tracer, name: str) -> Value:
         cls = self.cls
         if name in _FACTS and isinstance(getattr(cls, name), str | None):
-            return ConstantValue(getattr(cls, name))
+            if is_immutable_class(cls):
+                return ConstantValue(getattr(cls, name))
+            return tracer.wrap(getattr(cls, name), AttrSource(_as_constant(cls), name))
         if name in ("__mro__", "__bases__"):
             found = getattr(cls, name)
             if not is_immutable_class(cls):
-                source = AttrSource(ConstantSource(full_name(cls), cls), name)
-                tracer.guard(source, GuardKind.IS, found)
+                tracer.guard(AttrSource(_as_constant(cls), name), GuardKind.IS, found)
             return tracer.known(found)
         if name == "__class__":
             return tracer.known(type(cls))
@@ -184,6 +185,10 @@ class ClassValue(Value):
         if self.source is None or isinstance(self.source, ConstantSource) or "<locals>" not in qualified_name(self.cls):
             return Constant(self.cls)
         return Load(self.source)  # what was compiled is not to keep a class that a function has made
+
+
+def _as_constant(cls: type) -> ConstantSource:
+    return ConstantSource(full_name(cls), cls)
 
 
 def is_immutable_class(cls: type) -> bool:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..scopes import GlobalScope
     from ..tracer import Tracer
 
-_FACTS = ("__name__", "__qualname__", "__module__", "__doc__")
 
 
 class FunctionValue(Value):
@@ -155,8 +154,6 @@ class FunctionValue(Value):
         real = tracer.run_real(getattr, (self.fn, name))
         if self.source is None:
             return tracer.known(real)
-        if name in _FACTS and isinstance(real, str | None):
-            return ConstantValue(real)
         return tracer.wrap(real, AttrSource(self.source, name))
 
     def _made_attr(self, tracer: Tracer, name: str) -> Value:
