@@ -301,8 +301,8 @@ def _is_constant_method(fn: Any) -> bool:
 
 def _unbound_method(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`list.append(items, x)`: a C method with its object as the first argument."""
-    if not args:
-        raise tracer.raised(TypeError, f"unbound method {fn.__name__}() needs an argument")
+    if not args or not issubclass(args[0].python_type(tracer), fn.__objclass__):
+        raise unsupported("call-builtin", f"calling {fn.__qualname__} without an object that has it")
     owner = args[0]
     if isinstance(owner, TensorValue):
         return tracer.call_tensor_method(owner, fn.__name__, args[1:], kwargs)

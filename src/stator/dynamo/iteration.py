@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import FunctionType
 from typing import TYPE_CHECKING
 
-from .values.base import Value, unsupported
+from .values.base import Raised, Value, unsupported
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, stop_aware
 from .values.mappings import DictValue
@@ -18,9 +19,19 @@ if TYPE_CHECKING:
 def iterator(tracer: Tracer, value: Value) -> Value:
     """`iter(value)`."""
     made = value.iterator(tracer)
-    if isinstance(made, (IteratorValue, GeneratorValue, ObjectValue)):
+    if isinstance(made, ObjectValue):
+        rely_on_iterator(tracer, made)
+        return made
+    if isinstance(made, (IteratorValue, GeneratorValue)):
         return made
     raise unsupported("iteration", f"__iter__ gave {made.describe(tracer)}")
+
+
+def rely_on_iterator(tracer: Tracer, made: Value) -> None:
+    """Of what `__iter__` gave, the interpreter looks whether its class says how to go on."""
+    kind = made.python_type(tracer)
+    if tracer.class_lookup(kind, "__next__") is MISSING:
+        raise tracer.raised(TypeError, f"iter() returned non-iterator of type '{kind.__name__}'")
 
 
 def next_item(tracer: Tracer, iterator: Value) -> Value | None:
@@ -33,6 +44,41 @@ def next_item(tracer: Tracer, iterator: Value) -> Value | None:
 def may_iterate(tracer: Tracer, value: Value) -> bool:
     kind = value.python_type(tracer)
     return any(tracer.class_lookup(kind, name) is not MISSING for name in ("__iter__", "__getitem__"))
+
+
+def listed(tracer: Tracer, value: Value) -> Iterator[Value]:
+    """The items as list(), tuple() and stars take them: an object is asked for its iterator, then for its length."""
+    if not isinstance(value, ObjectValue) or not _says_its_length(tracer, value):
+        yield from tracer.iterate(value)
+        return
+    iterator = tracer.iterator(value)
+    _ask_length(tracer, value)
+    while (item := tracer.next_item(iterator)) is not None:
+        yield item
+
+
+def _says_its_length(tracer: Tracer, value: ObjectValue) -> bool:
+    return any(isinstance(tracer.class_lookup(value.cls, name), FunctionType) for name in _LENGTHS)
+
+
+_LENGTHS = ("__len__", "__length_hint__")
+
+
+def _ask_length(tracer: Tracer, value: ObjectValue) -> None:
+    """operator.length_hint(value): only that it is asked, and what it raises, can be noticed."""
+    for name in _LENGTHS:
+        method = value.special(tracer, name)
+        try:
+            result = None if method is None else method.call(tracer, [], {})
+            if result is not None and type(tracer.constant_of(result, "a length")) is int:
+                tracer.length_of(result)
+                return
+        except Raised as raised:
+            if not issubclass(raised.value.python_type(tracer), TypeError):
+                raise
+            result = None
+        if result is not None:
+            raise unsupported("special-method", f"{name} of {value.describe(tracer)} that returns no length")
 
 
 def mapping_items(tracer: Tracer, value: Value) -> list[tuple[Value, Value]]:

@@ -312,7 +312,7 @@ class Tracer:
     def length_of(self, result: Value) -> int:
         """What `__len__` returned."""
         length = self.constant_of(result, "a length")
-        if type(length) is not int or length < 0:
+        if type(length) is not int or not 0 <= length <= sys.maxsize:
             raise unsupported("special-method", "__len__ that returns no length")
         return length
 
@@ -345,7 +345,10 @@ class Tracer:
                 if name == "__len__":
                     return self.length_of(result) > 0
                 return self.truth(result)
-            if type(value) is ObjectValue and self.class_lookup(value.cls, name) not in (MISSING, None):
+            found = self.class_lookup(value.cls, name)
+            if found is None:
+                raise self.raised(TypeError, "'NoneType' object is not callable")
+            if type(value) is ObjectValue and found is not MISSING:
                 raise unsupported("special-method", f"{name} of {value.describe(self)}")
         return value.length(self) > 0 if plain is None else plain
 
@@ -390,6 +393,10 @@ class Tracer:
     def iterate(self, value: Value) -> Iterator[Value]:
         """The items of any iterable, realised, as the captured program would see them."""
         return map(self.realized, value.iterate(self))
+
+    def listed(self, value: Value) -> Iterator[Value]:
+        """The items as list(), tuple() and stars take them, which ask for a length."""
+        return map(self.realized, iteration.listed(self, value))
 
     def iterator(self, value: Value) -> Value:
         return iteration.iterator(self, value)

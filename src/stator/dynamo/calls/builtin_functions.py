@@ -227,7 +227,12 @@ def _object_getattribute(tracer: Tracer, owner: Value, name: Value) -> Value:
 
 @calls(vars)
 def _vars(tracer: Tracer, owner: Value) -> Value:
-    return tracer.get_attr(owner, "__dict__")
+    try:
+        return tracer.get_attr(owner, "__dict__")
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(tracer), AttributeError):
+            raise
+        raise tracer.raised(TypeError, "vars() argument must have __dict__ attribute") from None
 
 
 @calls(dir)
@@ -284,6 +289,8 @@ def _len(tracer: Tracer, value: Value) -> Value:
 @calls(iter)
 def _iter(tracer: Tracer, value: Value, sentinel: Value | None = None) -> Value:
     if sentinel is not None:
+        if tracer.class_lookup(value.python_type(tracer), "__call__") is MISSING:
+            raise tracer.raised(TypeError, "iter(v, w): v must be callable")
         return tracer.call(tracer.known(called_until), [value, sentinel], {})
     return tracer.iterator(value)
 
@@ -342,6 +349,8 @@ def _enumerate(tracer: Tracer, iterable: Value, start: Value | None = None) -> V
 
 @calls(map)
 def _map(tracer: Tracer, function: Value, *values: Value) -> Value:
+    if not values:
+        raise unsupported("call-builtin", "map() of a function alone")
     sources = [_steps(tracer, value) for value in values]
     rows = _zipped(tracer, sources, False)
     return IteratorValue((tracer.call(function, list(row.items), {}) for row in rows), False, map, tracer.end_step())  # type: ignore[attr-defined]
@@ -380,7 +389,7 @@ def _range(tracer: Tracer, *bounds: Value) -> Value:
 
 @calls(sorted)
 def _sorted(tracer: Tracer, items: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
-    return ListValue(tracer.sorted_items(list(tracer.iterate(items)), key, reverse))
+    return ListValue(tracer.sorted_items(list(tracer.listed(items)), key, reverse))
 
 
 # ---- aggregates ----
@@ -399,6 +408,8 @@ def _any(tracer: Tracer, items: Value) -> Value:
 @calls(sum)
 def _sum(tracer: Tracer, items: Value, start: Value | None = None) -> Value:
     total = start if start is not None else ConstantValue(0)
+    if issubclass(total.python_type(tracer), bytearray):
+        raise unsupported("call-builtin", "sum() of bytes, which refuses")
     steps = list(_steps(tracer, items))
     if all(type(item) is ConstantValue for item in (total, *steps)):  # floats are summed with care from 3.12 on
         return run_folded(tracer, sum, [ListValue(steps), total], {})
@@ -509,6 +520,8 @@ def _refused(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
 
 @calls(builtins.__import__)
 def _import(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    if kwargs.keys() - {"globals", "locals", "fromlist", "level"}:
+        raise unsupported("call-builtin", "arguments of __import__() by name")
     return tracer.known(run_import(tracer, args))
 
 

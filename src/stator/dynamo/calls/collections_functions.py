@@ -11,6 +11,7 @@ from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.deques import DequeValue
 from ..values.mappings import DictValue
+from ..values.objects import MISSING
 from ..values.sequences import ListValue, TupleValue
 from ..values.sets import SetValue
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 @calls(list)
 def _list(tracer: Tracer, items: Value | None = None) -> Value:
-    return ListValue(list(tracer.iterate(items)) if items is not None else [])
+    return ListValue(list(tracer.listed(items)) if items is not None else [])
 
 
 @calls(tuple)
 def _tuple(tracer: Tracer, items: Value | None = None) -> Value:
     if isinstance(items, TupleValue) and items.cls is tuple:
         return items
-    return TupleValue(list(tracer.iterate(items)) if items is not None else [])
+    return TupleValue(list(tracer.listed(items)) if items is not None else [])
 
 
 @calls(set)
@@ -75,6 +76,9 @@ def _ordered_dict(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
 
 @calls(defaultdict)
 def _defaultdict(tracer: Tracer, factory: Value | None = None, *args: Value, **kwargs: Value) -> Value:
+    none = factory is None or tracer.is_none(factory)
+    if not none and tracer.class_lookup(factory.python_type(tracer), "__call__") is MISSING:  # type: ignore[union-attr]
+        raise tracer.raised(TypeError, "first argument must be callable or None")
     return _filled(tracer, DictValue({}, cls=defaultdict, factory=factory), args, kwargs)
 
 
@@ -90,6 +94,8 @@ def _fromkeys(tracer: Tracer, keys: Value, value: Value | None = None) -> Value:
 def _deque(tracer: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
     most = None
     if maxlen is not None and not tracer.is_none(maxlen):
+        if tracer.class_lookup(maxlen.python_type(tracer), "__index__") is MISSING:
+            raise unsupported("call-builtin", f"deque() of {maxlen.describe(tracer)} items at most")
         most = tracer.index_of(maxlen)
         if most < 0:
             raise tracer.raised(ValueError, "maxlen must be non-negative")

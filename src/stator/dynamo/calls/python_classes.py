@@ -52,6 +52,9 @@ def _super(tracer: Tracer, *args: Value) -> Value:
         cls, owner = _implicit(tracer)
     if not isinstance(cls, ClassValue):
         raise unsupported("super", f"super() of {cls.describe(tracer)}")
+    kinds = (owner.python_type(tracer), *([owner.cls] if isinstance(owner, ClassValue) else []))
+    if not any(cls.cls in (kind.__mro__ or ()) for kind in kinds):
+        raise unsupported("super", f"super() of {cls.describe(tracer)} and {owner.describe(tracer)}")
     return SuperValue(cls.cls, owner)
 
 
@@ -132,7 +135,7 @@ def _cell(tracer: Tracer, content: Value | None = None) -> Value:
 @calls(tuple.__new__)
 def _tuple_new(tracer: Tracer, cls: Value, items: Value | None = None) -> Value:
     kind = _kind_of(tracer, cls, tuple)
-    return TupleValue(list(tracer.iterate(items)) if items is not None else [], cls=kind)
+    return TupleValue(list(tracer.listed(items)) if items is not None else [], cls=kind)
 
 
 @calls(dict.__new__)
@@ -162,13 +165,15 @@ def _make_list(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, 
 def _make_tuple(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs and tracer.class_lookup(kind, "__init__") is object.__init__:
         raise unsupported("call-builtin", f"{qualified_name(kind)}() takes no keyword arguments")
-    return TupleValue(list(tracer.iterate(args[0])) if args else [], cls=kind)
+    return TupleValue(list(tracer.listed(args[0])) if args else [], cls=kind)
 
 
 @makers.register(set, frozenset)
 def _make_set(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs:
         raise unsupported("call-builtin", f"{qualified_name(kind)}() with keyword arguments")
+    if len(args) > 1 and (issubclass(kind, frozenset) or tracer.class_lookup(kind, "__init__") is set.__init__):
+        raise unsupported("call-builtin", f"{qualified_name(kind)}() with {len(args)} arguments")
     fills = issubclass(kind, frozenset) or tracer.class_lookup(kind, "__init__") is set.__init__
     return SetValue.of(tracer, tracer.iterate(args[0]) if args and fills else [], kind)
 

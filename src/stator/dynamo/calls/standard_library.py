@@ -39,7 +39,7 @@ from ..values.context_variables import ContextVariable
 from ..values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from ..values.mappings import DictValue
 from ..values.modules import ModuleValue
-from ..values.objects import ObjectValue, lookup_in_class
+from ..values.objects import MISSING, ObjectValue, lookup_in_class
 from ..values.partials import PartialValue
 from ..values.sequences import ListValue, TupleValue
 from ..values.sets import SetValue, combined
@@ -327,12 +327,35 @@ _COPY_HOOKS = (
 def _rely_on_default_copying(tracer: Tracer, value: ObjectValue, what: str) -> None:
     """Copying makes an object of the class and fills its `__dict__`: unless its class says otherwise."""
     own = [name for name in _COPY_HOOKS if tracer.class_lookup(value.cls, name) is not lookup_in_class(object, name)]
+    if _in_its_own_way(tracer, value):
+        if what == "copy.deepcopy" and _is_answered(tracer, value, "__deepcopy__"):
+            own.append("__deepcopy__")
+        if not _is_answered(tracer, value, "__reduce_ex__"):
+            own.append("attributes without __reduce_ex__")
+        if _is_answered(tracer, ObjectValue(value.cls), "__setstate__"):
+            own.append("__setstate__")
     if value.cls in copyreg.dispatch_table:
         own.append("an entry of copyreg")
     if not all(map(is_of_program, value.cls.__mro__[:-1])):
         own.append("a part in C")
     if own:
         raise unsupported("copy", f"{what} of {value.describe(tracer)}, which defines {', '.join(own)}")
+
+
+def _in_its_own_way(tracer: Tracer, value: ObjectValue) -> bool:
+    looks = tracer.class_lookup(value.cls, "__getattribute__") is not object.__getattribute__
+    return looks or tracer.class_lookup(value.cls, "__getattr__") is not MISSING
+
+
+def _is_answered(tracer: Tracer, value: ObjectValue, name: str) -> bool:
+    """hasattr(value, name), which runs code of the class."""
+    try:
+        value.get_attr(tracer, name)
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(tracer), AttributeError):
+            raise
+        return False
+    return True
 
 
 def _deep_tensor(tracer: Tracer, value: TensorValue) -> Value:

@@ -62,7 +62,7 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
     items = frame.stack.pop()
     if not may_iterate(tracer, items):
         raise unsupported("call", f"{items.describe(tracer)} as the arguments behind a star")
-    args = list(tracer.iterate(items))
+    args = list(tracer.listed(items))
     callee = frame.stack.pop()
     if callee is None:  # 3.13 keeps the NULL above the callable
         callee = frame.stack.pop()

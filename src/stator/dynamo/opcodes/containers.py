@@ -117,7 +117,7 @@ def map_add(frame: Frame, instruction: Instruction) -> None:
 def list_extend(frame: Frame, instruction: Instruction) -> None:
     more = frame.stack.pop()
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
-    target.add(*frame.tracer.iterate(more))
+    target.add(*frame.tracer.listed(more))
     frame.tracer.mutations.content(target)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ def _chained(iterables: Iterator[Iterable[Any]]) -> Iterator[Any]:
 
 @polyfill(itertools.product)
 def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[tuple[Any, ...]]:
+    repeat = operator.index(repeat)
     if repeat < 0:
         raise ValueError("repeat argument cannot be negative")
     return _product([tuple(iterable) for iterable in iterables] * repeat)
@@ -59,10 +61,18 @@ def _accumulated(iterator: Iterator[Any], func: Callable[[Any, Any], Any] | None
 
 @polyfill(itertools.islice)
 def islice(iterable: Iterable[Any], /, *bounds: int | None) -> Iterator[Any]:
+    if not bounds:
+        raise TypeError("islice expected at least 2 arguments, got 1")
+    if len(bounds) > 3:
+        raise TypeError(f"islice expected at most 4 arguments, got {len(bounds) + 1}")
     part = slice(*bounds)
     start, stop, step = part.start or 0, part.stop, 1 if part.step is None else part.step
-    if start < 0 or (stop is not None and stop < 0) or step < 1:
+    if stop is not None and (not hasattr(type(stop), "__index__") or stop == -1):
+        raise ValueError("Stop argument for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+    if not hasattr(type(start), "__index__") or start < 0 or (stop is not None and stop < 0):
         raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+    if not hasattr(type(step), "__index__") or step < 1:
+        raise ValueError("Step for islice() must be a positive integer or None.")
     return _sliced(iter(iterable), start, stop, step)
 
 
@@ -87,6 +97,16 @@ def _sliced(iterator: Iterator[Any], wanted: int, stop: int | None, step: int) -
 
 @polyfill(itertools.count)
 def count(start: Any = 0, step: Any = 1) -> Iterator[Any]:
+    for number in (start, step):
+        if not isinstance(number, complex) and not any(hasattr(type(number), name) for name in _OF_NUMBERS):
+            raise TypeError("a number is required")
+    return _counted(start, step)
+
+
+_OF_NUMBERS = ("__index__", "__float__", "__int__")
+
+
+def _counted(start: Any, step: Any) -> Iterator[Any]:
     while True:
         yield start
         start = start + step
@@ -106,11 +126,20 @@ def _cycled(iterator: Iterator[Any]) -> Iterator[Any]:
         yield from saved
 
 
+_WITHOUT_END = object()
+
+
 @polyfill(itertools.repeat)
-def repeat(object: Any, times: int | None = None) -> Iterator[Any]:
-    if times is None:
-        while True:
-            yield object
+def repeat(object: Any, times: int = _WITHOUT_END) -> Iterator[Any]:  # type: ignore[assignment]
+    return _repeated(object) if times is _WITHOUT_END else _repeated_times(object, operator.index(times))
+
+
+def _repeated(object: Any) -> Iterator[Any]:
+    while True:
+        yield object
+
+
+def _repeated_times(object: Any, times: int) -> Iterator[Any]:
     for _ in range(times):
         yield object
 
@@ -144,6 +173,7 @@ def _chosen(pool: tuple[Any, ...], positions: Iterable[int]) -> tuple[Any, ...]:
 @polyfill(itertools.combinations)
 def combinations(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
     pool = tuple(iterable)
+    r = operator.index(r)
     if r < 0:
         raise ValueError("r must be non-negative")
     return _combinations(pool, _permutations(tuple(range(len(pool))), r))
@@ -152,6 +182,7 @@ def combinations(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
 @polyfill(itertools.combinations_with_replacement)
 def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
     pool = tuple(iterable)
+    r = operator.index(r)
     if r < 0:
         raise ValueError("r must be non-negative")
     return _combinations(pool, _product([tuple(range(len(pool)))] * r))
@@ -166,6 +197,8 @@ def _combinations(pool: tuple[Any, ...], choices: Iterable[tuple[int, ...]]) -> 
 @polyfill(itertools.permutations)
 def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[tuple[Any, ...]]:
     pool = tuple(iterable)
+    if r is not None and not isinstance(r, int):
+        raise TypeError("Expected int as r")
     if r is not None and r < 0:
         raise ValueError("r must be non-negative")
     return _permutations(pool, len(pool) if r is None else r)
@@ -285,6 +318,7 @@ def _groups(source: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator
 
 @polyfill(itertools.tee)
 def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
+    n = operator.index(n)
     if n < 0:
         raise ValueError("n must be >= 0")
     if isinstance(iterable, (tuple, range)):  # which nobody can change, nor take items off

@@ -11,6 +11,8 @@ from ..calling import polyfill
 
 @polyfill(operator.itemgetter)
 def itemgetter(*keys: Any) -> Callable[[Any], Any]:
+    if not keys:
+        raise TypeError("itemgetter expected 1 argument, got 0")
     if len(keys) == 1:
         return lambda owner: owner[keys[0]]
     return lambda owner: tuple([owner[key] for key in keys])
@@ -24,6 +26,11 @@ def _dotted(owner: Any, name: str) -> Any:
 
 @polyfill(operator.attrgetter)
 def attrgetter(*names: str) -> Callable[[Any], Any]:
+    if not names:
+        raise TypeError("attrgetter expected 1 argument, got 0")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError("attribute name must be a string")
     if len(names) == 1:
         return lambda owner: _dotted(owner, names[0])
     return lambda owner: tuple([_dotted(owner, name) for name in names])
@@ -31,6 +38,8 @@ def attrgetter(*names: str) -> Callable[[Any], Any]:
 
 @polyfill(operator.methodcaller)
 def methodcaller(method: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+    if not isinstance(method, str):
+        raise TypeError("method name must be a string")
     return lambda owner: getattr(owner, method)(*args, **kwargs)
 
 

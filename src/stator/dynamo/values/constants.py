@@ -157,8 +157,8 @@ class ConstantMethod(Value):
                 tracer.known(getattr(torch.device, self.name)), [ConstantValue(self.owner), *args], kwargs
             )
         what = f"argument of {class_name(type(self.owner))}.{self.name}"
-        if self.name == "join" and isinstance(self.owner, str) and len(args) == 1:
-            items = [tracer.constant_of(item, what) for item in tracer.iterate(args[0])]
+        if self.name == "join" and isinstance(self.owner, str) and len(args) == 1 and not args[0].is_constant():
+            items = [tracer.constant_of(item, what) for item in tracer.listed(args[0])]
             return ConstantValue(tracer.run_real(self.method, (items,)))
         known = all(arg.is_constant() for arg in (*args, *kwargs.values()))
         if self.name == "format" and isinstance(self.owner, str) and not known:

@@ -455,6 +455,8 @@ def _reversed(tracer: Tracer, self: DictValue) -> Value:
 
 @dict_methods.register("__init__", "update")
 def _update(tracer: Tracer, self: DictValue, *args: Value, **kwargs: Value) -> Value:
+    if len(args) > 1:
+        raise unsupported("call-builtin", f"{len(args)} arguments of dict.update")
     for more in args:
         pairs = tracer.pairs(more)
         for key, value in list(pairs) if isinstance(more, DictValue) else pairs:  # an iterable may see the dict grow

@@ -246,6 +246,8 @@ class ObjectValue(Value):
                 raise tracer.raised(AttributeError, name)
             return found
         if self.obj is None:
+            if not _is_python_slot(descriptor):
+                raise unsupported("attribute", f"{name!r} of {self.describe(tracer)}")
             raise tracer.raised(AttributeError, name)
         real = tracer.run_real(descriptor.__get__, (self.obj, self.cls))
         if self.source is None:
@@ -379,14 +381,28 @@ class ObjectValue(Value):
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if self.special(tracer, "__contains__") is not None:
             return tracer.truth(self._special_call(tracer, "__contains__", item))
-        return any(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self.iterate(tracer))
+        if tracer.class_lookup(self.cls, "__contains__") is None:
+            raise tracer.raised(TypeError, f"'{self.cls.__name__}' object is not a container")
+        return any(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self._iterated_for_in(tracer))
+
+    def _iterated_for_in(self, tracer: Tracer) -> Iterator[Value]:
+        try:
+            iterator = tracer.iterator(self)
+        except Raised as raised:
+            if not issubclass(raised.value.python_type(tracer), TypeError):
+                raise
+            text = f"argument of type '{self.cls.__name__}' is not iterable"
+            raise tracer.raised(TypeError, text) from None
+        return iter(lambda: tracer.next_item(iterator), None)  # type: ignore[arg-type,return-value]
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
-        iterator = self.iterator(tracer)
+        iterator = tracer.iterator(self)
         while (item := tracer.next_item(iterator)) is not None:
             yield item
 
     def iterator(self, tracer: Tracer) -> Value:
+        if tracer.class_lookup(self.cls, "__iter__") is None:
+            raise tracer.raised(TypeError, f"'{self.cls.__name__}' object is not iterable")
         if self.special(tracer, "__iter__") is None and self.special(tracer, "__getitem__") is not None:
             return tracer.make_iterator(self._by_index(tracer), False)
         return self._special_call(tracer, "__iter__")

@@ -16,10 +16,10 @@ from stator.base.registry import Registry
 from ..emit import support
 from ..recipe import CallRecipe, Constant, Load, NewList, NewObject, NewTuple, Recipe
 from ..source import Source
-from .base import Lazy, NotConstant, Value
+from .base import Lazy, NotConstant, Raised, Value, unsupported
 from .constants import ConstantValue
 from .iterators import ContainerIterator
-from .objects import ObjectValue, new_of_layout
+from .objects import MISSING, ObjectValue, new_of_layout
 from .slices import SliceValue
 
 if TYPE_CHECKING:
@@ -109,10 +109,15 @@ class SequenceValue(ObjectValue):
         if isinstance(key, SliceValue):
             part = tracer.run_real(operator.getitem, (self.items, tracer.constant_of(key, "slice bounds")))
             return self.rebuilt(part)
-        index = tracer.index_of(key)
+        index = self._index(tracer, key)
         if not -len(self.items) <= index < len(self.items):
             raise tracer.raised(IndexError, f"{self.builtin.__name__} index out of range")
         return self.at(tracer, index)
+
+    def _index(self, tracer: Tracer, key: Value) -> int:
+        if tracer.class_lookup(key.python_type(tracer), "__index__") is MISSING:
+            raise unsupported("subscript", f"{key.describe(tracer)} as an index, which is refused")
+        return tracer.index_of(key)
 
     def rebuilt(self, items: list[Value]) -> Value:
         """A plain container of this kind with other items."""
@@ -196,7 +201,7 @@ class ListValue(SequenceValue):
         if isinstance(more, SequenceValue):  # which may be this very list
             self.add(*tracer.iterate(more))
         else:
-            for item in tracer.iterate(more):
+            for item in tracer.listed(more):
                 self.add(item)
 
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
@@ -207,17 +212,17 @@ class ListValue(SequenceValue):
 
     def raw_set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         if isinstance(key, SliceValue):
-            items = list(tracer.iterate(value))
+            items = list(tracer.listed(value))
             tracer.run_real(operator.setitem, (self.items, tracer.constant_of(key, "slice bounds"), items))
         else:
-            index = tracer.index_of(key)
+            index = self._index(tracer, key)
             if not -len(self.items) <= index < len(self.items):
                 raise tracer.raised(IndexError, "list assignment index out of range")
             self.items[index] = value
         self.changed(tracer)
 
     def del_item(self, tracer: Tracer, key: Value) -> None:
-        index = tracer.constant_of(key, "index of a list") if isinstance(key, SliceValue) else tracer.index_of(key)
+        index = tracer.constant_of(key, "index of a list") if isinstance(key, SliceValue) else self._index(tracer, key)
         try:
             del self.items[index]
         except (IndexError, ValueError) as error:
@@ -273,7 +278,7 @@ def _list_setitem(tracer: Tracer, self: ListValue, key: Value, value: Value) -> 
 
 @list_methods.register("__init__")
 def _list_init(tracer: Tracer, self: ListValue, items: Value | None = None) -> Value:
-    self.items[:] = [] if items is None else list(tracer.iterate(items))
+    self.items[:] = [] if items is None else list(tracer.listed(items))
     self.changed(tracer)
     return ConstantValue(None)
 
@@ -343,7 +348,16 @@ def _copy(tracer: Tracer, self: ListValue) -> Value:
 
 @list_methods.register("sort")
 def _sort(tracer: Tracer, self: ListValue, key: Value | None = None, reverse: Value | None = None) -> Value:
-    self.items[:] = tracer.sorted_items(list(self.iterate(tracer)), key, reverse)
+    before = list(self.raw_items(tracer))
+    self.items = []  # as whoever looks meanwhile finds it
+    try:
+        ordered = tracer.sorted_items(before, key, reverse)
+    except Raised:
+        self.items = before
+        raise
+    if self.items:
+        raise tracer.raised(ValueError, "list modified during sort")
+    self.items = ordered
     self.changed(tracer)
     return ConstantValue(None)
 
