@@ -277,9 +277,10 @@ class Converter:
         """The same where the frame is in a call, and is given what goes on with the function that it had called."""
         return self._continuation(captured.function.__globals__, point, joined=True)
 
-    def _join(self, outer: Any, *inner_ones: Any) -> Any:
-        """The continuation of a frame together with those of the functions that it had called, one in another."""
-        inner = inner_ones[0] if len(inner_ones) == 1 else self._join(*inner_ones)
+    def _join(self, outer: Any, inner: Any, *inside: Any) -> Any:
+        """The continuation of a frame together with those of the functions that it had called, one in another. It is
+        asked for while the program runs, which may have replaced built-in functions."""
+        inner = self._join(inner, *inside) if inside else inner
         made = self._joined.get((id(outer), id(inner)))
         if made is None:
             namespace, point = self._points[id(outer)]

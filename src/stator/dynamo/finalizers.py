@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .frame import Frame
 
 _DEPTH, _MOST = 3, 64  # how far an object is searched that would let go of others: so deep, so many at each depth
-_QUIET = (torch.Tensor, type, types.FunctionType, types.ModuleType, str, int, float, types.NoneType)
+_QUIET = (torch.Tensor, type, types.FunctionType, types.ModuleType)
+_CONSTANTS = frozenset((str, int, float, types.NoneType))  # not classes of the program made of these
 _CODES = {types.GeneratorType: "gi_code", types.CoroutineType: "cr_code", types.AsyncGeneratorType: "ag_code"}
 _OF_OTHERS = ("stator.", "torch.")  # whose callbacks a program does not see
 
@@ -45,7 +46,11 @@ def _ends_quietly_itself(obj: object) -> bool:
     if kind in _CODES:  # it is closed: whether it does something then, its code says
         code = getattr(obj, _CODES[kind])
         return not any(one.opname == "PUSH_EXC_INFO" for one in decode(code)) and has_no_callbacks(obj)
-    return issubclass(kind, _QUIET) or (lookup_in_class(kind, "__del__") is MISSING and has_no_callbacks(obj))
+    return _is_quiet(kind) or (lookup_in_class(kind, "__del__") is MISSING and has_no_callbacks(obj))
+
+
+def _is_quiet(kind: type) -> bool:
+    return kind in _CONSTANTS or issubclass(kind, _QUIET)
 
 
 def has_no_callbacks(obj: object) -> bool:
@@ -66,7 +71,7 @@ def _is_noticed(reference: Any) -> bool:
 
 
 def _parts(obj: Any, kind: type) -> Iterable[object]:
-    if issubclass(kind, _QUIET):
+    if _is_quiet(kind):
         return ()
     if kind in (list, tuple, set, frozenset):
         return obj
@@ -123,7 +128,7 @@ def check_handed_on(frame: Frame, values: Iterable[Value]) -> None:
 
 def _check_given(frame: Frame, value: Value) -> None:
     tracer, given = frame.tracer, _given(frame, value)
-    if given is None or issubclass(type(given.obj), _QUIET):
+    if given is None or _is_quiet(type(given.obj)):
         return
     if not ends_quietly(given.obj):
         raise unsupported("finalizer", f"letting go of {_shown(given.obj)}")

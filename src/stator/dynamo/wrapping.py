@@ -330,6 +330,7 @@ def _mapping_proxy(tracer: Tracer, obj: types.MappingProxyType[Any, Any], source
     shown = gc.get_referents(obj)
     if source is None or not is_rooted_in_constant(source) or not isinstance(shown[0], dict):
         return _object(tracer, obj, source)  # a proxy of any mapping runs its code
+    tracer.guard(source, GuardKind.PREDICATE, _SameEntries(shown[0]))
     return MappingProxyValue({key: tracer.known(item) for key, item in obj.items()}, source)
 
 
@@ -354,6 +355,28 @@ def _set(tracer: Tracer, obj: Any, source: Source | None) -> Value:
     tracer.guard(source, GuardKind.TYPE, type(obj))
     tracer.guard(source, GuardKind.PREDICATE, _SameMembers(obj))
     return SetValue(members, source, type(obj), obj)
+
+
+class _SameEntries:
+    """Guard predicate: a dictionary holds the same objects under the same keys. What was compiled keeps none of them
+    alive that can be referred to weakly."""
+
+    def __init__(self, entries: dict[Any, Any]) -> None:
+        self.keys = tuple(entries)
+        self.values = tuple(map(_weakly, entries.values()))
+
+    def __call__(self, entries: Any) -> bool:
+        if len(entries) != len(self.keys):
+            return False
+        kept = zip(self.keys, self.values, entries.items(), strict=True)
+        return all(key is now and (held() if weak else held) is item for key, (held, weak), (now, item) in kept)
+
+
+def _weakly(obj: Any) -> tuple[Any, bool]:
+    try:
+        return weakref.ref(obj), True
+    except TypeError:
+        return obj, False
 
 
 class _SameMembers:

@@ -79,7 +79,9 @@ def _is_instance(tracer: Tracer, value: Value, kind: type, wanted: Any) -> bool:
         found = _is_subclass(tracer, kind, wanted)
     if found:
         return True
-    if isinstance(value, ObjectValue) and not isinstance(tracer.class_lookup(kind, "__class__"), GetSetDescriptorType):
+    in_its_own_way = isinstance(tracer.class_lookup(kind, "__getattribute__"), FunctionType)
+    by_class = not in_its_own_way and isinstance(tracer.class_lookup(kind, "__class__"), GetSetDescriptorType)
+    if isinstance(value, ObjectValue) and not by_class:
         raise unsupported("call-builtin", f"isinstance() of {value.describe(tracer)}, which says what its class is")
     return False
 

@@ -22,8 +22,12 @@ def _shown(tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: d
     cells = dict(zip(function.code.co_freevars, function.cells(tracer), strict=True))
     content: Any = cells["user_function"].content
     user_function = tracer.realized(content)
+    running: Any = cells["repr_running"].content
+    if tracer.truth(tracer.realized(running)):
+        raise unsupported("format", "a __repr__ that is called while code outside of the graph shows an object")
     if any(of is user_function and value is args[0] for of, value in _being_shown):
-        return ConstantValue("...")
+        filling: Any = cells["fillvalue"].content if "fillvalue" in cells else None
+        return ConstantValue("...") if filling is None else tracer.realized(filling)
     _being_shown.append((user_function, args[0]))
     try:
         return tracer.call(user_function, args, {})

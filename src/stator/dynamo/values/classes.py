@@ -104,7 +104,15 @@ class ClassValue(Value):
         if isinstance(real, self.cls):
             return ConstantValue(real)
         found = tracer.class_lookup(self.cls, name)
+        if isinstance(real, types.MappingProxyType):
+            return tracer.wrap(real, AttrSource(_as_constant(self.cls), name))
         return tracer.known(real) if found is MISSING else tracer.bind_to_class(self, name, found)
+
+    def _members(self, tracer: Tracer) -> list[Any]:
+        """Those of an enumeration, which is still being made while its methods make members."""
+        members: list[Any] = list(self.cls)  # type: ignore[call-overload]
+        tracer.guard(AttrSource(_as_constant(self.cls), "_member_map_"), GuardKind.LENGTH, len(self.cls.__members__))  # type: ignore[attr-defined]
+        return members
 
     def _through_metaclass(self, tracer: Tracer, name: str, found: Any) -> Value:
         if not isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType, *C_METHODS)):
@@ -144,14 +152,15 @@ class ClassValue(Value):
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
         if isinstance(self.cls, enum.EnumMeta):
-            members: list[Any] = list(self.cls)
-            return iter([ConstantValue(member) for member in members])
+            return iter([ConstantValue(member) for member in self._members(tracer)])
         method = self._own_method(tracer, "__iter__")
         if method is not None:
             return tracer.iterate(method.call(tracer, [], {}))
         return super().iterate(tracer)
 
     def length(self, tracer: Tracer) -> int:
+        if isinstance(self.cls, enum.EnumMeta):
+            return len(self._members(tracer))
         method = self._own_method(tracer, "__len__")
         if method is not None:
             return tracer.length_of(method.call(tracer, [], {}))
