@@ -177,6 +177,13 @@ static PyObject *make_call(Pending *pending, int as_it_is)
 
 /* ---- frames that called one another ---- */
 
+#define JOIN_DEPTH 200 /* calls, one in another, that a join may make */
+#if PY_VERSION_HEX >= 0x030C0000
+#define RECURSION_REMAINING(thread) ((thread)->py_recursion_remaining)
+#else
+#define RECURSION_REMAINING(thread) ((thread)->recursion_remaining)
+#endif
+
 /* What runs the rest of a frame and of those that it called, a new reference. */
 static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames)
 {
@@ -198,7 +205,9 @@ static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames
         if (!found && !PyErr_Occurred()) {
             HookThread saved = stator_hook_thread; /* that is no code of the program */
             stator_hook_thread = (HookThread){NULL, NULL};
+            RECURSION_REMAINING(PyThreadState_Get()) += JOIN_DEPTH; /* nor do its calls count */
             found = PyObject_Call(to->join, callee_and_args, NULL);
+            RECURSION_REMAINING(PyThreadState_Get()) -= JOIN_DEPTH;
             stator_hook_thread = saved;
             if (found && !Py_IS_TYPE(found, &ContinuationType)) {
                 PyErr_SetString(PyExc_TypeError, "join gave no Continuation");
