@@ -44,6 +44,8 @@ def _classes(tracer: Tracer, value: Value) -> tuple[Any, ...]:
     if isinstance(value, TupleValue):
         return tuple(cls for item in tracer.iterate(value) for cls in _classes(tracer, item))
     real = tracer.real_of(value, "a class")
+    if isinstance(real, types.UnionType) and all(isinstance(one, type) for one in real.__args__):
+        return real.__args__
     if not isinstance(real, type | types.UnionType) and module_of(type(real)) != "typing":
         raise unsupported("call-builtin", f"isinstance() or issubclass() with {value.describe(tracer)}")
     return (real,)
@@ -76,6 +78,8 @@ def _is_instance(tracer: Tracer, value: Value, kind: type, wanted: Any) -> bool:
     if isinstance(wanted, type) and check is type.__instancecheck__:
         found = wanted in (kind.__mro__ or ())  # it asks no __subclasscheck__
     else:
+        if isinstance(wanted, types.UnionType):
+            tracer.run_real(isinstance, (None, wanted))  # which may refuse what it is made of
         found = _is_subclass(tracer, kind, wanted)
     if found:
         return True

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import operator
 import typing
-from types import CodeType, FunctionType, GenericAlias, MethodType, MethodWrapperType
+from types import (
+    BuiltinMethodType,
+    CodeType,
+    FunctionType,
+    GenericAlias,
+    MethodType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
@@ -14,7 +22,7 @@ from ..source import AttrSource, ClosureSource, ItemSource, Source
 from .base import Lazy, Raised, Value, unsupported
 from .cells import CellValue
 from .constants import ConstantValue
-from .objects import ObjectValue
+from .objects import ObjectValue, lookup_in_class
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -292,7 +300,8 @@ class BuiltinMethodValue(Value):
         self.name = name
 
     def python_type(self, tracer: Tracer) -> type:
-        return type([].append)
+        made_by = lookup_in_class(self.owner.python_type(tracer), self.name)
+        return MethodWrapperType if isinstance(made_by, WrapperDescriptorType) else BuiltinMethodType
 
     def describe(self, tracer: Tracer) -> str:
         return f"the method {class_name(self.owner.python_type(tracer))}.{self.name}"
