@@ -35,6 +35,7 @@ def inline(
     observer = observer_in(function.code, function.scope.names)
     if observer is not None:
         raise unsupported("observer", f"{function.qualname} asks {observer}(), which would see what compiling makes")
+    tracer.count_call()
     program = program_of(function.code)
     names = bind(tracer, function, args, kwargs)
     frame = Frame(tracer, program, function.scope, names, function.cells(tracer), function.qualname)

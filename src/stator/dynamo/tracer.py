@@ -29,7 +29,7 @@ from .guard import GuardKind
 from .guard_log import GuardLog
 from .identity import Identities
 from .inlining import inline
-from .long_loops import LoopLimit
+from .long_loops import LoopLimit, counted
 from .mutations import MutationLog
 from .naming import class_name, full_name
 from .recipe import Recipe
@@ -126,6 +126,10 @@ class Tracer:
     def count_turn(self) -> None:
         """Called for each jump backwards. Raises Unsupported for loops that go on and make no graph."""
         self._loops.count_turn(self.recorder.op_count, self.step)
+
+    def count_call(self) -> None:
+        """The same for a call that is followed."""
+        self._loops.count_call(self.recorder.op_count, self.step)
 
     def end_step(self) -> int:
         """The step before which the graph would have to end for the instruction at hand to run natively."""
@@ -396,7 +400,7 @@ class Tracer:
 
     def listed(self, value: Value) -> Iterator[Value]:
         """The items as list(), tuple() and stars take them, which ask for a length."""
-        return map(self.realized, iteration.listed(self, value))
+        return counted(map(self.realized, iteration.listed(self, value)))
 
     def iterator(self, value: Value) -> Value:
         return iteration.iterator(self, value)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..calling import calls, fold, folded_argument, run_folded
 from ..guard import GuardKind
+from ..long_loops import counted
 from ..naming import class_name, full_name, module_of, qualified_name
 from ..polyfills.iteration import called_until
 from ..source import CallSource, ConstantSource
@@ -416,7 +417,7 @@ def _sum(tracer: Tracer, items: Value, start: Value | None = None) -> Value:
     total = start if start is not None else ConstantValue(0)
     if issubclass(total.python_type(tracer), bytearray):
         raise unsupported("call-builtin", "sum() of bytes, which refuses")
-    steps = list(_steps(tracer, items))
+    steps = list(counted(_steps(tracer, items)))
     if all(type(item) is ConstantValue for item in (total, *steps)):  # floats are summed with care from 3.12 on
         return run_folded(tracer, sum, [ListValue(steps), total], {})
     for item in steps:
