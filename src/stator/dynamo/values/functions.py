@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ..tracer import Tracer
 
 
-
 class FunctionValue(Value):
     """A Python function. `fn` is the real function, or None when MAKE_FUNCTION made it in the frame.
 
