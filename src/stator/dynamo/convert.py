@@ -15,7 +15,7 @@ from weakref import WeakSet
 import torch
 from torch import fx
 
-from stator.base import config, counters, dumps, logs
+from stator.base import counters, dumps, logs
 from stator.base.config import Options
 from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UserPlace
 from stator.graph.printer import print_graph
@@ -277,10 +277,10 @@ class Converter:
         """The same where the frame is in a call, and is given what goes on with the function that it had called."""
         return self._continuation(captured.function.__globals__, point, joined=True)
 
-    def _join(self, outer: Any, inner: Any, *inside: Any) -> Any:
+    def _join(self, outer: Any, inner: Any, *further: Any) -> Any:
         """The continuation of a frame together with those of the functions that it had called, one in another. It is
         asked for while the program runs, which may have replaced built-in functions."""
-        inner = self._join(inner, *inside) if inside else inner
+        inner = self._join(inner, *further) if further else inner
         made = self._joined.get((id(outer), id(inner)))
         if made is None:
             namespace, point = self._points[id(outer)]
