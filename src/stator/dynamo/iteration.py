@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING
 
+from .naming import class_name
 from .values.base import Raised, Value, unsupported
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, stop_aware
@@ -31,7 +32,7 @@ def rely_on_iterator(tracer: Tracer, made: Value) -> None:
     """Of what `__iter__` gave, the interpreter looks whether its class says how to go on."""
     kind = made.python_type(tracer)
     if tracer.class_lookup(kind, "__next__") is MISSING:
-        raise tracer.raised(TypeError, f"iter() returned non-iterator of type '{kind.__name__}'")
+        raise tracer.raised(TypeError, f"iter() returned non-iterator of type '{class_name(kind)}'")
 
 
 def next_item(tracer: Tracer, iterator: Value) -> Value | None:

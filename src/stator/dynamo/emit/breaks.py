@@ -138,8 +138,8 @@ class BreakWriter:
     # ---- putting the frame's state back ----
 
     def _live_locals(self) -> dict[str, Any]:
-        """Locals to hand on, by name in the frame's order. Those in cells are handed on as that; no such frame is continued
-        where a super() that asks for its receiver is still to come."""
+        """Locals to hand on, by name in the frame's order. Those in cells are handed on as that; no such frame is
+        continued where a super() that asks for its receiver is still to come."""
         code = self.user_code
         live = {name: recipe for name, recipe in self.exit.locals.items() if name not in self.exit.cells}
         order = {name: index for index, name in enumerate(code.co_varnames)}

@@ -382,7 +382,7 @@ class ObjectValue(Value):
         if self.special(tracer, "__contains__") is not None:
             return tracer.truth(self._special_call(tracer, "__contains__", item))
         if tracer.class_lookup(self.cls, "__contains__") is None:
-            raise tracer.raised(TypeError, f"'{self.cls.__name__}' object is not a container")
+            raise tracer.raised(TypeError, f"'{class_name(self.cls)}' object is not a container")
         return any(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self._iterated_for_in(tracer))
 
     def _iterated_for_in(self, tracer: Tracer) -> Iterator[Value]:
@@ -391,7 +391,7 @@ class ObjectValue(Value):
         except Raised as raised:
             if not issubclass(raised.value.python_type(tracer), TypeError):
                 raise
-            text = f"argument of type '{self.cls.__name__}' is not iterable"
+            text = f"argument of type '{class_name(self.cls)}' is not iterable"
             raise tracer.raised(TypeError, text) from None
         return iter(lambda: tracer.next_item(iterator), None)  # type: ignore[arg-type,return-value]
 
@@ -402,7 +402,7 @@ class ObjectValue(Value):
 
     def iterator(self, tracer: Tracer) -> Value:
         if tracer.class_lookup(self.cls, "__iter__") is None:
-            raise tracer.raised(TypeError, f"'{self.cls.__name__}' object is not iterable")
+            raise tracer.raised(TypeError, f"'{class_name(self.cls)}' object is not iterable")
         if self.special(tracer, "__iter__") is None and self.special(tracer, "__getitem__") is not None:
             return tracer.make_iterator(self._by_index(tracer), False)
         return self._special_call(tracer, "__iter__")
