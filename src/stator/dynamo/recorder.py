@@ -71,7 +71,8 @@ class Recorder:
         self.root = self.graph = fx.Graph()
         self.open: list[Subgraph] = []
         self.writes: list[Any] = []  # the memory that operators wrote to, in order
-        self.transforms = 0  # function transforms that what is recorded now runs under
+        self.transforms: list[str] = []  # function transforms that what is recorded now runs under, the outermost first
+        self.mapped: set[int] = set()  # fakes that stand for slices of what vmap maps over, by id
         self.rules: dict[int, Callable[[MissingRule], Mapped]] = {}  # follow a custom function's own vmap, by its id
         self.requiring: dict[int, bool] = {}  # of tensors given to transformed functions, by id: do they require grad?
         self.switched: set[Any] = set()  # readers of switches of torch that the captured code has set

@@ -60,6 +60,8 @@ def _cond(tracer: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands
         raise refused("torch.cond", f"on {pred.describe(tracer)}")
     if operands is not None and not isinstance(operands, (TupleValue, ListValue)):
         raise refused("torch.cond", f"with operands that are {operands.describe(tracer)}")
+    if set(tracer.recorder.transforms) == {"vmap"}:
+        return _mapped_cond(tracer, pred, (true_fn, false_fn), given)
     check_operands(tracer, "torch.cond", given)
     true, false = (
         follow_way(tracer, f"the {which} branch of torch.cond", function, given, lambda level: (given, []))
@@ -72,6 +74,46 @@ def _cond(tracer: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands
     target = graph_target(Branches("torch.cond", first, second, true.metas), "cond")
     made = tracer.record_function(target, [pred, *inputs], {})
     return value_of(tracer, true.results, list(tracer.iterate(made)))
+
+
+@named_handlers.register(("torch._higher_order_ops.cond", "CondOp.__call__"))
+def _cond_operator(
+    tracer: Tracer, operator: Value, pred: Value, true_fn: Value, false_fn: Value, operands: Value | None = None
+) -> Value:
+    return _cond(tracer, pred, true_fn, false_fn, operands)
+
+
+def _mapped_cond(tracer: Tracer, pred: TensorValue, branches: Sequence[Value], given: list[Value]) -> Value:
+    """Under vmap, where the condition differs between the samples: both branches, and a choice, as in eager torch."""
+    what = "torch.cond under vmap"
+    if pred.node is None or not _differs_between_samples(tracer, pred.node):
+        raise refused(what, "on a condition that is the same for all samples")
+    trees, made = [], []
+    for branch in branches:
+        with outside_unchanged(tracer, what, branch, *given):
+            result = tracer.call(branch, list(given), {})
+        leaves: list[TensorValue] = []
+        trees.append(tree_of(tracer, result, leaves))
+        made += leaves
+    if len(made) != 2 or not same_structure(*trees) or not _only_tensors(trees[0]):
+        raise refused(what, "whose branches give something else than one tensor")
+    first, second = (one.fake.meta for one in made)  # type: ignore[attr-defined]
+    if not same_layout(first, second):
+        raise refused(what, "whose branches give tensors of different layouts")
+    return value_of(tracer, trees[0], [tracer.record_function(torch.where, [pred, *made], {})])
+
+
+def _differs_between_samples(tracer: Tracer, node: fx.Node) -> bool:
+    """Whether a node is computed from what the innermost vmap maps over."""
+    seen, todo = {node}, [node]
+    while todo:
+        one = todo.pop()
+        if one.op == "placeholder" and id(one.meta.get("example_value")) in tracer.recorder.mapped:
+            return True
+        more = [source for source in one.all_input_nodes if source not in seen]
+        seen.update(more)
+        todo += more
+    return False
 
 
 def refused(function: str, what: str) -> Unsupported:
@@ -128,10 +170,15 @@ def follow_way(
         if not leaves or not _only_tensors(results, (int,)):
             raise refused(what, "gives something else than tensors")
         nodes = [level_node(level, leaf, tracer) for leaf in leaves]
-    if len(recorder.freed) != freed or any(_uses_autograd(node) for node in level.graph.nodes):
+    differentiated = torch.is_grad_enabled() and any(_requires_grad(one) for one in (*new, *level.lifted))
+    if len(recorder.freed) != freed or (differentiated and any(_uses_autograd(node) for node in level.graph.nodes)):
         raise refused(what, "takes gradients")
     _check_fresh(what, leaves, [*new, *level.lifted], level.graph)
     return Way(level.finish(nodes), level.lifted, [leaf.fake.meta for leaf in leaves], results)  # type: ignore[attr-defined]
+
+
+def _requires_grad(value: TensorValue | NumberValue) -> bool:
+    return isinstance(value, TensorValue) and value.fake.requires_grad
 
 
 def _uses_autograd(node: fx.Node) -> bool:

@@ -244,7 +244,7 @@ class _TransformableCapture(FunctionCapture):
         given = iter(zip(self.tensors, missing.in_dims, missing.like, strict=True))
         args: list[Value] = []
         dims: list[Any] = []
-        recorder.transforms += 1
+        recorder.transforms.append("a rule of vmap")
         try:
             with (
                 recorder.subgraph() as level,
@@ -265,7 +265,7 @@ class _TransformableCapture(FunctionCapture):
                 outputs, out_dims = self._mapped_results(result)
                 nodes = [level_node(level, output, tracer) for output in outputs]
         finally:
-            recorder.transforms -= 1
+            recorder.transforms.pop()
         if len(outputs) != missing.function.output_count:
             raise unsupported("custom-function", f"{what} gives {len(outputs)} tensors")
         return Mapped(level.finish(nodes), out_dims), level.lifted

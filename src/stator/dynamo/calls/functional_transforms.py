@@ -73,11 +73,11 @@ def _follow(
             recorder.requiring[id(fake)] = requires_grad
         given = [value_of(tracer, arg, inside) for arg in tree[0]]
         named = {key: value_of(tracer, arg, inside) for key, arg in tree[1].items()}
-        recorder.transforms += 1
+        recorder.transforms.append(name)
         try:
             result = tracer.call(function, given, named)
         finally:
-            recorder.transforms -= 1
+            recorder.transforms.pop()
         outputs: list[TensorValue] = []
         results = tree_of(tracer, result, outputs)
         nodes = [recorder.node_of(output) for output in outputs]
@@ -167,6 +167,8 @@ def _without_batch_dim(tracer: Tracer, in_dims: Any) -> Callable[[Any], InnerFak
                     raise unsupported("function-transform", f"torch.func.vmap over dimension {dim} of a tensor")
                 del shape[dim], stride[dim]
             made = tracer.recorder.mode.make(TensorMeta(tuple(shape), tuple(stride), meta.dtype, meta.device))
+            if dim is not None:
+                tracer.recorder.mapped.add(id(made))
             told = dim is None and tracer.recorder.requires_grad(leaf)
             return made.requires_grad_(leaf.fake.requires_grad), told
 

@@ -18,7 +18,7 @@ from stator.graph.parts import fresh_layout
 from stator.prims.layout import numel
 
 from ..calling import named_handlers
-from ..polyfills.tensor_loops import mapped, scanned
+from ..polyfills.tensor_loops import mapped, mapped_flat, scanned, scanned_flat, with_more
 from ..subgraphs import Subgraph
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
@@ -107,6 +107,44 @@ def _scan(
     check_operands(tracer, "scan", [init])
     _check_length(tracer, "scan", xs, at)
     return tracer.call(tracer.known(scanned), [combine_fn, init, xs, ConstantValue(at), backwards], {})
+
+
+# ---- the operators themselves, called by the program ----
+
+
+@named_handlers.register(("torch._higher_order_ops.while_loop", "WhileLoopOp.__call__"))
+def _while_loop_operator(
+    tracer: Tracer, operator: Value, cond_fn: Value, body_fn: Value, carried_inputs: Value, additional_inputs: Value
+) -> Value:
+    bound = tracer.known(with_more)
+    cond_fn, body_fn = (tracer.call(bound, [one, additional_inputs], {}) for one in (cond_fn, body_fn))
+    return _while_loop(tracer, cond_fn, body_fn, carried_inputs)
+
+
+@named_handlers.register(("torch._higher_order_ops.map", "MapImpl.__call__"))
+def _map_operator(tracer: Tracer, operator: Value, f: Value, xs: Value, pos_args: Value) -> Value:
+    _check_length(tracer, "map", xs, 0)
+    return tracer.call(tracer.known(mapped_flat), [f, xs, pos_args], {})
+
+
+@named_handlers.register(("torch._higher_order_ops.scan", "ScanOp.__call__"))
+def _scan_operator(
+    tracer: Tracer, operator: Value, combine_fn: Value, init: Value, xs: Value, additional_inputs: Value
+) -> Value:
+    check_operands(tracer, "scan", [init])
+    _check_length(tracer, "scan", xs, 0)
+    return tracer.call(tracer.known(scanned_flat), [combine_fn, init, xs, additional_inputs], {})
+
+
+@named_handlers.register(("torch._higher_order_ops.associative_scan", "AssociativeScanOp.__call__"))
+def _associative_scan_operator(
+    tracer: Tracer, operator: Value, combine_fn: Value, xs: Value, additional_inputs: Value
+) -> Value:
+    """Python code of torch's, and followed as such."""
+    _check_length(tracer, "associative_scan", xs, 0)
+    names: dict[str, Any] = operator.python_type(tracer).__call__.__globals__  # type: ignore[operator]
+    function = tracer.known(names["generic_associative_scan"])
+    return tracer.call(function, [combine_fn, xs], {"additional_inputs": additional_inputs})
 
 
 def _check_length(tracer: Tracer, name: str, xs: Value, dim: Any) -> None:

@@ -36,6 +36,30 @@ def scanned(function: Callable[..., Any], init: Any, xs: Any, dim: int, reverse:
     return carry, stacked
 
 
+def with_more(function: Callable[..., Any], more: Any) -> Callable[..., Any]:
+    """The function with further arguments behind those it is called with."""
+
+    def call(*args: Any) -> Any:
+        return function(*args, *more)
+
+    return call
+
+
+def mapped_flat(function: Callable[..., Any], xs: Any, more: Any) -> Any:
+    """The operator behind `map`: `function(*slices of xs, *more)`, stacked."""
+    return _stacked([function(*[leaf[turn] for leaf in xs], *more) for turn in range(xs[0].shape[0])])
+
+
+def scanned_flat(function: Callable[..., Any], init: Any, xs: Any, more: Any) -> Any:
+    """The operator behind `scan`: `function(*carry, *slices of xs, *more)` gives the next carry and what is stacked."""
+    carry, results = init, []
+    for turn in range(xs[0].shape[0]):
+        made = function(*carry, *[leaf.select(0, turn) for leaf in xs], *more)
+        carry = made[: len(init)]
+        results.append(made[len(init) :])
+    return (*carry, *[torch.stack(list(parts)) for parts in zip(*results, strict=True)])
+
+
 def _stacked(results: list[Any]) -> Any:
     flat = [pytree.tree_leaves(result) for result in results]
     spec = pytree.tree_structure(results[0])
