@@ -171,7 +171,7 @@ def on_an_input(compiled):
     return found
 
 
-@scenario(whole=False)
+@scenario
 def retained_gradient(compiled):
     def program(x):
         y = x.exp()
@@ -182,6 +182,70 @@ def retained_gradient(compiled):
     loss, y = compiled(program)(x)
     (loss + y.sum()).backward()
     return x.grad, y.grad
+
+
+@scenario
+def retained_gradients_beside_hooks_views_and_writes(compiled):
+    def hooked(x):
+        y = x * 2
+        y.retain_grad()
+        y.register_hook(lambda g: g * 3)
+        z = y.sin()
+        z.retain_grad()
+        return (y * z).sum(), y, z
+
+    def viewed(x):
+        y = x * 2
+        part = y.view(-1)
+        part.retain_grad()
+        y.retain_grad()
+        return (part * part).sum() + y.sum(), y, part
+
+    def written(x):
+        y = x * 2
+        y.retain_grad()
+        y.mul_(3)
+        return (y * y.detach()).sum(), y
+
+    found = []
+    for program in (hooked, viewed, written):
+        f = compiled(program)
+        for _ in range(2):
+            x = leaf(3)
+            loss, *kept = f(x)
+            loss.backward()
+            found.append((x.grad, [one.grad for one in kept], [one.retains_grad for one in kept]))
+    return found
+
+
+@scenario
+def retained_gradient_of_an_attribute(compiled):
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model()[0]
+
+        def forward(self, x):
+            self.seen = self.inner(x).relu()
+            self.seen.retain_grad()
+            return self.inner(self.seen).sum()
+
+    module, x = Keeps(), leaf(3, 4)
+    f = compiled(module)
+    return [(gradients(f(x), x, *module.parameters()), module.seen.grad) for _ in range(2)]
+
+
+@scenario(whole=False)
+def retained_gradient_and_a_backward_in_the_program(compiled):
+    def program(x):
+        y = x * 2
+        y.retain_grad()
+        loss = (y * y).sum()
+        loss.backward()
+        return y.grad
+
+    x = leaf(3)
+    return compiled(program)(x), x.grad
 
 
 @scenario(whole=False)

@@ -107,6 +107,8 @@ class _Run:
     ) -> None:
         if tracer.later is not None:
             raise unsupported("autograd", f"a backward inside {tracer.later.what}")
+        if tracer.recorder.retained:
+            raise unsupported("autograd", "a backward behind retain_grad()")
         self.tracer = tracer
         self.roots = roots
         self.creates = create_graph is not None and tracer.truth(create_graph)

@@ -12,9 +12,11 @@ from stator.graph.differentiated import GradientHook, graph_target
 from stator.prims.record import TensorMeta
 
 from ..calling import tensor_methods
+from ..messages import Message
 from ..recipe import Recipe
 from ..subgraphs import deferred, outside_unchanged, own_state
 from ..values.base import Value, cannot_rebuild, unsupported
+from ..values.constants import ConstantValue
 from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -72,3 +74,18 @@ def _register_hook(tracer: Tracer, tensor: TensorValue, hook: Value) -> Value:
     tracer.record_function(target, [tensor, *level.lifted], {})
     tensor.node = recorder.last_node
     return HookHandleValue(tracer.end_step())
+
+
+@tensor_methods.register("retain_grad")
+def _retain_grad(tracer: Tracer, tensor: TensorValue) -> Value:
+    """Asked for of the graph's result, when it has run: `.grad` is that of all its uses, inside of the graph too."""
+    recorder = tracer.recorder
+    made_here = tensor.obj is None and tensor.node is not None and tensor.node.graph is recorder.root
+    if not made_here or not tensor.fake.requires_grad or not tracer.in_the_call or recorder.region is not None:
+        raise unsupported("tensor-method", f"Tensor.retain_grad() on {tensor.describe(tracer)}")
+    if not any(tensor is one for one in recorder.retained):
+        recorder.retained.append(tensor)
+        outermost = tracer.frames[0]
+        position = outermost.program.instructions[outermost.now].position
+        tracer.mutations.message(Message(torch.Tensor.retain_grad, [tensor], {}, position))
+    return ConstantValue(None)

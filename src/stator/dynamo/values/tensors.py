@@ -72,7 +72,6 @@ REFUSED = frozenset(
         "register_post_accumulate_grad_hook",
         "storage",
         "untyped_storage",
-        "retain_grad",
         "share_memory_",
         "pin_memory",
         "set_",
