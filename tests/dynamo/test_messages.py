@@ -265,3 +265,19 @@ def test_a_logger_that_the_captured_code_turns_off_for_a_while():
     finally:
         LOGGER.removeHandler(records)
     assert [record[1] for record in records.seen] == ["always", "always"]
+
+
+def says_numbers(x):
+    loss, count = x.mean().item(), (x > 0).sum().item()
+    print("loss", loss, "of", count, sep="|")
+    LOGGER.info("loss %.3f, twice %s, of %d", loss, loss * 2, count)
+    x.add_(1)
+    print(x.sum().item(), loss)
+    return x * loss
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_numbers_of_tensors_are_said_when_the_graph_has_run(backend, capsys):
+    compiled = stator.compile(says_numbers, backend=backend, fullgraph=True)
+    for x in (torch.tensor([0.5, -2.0, 3.0]), torch.tensor([1.5, 2.0, 4.0])):
+        assert said(compiled, capsys, x.clone()) == said(says_numbers, capsys, x.clone())

@@ -53,6 +53,27 @@ def test_a_number_of_one_element_in_rows_is_compiled_by_aot() -> None:
     compiled(torch.ones(3))  # of a part that runs in ATen there is a warning
 
 
+def a_float_beside_a_count(x: torch.Tensor) -> Any:
+    mean, count = x.mean().item(), int((x > 0).sum())
+    return x * mean, x * count, mean * 2, count
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("train", [False, True])
+def test_a_float_goes_from_segment_to_segment_of_a_graph(train: bool) -> None:
+    """The count divides the graph; of segments that run in ATen because of the float there is a warning."""
+    compiled = stator.compile(a_float_beside_a_count, backend="aot_eager", fullgraph=True)
+    for x in (torch.tensor([0.5, -2.0, 3.0]), torch.tensor([1.5, 2.0, 4.0])):
+        x, y = x.clone().requires_grad_(train), x.clone().requires_grad_(train)
+        found, expected = compiled(x), a_float_beside_a_count(y)
+        assert found[2:] == expected[2:]
+        torch.testing.assert_close(found[:2], expected[:2], rtol=0, atol=0)
+        if train:
+            (found[0] + found[1]).sum().backward()
+            (expected[0] + expected[1]).sum().backward()
+            torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=0)
+
+
 def test_a_dtype_that_may_not_hold_the_number_is_refused_as_in_eager() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.tensor(x[0].long().item(), dtype=torch.int8) + x

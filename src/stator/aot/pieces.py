@@ -144,7 +144,7 @@ class Part:
     """Some nodes of a graph as a graph of its own.
 
     inputs: nodes of the whole whose values it takes, in order. outputs: those whose values it returns as a tuple; None
-    for the last part, which returns what the whole returns.
+    for the last part, which returns what the whole returns. Python floats (`meta["gives_float"]`) come out in tensors.
     """
 
     module: fx.GraphModule
@@ -181,7 +181,7 @@ class Part:
                 if outputs is not None and any(user not in own for user in node.users):
                     outputs.append(node)
         if outputs is not None:
-            graph.output(tuple([copies[node] for node in outputs]))
+            graph.output(tuple([_given_out(graph, node, copies[node]) for node in outputs]))
         module = fx.GraphModule(gm, graph)
         module.meta.update(gm.meta)
         return Part(module, inputs, outputs)
@@ -195,11 +195,21 @@ class Part:
         return [values[node] for node in self.inputs]
 
     def store(self, results: Sequence[Any], values: dict[fx.Node, Any]) -> None:
-        values.update(zip(self.outputs or (), results, strict=True))
+        for node, result in zip(self.outputs or (), results, strict=True):
+            values[node] = result.item() if node.meta.get("gives_float") else result
 
     def run(self, *args: Any) -> Any:
         """Operator by operator, in ATen."""
         return self.module.forward(*args)
+
+
+def _given_out(graph: fx.Graph, node: fx.Node, copy: fx.Node) -> fx.Node:
+    """What a part returns for a node of the whole: traced code has no numbers but in tensors."""
+    if not node.meta.get("gives_float"):
+        return copy
+    made = graph.call_function(torch.scalar_tensor, (copy,), {"dtype": torch.float64, "device": torch.device("cpu")})
+    made.meta.update({key: value for key, value in node.meta.items() if key == "place"})
+    return made
 
 
 class Versions:

@@ -1,5 +1,5 @@
 """print, logging and warnings in captured code: no reason to end the graph where all that is said is known, or will be
-when the graph has run: numbers in f-strings. The text of a whole tensor is not."""
+when the graph has run: numbers of tensors, alone or in f-strings. The text of a whole tensor is not."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from ..values.constants import ConstantValue
 from ..values.exceptions import ExceptionValue
 from ..values.numbers import is_changing
 from ..values.pending_text import PendingTextValue
+from ..values.read_numbers import ReadNumberValue
+from ..values.unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -55,6 +57,8 @@ _OF_LOGGING = (logging.Filterer, logging.Manager)
 def _settled(tracer: Tracer, value: Value, what: str) -> Value | Recipe:
     """Something that reads at the end of the graph as it reads now."""
     if is_changing(value) or (isinstance(value, PendingTextValue) and value.parts is not None):
+        return value
+    if type(value) is UnknownNumberValue or (type(value) is ReadNumberValue and value.can_leave(tracer)):
         return value
     try:
         return Constant(value.constant())

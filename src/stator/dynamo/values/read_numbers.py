@@ -55,6 +55,7 @@ class ReadNumberValue(Value):
         super().__init__(None)
         self.node = node
         self.origin = origin
+        node.meta["gives_float"] = True
 
     def python_type(self, tracer: Tracer) -> type:
         return float
@@ -65,11 +66,15 @@ class ReadNumberValue(Value):
     def truth(self, tracer: Tracer) -> bool:
         raise unsupported("data-dependent-jump", f"a branch on {self.describe(tracer)}")
 
+    def can_leave(self, tracer: Tracer) -> bool:
+        """Whether code behind the graph can have it."""
+        return self.origin is not None or self.node.graph is tracer.recorder.root
+
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.origin is not None:
             return self.origin
         recorder = exits.tracer.recorder
-        if self.node.graph is not recorder.root:
+        if not self.can_leave(exits.tracer):
             raise cannot_rebuild("a number that was read from a tensor inside of a part of the graph")
         return CallRecipe(
             Constant(torch.Tensor.item), [exits.recipe(recorder.unknown.scalar(self.node, torch.float64))]
