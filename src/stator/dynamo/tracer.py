@@ -58,6 +58,7 @@ from .values.tensors import TensorValue
 # values of objects for which it does not matter whether two paths lead to one object
 _WITHOUT_IDENTITY = (ConstantValue, BoundMethodValue, TupleValue, SliceValue, RangeValue)
 _WRAPPED_ANEW = (BoundMethodValue, SliceValue, RangeValue)
+_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))  # of tensors that are indices
 _STATIC_STORES = ("_parameters", "_buffers")
 
 
@@ -327,6 +328,10 @@ class Tracer:
                 value = method.call(self, [], {})
                 if type(self.constant_of(value, "an index")) is not int:
                     raise unsupported("special-method", "__index__ that returns no plain int")
+        if isinstance(value, TensorValue) and value.fake.dtype in _WHOLE:
+            known = self.recorder.known_number(value.fake)
+            if known is not None:
+                return known
         return self.run_real(operator.index, (self.constant_of(value, "an index"),))
 
     def is_none(self, value: Value) -> bool:

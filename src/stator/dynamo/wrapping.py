@@ -41,7 +41,7 @@ from .values.modules import ModuleValue, PythonModuleValue, module_name
 from .values.numbers import changing_number
 from .values.objects import ObjectValue
 from .values.sequences import TupleValue
-from .values.sets import SetValue
+from .values.sets import ObjectMember, SetValue
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import TensorValue
 
@@ -345,9 +345,7 @@ def is_rooted_in_constant(source: Source) -> bool:
 
 @wraps(set, frozenset)
 def _set(tracer: Tracer, obj: Any, source: Source | None) -> Value:
-    if not all(is_constant_object(item) or isinstance(item, (type, types.FunctionType)) for item in obj):
-        raise unsupported("set-members", "a set whose members are not constants")
-    members = {item: tracer.known(item) for item in obj}
+    members = {item: _set_member(tracer, item) for item in obj}
     if source is None:
         if type(obj) is not frozenset:
             raise unsupported("unguardable", "a set that cannot be reached from the frame")
@@ -379,17 +377,43 @@ def _weakly(obj: Any) -> tuple[Any, bool]:
         return obj, False
 
 
+def _set_member(tracer: Tracer, obj: Any) -> Value:
+    if _is_plain_member(obj):
+        return tracer.known(obj)
+    if (
+        type(obj).__hash__ is object.__hash__
+        and type(obj).__eq__ is object.__eq__
+        and hasattr(type(obj), "__weakref__")
+    ):
+        return ObjectMember(obj)
+    raise unsupported("set-members", "a set of objects that are compared in ways of their own")
+
+
+def _is_plain_member(obj: Any) -> bool:
+    return is_constant_object(obj) or isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType))
+
+
 class _SameMembers:
-    """Guard predicate: a set has exactly these members."""
+    """Guard predicate: a set has exactly these members. Objects are not kept alive."""
 
     def __init__(self, members: Iterable[Any]) -> None:
-        self.members = frozenset((type(member), member) for member in members)  # 1, 1.0 and True are equal
+        members = list(members)
+        # 1, 1.0 and True are equal
+        self.members = frozenset((type(member), member) for member in members if _is_plain_member(member))
+        self.objects = {id(member): weakref.ref(member) for member in members if not _is_plain_member(member)}
 
     def __call__(self, now: Any) -> bool:
-        return len(now) == len(self.members) and all((type(member), member) in self.members for member in now)
+        return len(now) == len(self.members) + len(self.objects) and all(map(self._has, now))
+
+    def _has(self, member: Any) -> bool:
+        known = self.objects.get(id(member))
+        if known is not None:
+            return known() is member
+        return _is_plain_member(member) and (type(member), member) in self.members
 
     def __repr__(self) -> str:
-        return f"members == {{{', '.join(repr(member) for _, member in self.members)}}}"
+        plain = ", ".join(repr(member) for _, member in self.members)
+        return f"members == {{{plain}{f', and {len(self.objects)} objects' if self.objects else ''}}}"
 
 
 @wraps(*READABLE)

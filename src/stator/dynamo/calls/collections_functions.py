@@ -84,7 +84,15 @@ def _defaultdict(tracer: Tracer, factory: Value | None = None, *args: Value, **k
 
 @calls(dict.fromkeys)
 def _fromkeys(tracer: Tracer, keys: Value, value: Value | None = None) -> Value:
-    made = DictValue({})
+    return _filled_with(tracer, DictValue({}), keys, value)
+
+
+@calls(defaultdict.fromkeys)
+def _defaultdict_fromkeys(tracer: Tracer, keys: Value, value: Value | None = None) -> Value:
+    return _filled_with(tracer, DictValue({}, cls=defaultdict), keys, value)
+
+
+def _filled_with(tracer: Tracer, made: DictValue, keys: Value, value: Value | None) -> Value:
     for key in tracer.iterate(keys):
         made.put(tracer, key, value or ConstantValue(None))
     return made

@@ -15,12 +15,12 @@ from ..calling import calls
 from ..values.arrays import ArrayValue
 from ..values.base import NotConstant, Value, unsupported
 from ..values.classes import ClassValue
-from ..values.constants import ConstantValue
+from ..values.constants import ConstantValue, SourcedConstant
 from ..values.deques import DequeValue, deque_methods
 from ..values.functions import BoundMethodValue, BuiltinMethodValue, FunctionValue
 from ..values.grown_lists import GrownList
 from ..values.mappings import DictValue, DictViewValue
-from ..values.numbers import is_changing
+from ..values.numbers import NumberValue, is_changing
 from ..values.objects import MISSING
 from ..values.sequences import ListValue, SequenceValue, TupleValue
 from ..values.sets import SetValue
@@ -320,6 +320,8 @@ _FAMILIES: dict[type, str] = {
     DictValue: "dict",
     DictViewValue: "view",
     ConstantValue: "constant",
+    SourcedConstant: "constant",
+    NumberValue: "constant",
 }
 
 

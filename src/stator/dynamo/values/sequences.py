@@ -6,6 +6,7 @@ Deques and sets have files of their own beside this one.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -362,11 +363,19 @@ def _sort(tracer: Tracer, self: ListValue, key: Value | None = None, reverse: Va
     return ConstantValue(None)
 
 
+def _from_start(tracer: Tracer, self: SequenceValue, bound: Value) -> int:
+    at = tracer.index_of(bound)
+    return at if at >= 0 else max(at + len(self.items), 0)
+
+
 @list_methods.register("index")
 @tuple_methods.register("index")
-def _index(tracer: Tracer, self: SequenceValue, item: Value) -> Value:
+def _index(tracer: Tracer, self: SequenceValue, item: Value, *bounds: Value) -> Value:
+    if len(bounds) > 2:
+        raise tracer.raised(TypeError, f"index expected at most 3 arguments, got {1 + len(bounds)}")
+    start, stop = (*(_from_start(tracer, self, bound) for bound in bounds), *(0, sys.maxsize)[len(bounds) :])
     for at, mine in enumerate(self.iterate(tracer)):
-        if tracer.same(mine, item) or tracer.equal(mine, item):
+        if start <= at < stop and (tracer.same(mine, item) or tracer.equal(mine, item)):
             return ConstantValue(at)
     text = "tuple.index(x): x not in tuple"
     if self.builtin is not tuple:

@@ -36,6 +36,22 @@ class SameOrder:
         return f"the members come as {self.members!r}"
 
 
+class ObjectMember(Value):
+    """An object in a set from outside: whether it is in there can be asked, what it is cannot."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__()
+        self.obj = obj
+
+    def python_type(self, tracer: Tracer) -> type:
+        return type(self.obj)
+
+    def key(self, tracer: Tracer) -> Any:
+        return self.obj
+
+
 class SetValue(ObjectValue):
     """A set or frozenset: hash key -> member.
 
@@ -56,6 +72,8 @@ class SetValue(ObjectValue):
     ) -> None:
         super().__init__(cls, obj, source)
         self.members = members
+        for root in (self, *rests_on) if obj is None else ():
+            root._refuse_objects()  # neither the members nor their order could be made again
         self.twin = set(members) if twin is None and obj is None else twin
         self.rests_on = rests_on
 
@@ -95,6 +113,7 @@ class SetValue(ObjectValue):
     def do_with(self, method: str, other: Value) -> None:
         """Have the twin do what the set does with another one."""
         if isinstance(other, SetValue):
+            other._refuse_objects()
             self.do(method, other.in_order())
             self.rests_on += other.roots()
         elif other.is_constant() and isinstance(other.constant(), frozenset):
@@ -112,6 +131,10 @@ class SetValue(ObjectValue):
         for root in self.rests_on:
             if list(root.members) == list(root.obj):
                 tracer.guard(root.source, GuardKind.PREDICATE, SameOrder(list(root.obj)))  # type: ignore[arg-type]
+
+    def _refuse_objects(self) -> None:
+        if any(isinstance(member, ObjectMember) for member in self.members.values()):
+            raise unsupported("set-members", "the members of a set of objects")
 
     def changed(self, tracer: Tracer) -> None:
         tracer.mutations.content(self)
@@ -136,6 +159,7 @@ class SetValue(ObjectValue):
         return item.key(tracer) in self.members
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        self._refuse_objects()
         # the order of a real set is its hash order and depends on its history, which only a real set knows
         if self.obj is None:
             ordered = list(self.twin)
@@ -242,6 +266,7 @@ def _set_remove(tracer: Tracer, self: SetValue, item: Value) -> Value:
 def _set_pop(tracer: Tracer, self: SetValue) -> Value:
     if not self.members:
         raise tracer.raised(KeyError, "pop from an empty set")
+    self._refuse_objects()
     if len(self.members) > 1:
         if self.twin is None:
             raise unsupported("set-members", "which member of a set from outside comes first")
