@@ -18,7 +18,7 @@ from stator import prims as prims  # registers the shape rules
 from stator.base import counters
 from stator.base.errors import Unsupported
 from stator.base.registry import Registry
-from stator.prims.layout import is_dense, may_overlap, numel
+from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
 
 from .fake_tensor import FakeStorage as FakeStorage
@@ -28,6 +28,7 @@ from .followed_memory import AS_IT_HAPPENS_TO_BE, follow_made, follow_write
 from .numbers import DataDependent as DataDependent
 from .numbers import Number, accepts, holds_numbers, replaced, stand_in
 from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
+from .writes import check_overlap, check_size
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -267,12 +268,7 @@ class FakeMode(TorchDispatchMode):
                 hint="register one with torch.library.register_fake",
             ) from error
         for fake in flat_tensors([argument(info, args, kwargs, where) for where in info.mutates]):
-            if memo[id(fake)].shape != fake.shape:
-                raise Unsupported(
-                    "storage-mutation",
-                    f"{info.target} resizes an argument of shape {tuple(fake.shape)} to {tuple(memo[id(fake)].shape)}",
-                    hint="give `out` the shape of the result",
-                )
+            check_size(info, fake, memo[id(fake)])
         if isinstance(result, (tuple, list)):
             return type(result)(
                 self._from_meta(item, info, position, args, device) for position, item in enumerate(result)
@@ -476,35 +472,6 @@ LAYOUT_ONLY = frozenset(
     for name in ("t_", "transpose_", "unsqueeze_", "as_strided_", "squeeze_", "swapaxes_", "swapdims_")
     if hasattr(aten, name)
 ) | {aten.squeeze_.dim, aten.squeeze_.dims}
-
-# Writing the same value twice to one memory location is harmless for these.
-IDEMPOTENT = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten.detach_.default))
-
-# Eager writes to what these are given row after row, each with what the one before has left there.
-IN_TURN = frozenset((aten.embedding_renorm_.default,))
-
-
-def check_overlap(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse, as eager does, to write through a tensor several of whose elements lie at one address.
-
-    Raises RuntimeError, and Unsupported where eager does it all the same.
-    """
-    if info.target in IDEMPOTENT:
-        return
-    for where in info.mutates:
-        for written in flat_tensors(argument(info, args, kwargs, where)):
-            for size, stride in zip(written.meta.shape, written.meta.stride, strict=True):
-                if stride == 0 and size > 1:
-                    if info.target in IN_TURN:
-                        raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
-                    raise RuntimeError(
-                        "unsupported operation: more than one element of the written-to tensor refers to a single "
-                        "memory location. Please clone() the tensor before performing the operation."
-                    )
-            if not is_dense(written.meta.shape, written.meta.stride) and may_overlap(
-                written.meta.shape, written.meta.stride
-            ):
-                raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
 
 
 def meta_of_real(tensor: torch.Tensor) -> TensorMeta:

@@ -13,9 +13,10 @@ from stator.base.errors import Unsupported
 from stator.prims.layout import contiguous_strides
 from stator.prims.record import TensorMeta
 
-from .fake import FakeTensor, check_overlap
+from .fake import FakeTensor
 from .recording import Tracer, mutations
 from .schema import OpInfo
+from .writes import check_overlap
 
 aten = torch.ops.aten
 

@@ -29,7 +29,6 @@ from .fake import (
     FakeMode,
     FakeStorage,
     FakeTensor,
-    check_overlap,
     flat_tensors,
     meta_of_real,
     specials,
@@ -39,6 +38,7 @@ from .numbers import DataDependent, holds_numbers, rules, symbolic
 from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
 from .traced import ViewStep
 from .views import IDENTITIES, REINTERPRETING, replay, view_step, write_back
+from .writes import check_overlap
 
 aten = torch.ops.aten
 Keep = Callable[[OpOverload], bool]
