@@ -282,6 +282,27 @@ class Asks(Function):
         return g * y * factor, g * x if ctx.needs_input_grad[1] else None
 
 
+class PushesTwo(Asks):
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx, a, b):
+        x, y = ctx.saved_tensors
+        return a * y * 3 + b * x * 5
+
+
+@of
+def jvp_with_a_tangent_for_one_of_two(x, y):
+    return (
+        jvp(lambda a: PushesTwo.apply(a, y), (x,), (y,)),
+        jacfwd(PushesTwo.apply, argnums=1)(x[0], y[0]),
+        vmap(jacfwd(PushesTwo.apply))(x, y),
+    )
+
+
 @of
 def needs_input_grad(x, y):
     def f(a, b):
@@ -356,6 +377,24 @@ def test_a_rule_that_changes_something_is_not_captured() -> None:
     seen.clear()
     stator.compile(program, backend="eager")(torch.ones(2, 3))
     assert seen == [(0,)]
+
+
+@pytest.mark.parametrize("part", ["forward", "vmap"])
+def test_one_that_writes_to_its_arguments_is_not_captured(part: str) -> None:
+    class Writes(NoBackward):
+        @staticmethod
+        def forward(x):
+            return x.add_(1) * 2 if part == "forward" else x * 2
+
+        @staticmethod
+        def vmap(info, in_dims, x):
+            return (x.add_(1) if part == "vmap" else x) * 2, in_dims[0]
+
+    program = lambda x: vmap(Writes.apply)(x)  # noqa: E731
+    with pytest.raises(Unsupported, match="writes to"):
+        stator.compile(program, backend="eager", fullgraph=True)(torch.ones(2, 3))
+    mine, theirs = torch.ones(2, 3), torch.ones(2, 3)
+    assert torch.equal(stator.compile(program, backend="eager")(mine), program(theirs)) and torch.equal(mine, theirs)
 
 
 def test_a_graph_with_such_functions_prints_and_runs_again() -> None:

@@ -12,7 +12,6 @@ from torch import fx
 from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils import _pytree as pytree
 
-from stator.base.errors import Unsupported
 from stator.graph.custom_under_transforms import Mapped, MissingRule, Pushed, Rule, Setup, TransformableFunction
 from stator.graph.differentiated import Backward, graph_target
 from stator.graph.printer import inner_graphs
@@ -20,7 +19,7 @@ from stator.prims.record import TensorMeta
 
 from ..calling import calls
 from ..naming import class_name
-from ..subgraphs import Subgraph, deferred, outside_unchanged, own_state
+from ..subgraphs import Subgraph, deferred, outside_unchanged, own_state, version_of
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.numbers import NumberValue
@@ -45,7 +44,7 @@ def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
         raise unsupported("custom-function", f"{class_name(kind)}.apply with keyword arguments")
     if kind is BackwardHookFunction:
         raise unsupported(
-            "custom-function", "hooks on the backward of a module, which go by the names of autograd's nodes"
+            "custom-function", "a backward hook of a module, which looks for a node of autograd by its name"
         )
     for name in _OTHER_PROTOCOLS:
         if getattr(kind, name, False):
@@ -53,10 +52,6 @@ def _apply(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     if tracer.recorder.transforms:
         return _TransformableCapture(tracer, cls, kind, list(args)).applied()
     capture = FunctionCapture(tracer, cls, kind, list(args))
-    if kind is BackwardHookFunction and capture.is_differentiable():
-        raise unsupported(
-            "custom-function", "a backward hook of a module, which looks for a node of autograd by its name"
-        )
     return capture.differentiated() if capture.is_differentiable() else capture.forward_only()
 
 
@@ -82,6 +77,7 @@ class _TransformableCapture(FunctionCapture):
     def applied(self) -> Value:
         tracer = self.tracer
         forward = self._forward_part()
+        self._refuse_writes(forward.level, f"the forward of {class_name(self.kind)}, under a transform,")
         setup = self._setup_part(forward)
         if self.context.listed(tracer, "dirty_tensors"):
             raise unsupported("custom-function", f"{class_name(self.kind)} writes to an argument, under a transform")
@@ -90,7 +86,10 @@ class _TransformableCapture(FunctionCapture):
         self.graphs += [forward.level.graph, setup.graph]
         differentiable = self.is_differentiable()
         parts = self._parts_by_needs(forward) if differentiable else {}
+        asks_needs = self.context.asks_needs
         pushed = self._jvp_parts(forward) if differentiable and self.kind.jvp is not _Function.jvp else {}
+        if self.context.asks_needs is not asks_needs:
+            raise unsupported("custom-function", f"the jvp of {class_name(self.kind)} asks for needs_input_grad")
         placing = Placing(self.tensors, forward.outputs, setup)
         backwards = {
             key: Backward(part.graph, tuple(map(placing.place, part.lifted)), part.results, part.layouts)
@@ -116,7 +115,7 @@ class _TransformableCapture(FunctionCapture):
             not_differentiable=self._positions(forward.outputs, self.context.listed(tracer, "non_differentiable")),
             materialize=self.context.flag(tracer, "materialize_grads", True),
             once=self._is_once(),
-            asks_needs=self.context.asks_needs,
+            asks_needs=asks_needs,
             rule=self.rule,
         )
         self._check_rules_are_found(function)
@@ -168,10 +167,7 @@ class _TransformableCapture(FunctionCapture):
                 raise unsupported("custom-function", f"{class_name(self.kind)} has many arguments and a jvp")
             choices = [(True, False) if one else (False,) for one in able]
             patterns = [pattern for pattern in itertools.product(*choices) if any(pattern)]
-        try:
-            return {pattern: self._jvp_part(forward, pattern) for pattern in patterns}
-        except Unsupported:  # one that cannot be followed is missed, and said to be missing, in forward mode only
-            return {}
+        return {pattern: self._jvp_part(forward, pattern) for pattern in patterns}
 
     def _jvp_part(self, forward: FollowedForward, pattern: tuple[bool, ...]) -> Any:
         tracer, recorder, context = self.tracer, self.tracer.recorder, self.context
@@ -217,7 +213,7 @@ class _TransformableCapture(FunctionCapture):
                 tangents.append(ConstantValue(None))
         return tangents
 
-    def _stand_in(self, level: Subgraph, arg: TensorValue, like: Any, requires_grad: bool = False) -> Value:
+    def _stand_in(self, level: Subgraph, arg: TensorValue, like: Any, requires_grad: bool = False) -> TensorValue:
         recorder = self.tracer.recorder
         shape = tuple(like.shape)
         fake = recorder.mode.make(TensorMeta(shape, tuple(like.stride()), like.dtype, like.device))
@@ -244,6 +240,7 @@ class _TransformableCapture(FunctionCapture):
         given = iter(zip(self.tensors, missing.in_dims, missing.like, strict=True))
         args: list[Value] = []
         dims: list[Any] = []
+        stand_ins: list[TensorValue] = []
         recorder.transforms.append("a rule of vmap")
         try:
             with (
@@ -257,7 +254,8 @@ class _TransformableCapture(FunctionCapture):
                         dims.append(None)
                         continue
                     _, dim, like = next(given)
-                    args.append(self._stand_in(level, arg, like, arg.fake.requires_grad))
+                    stand_ins.append(self._stand_in(level, arg, like, arg.fake.requires_grad))
+                    args.append(stand_ins[-1])
                     dims.append(dim)
                 info = TupleValue([ConstantValue(one) for one in missing.info], cls=type(missing.info))
                 places = TupleValue([ConstantValue(dim) for dim in dims])
@@ -266,6 +264,8 @@ class _TransformableCapture(FunctionCapture):
                 nodes = [level_node(level, output, tracer) for output in outputs]
         finally:
             recorder.transforms.pop()
+        if any(version_of(one) for one in stand_ins):
+            raise unsupported("custom-function", f"{what} writes to its arguments")
         if len(outputs) != missing.function.output_count:
             raise unsupported("custom-function", f"{what} gives {len(outputs)} tensors")
         return Mapped(level.finish(nodes), out_dims), level.lifted

@@ -43,7 +43,7 @@ class ModuleValue(ObjectValue):
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         found = self.stored.get(name)
-        if found is not None and not tracer.changed_dicts:
+        if found is not None and not (tracer.changed_dicts and self._stores_changed(tracer)):
             return found
         if name == "forward" and "_stator_compiled_class" in self.cls.__dict__:
             return self._plain_forward(tracer)
@@ -95,6 +95,11 @@ class ModuleValue(ObjectValue):
                 self.stored[name] = value
                 return value
         return None
+
+    def _stores_changed(self, tracer: Tracer) -> bool:
+        """Whether the captured code has written to the dictionaries of parameters, buffers or submodules."""
+        real = self.instance_dict()
+        return real is not None and any(id(real.get(store)) in tracer.changed_dicts for store in _STORES)
 
     def _store_changed(self, store: str) -> bool:
         return self.attributes is not None and store in self.attributes
