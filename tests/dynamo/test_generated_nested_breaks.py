@@ -23,7 +23,7 @@ NUMBER = itertools.count()
 MOST = 5  # functions that call one another
 KINDS = (
     *("function", "closure", "method", "starred", "module", "wrapped", "subclass"),
-    *("hooked", "constructed", "property", "entered", "exited", "item", "attribute", "stored"),
+    *("hooked", "constructed", "property", "entered", "exited", "item", "attribute", "stored", "operated"),
 )
 
 
@@ -184,10 +184,24 @@ class NestedWriter(Writer):
     def item_(self, name, callees):
         self.special_(name, callees, "def __getitem__(self, at):", "made[n] + 1")
 
+    def operated_(self, name, callees):
+        method, how = self.random.choice(
+            (
+                ("__add__(self, other)", "made + n"),
+                ("__rsub__(self, other)", "n - made"),
+                ("__mul__(self, other)", "made * made"),
+                ("__lt__(self, other)", "made < n"),
+                ("__gt__(self, other)", "n < made"),
+                ("__eq__(self, other)", "x * int(made == n)"),
+                ("__neg__(self)", "-made"),
+            )
+        )
+        returns = self.random.choice(("x + total", "x + total", "NotImplemented"))
+        if "int(" in how and returns != "NotImplemented":
+            returns = "total > 1"
+        self.special_(name, callees, f"def {method}:", how, returns=returns)
+
     def attribute_(self, name, callees):
-        method = self.random.choice(("__getattr__(self, name)", "__getattribute__(self, name)"))
-        if "attribute__" in method:
-            callees = [*callees]
         self.special_(name, callees, "def __getattr__(self, name):", "made.result * 2")
 
     def stored_(self, name, callees):

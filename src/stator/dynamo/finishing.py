@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .bytecode import VERSION, Builder
+from .bytecode import VERSION, Builder, Instruction
 from .native_status import native
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class Finish(enum.Enum):
     METHOD = "it is pushed, to be called: with a NULL"
     NOTHING = "it is dropped"
     INSTANCE = "it has to be None; the object below, which was made, stays"
+    ANSWER = "it is what an operator gives of the operands below, but for NotImplemented; nothing else would be asked"
 
 
 class Role(enum.Enum):
@@ -45,9 +46,14 @@ class Way:
 DIRECTLY = Way()
 
 
-def write_finish(builder: Builder, finish: Finish) -> None:
+def write_finish(builder: Builder, finish: Finish, instruction: Instruction) -> None:
     """what lies below, the result of the function -> what the instruction leaves"""
-    _WRITERS[finish](builder)
+    if finish is Finish.ANSWER:
+        builder.const(instruction.argval)
+        builder.tuple(4)
+        _call_on_top(builder, native.answered)
+    else:
+        _WRITERS[finish](builder)
 
 
 def _write_method(builder: Builder) -> None:

@@ -227,7 +227,7 @@ def _finish_call(
         builder.delete(name)
     builder.call(len(names))
     builder.instructions[-1].index = call.index
-    write_finish(builder, finish)
+    write_finish(builder, finish, call)
     builder.position = position
     for instruction in builder.instructions[before:]:
         instruction.handler = call.handler

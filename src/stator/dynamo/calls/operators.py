@@ -12,6 +12,7 @@ import torch
 
 from ..array_operations import apply_in_place, apply_operator
 from ..calling import calls
+from ..finishing import Role
 from ..values.arrays import ArrayValue
 from ..values.base import NotConstant, Value, unsupported
 from ..values.classes import ClassValue
@@ -21,7 +22,7 @@ from ..values.functions import BoundMethodValue, BuiltinMethodValue, FunctionVal
 from ..values.grown_lists import GrownList
 from ..values.mappings import DictValue, DictViewValue
 from ..values.numbers import NumberValue, is_changing
-from ..values.objects import MISSING
+from ..values.objects import MISSING, ObjectValue
 from ..values.sequences import ListValue, SequenceValue, TupleValue
 from ..values.sets import SetValue
 from ..values.tensors import TensorValue
@@ -98,11 +99,15 @@ def _method(tracer: Tracer, value: Value, name: str) -> Value | None:
     return tracer.bind(value, kind, name, raw)
 
 
-def _answer(tracer: Tracer, value: Value, name: str, other: Value) -> Value | None:
-    """What one side's special method says; None for NotImplemented, or when there is none."""
+def _answer(tracer: Tracer, value: Value, name: str, other: Value, entered: Value | None = None) -> Value | None:
+    """What one side's special method says; None for NotImplemented, or when there is none.
+
+    entered: if no other method is asked, the operand by way of which the instruction enters one."""
     method = _method(tracer, value, name)
     if method is None:
         return None
+    if entered is not None and type(value) is ObjectValue:
+        tracer.enters_through(entered, method, Role.OPERAND)
     result = method.call(tracer, [other], {})
     if isinstance(result, ConstantValue) and not is_changing(result) and result.value is NotImplemented:
         return None
@@ -118,27 +123,38 @@ def _through_methods(tracer: Tracer, left: Value, right: Value, name: str, refle
     """Special methods of a binary operator written in Python, in Python's order; None when neither side answers."""
     left_type, right_type = left.python_type(tracer), right.python_type(tracer)
     if left_type is right_type:
-        return _answer(tracer, left, name, right)
+        return _answer(tracer, left, name, right, left)
     overridden = tracer.class_lookup(right_type, reflected) is not tracer.class_lookup(left_type, reflected)
     if overridden and _is_proper_subtype(right_type, left_type):
         return _answer(tracer, right, reflected, left) or _answer(tracer, left, name, right)
-    return _answer(tracer, left, name, right) or _answer(tracer, right, reflected, left)
+    of_left, of_right = _only_asked(left, left_type, right_type)
+    return _answer(tracer, left, name, right, of_left) or _answer(tracer, right, reflected, left, of_right)
+
+
+def _only_asked(entered: Value, left_type: type, right_type: type) -> tuple[Value | None, Value | None]:
+    """For `_answer` of the left side, and of the right side: if only that is asked, as the other is a mere number."""
+    return entered if right_type in _NUMBERS else None, entered if left_type in _NUMBERS else None
+
+
+_NUMBERS = frozenset((int, float, bool, complex, types.NoneType))
 
 
 def _through_comparisons(tracer: Tracer, left: Value, right: Value, name: str, reflected: str) -> Value | None:
     """The same for comparisons: a subtype on the right is asked first, and both sides are asked also if they are of
     one type."""
-    if _is_proper_subtype(right.python_type(tracer), left.python_type(tracer)):
+    left_type, right_type = left.python_type(tracer), right.python_type(tracer)
+    if _is_proper_subtype(right_type, left_type):
         return _compared(tracer, right, reflected, left) or _compared(tracer, left, name, right)
-    return _compared(tracer, left, name, right) or _compared(tracer, right, reflected, left)
+    of_left, of_right = _only_asked(left, left_type, right_type)
+    return _compared(tracer, left, name, right, of_left) or _compared(tracer, right, reflected, left, of_right)
 
 
-def _compared(tracer: Tracer, value: Value, name: str, other: Value) -> Value | None:
+def _compared(tracer: Tracer, value: Value, name: str, other: Value, entered: Value | None = None) -> Value | None:
     inherits = name == "__ne__" and not isinstance(value, (ConstantValue, TensorValue))
     if inherits and tracer.class_lookup(value.python_type(tracer), "__ne__") is object.__ne__:
         equal = _answer(tracer, value, "__eq__", other)
         return None if equal is None else ConstantValue(not tracer.truth(equal))
-    return _answer(tracer, value, name, other)
+    return _answer(tracer, value, name, other, entered)
 
 
 def _register_binary(function: Any, name: str, reflected: str) -> None:
@@ -296,6 +312,7 @@ def _register_unary(function: Any, name: str) -> None:
             return tracer.record_function(function, [value], {})
         method = _method(tracer, value, name)
         if method is not None:
+            tracer.enters_through(value, method, Role.OPERAND)
             return method.call(tracer, [], {})
         found = _folded(tracer, function, [value])
         if found is None:

@@ -557,7 +557,31 @@ static PyObject *initialized(PyObject *Py_UNUSED(self), PyObject *result)
     Py_RETURN_NONE;
 }
 
+/* What an operator gives when the only special method that it asks has answered: (left, right, answer, symbol). */
+static PyObject *answered(PyObject *Py_UNUSED(self), PyObject *operation)
+{
+    PyObject *left, *right, *answer;
+    const char *symbol;
+    if (!PyArg_ParseTuple(operation, "OOOs", &left, &right, &answer, &symbol)) {
+        return NULL;
+    }
+    if (answer != Py_NotImplemented) {
+        return Py_NewRef(answer);
+    }
+    int const is = symbol[0], then = symbol[1];
+    if (then == '=' && (is == '=' || is == '!')) {
+        return PyBool_FromLong((left == right) == (is == '='));
+    }
+    int const compares = (is == '<' || is == '>') && then != is;
+    PyErr_Format(PyExc_TypeError,
+                 compares ? "'%s' not supported between instances of '%.100s' and '%.100s'"
+                          : "unsupported operand type(s) for %s: '%.100s' and '%.100s'",
+                 strcmp(symbol, "**") ? symbol : "** or pow()", Py_TYPE(left)->tp_name, Py_TYPE(right)->tp_name);
+    return NULL;
+}
+
 static PyMethodDef methods[] = {
+    {"answered", answered, METH_O, "answered((left, right, answer, symbol)): what an operator gives then."},
     {"initialized", initialized, METH_O, "initialized(result): of an __init__, which has to be None."},
     {"arrived", arrived, METH_NOARGS, "arrived(): the first call of a function that goes on behind a break."},
     {"with_cells", with_cells, METH_VARARGS, "with_cells(function, cells) -> a function like it with these cells."},

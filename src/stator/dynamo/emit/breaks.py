@@ -34,6 +34,7 @@ _STORES: dict[str, Callable[[Any], tuple[str, ...]]] = {
     "STORE_FAST_LOAD_FAST": lambda names: (names[0],),
     "STORE_FAST_STORE_FAST": tuple,
 }
+_DROPPED = {Finish.NOTHING: 1, Finish.INSTANCE: 1, Finish.ANSWER: 2}  # of what a function gave and what was below
 _OF_HANDLERS = ("PUSH_EXC_INFO", "POP_EXCEPT")
 NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
 
@@ -240,15 +241,16 @@ class BreakWriter:
         program = program_of(self.writer.code)
         if self.exit.index != program.finishes_call or program.resumption is None:
             return slots
-        finish = program.resumption.point.finish
+        point = program.resumption.point
+        finish = point.finish
         assert finish is not None
         if finish is Finish.METHOD:
             return self._with_null(slots)
         before = len(self.builder.instructions)
-        write_finish(self.builder, finish)
+        write_finish(self.builder, finish, program_of(point.code).instructions[point.index - 1])
         for instruction in self.builder.instructions[before:]:
             instruction.handler = native[-1].handler
-        return slots if finish is Finish.RESULT else slots[:-1]
+        return slots[: len(slots) - _DROPPED.get(finish, 0)]
 
     def _protect(self, native: list[Instruction], exits: list[Callable[[], None]]) -> None:
         """Lead an exception of the operation to the handler that the original code has for it."""

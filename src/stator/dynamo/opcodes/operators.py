@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from typing import Any
 
 from ..bytecode import Instruction
 from ..calls.checks import decide, jump_behind
+from ..finishing import Finish, Role
 from ..frame import Frame
 from ..program import opcode
 from ..values.base import Value
 from ..values.checked_numbers import CheckedNumberValue
+from ..values.objects import ObjectValue
 
 BINARY = {
     "+": operator.add,
@@ -54,6 +58,7 @@ COMPARE = {
 def binary_op(frame: Frame, instruction: Instruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
+    _enter(frame, left, right)
     frame.stack.append(frame.tracer.binary(BINARY[instruction.argval], left, right))
 
 
@@ -62,10 +67,18 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
     sides = [side.tensor if type(side) is CheckedNumberValue else side for side in (left, right)]
+    if not instruction.flags & 16:
+        _enter(frame, left, right)
     result = frame.tracer.compare(COMPARE[instruction.argval], *sides)
     if instruction.flags & 16:  # 3.13: the result is made a bool
         result = frame.tracer.constant(_truth(frame, result))
     frame.stack.append(result)
+
+
+def _enter(frame: Frame, left: Value, right: Value) -> None:
+    """A special method of one of them may be entered."""
+    if type(left) is ObjectValue or type(right) is ObjectValue:
+        frame.tracer.enters(left, Finish.ANSWER, left, right, by=Role.OPERAND)
 
 
 def _truth(frame: Frame, value: Value) -> bool:
@@ -98,16 +111,22 @@ def to_bool(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.tracer.constant(_truth(frame, frame.stack.pop())))
 
 
+def _unary(frame: Frame, function: Callable[..., Any]) -> None:
+    value = frame.stack.pop()
+    frame.tracer.enters(value, by=Role.OPERAND)
+    frame.stack.append(frame.tracer.unary(function, value))
+
+
 @opcode("UNARY_NEGATIVE")
 def unary_negative(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.tracer.unary(operator.neg, frame.stack.pop()))
+    _unary(frame, operator.neg)
 
 
 @opcode("UNARY_POSITIVE")
 def unary_positive(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.tracer.unary(operator.pos, frame.stack.pop()))
+    _unary(frame, operator.pos)
 
 
 @opcode("UNARY_INVERT")
 def unary_invert(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.tracer.unary(operator.invert, frame.stack.pop()))
+    _unary(frame, operator.invert)
