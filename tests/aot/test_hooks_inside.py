@@ -68,6 +68,12 @@ def beside_a_hooked_result(x: Any, w: Any) -> Any:
     return z, (z * y).sum()
 
 
+def on_the_only_result(x: Any, w: Any) -> Any:
+    y = (x * w).exp()
+    y.register_hook(lambda g: g.sin() + 0.1)
+    return y
+
+
 def on_views(x: Any, w: Any) -> Any:
     y = (x * w).sin()
     rows = y[1:]
@@ -111,7 +117,8 @@ def with_a_gradient_inside(x: Any, w: Any) -> Any:
 
 PROGRAMS: list[Run] = [
     before_several_results, before_the_only_result, one_before_the_other, before_a_write, beside_a_hooked_result,
-    on_views, on_what_returned_views_are_of, in_a_checkpoint, of_one_operator, with_a_gradient_inside,
+    on_the_only_result, on_views, on_what_returned_views_are_of, in_a_checkpoint, of_one_operator,
+    with_a_gradient_inside,
 ]  # fmt: skip
 
 
@@ -175,6 +182,14 @@ def noted(log: list[Any], at: int, gradient: torch.Tensor | None) -> torch.Tenso
     return gradient * (at + 2)
 
 
+def second_when_results_are_gone(x: Any, w: Any, results: list[Any]) -> Any:
+    """Nothing saved them: the caller's operators are linear."""
+    loss = sum((result * 3).sum() for result in results).sin()
+    results.clear()
+    first = torch.autograd.grad(loss, (x, w), create_graph=True)
+    return *values(first), *torch.autograd.grad(total(first) + loss, (x, w))
+
+
 def batched(x: Any, w: Any, results: list[Any]) -> Any:
     directions = torch.linspace(-1, 1, 3 * results[0].numel(), dtype=torch.float64).view(3, *results[0].shape)
     rows = torch.autograd.grad(
@@ -186,7 +201,7 @@ def batched(x: Any, w: Any, results: list[Any]) -> Any:
 
 LOOKS: list[Run] = [
     by_leaves, by_results, backward_twice, second_with_results, two_firsts_together, second_through_results,
-    third_with_hooks_of_dropped_results, batched,
+    third_with_hooks_of_dropped_results, second_when_results_are_gone, batched,
 ]  # fmt: skip
 
 

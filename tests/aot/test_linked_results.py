@@ -367,6 +367,31 @@ def test_second_derivatives_past_hooks_of_dropped_results(backend: str) -> None:
 
 
 @by_backend
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_second_derivatives_past_dropped_results_that_lead_to_no_others(count: int, hooked: bool, backend: str) -> None:
+    """Of several results each has a place for autograd that outlives it; the only one has not."""
+
+    def program(x: Any, v: Any, w: Any) -> Any:
+        return (x.exp(), x.sin())[:count]
+
+    def look(run: Callable[..., Any]) -> Any:
+        x, v, w = leaves()
+        result = run(x, v, w)[0]
+        if hooked:
+            result.register_hook(lambda gradient: gradient.sin())
+        loss = result.sum().sin()
+        del result
+        (by_x,) = torch.autograd.grad(loss, x, create_graph=True)
+        return torch.autograd.grad(by_x.sin().sum() + loss, x)
+
+    if count == 2 or not hooked:
+        return both(program, backend, look)
+    with pytest.raises(RuntimeError, match="stator: a backward of a compiled graph is differentiated again"):
+        look(stator.compile(program, backend=backend))
+
+
+@by_backend
 def test_random_numbers_are_those_of_the_forward(backend: str) -> None:
     """The gradient by the logits, taken on to the input, is the gradient by the input."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -86,7 +87,10 @@ class Step:
         self.visible = (1 << len(visible)) - 1
         self.hidden = [(meta.shape, meta.dtype, meta.device) for meta in joint.hidden_metas]
         self.stops = tuple({position: None for behind in self.behind.values() for position in behind})
+        self.is_tied = bool(joint.links or joint.hooked)
+        self.saved = parts.saved
         self.results = [position for position in joint.results if position < joint.value_count]
+        self.is_single = joint.value_count == 1 and self.results == [0]
         self.lock = fork_safe_lock()
         self.names = _saved_names(parts)
         self.backwards: dict[BackwardKind, Backward] = {}
@@ -253,7 +257,8 @@ class Step:
         if inside and plain:
             return hooks_inside(step_node, results, object() if handles is None else handles, found)
         missed = (run is None and shown) or (linked is not None and linked.hooked_in_passing(shown))
-        return not_looked_at(linked, results, found) if plain and missed else found
+        missed = missed or any(hooks and at not in shown for at, hooks in step_node.hooks.items())
+        return not_looked_at(step_node, results, found) if plain and missed else found
 
     def _is_part(self, second: _Second) -> bool:
         """Whether the running backward may come for other gradients of the same call."""
@@ -370,20 +375,29 @@ class StepFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
-        ctx.states = states_of(step.devices) if step.devices else ()
+        if step.devices:
+            ctx.states = states_of(step.devices)
         results = step.forward(*primals)
-        values = _distinct(results[: step.joint.value_count])
+        if step.is_single:  # the most frequent, and where fixed costs are seen
+            value = results[0]
+            values: tuple[Any, ...] = (value,)
+            ctx.results = [(0, weakref.ref(value), value._version)]
+        else:
+            values = _distinct(results[: step.joint.value_count])
+            ctx.results = refer_to(values, step.results)
         if step.hidden:
             values += tuple(map(without_contents, step.hidden))
         ctx.step = step
         ctx.set_materialize_grads(False)
-        if step.parts.saved:
+        if step.saved:
             ctx.save_for_backward(
                 *[
                     primals[saved.index] if isinstance(saved, SavedInput) else results[saved.position]
-                    for saved in step.parts.saved
+                    for saved in step.saved
                 ]
             )
+            if step.saved_inputs:
+                ctx.places = [primals[index].data_ptr() for index in step.saved_inputs]
         if step.constant_positions:
             constant = [values[position] for position in step.constant_positions]
             ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
@@ -393,9 +407,6 @@ class StepFunction(torch.autograd.Function):
             past_autograd = index in step.overwritten and not primals[index].requires_grad
             known[index] = (primals[index], _ANY) if past_autograd else None
         ctx.primals = known
-        ctx.places = [primals[index].data_ptr() for index in step.saved_inputs]
-        ctx.results = refer_to(values, step.results)
-        ctx.linked = None
         return values
 
     @staticmethod
@@ -422,6 +433,24 @@ class StepFunction(torch.autograd.Function):
             ctx.freed = wanted | getattr(ctx, "freed", 0)
         del tangents, of_values
         return None, *step.backward_for(kind)(saved, present)
+
+
+def _note_hooks(step_node: Any, tensor: torch.Tensor) -> None:
+    """What `Tensor.register_hook` calls when the first hook is registered on a result."""
+    torch._C._FunctionBase._register_hook_dict(step_node, tensor)  # type: ignore[attr-defined]
+    step_node.hooks = {**step_node.hooks, tensor.output_nr: tensor._backward_hooks}
+
+
+def _describe_nodes() -> None:
+    """What nodes of calls have that most of them have no own of. hooks: those on results, by position."""
+    node_type: Any = StepFunction._backward_cls  # type: ignore[attr-defined]
+    node_type.states = node_type.places = ()
+    node_type.linked = None
+    node_type.hooks = {}
+    node_type._register_hook_dict = _note_hooks
+
+
+_describe_nodes()
 
 
 def _check_apart(step_node: Any, behind: Sequence[int]) -> None:

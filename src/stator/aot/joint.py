@@ -250,6 +250,8 @@ def _finish(
         seen = [None if count <= at < first else handle for at, handle in enumerate(handles)]
         links, written = find_links(seen, (*results, *hidden)), {}
     links = _reached(links, first)
+    linked = {one.position for one in links}
+    links += tuple(Link(at, ()) for at in hooked if at not in linked)
     hidden = [one.position for one in links if one.position >= first]
     hooks_inside = not {_place_of(one) for one in hooks} <= known
     differentiable += tuple(hidden)

@@ -164,9 +164,9 @@ def unchanged(references: Iterable[Reference]) -> dict[int, torch.Tensor]:
 class Linked:
     """What the nodes of one call share.
 
-    tensors: the results that others were computed from; they are not kept alive. hooks: for each, by position, the
-    dictionary that autograd has its hooks from, which outlives the result, as the hooks do. nodes: those of results and
-    of hidden ones; they live as long as something that was computed from there.
+    tensors: the results that others were computed from; they are not kept alive. hooks: of results that were hooked, by
+    position, the dictionary that autograd has their hooks from, which outlives the result, as the hooks do. nodes:
+    those of what is hooked or hidden; they live as long as something that was computed from there.
     """
 
     __slots__ = ("_hidden", "_hooked", "_looked_at", "_task", "hooks", "nodes", "tensors")
@@ -185,15 +185,24 @@ class Linked:
         """To be called when these have their nodes, before the caller gets them. hidden: those nobody gets."""
         self._hidden = frozenset(hidden)
         for position, tensor in tensors.items():
-            if isinstance(tensor.grad_fn, _LINK_NODE):
-                self.nodes[position] = weakref.ref(tensor.grad_fn)
+            is_link = isinstance(tensor.grad_fn, _LINK_NODE)
             if position in self._hidden:
+                self.nodes[position] = weakref.ref(tensor.grad_fn)
                 continue
             self.tensors[position] = weakref.ref(tensor)
+            if is_link and tensor.grad_fn.linked is self:  # which says so when the first hook comes
+                continue
+            if is_link:
+                self.nodes[position] = weakref.ref(tensor.grad_fn)
             if tensor._backward_hooks is None:  # as the first hook would
                 tensor._backward_hooks = OrderedDict()
                 tensor.grad_fn._register_hook_dict(tensor)
             self.hooks[position] = tensor._backward_hooks
+
+    def has_hooks(self, position: int, node: Any, hooks: dict[Any, Any]) -> None:
+        """The first hook was registered on the result that this is the node of."""
+        self.nodes[position] = weakref.ref(node)
+        self.hooks[position] = hooks
 
     def look(self) -> bool:
         """Whether somebody looks at gradients of these results in the backward that is running; decided once in each,
@@ -225,7 +234,7 @@ class Linked:
         return any(len(hooks) > (at in self._hooked) for at, hooks in self.hooks.items() if at not in but)
 
     def are_looked_at(self) -> bool:
-        if any(self.hooks.values()):
+        if any(hooks and at in self.tensors for at, hooks in self.hooks.items()):
             return True
         alive = [tensor for tensor in (reference() for reference in self.tensors.values()) if tensor is not None]
         if any(tensor.retains_grad for tensor in alive):
@@ -317,7 +326,17 @@ def link(
     torch._C._autograd._unsafe_set_version_counter((value,), (version,))  # nothing was written
 
 
-_LINK_NODE: type = _LinkFunction._backward_cls  # type: ignore[attr-defined]
+_LINK_NODE: Any = _LinkFunction._backward_cls  # type: ignore[attr-defined]
+
+
+def _note_hooks(node: Any, tensor: torch.Tensor) -> None:
+    """What `Tensor.register_hook` calls when the first hook is registered on a result."""
+    torch._C._FunctionBase._register_hook_dict(node, tensor)  # type: ignore[attr-defined]
+    if node.linked is not None:
+        node.linked.has_hooks(node.position, node, tensor._backward_hooks)
+
+
+_LINK_NODE._register_hook_dict = _note_hooks
 _push_saving = torch._C._autograd._push_saved_tensors_default_hooks
 _pop_saving = torch._C._autograd._pop_saved_tensors_default_hooks
 _Layout = tuple[tuple[int, ...], torch.dtype, torch.device]
@@ -334,14 +353,15 @@ def without_contents(layout: _Layout) -> torch.Tensor:
 
 
 class _NotLookedAt(torch.autograd.Function):
-    """apply(linked, count, *gradients, *results): the gradients, which must not be differentiated by the results.
+    """apply(step_node, results, count, *gradients, *results): the gradients, which must not be differentiated by the
+    results.
 
     They were computed from the inputs of the graph once more; autograd sees no way from them to its results.
     """
 
     @staticmethod
-    def forward(ctx: Any, linked: Linked | None, results: Sequence[Reference], count: int, *tensors: Any) -> Any:
-        ctx.linked, ctx.results, ctx.count = linked, results, count
+    def forward(ctx: Any, step_node: Any, results: Sequence[Reference], count: int, *tensors: Any) -> Any:
+        ctx.linked, ctx.hooks, ctx.results, ctx.count = step_node.linked, step_node.hooks, results, count
         ctx.set_materialize_grads(False)
         gradients = tensors[:count]
         with below_autograd():  # nobody's views
@@ -357,7 +377,7 @@ class _NotLookedAt(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         results = unchanged(ctx.results).values()
-        hooked = ctx.linked is not None and ctx.linked.hooked_in_passing(())
+        hooked = any(ctx.hooks.values()) or (ctx.linked is not None and ctx.linked.hooked_in_passing(()))
         if hooked or _asked(results) or any(result._backward_hooks or result.retains_grad for result in results):
             raise RuntimeError(
                 "stator: a backward of a compiled graph is differentiated again, and somebody looks at the gradient of "
@@ -414,10 +434,10 @@ def hooks_inside(step_node: Any, results: Sequence[Reference], run: Any, gradien
     return found
 
 
-def not_looked_at(linked: Linked | None, results: Sequence[Reference], gradients: Sequence[Any]) -> Sequence[Any]:
+def not_looked_at(step_node: Any, results: Sequence[Reference], gradients: Sequence[Any]) -> Sequence[Any]:
     """The gradients, which raise when they are differentiated in a backward that looks at results of the graph."""
     if not torch.is_grad_enabled():
         return gradients
     shown = unchanged(results).values()
-    found: Sequence[Any] = _NotLookedAt.apply(linked, results, len(gradients), *gradients, *shown)
+    found: Sequence[Any] = _NotLookedAt.apply(step_node, results, len(gradients), *gradients, *shown)
     return found

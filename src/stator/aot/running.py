@@ -28,10 +28,13 @@ def run_step(step: Step, *primals: torch.Tensor) -> Sequence[Any]:
     Inputs that others were computed from after they were written to are written here (`effects_left`). Raises
     RuntimeError inside of transforms of torch.func.
     """
-    if torch._C._are_functorch_transforms_active():
-        return StepFunction.apply(step, *primals)  # which says why it cannot
-    values = _apply(step, *primals)
-    return _tied(step, values, primals, {}) if step.joint.links or step.joint.hooked else values
+    try:
+        values = _apply(step, *primals)
+    except RuntimeError:
+        if torch._C._are_functorch_transforms_active():
+            return StepFunction.apply(step, *primals)  # which says why it cannot
+        raise
+    return _tied(step, values, primals, {}) if step.is_tied else values
 
 
 def run_step_of_shown(step: Step, places: Sequence[int], *tensors: torch.Tensor) -> Sequence[Any]:
@@ -52,7 +55,7 @@ def _tied(
     seen: Sequence[Any] = values
     if joint.links:
         linked = None
-        if node is not None and step.stops:
+        if node is not None:
             linked = node.linked = Linked(joint.hooked)
         seen = _linked(joint, step, linked, values, primals, shown)
         if linked is not None:
