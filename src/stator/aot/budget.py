@@ -6,7 +6,7 @@ What a choice needs is estimated on the graph, in liveness.py; the choices thems
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from torch import fx
@@ -28,7 +28,8 @@ _WORTHWHILE = 0.05
 
 
 def choose(joint: JointGraph, sides: Sides, memory_budget: float = 1.0) -> Choice:
-    """What to keep. memory_budget: 1 for what is fastest, 0 for the lowest peak of a step, linear in bytes between.
+    """What to keep. memory_budget: 1 for what is fastest, 0 for the lowest peak of a step, linear in bytes between; of
+    the bytes that are kept, where the peak does not depend on them.
 
     Library calls (products, convolutions, attention, sorting) are computed again only for budgets below 1 and in
     checkpoint regions; random numbers never. Raises ValueError for a budget outside of [0, 1].
@@ -45,8 +46,18 @@ def choose(joint: JointGraph, sides: Sides, memory_budget: float = 1.0) -> Choic
     choices = {choice.saved: choice for choice in found}
     peaks = {choice: estimate_peak(sides, choice.saved, problem.held) for choice in (*choices.values(), fastest)}
     least, most = min(peaks.values()), peaks[fastest]
+    if least > (1 - _WORTHWHILE) * most:
+        return _fewest_kept([choice for choice in peaks if peaks[choice] <= most], fastest, memory_budget)
     room = least + memory_budget * (most - least)
     return min((choice for choice in peaks if peaks[choice] <= room), key=lambda c: (c.recompute_cost, peaks[c]))
+
+
+def _fewest_kept(choices: Sequence[Choice], fastest: Choice, memory_budget: float) -> Choice:
+    """Of choices with about one peak, which is what the backward itself computes, as in one that is differentiated."""
+    least = min(choice.saved_bytes for choice in choices)
+    room = least + memory_budget * (fastest.saved_bytes - least)
+    fitting = [choice for choice in choices if choice.saved_bytes <= room]
+    return min(fitting, key=lambda choice: (choice.recompute_cost, choice.saved_bytes))
 
 
 def _fastest(problem: Problem, plain: Choice, lean: Choice) -> Choice:
