@@ -181,7 +181,8 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the same place for autograd and the same hooks."""
     contents = tensor.detach().clone()
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda _: contents, lambda found: found):
-        (made,) = _Kept.apply(tensor).grad_fn.saved_tensors  # type: ignore[no-untyped-call]
+        keeper = _Kept.apply(tensor)  # type: ignore[no-untyped-call]
+        (made,) = keeper.grad_fn.saved_tensors
     made._backward_hooks = tensor._backward_hooks
     found: torch.Tensor = made
     return found
