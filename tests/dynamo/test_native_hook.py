@@ -514,3 +514,31 @@ def test_tracing_functions_see_the_frames():
     finally:
         sys.settrace(None)
     assert ("work", "call") in lines and ("large", "return") in lines
+
+
+def test_what_a_collection_runs_is_left_alone():
+    called = []
+
+    def told(phase, info):
+        called.append(phase)
+
+    class Finalized:
+        def __del__(self):
+            called.append("finalized")
+
+    def work():
+        one = Finalized()
+        one.itself = one
+        del one
+        gc.collect()
+        return small(1, 2)
+
+    policy = Policy(small=large)
+    gc.collect()
+    gc.callbacks.append(told)
+    try:
+        assert call_with_hook(policy, work) == large(1, 2)
+    finally:
+        gc.callbacks.remove(told)
+    assert called == ["start", "finalized", "stop"]
+    assert policy.asked == ["work", "small"]

@@ -257,25 +257,39 @@ def test_a_defect_behind_a_break_keeps_what_was_done_before_it(monkeypatch: pyte
 
 
 class Timed:
+    """Whose deleter is called by an instruction, without a call that the compiler could take the place of."""
+
+    seen = 0.0
+
     @property
     def now(self) -> float:
-        return time.time()
+        return self.seen
+
+    @now.deleter
+    def now(self) -> None:
+        self.seen = time.time()
 
 
 def reads_the_clock(x: torch.Tensor, timed: Timed) -> float:
-    return x.sum().item() * 0 + timed.now
+    y = x.sum().item() * 0
+    del timed.now
+    return y + timed.seen
 
 
 def reads_the_clock_and_handles(x: torch.Tensor, timed: Timed) -> float:
     try:
-        return reads_the_clock(x, timed)
+        y = x.sum().item() * 0
+        del timed.now
+        return y + timed.seen
     except Interrupt:
         return -1.0
 
 
 def reads_the_clock_and_cleans_up(x: torch.Tensor, timed: Timed) -> float:
     try:
-        return x.shape[0] + timed.now
+        y = x.sum().item() * 0
+        del timed.now
+        return y + timed.seen
     finally:
         x.zero_()
 

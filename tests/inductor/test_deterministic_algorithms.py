@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import stator
-from stator.aot import autograd_step
+from stator.aot import backward
 from stator.base import counters
 
 
@@ -99,8 +99,8 @@ def test_gradients_while_it_is_turned_on_and_off(first: bool) -> None:
 
 
 def test_a_backward_compiled_before_gives_way_to_its_operators_where_it_has_to_be_deterministic(monkeypatch) -> None:
-    eager, runs = autograd_step.run_eagerly, []
-    monkeypatch.setattr(autograd_step, "run_eagerly", lambda *args: runs.append(1) or eager(*args))
+    eager, runs = backward.run_eagerly, []
+    monkeypatch.setattr(backward, "run_eagerly", lambda *args: runs.append(1) or eager(*args))
     table, weight = torch.randn(5).requires_grad_(), torch.randn(4000)
     compiled = stator.compile(gathered, fullgraph=True)
     for on, expected in [((False, False), 0), ((False, True), 1), ((False, False), 1), ((True, True), 1)]:

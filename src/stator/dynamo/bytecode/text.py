@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..naming import class_name, qualified_name
 from .instruction import Instruction
 from .version import OPERAND_KINDS
 
@@ -44,6 +43,9 @@ def _operand_text(instruction: Instruction, place: dict[int, int]) -> str:
     return f"{text} (flags {instruction.flags})" if instruction.flags else text
 
 
+# read past metaclasses, whose properties are the program's
+_class_name = type.__dict__["__name__"].__get__
+_qualified_name = type.__dict__["__qualname__"].__get__
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -52,5 +54,5 @@ def _short(value: object) -> str:
     if isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(item, _PLAIN) for item in value)):
         text = repr(value)
         return text if len(text) <= 80 else text[:77] + "..."
-    name = qualified_name(value) if isinstance(value, type) else getattr(value, "__qualname__", None)
-    return f"<{class_name(type(value))} {name}>" if isinstance(name, str) else f"<{class_name(type(value))}>"
+    name = _qualified_name(value) if isinstance(value, type) else getattr(value, "__qualname__", None)
+    return f"<{_class_name(type(value))} {name}>" if isinstance(name, str) else f"<{_class_name(type(value))}>"

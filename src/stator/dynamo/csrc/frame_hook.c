@@ -6,6 +6,7 @@
 #define Py_BUILD_CORE
 #undef _PyGC_FINALIZED
 #include <internal/pycore_frame.h>
+#include <internal/pycore_interp.h>
 #include <internal/pycore_pystate.h>
 #include <internal/pycore_code.h>
 #undef Py_BUILD_CORE
@@ -351,8 +352,9 @@ static PyObject *run_instead(PyThreadState *thread, Frame *frame, PyCodeObject *
 
 static PyObject *hooked(PyThreadState *thread, Frame *frame, int throwing)
 {
-    /* trace and profile functions are no part of the program */
-    if (!stator_hook_thread.callback || throwing || frame->owner != FRAME_OWNED_BY_THREAD || thread->tracing) {
+    /* trace and profile functions are no part of the program; nor is what a collection happens to run: finalizers, callbacks */
+    if (!stator_hook_thread.callback || throwing || frame->owner != FRAME_OWNED_BY_THREAD || thread->tracing
+        || thread->interp->gc.collecting) {
         return run_frame(thread, frame, throwing);
     }
     PyCodeObject *code = FRAME_CODE(frame);

@@ -3,7 +3,11 @@
 
 #define Py_BUILD_CORE
 #undef _PyGC_FINALIZED
+/* an inline function of this header reads a field that newer headers of 3.12 call deprecated */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #include <internal/pycore_dict.h>
+#pragma GCC diagnostic pop
 #undef Py_BUILD_CORE
 
 static PyObject *builtins_dict, *deque_type;
