@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import pytest
@@ -113,6 +114,23 @@ def test_training_steps_equal_eager_to_the_last_bit() -> None:
             optimizer.step()
     pairs = zip(model.state_dict().items(), other.state_dict().values(), strict=True)
     assert [key for (key, value), found in pairs if not torch.equal(value, found)] == []
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_batch_statistics_are_eagers_without_the_option(memory_format: torch.memory_format) -> None:
+    """Sums in double precision do not depend on the order; values may be one rounding apart."""
+    torch.manual_seed(0)
+    norm, x = torch.nn.BatchNorm2d(40), torch.randn(2, 40, 57, 59) * 3 + 1
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter.uniform_(-1, 1)
+    norm.momentum = 1.0  # running statistics are those of the batch
+    other = copy.deepcopy(norm)
+    expected = norm(x)
+    actual = stator.compile(other)(x.contiguous(memory_format=memory_format))
+    assert torch.equal(other.running_mean, norm.running_mean)
+    torch.testing.assert_close(other.running_var, norm.running_var, rtol=2.4e-7, atol=0)
+    torch.testing.assert_close(actual, expected, rtol=1.2e-7, atol=1.2e-7)
 
 
 def test_what_rounds_as_eager_is_still_fused() -> None:

@@ -161,6 +161,11 @@ def _checked(at: torch.Tensor, size: int, buffer: object) -> torch.Tensor:
     return at
 
 
+def _fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Products of float32 are exact in double precision; of float64 they are rounded here."""
+    return (x.double() * y.double() + z.double()).to(x.dtype)
+
+
 def _python_mod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.remainder(x, y)
 
@@ -232,6 +237,7 @@ _FUNCTIONS: dict[str, Any] = {
             "where",
         ]
     },
+    "fma": _fused,
     "floor_div": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "trunc_div": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
     "mod": _python_mod,

@@ -102,6 +102,7 @@ lt           2 bool any     x < y
 le           2 bool any     x <= y
 gt           2 bool any     x > y
 ge           2 bool any     x >= y
+fma          3 same float   x * y + z, rounded once
 where        3 same any     y if the bool x else z; x may be any bool, y and z have one dtype
 load         4 special any  load(buffer, index, mask, other)
 store        5 special any  store(buffer, index, value, mode, mask)

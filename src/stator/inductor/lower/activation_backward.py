@@ -59,7 +59,7 @@ def _sigmoid(ops: Any, grad: Ref, y: Ref) -> Ref:
 
 @slope_of(aten.tanh_backward.default)
 def _tanh(ops: Any, grad: Ref, y: Ref) -> Ref:
-    return ops.mul(grad, ops.sub(number(ops, y, 1), ops.mul(y, y)))
+    return ops.mul(grad, ops.fma(ops.neg(y), y, number(ops, y, 1)))
 
 
 @slope_of(aten.gelu_backward.default, heavy=True)

@@ -235,17 +235,35 @@ def _abs_or_sign(builder: Builder, x: Tensor) -> Any:
 
 @lowers(aten.add.Tensor, aten.add.Scalar)
 def _add(builder: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
-    return elementwise(builder, lambda ops, a, b: ops.add(a, _scaled(ops, b, alpha)), [x, y])
+    return elementwise(builder, lambda ops, a, b: _plus_scaled(ops, a, b, alpha), [x, y])
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
 def _sub(builder: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
-    return elementwise(builder, lambda ops, a, b: ops.sub(a, _scaled(ops, b, alpha)), [x, y])
+    return elementwise(builder, lambda ops, a, b: _minus_scaled(ops, a, b, alpha), [x, y])
 
 
 @lowers(aten.rsub.Tensor, aten.rsub.Scalar)
 def _rsub(builder: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
-    return elementwise(builder, lambda ops, a, b: ops.sub(b, _scaled(ops, a, alpha)), [x, y])
+    return elementwise(builder, lambda ops, a, b: _minus_scaled(ops, b, a, alpha), [x, y])
+
+
+def _plus_scaled(ops: Any, x: Ref, y: Ref, factor: Number) -> Ref:
+    """x + factor * y; of floats rounded once, as eager's vector code does it."""
+    if factor == 1:
+        return ops.add(x, y)
+    return product_plus(ops, y, ops.constant(factor, ops.dtype(y)), x)
+
+
+def _minus_scaled(ops: Any, x: Ref, y: Ref, factor: Number) -> Ref:
+    if factor == 1 or not ops.dtype(y).is_floating_point:
+        return ops.sub(x, _scaled(ops, y, factor))
+    return _plus_scaled(ops, x, y, -factor)
+
+
+def product_plus(ops: Any, x: Ref, y: Ref, z: Ref) -> Ref:
+    """x * y + z, of floats rounded once."""
+    return ops.fma(x, y, z) if ops.dtype(z).is_floating_point else ops.add(ops.mul(x, y), z)
 
 
 def _scaled(ops: Any, value: Ref, factor: Number) -> Ref:
@@ -254,7 +272,7 @@ def _scaled(ops: Any, value: Ref, factor: Number) -> Ref:
 
 @lowers(aten.addcmul.default)
 def _addcmul(builder: Builder, x: Tensor, y: Tensor, z: Tensor, value: Number = 1) -> Tensor:
-    return elementwise(builder, lambda ops, a, b, c: ops.add(a, ops.mul(_scaled(ops, b, value), c)), [x, y, z])
+    return elementwise(builder, lambda ops, a, b, c: product_plus(ops, _scaled(ops, b, value), c, a), [x, y, z])
 
 
 @lowers(aten.addcdiv.default)
@@ -270,9 +288,8 @@ def _lerp(builder: Builder, start: Tensor, end: Tensor, weight: Operand) -> Tens
         dtype = ops.dtype(a)
         difference = ops.sub(b, a)
         near = ops.lt(ops.abs(w), ops.constant(0.5, dtype))
-        from_start = ops.add(a, ops.mul(w, difference))
-        from_end = ops.sub(b, ops.mul(difference, ops.sub(ops.constant(1, dtype), w)))
-        return ops.where(near, from_start, from_end)
+        factor = ops.where(near, w, ops.sub(w, ops.constant(1, dtype)))
+        return product_plus(ops, factor, difference, ops.where(near, a, b))
 
     return elementwise(builder, function, [start, end, weight])
 

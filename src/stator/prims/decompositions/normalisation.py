@@ -109,11 +109,43 @@ def by_batch_statistics(input: Any, weight: Any, bias: Any, eps: float) -> tuple
     """The normalised input, then mean, 1 / sqrt(var + eps) and (biased) variance of each channel."""
     rank = len(input.shape)
     dims = [0, *range(2, rank)]
-    variance, mean = aten.var_mean.correction(input, dims, correction=0, keepdim=True)
-    rstd = aten.rsqrt.default(aten.add.Tensor(variance, eps))
-    result = aten.mul.Tensor(aten.sub.Tensor(input, mean), rstd)
-    result = affine(result, per_channel(weight, rank), per_channel(bias, rank))
+    weight, bias = per_channel(weight, rank), per_channel(bias, rank)
+    if input.dtype is torch.float32 and input.device.type == "cpu":
+        mean, rstd, variance = _wide_statistics(input, dims, eps)
+        slope = rstd if weight is None else aten.mul.Tensor(rstd, weight)
+        shift = aten.neg.default(aten.mul.Tensor(mean, slope))
+        if bias is not None:
+            shift = aten.addcmul.default(bias, mean, slope, value=-1)
+        result = aten.addcmul.default(shift, input, slope)
+    else:
+        variance, mean = aten.var_mean.correction(input, dims, correction=0, keepdim=True)
+        rstd = aten.rsqrt.default(aten.add.Tensor(variance, eps))
+        result = affine(aten.mul.Tensor(aten.sub.Tensor(input, mean), rstd), weight, bias)
     return result, aten.squeeze.dims(mean, dims), aten.squeeze.dims(rstd, dims), aten.squeeze.dims(variance, dims)
+
+
+def _wide_statistics(input: Any, dims: list[int], eps: float) -> tuple[Any, Any, Any]:
+    """Mean, 1 / sqrt(var + eps) and variance, by sums in double precision, rounded where eager rounds: networks whose
+    activations have kinks multiply what would be rounded otherwise."""
+    wide = torch.float64
+    count = _elements(input, dims)
+    mean = _narrowed(aten.div.Tensor(aten.sum.dim_IntList(input, dims, True, dtype=wide), count))
+    deviation = aten.sub.Tensor(input, mean)
+    squares = aten.sum.dim_IntList(aten.mul.Tensor(deviation, deviation), dims, True, dtype=wide)
+    variance = aten.div.Tensor(_narrowed(squares), count)
+    spread = aten.add.Tensor(aten._to_copy.default(variance, dtype=wide), eps)
+    return mean, _narrowed(aten.reciprocal.default(aten.sqrt.default(spread))), variance
+
+
+def _narrowed(x: Any) -> Any:
+    return aten._to_copy.default(x, dtype=torch.float32)
+
+
+def _elements(x: Any, dims: list[int]) -> Any:
+    number: Any = 1
+    for dim in dims:
+        number = number * x.shape[dim]
+    return number
 
 
 @decomposes("_native_batch_norm_legit.no_stats")
@@ -140,10 +172,7 @@ def batch_norm_functional(
         results = batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps)
         return (*results, aten.clone.default(running_mean), aten.clone.default(running_var))
     result, mean, rstd, variance = by_batch_statistics(input, weight, bias, eps)
-    number: Any = 1
-    for dim, size in enumerate(input.shape):
-        if dim != 1:
-            number = number * size
+    number = _elements(input, [0, *range(2, len(input.shape))])
     unbiased = aten.mul.Tensor(variance, number / (number - 1))
     new_mean = aten.add.Tensor(aten.mul.Tensor(running_mean, 1 - momentum), aten.mul.Tensor(mean, momentum))
     new_var = aten.add.Tensor(aten.mul.Tensor(running_var, 1 - momentum), aten.mul.Tensor(unbiased, momentum))

@@ -72,6 +72,22 @@ LIBM_DOUBLE(op_floor, floor)
 LIBM_DOUBLE(op_ceil, ceil)
 LIBM_DOUBLE(op_trunc, trunc)
 LIBM_DOUBLE(op_round, rint)
+INLINE float op_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+INLINE double op_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+INLINE vf32 op_fma(vf32 a, vf32 b, vf32 c) { return fmadd(a, b, c); }
+#ifdef SIMD_AVX512
+INLINE half_f64 fma_half(half_f64 a, half_f64 b, half_f64 c) {
+    return __builtin_ia32_vfmaddpd512_mask(a, b, c, (uint8_t)-1, 4);
+}
+#elif defined(SIMD_AVX2)
+INLINE half_f64 fma_half(half_f64 a, half_f64 b, half_f64 c) { return (half_f64)__builtin_ia32_vfmaddpd256(a, b, c); }
+#else
+INLINE half_f64 fma_half(half_f64 a, half_f64 b, half_f64 c) {
+    for (int i = 0; i < HALF; ++i) a[i] = __builtin_fma(a[i], b[i], c[i]);
+    return a;
+}
+#endif
+INLINE vf64 op_fma(vf64 a, vf64 b, vf64 c) { return {fma_half(a.lo, b.lo, c.lo), fma_half(a.hi, b.hi, c.hi)}; }
 INLINE vf32 fmadd(vf32 a, vf32 b, float c) { return fmadd(a, b, splat(c)); }
 INLINE vf32 fmadd(vf32 a, float b, float c) { return fmadd(a, splat(b), splat(c)); }
 INLINE vf32 fmadd(vf32 a, float b, vf32 c) { return fmadd(a, splat(b), c); }

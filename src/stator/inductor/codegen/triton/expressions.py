@@ -44,6 +44,7 @@ _PLAIN = {
     **{"neg": "-{0}", "abs": "tl.abs({0})", "sign": "sign({0})", "logical_not": "({0} == 0)"},
     **{"sub": "{0} - {1}", "eq": "({0} == {1})", "ne": "({0} != {1})", "lt": "({0} < {1})", "le": "({0} <= {1})"},
     **{"gt": "({0} > {1})", "ge": "({0} >= {1})", "where": "tl.where({0}, {1}, {2})", "isnan": "({0} != {0})"},
+    "fma": "tl.fma({0}, {1}, {2})",
     **{"isinf": '(tl.abs({0}) == float("inf"))', "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "log": "tl.log({0})"},
     **{"log2": "tl.log2({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "sigmoid": "tl.sigmoid({0})"},
     **{"erf": "tl.erf({0})", "trunc": "libdevice.trunc({0})", "round": "libdevice.rint({0})"},
