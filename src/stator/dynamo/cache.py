@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
 from stator.base import counters, logs
@@ -27,6 +27,7 @@ from .iterator_state import READABLE
 from .last_resort import guards_on_types
 from .native_status import native as _native
 from .owners import NOBODY, NotedOwner, Owner, owner_of
+from .resume import resumption_of
 from .source import Source
 from .stance import may_compile, refuse_recompile
 from .trusted_builtins import builtins_as_ever
@@ -405,8 +406,10 @@ def _check_compatible(code: CodeType, original: CodeType) -> None:
 
 
 def _function_like(function: FunctionType, code: CodeType) -> FunctionType:
-    # of code behind a break, cells of the frame itself come behind those of free variables; each call brings its own
-    cells = (function.__closure__ or ())[: len(code.co_freevars)]
+    # to code behind a break each call brings its own cells, and what those of this one hold is not to be kept
+    cells: tuple[CellType, ...] = (function.__closure__ or ())[: len(code.co_freevars)]
+    if resumption_of(function.__code__) is not None:
+        cells = tuple([CellType() for _ in cells])
     target = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, cells)
     target.__kwdefaults__ = function.__kwdefaults__
     target.__qualname__ = function.__qualname__

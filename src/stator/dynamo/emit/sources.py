@@ -7,6 +7,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from stator.base.errors import CompileError
+
+from ..resume import resumption_of
 from ..source import (
     AttrSource,
     BuiltinSource,
@@ -28,6 +31,7 @@ from . import support
 from .writer import Writer, sources
 
 _EXACT = (list, tuple, dict)
+_NAMESPACE = AttrSource(FunctionSource(), "__globals__")  # which all functions of the code have in common
 
 
 @sources.register(LocalSource)
@@ -45,7 +49,10 @@ def _cell(writer: Writer, source: CellSource) -> None:
 
 @sources.register(FunctionSource)
 def _function(writer: Writer, source: FunctionSource) -> None:
-    writer.builder.const(writer.captured.function)
+    function = writer.captured.function
+    if resumption_of(function.__code__) is not None:  # each call brings a function with its own cells
+        raise CompileError("dynamo", "code behind a break that asks for its own function")
+    writer.builder.const(function)
 
 
 @sources.register(GlobalSource)
@@ -74,6 +81,9 @@ def _constant(writer: Writer, source: ConstantSource) -> None:
 
 @sources.register(AttrSource)
 def _attr(writer: Writer, source: AttrSource) -> None:
+    if source == _NAMESPACE:
+        writer.builder.const(writer.captured.function.__globals__)
+        return
     writer.load_source(source.base)
     writer.builder.attr(source.name)
 

@@ -1,0 +1,54 @@
+"""Generated programs out of generators, classes, patterns, closures and `finally`, whose frames break everywhere, do
+exactly what plain Python does: with code replaced everywhere, and as users get it.
+"""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+from stator.base import config
+
+sys.path.insert(0, str(Path(__file__).parent))
+from comparing import outcome
+from generate_language import generate_language
+
+QUICK, SLOW = range(8), range(8, 200)
+
+
+def load(seed: int) -> Any:
+    """The generated function; its source can be shown in tracebacks."""
+    source = generate_language(seed)
+    filename, name = f"<generated language {seed}>", f"generated_language_{seed}"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    sys.modules[name] = types.ModuleType(name)  # dataclasses look there
+    namespace: dict[str, Any] = {"__name__": name}
+    exec(compile(source, filename, "exec"), namespace)
+    return namespace["program"]
+
+
+@pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "as_it_is"])
+@pytest.mark.parametrize("seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SLOW)])
+def test_generated_program(seed: int, replaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "keep_empty_graphs", replaced)
+    program = load(seed)
+    x = torch.rand(2, 2, generator=torch.Generator().manual_seed(seed)) - seed % 2
+    expected = outcome(program, x)
+    compiled = stator.compile(program, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".*recompile_limit")
+        for _ in range(2):
+            found = outcome(compiled, x)
+            gc.collect()
+            assert found == expected, f"rerun: generate_language({seed})"
+    stator.reset()
