@@ -1,5 +1,5 @@
 """Random programs out of what the language has beyond numbers and containers: generators that are sent to and thrown
-into, classes made inside, descriptors, patterns, closures that change variables of frames that break, `finally` on all ways.
+into, classes made inside, descriptors, patterns, closures that change variables of frames that break, and `finally`.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ def _len(tracer: Tracer, value: Value) -> Value:
 def _iter(tracer: Tracer, value: Value, sentinel: Value | None = None) -> Value:
     if sentinel is not None:
         if tracer.class_lookup(value.python_type(tracer), "__call__") is MISSING:
-            raise tracer.raised(TypeError, "iter(v, w): v must be callable")
+            raise unsupported("call-builtin", "iter() of two arguments, the first of which cannot be called")
         return tracer.call(tracer.known(called_until), [value, sentinel], {})
     return tracer.iterator(value)
 
