@@ -257,6 +257,11 @@ WAYS = [
         "c = C()\n    c.__dict__['log'] = log\n    c.f = x\n    x = c.f",
     ),
     Way(
+        "delattr",
+        "class C:\n    def __delattr__(self, name):\n        y, log = self.y, self.logBODY\n        self.y = y",
+        "c = C()\n    c.y, c.log = x, log\n    del c.f\n    x = c.y",
+    ),
+    Way(
         "descriptor",
         "class D:\n"
         "    def __get__(self, owner, kind):\n"
@@ -296,7 +301,7 @@ WAYS = [
         "less",
         "class C:\n"
         "    def __lt__(self, n):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return True",
-        "c = C()\n    c.y, c.log = x, log\n    if c < 3:\n        x = c.y",
+        "c = C()\n    c.y, c.log = x, log\n    less = c < 3\n    x = c.y if less else x",
     ),
     Way(
         "length",

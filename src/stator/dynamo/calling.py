@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stator.base.registry import Registry
 
-from .finishing import DIRECTLY, Finish
+from .finishing import DIRECTLY, Finish, Way
 from .marks import (
     REASONS_OF_TORCH,
     Mark,
@@ -408,7 +408,7 @@ def _initialize(
             else tracer.bind(made, kind, "__init__", init)
         )
         if entered:
-            tracer.enters(bound, Finish.INSTANCE, made)
+            tracer.enters(bound, Way(Finish.INSTANCE, (made,)))
         result = bound.call(tracer, [made, *args] if isinstance(init, FunctionType) else args, kwargs)
         if not tracer.is_none(result):
             raise unsupported("call", f"__init__ of {qualified_name(kind)} that returns something")

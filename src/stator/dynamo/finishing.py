@@ -44,6 +44,11 @@ class Way:
 
 
 DIRECTLY = Way()
+READING = Way(by=Role.ATTRIBUTE)
+READING_METHOD = Way(Finish.METHOD, by=Role.ATTRIBUTE)
+WRITING = Way(Finish.NOTHING, by=Role.ATTRIBUTE)
+OPERATING = Way(by=Role.OPERAND)
+STORING = Way(Finish.NOTHING, by=Role.OPERAND)
 
 
 def write_finish(builder: Builder, finish: Finish, instruction: Instruction) -> None:

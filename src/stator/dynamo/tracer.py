@@ -23,7 +23,7 @@ from .call_chain import left_together
 from .calling import builtin_call, class_call, function_call, tensor_method_call
 from .changing import changing_sources
 from .class_attributes import ClassAttributes
-from .finishing import DIRECTLY, Finish, Role, Way
+from .finishing import DIRECTLY, Role, Way
 from .frame import Frame
 from .guard import GuardKind
 from .guard_log import GuardLog
@@ -462,10 +462,9 @@ class Tracer:
     def call_function(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return function_call(self, function, args, kwargs)
 
-    def enters(self, what: Value, finish: Finish = Finish.RESULT, *below: Value, by: Role = Role.CALL) -> None:
-        """An instruction is about to enter this function, or what this leads to; what it does afterwards is said."""
-        self.direct, self.role = what, by
-        self.way = DIRECTLY if finish is Finish.RESULT and by is Role.CALL and not below else Way(finish, below, by)
+    def enters(self, what: Value, way: Way = DIRECTLY) -> None:
+        """An instruction is about to enter this function, or what this leads to, in this way."""
+        self.direct, self.role, self.way = what, way.by, way
 
     def enters_through(self, via: Value, callee: Value, by: Role = Role.CALL) -> None:
         """If the instruction enters what `via` leads to in this way: that is this function."""

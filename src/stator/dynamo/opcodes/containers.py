@@ -9,7 +9,7 @@ import torch
 
 from ..bytecode import Instruction
 from ..finalizers import check_stored
-from ..finishing import Finish, Role
+from ..finishing import OPERATING, STORING
 from ..frame import Frame
 from ..guard import GuardKind
 from ..naming import class_name, full_name, qualified_name
@@ -183,7 +183,7 @@ def unpack_ex(frame: Frame, instruction: Instruction) -> None:
 def binary_subscr(frame: Frame, instruction: Instruction) -> None:
     key = frame.stack.pop()
     owner = frame.stack.pop()
-    frame.tracer.enters(owner, by=Role.OPERAND)
+    frame.tracer.enters(owner, OPERATING)
     frame.stack.append(frame.tracer.get_item(owner, key))
 
 
@@ -193,7 +193,7 @@ def store_subscr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
     value = frame.stack.pop()
     check_stored(frame, value)
-    frame.tracer.enters(owner, Finish.NOTHING, by=Role.OPERAND)
+    frame.tracer.enters(owner, STORING)
     owner.set_item(frame.tracer, key, value)
 
 
@@ -201,7 +201,7 @@ def store_subscr(frame: Frame, instruction: Instruction) -> None:
 def delete_subscr(frame: Frame, instruction: Instruction) -> None:
     key = frame.stack.pop()
     owner = frame.stack.pop()
-    frame.tracer.enters(owner, Finish.NOTHING, by=Role.OPERAND)
+    frame.tracer.enters(owner, STORING)
     owner.del_item(frame.tracer, key)
 
 

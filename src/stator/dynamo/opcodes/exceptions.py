@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..bytecode import Instruction
-from ..finishing import Finish
+from ..finishing import Way
 from ..frame import Frame
 from ..program import opcode
 from ..values.base import Raised, unsupported
@@ -74,7 +74,7 @@ def before_with(frame: Frame, instruction: Instruction) -> None:
     manager = frame.stack.pop()
     exit_method = frame.tracer.get_attr(manager, "__exit__")
     enter_method = frame.tracer.get_attr(manager, "__enter__")
-    frame.tracer.enters(enter_method, Finish.RESULT, exit_method)
+    frame.tracer.enters(enter_method, Way(below=(exit_method,)))
     entered = frame.tracer.call(enter_method, [], {})
     frame.stack += (exit_method, entered)
 

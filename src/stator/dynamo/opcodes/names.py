@@ -6,7 +6,7 @@ import builtins
 
 from ..bytecode import VERSION, Instruction
 from ..finalizers import check_cell, check_stored, check_variable
-from ..finishing import Finish, Role
+from ..finishing import READING, READING_METHOD, WRITING
 from ..frame import Frame
 from ..program import opcode
 from ..values.base import Lazy, Raised, Value, unsupported
@@ -191,7 +191,7 @@ def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_ATTR")
 def load_attr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
-    frame.tracer.enters(owner, Finish.METHOD if instruction.flags & 1 else Finish.RESULT, by=Role.ATTRIBUTE)
+    frame.tracer.enters(owner, READING_METHOD if instruction.flags & 1 else READING)
     found = frame.tracer.get_attr(owner, instruction.argval)
     if instruction.flags & 1:  # 3.12: as LOAD_METHOD
         push_callable(frame, found)
@@ -208,7 +208,7 @@ def push_callable(frame: Frame, callee: Value) -> None:
 @opcode("LOAD_METHOD")
 def load_method(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
-    frame.tracer.enters(owner, Finish.METHOD, by=Role.ATTRIBUTE)
+    frame.tracer.enters(owner, READING_METHOD)
     push_callable(frame, frame.tracer.get_attr(owner, instruction.argval))
 
 
@@ -217,14 +217,14 @@ def store_attr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
     value = frame.stack.pop()
     check_stored(frame, value)
-    frame.tracer.enters(owner, Finish.NOTHING, by=Role.ATTRIBUTE)
+    frame.tracer.enters(owner, WRITING)
     owner.set_attr(frame.tracer, instruction.argval, value)
 
 
 @opcode("DELETE_ATTR")
 def delete_attr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
-    frame.tracer.enters(owner, Finish.NOTHING, by=Role.ATTRIBUTE)
+    frame.tracer.enters(owner, WRITING)
     owner.del_attr(frame.tracer, instruction.argval)
 
 

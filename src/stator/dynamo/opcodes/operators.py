@@ -8,7 +8,7 @@ from typing import Any
 
 from ..bytecode import Instruction
 from ..calls.checks import decide, jump_behind
-from ..finishing import Finish, Role
+from ..finishing import OPERATING, Finish, Role, Way
 from ..frame import Frame
 from ..program import opcode
 from ..values.base import Value
@@ -78,7 +78,7 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
 def _enter(frame: Frame, left: Value, right: Value) -> None:
     """A special method of one of them may be entered."""
     if type(left) is ObjectValue or type(right) is ObjectValue:
-        frame.tracer.enters(left, Finish.ANSWER, left, right, by=Role.OPERAND)
+        frame.tracer.enters(left, Way(Finish.ANSWER, (left, right), Role.OPERAND))
 
 
 def _truth(frame: Frame, value: Value) -> bool:
@@ -113,7 +113,7 @@ def to_bool(frame: Frame, instruction: Instruction) -> None:
 
 def _unary(frame: Frame, function: Callable[..., Any]) -> None:
     value = frame.stack.pop()
-    frame.tracer.enters(value, by=Role.OPERAND)
+    frame.tracer.enters(value, OPERATING)
     frame.stack.append(frame.tracer.unary(function, value))
 
 

@@ -301,7 +301,9 @@ class ObjectValue(Value):
     def del_attr(self, tracer: Tracer, name: str) -> None:
         custom = tracer.class_lookup(self.cls, "__delattr__")
         if isinstance(custom, FunctionType):
-            tracer.class_function(self.cls, "__delattr__", custom).call(tracer, [self, ConstantValue(name)], {})
+            function = tracer.class_function(self.cls, "__delattr__", custom)
+            tracer.enters_through(self, function, Role.ATTRIBUTE)
+            function.call(tracer, [self, ConstantValue(name)], {})
             return
         self.generic_del_attr(tracer, name)
 
@@ -324,7 +326,9 @@ class ObjectValue(Value):
                 raise tracer.raised(
                     AttributeError, f"property '{name}' of '{qualified_name(self.cls)}' object has no deleter"
                 )
-            tracer.class_function(self.cls, name, in_class.fdel).call(tracer, [self], {})
+            function = tracer.class_function(self.cls, name, in_class.fdel)
+            tracer.enters_through(self, function, Role.ATTRIBUTE)
+            function.call(tracer, [self], {})
         elif _is_python_slot(in_class):
             self.slot(tracer, name, in_class)  # raises where there is none
             self.set_own(tracer, name, MISSING)
