@@ -602,6 +602,12 @@ def test_a_filter_that_gives_something_else_is_named() -> None:
         stator.compile(lambda x: x, options={"guard_filter_fn": 3})
 
 
+def test_a_filter_that_gives_something_else_is_no_defect_of_the_compiler() -> None:
+    f = stator.compile(lambda x: x + 1, backend="eager", options={"guard_filter_fn": lambda records: [True]})
+    with pytest.warns(RuntimeWarning, match=r"what it was given.*one bool for each"):
+        assert torch.equal(f(X), X + 1)
+
+
 # ---- recompile limits ----
 
 

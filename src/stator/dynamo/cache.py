@@ -17,7 +17,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
 from stator.base import counters, logs
-from stator.base.errors import ChangedMeanwhile, StatorError, Unsupported, UserPlace, VerificationError
+from stator.base.errors import ChangedMeanwhile, StatorError, Unsupported, UsageError, UserPlace, VerificationError
 
 from .changing import changed_members, changed_numbers, changing, members
 from .giving_up import Inside, at_fault, places_inside
@@ -424,14 +424,15 @@ def _frame_name(function: FunctionType) -> str:
 
 def is_internal(error: Exception) -> bool:
     """A defect of ours; all else that keeps a frame from being compiled says at which stage, or of which kind."""
-    return not (getattr(error, "stage", None) or getattr(error, "kind", None))
+    return not (getattr(error, "stage", None) or getattr(error, "kind", None) or isinstance(error, UsageError))
 
 
 def _tell_failure(function: FunctionType, error: Exception, whole: bool) -> None:
     counters.count("dynamo.failed_frames")
     if is_internal(error):
         counters.count("dynamo.internal_errors")
-    stage = getattr(error, "stage", None) or getattr(error, "kind", None) or "an internal error"
+    unnamed = "what it was given" if isinstance(error, UsageError) else "an internal error"
+    stage = getattr(error, "stage", None) or getattr(error, "kind", None) or unnamed
     place = getattr(error, "place", None) or _innermost_place(error)
     where = "" if isinstance(error, StatorError) or place is None else f"\n  {place}"
     when = "" if whole else " for some calls"
