@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -176,3 +178,21 @@ def test_hooks_that_come_and_go_in_the_graph_are_called(function: Callable[..., 
     for _ in range(2):
         assert all(map(torch.equal, compiled(layer, x), function(layer, x)))
     assert not layer._forward_hooks and not layer._forward_pre_hooks
+
+
+@pytest.mark.parametrize("keep_empty_graphs", [False], indirect=True)
+def test_what_a_class_holds_that_the_program_defines_goes_with_it(keep_empty_graphs: None) -> None:
+    def program() -> Any:
+        class Holder:
+            @staticmethod
+            @functools.lru_cache
+            def cached(value: int) -> int:
+                return value
+
+        reference = weakref.ref(Holder.cached)
+        before = reference() is not None
+        del Holder
+        gc.collect()
+        return before, reference() is None
+
+    assert stator.compile(program, backend="eager")() == (True, True)

@@ -36,12 +36,11 @@ from .hook import call_with_hook, leave_frame_alone
 from .interpreter import capture
 from .joining import Leaving, function_without_cells, joined_function, key_of, names_inside, never_called, put_back
 from .marks import disabled, left_alone_by_torch
-from .naming import qualified_name
 from .native_status import native
 from .observers import observer_in
 from .program import program_of
 from .resume import ResumePoint, closure_of, resume_code, resumption_of
-from .source import CallSource, ConstantSource, FunctionSource, Source
+from .source import FunctionSource, is_about_made_class
 from .status import Told
 from .text import captured_text
 from .torch_state import forward_ad_guard, in_forward_ad, in_function_transform
@@ -206,7 +205,7 @@ class Converter:
         keep = self.settings.options.guard_filter_fn
         guards = captured.guards
         if free:
-            guards = [guard for guard in guards if not _is_about_made_class(guard.source)]
+            guards = [guard for guard in guards if not is_about_made_class(guard.source)]
         return guards if keep is None else kept_guards(guards, keep, captured.function, bound)
 
     # ---- breaks ----
@@ -413,16 +412,6 @@ def _frame_name(code: CodeType, bound: Mapping[str, Any]) -> str:
     if code is torch.nn.Module._wrapped_call_impl.__code__ or code is torch.nn.Module._call_impl.__code__:
         return type(bound["self"]).__name__
     return code.co_qualname
-
-
-def _is_about_made_class(source: Source) -> bool:
-    """Whether something of a class is read that a function defined."""
-    if isinstance(source, CallSource):
-        return any(map(_is_about_made_class, source.args))
-    base: Any = source
-    while base is not None and not isinstance(base, ConstantSource):
-        base = getattr(base, "base", None)
-    return base is not None and isinstance(base.value, type) and "<locals>" in qualified_name(base.value)
 
 
 def _asks_in_vain_for_super(captured: Captured, exit_: Break) -> bool:

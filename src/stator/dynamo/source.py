@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from .naming import class_name
+from .naming import class_name, qualified_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,3 +258,13 @@ def is_fixed(source: Source) -> bool:
     return isinstance(source, (GlobalSource, ModuleGlobalSource)) or (
         isinstance(source, AttrSource) and isinstance(source.base, ConstantSource)
     )
+
+
+def is_about_made_class(source: Source) -> bool:
+    """Whether something of a class is read that a function defined."""
+    if isinstance(source, CallSource):
+        return any(map(is_about_made_class, source.args))
+    base: Any = source
+    while base is not None and not isinstance(base, ConstantSource):
+        base = getattr(base, "base", None)
+    return base is not None and isinstance(base.value, type) and "<locals>" in qualified_name(base.value)

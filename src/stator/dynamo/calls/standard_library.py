@@ -32,7 +32,7 @@ from ..dropped import may_have_dropped
 from ..guard import GuardKind
 from ..plain import is_of_program, numpy_numbers
 from ..recipe import CallRecipe, Constant, Recipe
-from ..source import AttrSource, CallSource, ConstantSource, ReadSource
+from ..source import AttrSource, CallSource, ConstantSource, ReadSource, is_about_made_class
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.context_variables import ContextVariable
@@ -205,7 +205,9 @@ def _make_weakref(tracer: Tracer, referent: Value, callback: Value | None = None
     if referent.source is None or not isinstance(referent, (ObjectValue, ModuleValue, DictValue, TensorValue)):
         raise unsupported("new-object", f"making a weak reference to {referent.describe(tracer)}")
     obj = referent.obj
-    if obj is None or not type(obj).__weakrefoffset__:
+    # code that reads it from a class which a function defined would keep that class, and so the object
+    kept = is_about_made_class(referent.source)
+    if kept or obj is None or not type(obj).__weakrefoffset__:
         raise unsupported("new-object", f"making a weak reference to {referent.describe(tracer)}")
     return MadeWeakReference(referent, obj)
 
