@@ -170,6 +170,16 @@ def test_gradients_reach_the_parameter_that_was_put_there() -> None:
     assert module.a.weight is module.b.weight and module.b.weight.grad is not None and old.grad is None
 
 
+def test_data_of_another_kind_is_not_taken_for_the_own() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        y.data = y.conj()
+        return y * 2
+
+    x = torch.tensor([1 + 2j])
+    assert torch.equal(stator.compile(function, backend="eager")(x), function(x))
+
+
 def test_registration_hooks_are_called() -> None:
     seen = []
 

@@ -111,6 +111,14 @@ def what_requires_grad_inside(compiled):
     return f(plain(3), plain(3)), f(leaf(3), plain(3)), f(plain(3), leaf(3))
 
 
+@scenario
+def computed_tensors_that_are_not_mapped(compiled):
+    def program(x):
+        return grad(lambda a: vmap(lambda b, c: b * c.sum(), in_dims=(0, None))(a, a * 2).sum())(x)
+
+    return of(compiled, program)
+
+
 @scenario(whole=False)
 def what_requires_grad_of_results_inside(compiled):
     def program(x):

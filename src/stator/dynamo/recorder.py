@@ -74,7 +74,9 @@ class Recorder:
         self.transforms: list[str] = []  # function transforms that what is recorded now runs under, the outermost first
         self.mapped: set[int] = set()  # fakes that stand for slices of what vmap maps over, by id
         self.rules: dict[int, Callable[[MissingRule], Mapped]] = {}  # follow a custom function's own vmap, by its id
-        self.requiring: dict[int, bool] = {}  # of tensors given to transformed functions, by id: do they require grad?
+        self.requiring: dict[
+            int, bool | None
+        ] = {}  # of tensors given to transformed functions, by id: do they require grad?
         self.switched: set[Any] = set()  # readers of switches of torch that the captured code has set
         self.function_modes: list[Value] = []  # modes that see torch functions, entered by the captured code
         self.last_node: fx.Node | None = None
@@ -184,16 +186,13 @@ class Recorder:
         if graph in self.closed and not (self.open and graph in self.open[-1].seen):
             raise cannot_rebuild("a tensor made inside a differentiated or transformed function", self.closed[graph])
 
-    def requires_grad(self, value: TensorValue) -> bool:
+    def requires_grad(self, value: TensorValue) -> bool | None:
         """What the program sees. Under a function transform a tensor requires grad where the innermost transform takes
-        a derivative by it, while a fake does where any transform or backward may: raises Unsupported where that leaves
-        it open."""
+        a derivative by it, while a fake does where any transform or backward may: None where that leaves it open."""
         if not self.transforms or not value.fake.requires_grad:
             return value.fake.requires_grad
         told = self.requiring.get(id(value.fake))
-        if told is None and value.node is not None and value.node.graph is not self.root:
-            raise unsupported("function-transform", "whether a tensor requires grad, under a function transform")
-        return told is not False
+        return True if told is None and (value.node is None or value.node.graph is self.root) else told
 
     # -- arguments --
     def lower(self, value: Value) -> tuple[Any, Any]:

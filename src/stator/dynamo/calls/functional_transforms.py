@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from ..tracer import Tracer
 
 # inner_fake(index of the tensor argument, the argument) -> the fake that stands for it in the function; what the
-# function is told of whether it requires grad
-InnerFake = Callable[[int, TensorValue], tuple[Any, bool]]
+# function is told of whether it requires grad, or None
+InnerFake = Callable[[int, TensorValue], tuple[Any, bool | None]]
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ def _same_look(tracer: Tracer, argnums: Any = (), told: bool = True) -> Callable
     def make(tree: Any) -> InnerFake:
         chosen = _differentiated(tree[0], argnums)
 
-        def look(index: int, leaf: TensorValue) -> tuple[Any, bool]:
+        def look(index: int, leaf: TensorValue) -> tuple[Any, bool | None]:
             meta: TensorMeta = leaf.fake.meta  # type: ignore[attr-defined]
             able = index in chosen and (meta.dtype.is_floating_point or meta.dtype.is_complex)
             made = tracer.recorder.mode.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device))
@@ -158,7 +158,7 @@ def _without_batch_dim(tracer: Tracer, in_dims: Any) -> Callable[[Any], InnerFak
             raise unsupported("function-transform", "torch.func.vmap with in_dims that do not fit the arguments")
         dims = {leaf.index: dim for leaf, dim in zip(flat, broadcast, strict=True) if isinstance(leaf, Leaf)}
 
-        def look(index: int, leaf: TensorValue) -> tuple[Any, bool]:
+        def look(index: int, leaf: TensorValue) -> tuple[Any, bool | None]:
             dim = dims.get(index)
             meta: TensorMeta = leaf.fake.meta  # type: ignore[attr-defined]
             shape, stride = list(meta.shape), list(meta.stride)
@@ -169,7 +169,7 @@ def _without_batch_dim(tracer: Tracer, in_dims: Any) -> Callable[[Any], InnerFak
             made = tracer.recorder.mode.make(TensorMeta(tuple(shape), tuple(stride), meta.dtype, meta.device))
             if dim is not None:
                 tracer.recorder.mapped.add(id(made))
-            told = dim is None and tracer.recorder.requires_grad(leaf)
+            told = tracer.recorder.requires_grad(leaf) if dim is None else False
             return made.requires_grad_(leaf.fake.requires_grad), told
 
         return look

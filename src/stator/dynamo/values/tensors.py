@@ -159,6 +159,8 @@ class TensorValue(Value):
             raise unsupported("deferred-fact", f"`.{name}` of a tensor in {tracer.later.what}")
         if name in _AUTOGRAD_FACTS and tracer.recorder.transforms and self.fake.requires_grad:
             found = tracer.recorder.requires_grad(self)
+            if found is None:
+                raise unsupported("function-transform", f"`.{name}` of a tensor under a function transform")
             if name == "requires_grad":
                 return ConstantValue(found)
             if self.node is not None and self.node.graph is not tracer.recorder.root:  # given to a transformed function
@@ -212,7 +214,7 @@ class TensorValue(Value):
         if name == "requires_grad":
             tracer.call_tensor_method(self, "requires_grad_", [value], {})
             return
-        if name == "data" and self._is_own_memory(value):
+        if name == "data" and self._is_own_data(value):
             return
         if name in ("data", "grad") or hasattr(torch.Tensor, name):
             raise unsupported("attribute-write", f"writing `.{name}` of a tensor")
@@ -227,13 +229,19 @@ class TensorValue(Value):
         mine, other = self.fake, value.fake
         return mine.shape == other.shape and mine.dtype is other.dtype and mine.device == other.device
 
-    def _is_own_memory(self, value: Value) -> bool:
-        """Whether a tensor is what `.data` of this one is already: programs move parameters to where they are."""
-        if not isinstance(value, TensorValue) or self.cls not in (torch.Tensor, torch.nn.Parameter):
+    def _is_own_data(self, value: Value) -> bool:
+        """Whether this is the tensor's own `.data`: programs move parameters to where they are already."""
+        if not isinstance(value, TensorValue) or self.node is None or value.node is None:
             return False
         mine, other = self.fake, value.fake
-        same = mine.fake_storage is other.fake_storage and mine.storage_offset() == other.storage_offset()  # type: ignore[attr-defined]
-        return same and (mine.shape, mine.stride(), mine.dtype) == (other.shape, other.stride(), other.dtype)
+        if (mine.shape, mine.stride(), mine.storage_offset()) != (other.shape, other.stride(), other.storage_offset()):
+            return False
+        node = value.node
+        while node is not self.node and (
+            node.target == "detach" or (node.target is getattr and node.args[1] == "data")
+        ):
+            node = node.args[0]  # type: ignore[assignment]
+        return node is self.node
 
     def set_grad(self, tracer: Tracer, value: Value) -> None:
         """Write `.grad` of a tensor that was there before the frame."""
