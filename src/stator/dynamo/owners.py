@@ -97,7 +97,7 @@ def _can_be_referred_to(obj: object) -> bool:
 
 def _is_instance(obj: object) -> bool:
     """Functions may be made anew for each call."""
-    return not isinstance(obj, FunctionType | MethodType | type) and _can_be_referred_to(obj)
+    return not issubclass(type(obj), (FunctionType, MethodType, type)) and _can_be_referred_to(obj)
 
 
 def _wrapped(cells: Iterable[CellType]) -> Iterable[int]:
