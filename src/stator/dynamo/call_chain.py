@@ -1,5 +1,5 @@
 """Which of the frames that are being followed a graph can end in together: the outermost, and each that the one before
-entered in a known way (finishing.py), so that it can go on behind it. How such frames are left is said in emit/inner.py."""
+entered in a known way (finishing.py), so that it can go on behind it. How they are left is said in emit/inner.py."""
 
 from __future__ import annotations
 
