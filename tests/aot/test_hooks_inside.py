@@ -74,6 +74,15 @@ def on_the_only_result(x: Any, w: Any) -> Any:
     return y
 
 
+def in_another_order_than_results(x: Any, w: Any) -> Any:
+    y = x * w
+    first = (y * 2).sin().sum(0)
+    first.register_hook(lambda g: g.sin() + 0.1)
+    second = (y + x).sin().sum(1)
+    second.register_hook(lambda g: g.cos())
+    return second.exp() * 2, first.tanh() * 3, y
+
+
 def on_views(x: Any, w: Any) -> Any:
     y = (x * w).sin()
     rows = y[1:]
@@ -117,8 +126,8 @@ def with_a_gradient_inside(x: Any, w: Any) -> Any:
 
 PROGRAMS: list[Run] = [
     before_several_results, before_the_only_result, one_before_the_other, before_a_write, beside_a_hooked_result,
-    on_the_only_result, on_views, on_what_returned_views_are_of, in_a_checkpoint, of_one_operator,
-    with_a_gradient_inside,
+    on_the_only_result, in_another_order_than_results, on_views, on_what_returned_views_are_of, in_a_checkpoint,
+    of_one_operator, with_a_gradient_inside,
 ]  # fmt: skip
 
 

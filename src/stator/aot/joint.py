@@ -252,7 +252,7 @@ def _finish(
     links = _reached(links, first)
     linked = {one.position for one in links}
     links += tuple(Link(at, ()) for at in hooked if at not in linked)
-    hidden = [one.position for one in links if one.position >= first]
+    hidden = sorted(one.position for one in links if one.position >= first)  # as tangents are
     hooks_inside = not {_place_of(one) for one in hooks} <= known
     differentiable += tuple(hidden)
     if wanted.positions is not None:
