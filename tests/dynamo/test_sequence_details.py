@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -44,8 +44,8 @@ def _index_not_between(x: torch.Tensor) -> torch.Tensor:
 
 
 def _made_of_keys(x: torch.Tensor) -> tuple[Any, ...]:
-    made = defaultdict.fromkeys(iter("ab"), x)
-    return made["a"] + made["b"], type(made), made.default_factory
+    made, ordered = defaultdict.fromkeys(iter("ab"), x), OrderedDict.fromkeys(("b", "a"), value=x)
+    return made["a"] + ordered["b"], type(made), made.default_factory, type(ordered), list(ordered)
 
 
 @pytest.mark.parametrize(

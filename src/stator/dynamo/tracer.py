@@ -202,10 +202,10 @@ class Tracer:
     def wrap_member(self, obj: Any, source: Source, store: str) -> Value:
         """A parameter, buffer or submodule; the first two are fixed by identity, unless others were seen there."""
         value = self.wrap(obj, source)
-        moves = value.source in self.changing
-        if isinstance(value, TensorValue) and store in _STATIC_STORES and not value.is_static and not moves:
-            self.guards.fix(value)
-            value.is_static = True
+        if isinstance(value, TensorValue) and store in _STATIC_STORES and not value.is_static:
+            if value.source not in self.changing:
+                self.guards.fix(value)
+                value.is_static = True
         return value
 
     def unfix_member(self, value: Value | None) -> None:

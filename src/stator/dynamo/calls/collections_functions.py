@@ -87,6 +87,11 @@ def _fromkeys(tracer: Tracer, keys: Value, value: Value | None = None) -> Value:
     return _filled_with(tracer, DictValue({}), keys, value)
 
 
+@calls(OrderedDict.fromkeys)
+def _ordered_dict_fromkeys(tracer: Tracer, keys: Value, value: Value | None = None) -> Value:
+    return _filled_with(tracer, DictValue({}, cls=OrderedDict), keys, value)
+
+
 @calls(defaultdict.fromkeys)
 def _defaultdict_fromkeys(tracer: Tracer, keys: Value, value: Value | None = None) -> Value:
     return _filled_with(tracer, DictValue({}, cls=defaultdict), keys, value)
