@@ -202,10 +202,10 @@ class Tracer:
     def wrap_member(self, obj: Any, source: Source, store: str) -> Value:
         """A parameter, buffer or submodule; the first two are fixed by identity, unless others were seen there."""
         value = self.wrap(obj, source)
-        if isinstance(value, TensorValue) and store in _STATIC_STORES and not value.is_static:
-            if value.source not in self.changing:
-                self.guards.fix(value)
-                value.is_static = True
+        tensor = isinstance(value, TensorValue) and store in _STATIC_STORES
+        if tensor and not value.is_static and value.source not in self.changing:  # type: ignore[attr-defined]
+            self.guards.fix(value)
+            value.is_static = True  # type: ignore[attr-defined]
         return value
 
     def unfix_member(self, value: Value | None) -> None:
