@@ -163,7 +163,7 @@ def _step(built: Any, model: Any, inputs: dict[str, Any]) -> Any:
     changed = {name: buffer.clone() for name, buffer in built.model.named_buffers()}
     with torch.no_grad():
         for name, buffer in built.model.named_buffers():
-            if name in buffers:
+            if name in buffers and buffer.shape == buffers[name].shape:  # some make a table for the size they meet
                 buffer.copy_(buffers[name])
     return {"outputs": _detached(outputs), "gradients": gradients, "buffers": changed}
 

@@ -13,7 +13,7 @@ import torch
 from benchmarks.sweeps import measure, timm_models, transformers_models
 from benchmarks.sweeps.forked import Job
 from benchmarks.sweeps.inputs import recipes, with_placeholders
-from benchmarks.sweeps.run import RESULTS, grade, run, runs_equal
+from benchmarks.sweeps.run import RESULTS, fails_in_eager, grade, run, runs_equal
 from benchmarks.sweeps.small_configs import Scale, overrides
 
 
@@ -194,9 +194,10 @@ def test_one_family(models, family: str, name: str | None) -> None:
     assert grade(row) == 4
 
 
-def kept_entries(suite: str) -> list[dict]:
+def kept_entries(suite: str, column: str = "stator") -> list[dict]:
     rows = json.loads((RESULTS / f"{suite}.json").read_text())["families"].values()
-    return [row["stator"] for row in rows if "built" in row]
+    entries = [row[column] for row in rows if "built" in row and column in row]
+    return [entry for entry in entries if not fails_in_eager(entry)]
 
 
 @pytest.mark.parametrize(("suite", "families"), [("transformers", 150), ("timm", 80)])
@@ -210,3 +211,22 @@ def test_the_kept_results_are_many_and_equal_to_eager(suite: str, families: int)
 def test_the_kept_results_have_no_breaks_in_95_of_100_families(suite: str) -> None:
     entries = kept_entries(suite)
     assert sum("error" not in entry and not entry["breaks"] for entry in entries) >= 0.95 * len(entries)
+
+
+@pytest.mark.parametrize(("suite", "families"), [("transformers", 150), ("timm", 80)])
+def test_the_kept_steps_of_training_are_equal_to_eager(suite: str, families: int) -> None:
+    entries = kept_entries(suite, "train")
+    assert len(entries) >= families
+    assert sum("error" not in entry and runs_equal(entry) for entry in entries) >= 0.99 * len(entries)
+
+
+def test_what_eager_does_not_run_counts_for_nobody() -> None:
+    """Of the training column: the model runs in eval mode, and raises in training mode."""
+
+    def model(**inputs: torch.Tensor) -> torch.Tensor:
+        raise ValueError("not in training mode")
+
+    built = SimpleNamespace(model=model, inputs=lambda seed: {"x": torch.ones(2)})
+    with pytest.raises(measure.EagerFails, match="not in training mode"):
+        measure.measure_stator(built)
+    assert fails_in_eager({"error": "EagerFails: ValueError: not in training mode @ measure.py:1"})
