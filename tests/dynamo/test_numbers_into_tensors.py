@@ -82,3 +82,44 @@ def test_a_dtype_that_may_not_hold_the_number_is_refused_as_in_eager() -> None:
     assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
     with pytest.raises(RuntimeError, match="overflow"):
         compiled(torch.full((2,), 300.0))
+
+
+ARITHMETIC: dict[str, Program] = {
+    "a reciprocal": lambda x: x * (1.0 / x[0].item()),
+    "a root": lambda x: x * x[0].item() ** 0.5,
+    "a negative power": lambda x: x * x[0].item() ** -1,
+    "a square": lambda x: (x * x[0].item() ** 2, x[0].item() ** 3),
+    "a power": lambda x: x * 2.0 ** x[0].item(),
+    "a read exponent": lambda x: x * x[0].item() ** x[1].item(),
+    "the larger of a float and an int": lambda x: (torch.arange(3) * max(x[0].item(), 3), max(x[0].item(), 3)),
+    "the smaller of an int and a float": lambda x: min(1, x[0].item()),
+    "the larger of a count and a float": lambda x: (x * max(int((x > 0).sum()), 1.5), max(int((x > 0).sum()), 1.5)),
+    "the larger of floats": lambda x: (torch.arange(3) * max(x[0].item(), 3.0), max(x[0].item(), 3.0)),
+}
+
+
+def outcome(program: Program, first: float) -> str:
+    try:
+        return repr(program(torch.tensor([first, 1.5])))
+    except ZeroDivisionError as error:
+        return str(error)
+
+
+COMPLEX = ("a root", "a read exponent")  # of negative numbers
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic_of_floats_is_that_of_python(name: str, backend: str) -> None:
+    """It raises for zeros and gives complex numbers and ints, where tensors have infinities, NaN and floats."""
+    compiled = stator.compile(ARITHMETIC[name], backend=backend)
+    for first in (5.0, 0.5) if name in COMPLEX else (5.0, 0.0, -2.0, 0.5):
+        assert outcome(compiled, first) == outcome(ARITHMETIC[name], first)
+
+
+@pytest.mark.graphs_may_fail_alone
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_powers_are_left_to_the_program(name: str) -> None:
+    compiled = stator.compile(ARITHMETIC[name], backend="aot_eager")
+    for first in (5.0, -2.0):
+        assert outcome(compiled, first) == outcome(ARITHMETIC[name], first)

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 
 import torch
 
-from stator.prims.checks import check as in_graph
-
 from ..bytecode import Instruction
 from ..calling import calls
 from ..program import Program
 from ..values.base import Value, unsupported
-from ..values.checked_numbers import CheckedNumberValue
+from ..values.checked_numbers import CheckedNumberValue, check
 from ..values.constants import ConstantValue
 from ..values.functions import FunctionValue
 from ..values.sequences import TupleValue
@@ -31,23 +29,11 @@ _IF_FALSE = frozenset(("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JU
 _IF_TRUE = frozenset(("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE"))
 _ONWARDS = frozenset(("JUMP_FORWARD", "JUMP_NO_INTERRUPT"))
 _NEVER_RAISES = ("JUMP_BACKWARD", "RETURN", "YIELD", "SEND", "RERAISE", "INTERPRETER_EXIT", "END_ASYNC_FOR")
-_NAME = "a check of the data of a tensor"
 
 
 def can_check(condition: Value, tracer: Tracer) -> TypeGuard[TensorValue]:
     """Whether the graph can check this: one number, which is not known while capturing."""
     return isinstance(condition, TensorValue) and condition.is_number_of_the_run(tracer)
-
-
-def check(tracer: Tracer, condition: TensorValue) -> None:
-    """Let the graph fail where the number is zero. The frame must be able to begin anew then."""
-    recorder = tracer.recorder
-    recorder.noticed = _NAME
-    recorder.keep_repeatable()
-    node = recorder.graph.call_function(in_graph, (recorder.node_of(condition), "RuntimeError", _NAME))
-    node.meta["place"] = tracer.place()
-    node.meta["example_value"] = None
-    recorder.op_count += 1
 
 
 def decide(frame: Frame, value: Value, jump: Instruction) -> bool:

@@ -1,6 +1,5 @@
-"""The number in a tensor where the program compares it, or asks for its truth, only to raise if it is a wrong one.
-
-Where that is the case is found out in `calls/checks.py`.
+"""The number in a tensor where the program compares it, or asks for its truth, only to raise if it is a wrong one; and
+the check in the graph. Where that is the case is found out in `calls/checks.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from stator.prims.checks import check as in_graph
+
 from ..recipe import CallRecipe, Constant, Recipe
 from .base import Value
 from .tensors import TensorValue
@@ -16,6 +17,20 @@ from .tensors import TensorValue
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
     from ..tracer import Tracer
+
+
+_NAME = "a check of the data of a tensor"
+
+
+def check(tracer: Tracer, condition: TensorValue) -> None:
+    """Let the graph fail where the number is zero. The frame must be able to begin anew then."""
+    recorder = tracer.recorder
+    recorder.noticed = _NAME
+    recorder.keep_repeatable()
+    node = recorder.graph.call_function(in_graph, (recorder.node_of(condition), "RuntimeError", _NAME))
+    node.meta["place"] = tracer.place()
+    node.meta["example_value"] = None
+    recorder.op_count += 1
 
 
 class CheckedNumberValue(Value):

@@ -7,6 +7,7 @@ Nobody knows their values while capturing, so they are good for one thing: as nu
 from __future__ import annotations
 
 import operator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +17,10 @@ from stator.graph.numbers import larger, power, smaller
 
 from ..recipe import CallRecipe, Constant, Recipe
 from .base import Value, cannot_rebuild, unsupported
+from .checked_numbers import check
 from .constants import ConstantValue
 from .numbers import is_changing
+from .tensors import TensorValue
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -41,6 +44,8 @@ _FUNCTIONS: dict[Any, Any] = {
 }
 
 
+# they give one of their arguments: an int among them would make the type of the result depend on data
+_CHOICES = frozenset({max, min})
 _COMPARISONS = frozenset(
     {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge},
 )
@@ -92,15 +97,55 @@ def computed(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
             "data-dependent-value", f"comparing {args[0].describe(tracer)} and {args[1].describe(tracer)}"
         )
     target = _FUNCTIONS.get(function)
+    if function in _CHOICES and any(arg.python_type(tracer) is not float for arg in args):
+        raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
     if target is None or not all(type(arg) is ReadNumberValue or _is_number(tracer, arg) for arg in args):
         return None
     if not any(type(arg) is ReadNumberValue and arg.origin is not None for arg in args):
+        _check_operands(tracer, function, args)
         return ReadNumberValue(tracer.recorder.number_call(target, args))
     parts = [_origin(arg) for arg in args]
     if function not in _NEVER_RAISING or any(part is None for part in parts):
         return None
     origin = CallRecipe(Constant(function), parts)  # type: ignore[arg-type]
     return ReadNumberValue(tracer.recorder.number_call(target, args), origin)
+
+
+_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
+
+
+def _check_operands(tracer: Tracer, function: Any, args: list[Value]) -> None:
+    """Python raises where tensors give an infinity, and has complex powers where they give NaN: the graph fails there,
+    and the program goes its own way. Optimizers compute with counts of steps, of which there is one at least."""
+    if tracer.place().filename.startswith(_OPTIMIZERS):
+        return
+    if function is operator.truediv:
+        _rely_on(tracer, args[1], operator.ne)
+    elif function is operator.pow:
+        base, exponent = args
+        power_of = exponent.constant() if isinstance(exponent, ConstantValue) else None
+        if power_of is None:
+            _rely_on(tracer, base, operator.gt)
+        elif power_of % 1 != 0:
+            _rely_on(tracer, base, operator.ge if power_of > 0 else operator.gt)
+        elif power_of < 0:
+            _rely_on(tracer, base, operator.ne)
+
+
+def _rely_on(tracer: Tracer, number: Value, relation: Any) -> None:
+    """That the relation between the number and zero holds."""
+    if type(number) is not ReadNumberValue:
+        if not relation(number.constant(), 0):
+            raise unsupported(
+                "data-dependent-value", "an operation on numbers that always raises, or gives a complex one"
+            )
+        return
+    if number.node.graph is not tracer.recorder.graph:
+        raise unsupported("data-dependent-value", "a number that is read outside of this part of the graph")
+    held = tracer.recorder.unknown.scalar(number.node, torch.float64)
+    condition = tracer.call(tracer.known(relation), [held, ConstantValue(0)], {})
+    assert isinstance(condition, TensorValue)
+    check(tracer, condition)
 
 
 # of finite floats

@@ -133,6 +133,8 @@ def computed_from_unknown(tracer: Tracer, function: Any, args: list[Value]) -> V
     numbers = [arg.number if type(arg) is UnknownNumberValue else arg.constant() for arg in args]
     if any(type(number) is torch.SymBool for number in numbers):
         return None
+    if function in (min, max) and len({arg.python_type(tracer) for arg in args}) > 1:
+        raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
     if divides and not _is_not_zero(numbers[1]):
         raise unsupported("data-dependent-value", "a division by a number that is known when the graph runs")
     result = target(*numbers)
