@@ -257,6 +257,11 @@ WAYS = [
         "c = C()\n    c.__dict__['log'] = log\n    c.f = x\n    x = c.f",
     ),
     Way(
+        "property_that_is_called",
+        "class C:\n    @property\n    def f(self):\n        y, log = self.y, self.logBODY\n        return y.add",
+        "c = C()\n    c.y, c.log = x, log\n    x = c.f(x)",
+    ),
+    Way(
         "delattr",
         "class C:\n    def __delattr__(self, name):\n        y, log = self.y, self.logBODY\n        self.y = y",
         "c = C()\n    c.y, c.log = x, log\n    del c.f\n    x = c.y",
