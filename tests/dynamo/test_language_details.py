@@ -711,6 +711,35 @@ def test_many_instructions_without_a_tensor_are_not_followed(monkeypatch):
     assert counters.counts["graph_breaks"] == 1
 
 
+def test_many_instructions_in_calls_without_a_tensor_are_not_followed(monkeypatch):
+    """A function in C calls one of the program's for each of many items."""
+    monkeypatch.setattr(config, "keep_empty_graphs", True)
+    monkeypatch.setattr(long_loops, "_MOST_INSTRUCTIONS", 2000)
+
+    def busy(x):
+        return sum(list(map(lambda number: number * 2 + 1, range(2000))))
+
+    stator.reset()
+    counters.clear()
+    assert stator.compile(busy, backend="eager")(torch.ones(2)) == busy(torch.ones(2))
+    assert counters.counts["graph_breaks"] == 1
+
+
+def test_very_many_items_are_taken_by_the_interpreter(monkeypatch):
+    monkeypatch.setattr(long_loops, "_MOST_ITEMS", 100)
+
+    def program(x):
+        x = x + 1
+        made = list(range(200))
+        return x * len(made)
+
+    stator.reset()
+    counters.clear()
+    assert torch.equal(stator.compile(program, backend="eager")(torch.ones(2)), program(torch.ones(2)))
+    assert counters.counts["graph_breaks"] == 1
+    assert counters.counts["frames"] == 2
+
+
 def test_a_whole_number_that_no_float_can_hold(monkeypatch):
     """float() of a number that changes is computed in each call, at its place: where it fails, the program sees it."""
     monkeypatch.setattr(config, "keep_empty_graphs", True)

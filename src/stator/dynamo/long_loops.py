@@ -40,5 +40,7 @@ def counted(items: Iterator[Value]) -> Iterator[Value]:
     """These, as long as they are not very many, which functions in C take one by one."""
     for at, item in enumerate(items):
         if at == _MOST_ITEMS:
-            raise unsupported("long-loop", f"more than {_MOST_ITEMS} items")
+            raise unsupported(
+                "iteration", f"taking more than {_MOST_ITEMS} items, which the interpreter does by itself"
+            )
         yield item
