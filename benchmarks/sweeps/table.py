@@ -40,7 +40,8 @@ is downloaded.
 - *recompiled*: families with frames compiled anew for the second call.
 - *training* (column `train`, where it was measured): the model in training mode under `backend="aot_eager"` with
   `exact_random`; outputs, the gradients of all parameters and the buffers of two steps are compared with eager's.
-  Where eager PyTorch itself fails in training mode, there is nothing to compare.
+  Where eager PyTorch itself fails in training mode, there is nothing to compare. The kept results come from several
+  states of the source of one day; operators that run in ATen between compiled segments count as breaks there.
 - *by its own kernels* (column `inductor`, where it was measured): the same under the default backend, equal to 1e-3 of
   each tensor's largest value.
 - Seconds (in the kept results only) are those of a machine that was shared with other work; they are no benchmark.
