@@ -19,7 +19,7 @@ from stator.graph import verifier as graph_verifier
 from stator.graph.parts import PartKey, part_of
 from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
-from stator.inductor.lower import can_lower, keeps_whole, lower, print_lowered, verify_lowered
+from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
 from stator.inductor.passes import run_passes
 from stator.inductor.program import order_for_memory, plan, predict_peak, print_program, take_over, write_inputs
 from stator.inductor.program import verify as verify_program
@@ -61,7 +61,9 @@ def inductor_backend(
     if observe is not None:
         compile_with = _observed(partial(compile_graph, options=options, predict=True), observe)
     rewrite = None if options.exact_random else aot.functionalize_random
-    keep = keeps_whole if options.exact_rounding else can_lower
+    keep: aot.Keep = can_lower
+    if options.exact_rounding:  # kernels round in their own way: operators run as they are
+        compile_with, keep = aot.run_eagerly, aot.keep_all
     return _ahead_of_time(
         gm, example_inputs, compile_with, keep=keep, rewrite=rewrite, memory_budget=options.memory_budget
     )
@@ -108,10 +110,10 @@ def compile_graph(
     if options.verify:
         graph_verifier.verify(gm)
     with counters.timed("lower"):
-        gm = run_passes(gm, options.exact_rounding)
+        gm = run_passes(gm)
     _compile_parts(gm, options)
     with counters.timed("lower"):
-        lowered = lower(gm, options.exact_rounding)
+        lowered = lower(gm)
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))
     if options.verify:
         verify_lowered(lowered)

@@ -25,7 +25,6 @@ from .pointwise import cast, elementwise
 from .printer import print_lowered
 from .reductions import reduce
 from .registry import can_lower, lowerings
-from .rounding import keeps_whole
 from .tensor import Tensor
 from .verifier import verify_lowered
 
@@ -41,7 +40,6 @@ __all__ = [
     "elementwise",
     "indexing",
     "joining",
-    "keeps_whole",
     "library",
     "lower",
     "lowerings",

@@ -21,7 +21,6 @@ from .builder import Builder, same_strides
 from .fallback import call_library
 from .heuristics import store_before_reuse, too_large
 from .registry import can_lower, lowerings, view_targets
-from .rounding import rounds_as_eager
 from .tensor import Computed, Tensor
 
 _PLAIN_DTYPES = frozenset(
@@ -40,20 +39,19 @@ _PLAIN_DTYPES = frozenset(
 )
 
 
-def lower(gm: fx.GraphModule, exact_rounding: bool = False) -> Lowered:
+def lower(gm: fx.GraphModule) -> Lowered:
     """Lower a functional ATen graph whose nodes carry `meta["val"]`. Raises CompileError naming the node.
 
     Of `gm.meta`, where present: "mutated" has (input index, output position) for each output that is an input's new
     content; "free_layouts" the positions of outputs that may come in other strides than eager's; "given_strides" those
-    of the first inputs, where they may differ from what their nodes say. exact_rounding: eager's results to the last
-    bit, by library calls where loops would round in another way.
+    of the first inputs, where they may differ from what their nodes say.
     """
-    return _Walk(gm, exact_rounding).run()
+    return _Walk(gm).run()
 
 
 class _Walk:
-    def __init__(self, gm: fx.GraphModule, exact_rounding: bool) -> None:
-        self.gm, self.exact_rounding = gm, exact_rounding
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm = gm
         self.builder = Builder()
         self.values: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
@@ -105,8 +103,6 @@ class _Walk:
         builder.meta = node.meta["val"]
         args, kwargs = self.mapped(node.args), self.mapped(node.kwargs)
         lowering = lowerings.get(node.target)  # type: ignore[arg-type]
-        if self.exact_rounding and not rounds_as_eager(node):
-            lowering = None
         result = NotImplemented
         plain = _is_plain(args, builder.meta)
         if lowering is not None and not plain and node.target in view_targets:
@@ -115,7 +111,7 @@ class _Walk:
                 result = NotImplemented
         elif lowering is not None and plain:
             result = lowering(builder, *args, **kwargs)
-            if result is NotImplemented and (not self.exact_rounding or node.target in view_targets):
+            if result is NotImplemented:
                 result = self.decomposed(node, args, kwargs)
                 builder.node, builder.origin, builder.target = node, node.name, str(node.target)
                 builder.meta = node.meta["val"]

@@ -25,23 +25,16 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-# Those that add up in another order than the program does.
-REORDERING: tuple[Pass, ...] = (accumulate_into_sums, accumulate_products)
-
-
-def run_passes(gm: fx.GraphModule, exact_rounding: bool = False) -> fx.GraphModule:
-    """Apply every pass, in place, and drop dead code. The result computes the same outputs from the same inputs; with
-    exact_rounding, to the last bit."""
+def run_passes(gm: fx.GraphModule) -> fx.GraphModule:
+    """Apply every pass, in place, and drop dead code. The result computes the same outputs from the same inputs."""
     for apply in PASSES:
-        if not (exact_rounding and apply in REORDERING):
-            gm = apply(gm)
+        gm = apply(gm)
     remove_dead(gm.graph)
     return gm
 
 
 __all__ = [
     "PASSES",
-    "REORDERING",
     "Pass",
     "accumulate_into_sums",
     "accumulate_products",
