@@ -185,7 +185,7 @@ def _make_module(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str
 
 @makers.register(BaseException)
 def _make_exception(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if issubclass(kind, BaseExceptionGroup) or (issubclass(kind, OSError) and len(args) > 1):
+    if issubclass(kind, BaseExceptionGroup) or (issubclass(kind, OSError | SyntaxError) and len(args) > 1):
         raise unsupported("new-object", f"making an instance of {qualified_name(kind)}, whose constructor chooses")
     if kwargs and isinstance(lookup_in_class(kind, "__init__"), types.WrapperDescriptorType):
         named = next((parts for base, parts in _NAMED_PARTS.items() if issubclass(kind, base)), frozenset())
