@@ -1,6 +1,7 @@
 """Clean-up of a functional graph: operators that change nothing, equal operators, and what nobody uses.
 
-Rewrites in place; never touches random operators, nor what keeps an output's memory its own.
+Rewrites in place; never touches random operators, what keeps an output's memory its own, nor what as_strided is used
+on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch._ops import OpOverload
 
 from stator.prims.record import TensorMeta
 
-from .memory import output_memory
+from .memory import fixed_memory
 from .schema import draws
 
 aten = torch.ops.aten
@@ -43,7 +44,7 @@ COPIES = frozenset((aten.clone.default, aten._to_copy.default))
 def clean_up(graph: fx.Graph) -> None:
     """Remove dead code, operators without effect and repeated pure operators."""
     remove_dead(graph)
-    protected = output_memory(graph)
+    protected = fixed_memory(graph)
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or node in protected:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import torch
 from torch import fx
 from torch._ops import OpOverload
@@ -30,6 +33,23 @@ def output_memory(graph: fx.Graph) -> set[fx.Node]:
     """
     output = next(iter(reversed(graph.nodes)))
     return {memory_root(node) for node in output.all_input_nodes}
+
+
+@cache
+def addresses_storage(target: Any) -> bool:
+    """Does the operator (as_strided and its kin) count from where its argument's storage begins?
+
+    Not every equal tensor may take the place of that argument: it would have to lie in its storage as that one does.
+    """
+    schema = getattr(target, "_schema", None)
+    return schema is not None and any(argument.name == "storage_offset" for argument in schema.arguments)
+
+
+def fixed_memory(graph: fx.Graph) -> set[fx.Node]:
+    """The values that a rewrite must not put others of the same layout in the place of: those whose memory the graph
+    returns, and those whose storage is addressed."""
+    addressed = {source for node in graph.nodes if addresses_storage(node.target) for source in node.all_input_nodes}
+    return output_memory(graph) | addressed
 
 
 def _is_view(node: fx.Node) -> bool:

@@ -10,6 +10,7 @@ from torch import fx
 
 from stator.base.counters import count
 from stator.base.errors import CompileError
+from stator.graph.memory import addresses_storage
 from stator.prims.record import TensorMeta
 
 from .builder import Builder
@@ -18,6 +19,8 @@ from .tensor import Tensor
 
 def call_library(builder: Builder, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Call the node's own target on arguments that have the strides eager gives them. Counted by name."""
+    if addresses_storage(node.target):
+        raise CompileError("inductor", f"{node.target} addresses a storage, of which a buffer may be any part")
     target = _without_aliasing(node.target)
     count(f"inductor_fallback:{node.target}")
     given = _arguments(builder, list(node.args), list(args))

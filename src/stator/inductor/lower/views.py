@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from stator.prims.layout import wrap_dim
+from stator.base.errors import CompileError
+from stator.prims.layout import may_overlap, wrap_dim
 from stator.shapes.expr import ExprLike, Ranges
 from stator.shapes.simplify import simplify
 
-from .builder import Builder
+from .builder import Builder, same_strides
 from .registry import lowers, lowers_view
 from .tensor import Index, Stored, Strides, Tensor, view
 
@@ -337,19 +338,31 @@ def _alias(builder: Builder, x: Tensor) -> Tensor:
     return x
 
 
-@lowers(aten.as_strided.default)
+@lowers_view(aten.as_strided.default)
 def _as_strided(
     builder: Builder, x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
 ) -> Tensor:
-    root = x.root
-    if not isinstance(root.source, Stored) and (root is not x or x.deviates):
-        builder.realize(root)
-    stored = builder.realize(x)
-    if stored is None or x.deviates:
-        return NotImplemented
-    layout = builder.buffers[stored.buffer].layout
-    start = stored.offset if offset is None else offset - layout.offset
-    return Tensor(size, x.dtype, x.device, Stored(stored.buffer, tuple(stride), start))
+    """It addresses memory as eager lays it out: where x lies otherwise here, or is a copy that shares memory with what
+    it was copied from, it is stored anew. The offset counts from where eager's storage begins."""
+    meta = builder.node.args[0].meta["val"]
+    start = 0 if offset is None else offset - meta.offset
+    if 0 not in size and not 0 <= start <= start + _reach(size, stride) <= _reach(meta.shape, meta.stride):
+        raise CompileError("inductor", "as_strided addresses memory that its argument does not cover")
+    planned, stored = x.planned(), None
+    if planned is not None and not x.copies and same_strides(x.shape, planned[0], meta.stride):
+        builder.realize(x.root)
+        stored = x.resolved()
+    if stored is None:
+        if may_overlap(meta.shape, meta.stride):
+            raise CompileError("inductor", "as_strided of a layout that cannot be written")
+        stored = builder.copy(x, meta.stride).resolved()
+    assert stored is not None
+    return Tensor(size, x.dtype, x.device, Stored(stored.buffer, tuple(stride), stored.offset + start))
+
+
+def _reach(size: Sequence[int], stride: Sequence[int]) -> int:
+    """How far behind the first element the last one lies; -1 if there are none."""
+    return -1 if 0 in size else sum((length - 1) * step for length, step in zip(size, stride, strict=True))
 
 
 # ---- index maps that strides cannot express

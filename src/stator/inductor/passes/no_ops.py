@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from stator.base.registry import Registry
-from stator.graph.memory import output_memory
+from stator.graph.memory import fixed_memory
 from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten
@@ -19,8 +19,8 @@ _rules: Registry[Any, Callable[[fx.Node], bool]] = Registry("no-op rule")
 
 
 def drop_no_ops(gm: fx.GraphModule) -> fx.GraphModule:
-    """Replace each no-op by its input, unless the graph returns it (an output must be memory of its own)."""
-    returned = output_memory(gm.graph)
+    """Replace each no-op by its input, unless the graph returns its memory or addresses its storage."""
+    returned = fixed_memory(gm.graph)
     for node in list(gm.graph.nodes):
         rule = _rules.get(node.target)
         if node in returned or rule is None or not node.args or not isinstance(node.args[0], fx.Node):
