@@ -23,6 +23,7 @@ from stator.base.locks import fork_safe_lock
 from stator.graph.generators import drawn_devices, replayed, states_of
 from stator.runtime.host import below_autograd
 
+from .asked_before_hooks import register_watched
 from .backward import Backward, CompileGraph, dropped_unused, is_plain
 from .independent import Kept, Reads
 from .joint import Joint
@@ -437,7 +438,12 @@ class StepFunction(torch.autograd.Function):
 
 def _note_hooks(step_node: Any, tensor: torch.Tensor) -> None:
     """What `Tensor.register_hook` calls when the first hook is registered on a result."""
-    torch._C._FunctionBase._register_hook_dict(step_node, tensor)  # type: ignore[attr-defined]
+    register: Any = partial(torch._C._FunctionBase._register_hook_dict, step_node)  # type: ignore[attr-defined]
+    reached = step_node.step.joint.reached.get(tensor.output_nr)
+    if reached is None:
+        register(tensor)
+    else:
+        register_watched(register, tensor, step_node, reached)
     step_node.hooks = {**step_node.hooks, tensor.output_nr: tensor._backward_hooks}
 
 

@@ -25,6 +25,7 @@ from stator.graph.tracer import close_graph, placeholder_names, run_function
 from stator.prims.layout import contiguous_strides, is_dense
 from stator.prims.record import TensorMeta
 
+from .asked_before_hooks import partly_reached
 from .captured import owned_tensors_replaced
 from .linked import Link, find_links, gradients_between, with_hooked
 
@@ -50,6 +51,8 @@ class Joint:
         reaches them is summed up before their hooks see it; the graph does not compute them as such.
     hidden_metas: their layouts.
     hooks_inside: whether the program has hooked what is neither.
+    reached: the primals that a value or view was computed from, for autograd, by its position; not those that were
+        computed from all that require grad. Known of a joint that has all tangents.
     tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
     gradients: for each primal (or forward value that was differentiated by) the position of its gradient among the
         outputs after the values, or None.
@@ -67,6 +70,7 @@ class Joint:
     hidden: tuple[int, ...]
     hidden_metas: tuple[TensorMeta, ...]
     hooks_inside: bool
+    reached: dict[int, tuple[int, ...]]
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     traced: Traced
@@ -255,6 +259,8 @@ def _finish(
     hidden = sorted(one.position for one in links if one.position >= first)  # as tangents are
     hooks_inside = not {_place_of(one) for one in hooks} <= known
     differentiable += tuple(hidden)
+    shown = {at: handle for at, handle in enumerate(handles[:first]) if handle is not None}
+    reached = partly_reached(shown, primals) if wanted.positions is None else {}
     if wanted.positions is not None:
         wanted = replace(wanted, stops=with_hooked(wanted.stops, hooked, wanted.targets))
     visible = tuple([at for at in differentiable if at < first])
@@ -284,6 +290,7 @@ def _finish(
         tuple(hidden),
         hidden_metas,
         hooks_inside,
+        reached,
         tangent_positions,
         tuple(gradient_positions),
         traced,

@@ -21,6 +21,8 @@ from torch.utils.hooks import RemovableHandle
 
 from stator.runtime.host import below_autograd
 
+from .asked_before_hooks import register_watched
+
 aten = torch.ops.aten
 
 
@@ -169,10 +171,11 @@ class Linked:
     those of what is hooked or hidden; they live as long as something that was computed from there.
     """
 
-    __slots__ = ("_hidden", "_hooked", "_looked_at", "_task", "hooks", "nodes", "tensors")
+    __slots__ = ("_hidden", "_hooked", "_looked_at", "_task", "hooks", "nodes", "reached", "tensors")
 
-    def __init__(self, hooked: Iterable[int] = ()) -> None:
-        """hooked: those that the program has hooked."""
+    def __init__(self, hooked: Iterable[int] = (), reached: Mapping[int, tuple[int, ...]] | None = None) -> None:
+        """hooked: those that the program has hooked. reached: see `Joint`."""
+        self.reached: Mapping[int, tuple[int, ...]] = reached or {}
         self.tensors: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: dict[int, dict[Any, Any]] = {}
         self.nodes: dict[int, weakref.ref[Any]] = {}
@@ -181,7 +184,7 @@ class Linked:
         self._task: int | None = None
         self._looked_at = False
 
-    def watch(self, tensors: Mapping[int, Any], hidden: Collection[int] = ()) -> None:
+    def watch(self, step_node: Any, tensors: Mapping[int, Any], hidden: Collection[int] = ()) -> None:
         """To be called when these have their nodes, before the caller gets them. hidden: those nobody gets."""
         self._hidden = frozenset(hidden)
         for position, tensor in tensors.items():
@@ -196,7 +199,11 @@ class Linked:
                 self.nodes[position] = weakref.ref(tensor.grad_fn)
             if tensor._backward_hooks is None:  # as the first hook would
                 tensor._backward_hooks = OrderedDict()
-                tensor.grad_fn._register_hook_dict(tensor)
+                reached = None if is_link else self.reached.get(position)
+                if reached is None:
+                    tensor.grad_fn._register_hook_dict(tensor)
+                else:
+                    register_watched(tensor.grad_fn._register_hook_dict, tensor, step_node, reached)
             self.hooks[position] = tensor._backward_hooks
 
     def has_hooks(self, position: int, node: Any, hooks: dict[Any, Any]) -> None:
@@ -331,7 +338,12 @@ _LINK_NODE: Any = _LinkFunction._backward_cls  # type: ignore[attr-defined]
 
 def _note_hooks(node: Any, tensor: torch.Tensor) -> None:
     """What `Tensor.register_hook` calls when the first hook is registered on a result."""
-    torch._C._FunctionBase._register_hook_dict(node, tensor)  # type: ignore[attr-defined]
+    register: Any = partial(torch._C._FunctionBase._register_hook_dict, node)  # type: ignore[attr-defined]
+    reached = None if node.linked is None else node.linked.reached.get(node.position)
+    if reached is None:
+        register(tensor)
+    else:
+        register_watched(register, tensor, node.next_functions[0][0], reached)
     if node.linked is not None:
         node.linked.has_hooks(node.position, node, tensor._backward_hooks)
 

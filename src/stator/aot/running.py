@@ -56,10 +56,10 @@ def _tied(
     if joint.links:
         linked = None
         if node is not None:
-            linked = node.linked = Linked(joint.hooked)
+            linked = node.linked = Linked(joint.hooked, joint.reached)
         seen = _linked(joint, step, linked, values, primals, shown)
         if linked is not None:
-            linked.watch({at: seen[at] for at in step.stops}, joint.hidden)
+            linked.watch(node, {at: seen[at] for at in step.stops}, joint.hidden)
         values = values[: joint.value_count]
     if node is not None:
         if shown or joint.links_effects:
