@@ -276,7 +276,7 @@ ASKED_TOGETHER = "asked for together with that of an input that the result does 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(at, marks=pytest.mark.slow) for at in range(4, 60))])
 def test_random_programs(seed: int) -> None:
-    """What autograd would take before hooks, and eager does not, is an error; without asking for results there is none."""
+    """What autograd would take before hooks, unlike eager, is an error; not where no results are asked for."""
     program = random_program(seed)
     compiled = stator.compile(program, backend="aot_eager", fullgraph=True)
     for look in LOOKS:
