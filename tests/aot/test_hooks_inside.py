@@ -303,6 +303,25 @@ def test_what_a_hook_would_see_in_parts_is_an_error(monkeypatch: pytest.MonkeyPa
             torch.autograd.grad(together, x, retain_graph=True)
 
 
+@pytest.mark.parametrize("retained", [True, False])
+def test_a_derivative_with_a_graph_that_frees_the_places_of_hooks(retained: bool) -> None:
+    def program(x: Any, w: Any) -> Any:
+        y = x + w  # which saves nothing, so that eager has nothing to free
+        y.register_hook(lambda g: g.sin() + 0.1)
+        return y * y
+
+    def look(x: Any, w: Any, results: list[Any]) -> Any:
+        first = torch.autograd.grad(results[0].sum(), (x, w), create_graph=True, retain_graph=retained)
+        return *values(first), *torch.autograd.grad(total(first), (x, w))
+
+    compiled = stator.compile(program, backend="aot_eager", fullgraph=True)
+    if retained:
+        compare(program, compiled, [look])
+    else:
+        with pytest.raises(RuntimeError, match="pass retain_graph=True"):
+            found(compiled, look)
+
+
 def beside_what_it_does_not_depend_on(x: Any, w: Any) -> Any:
     y = (x * 2).sin()
     y.register_hook(lambda g: g * 3)

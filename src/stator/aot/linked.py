@@ -232,7 +232,14 @@ class Linked:
             hooks = _SOME if position in self._hidden else self.hooks[position]
             node = reference()
             if node is not None and hooks and position not in but:
-                (found[position],) = node.saved_tensors
+                try:
+                    (found[position],) = node.saved_tensors
+                except RuntimeError as error:  # which says that a second backward needs them; it may be the first
+                    raise RuntimeError(
+                        "stator: the gradients of a compiled graph are to be differentiated again (create_graph=True) "
+                        "past its gradient hooks, whose places were freed by this backward or one before it; pass "
+                        "retain_graph=True there as well, or run this part eagerly (stator.disable)"
+                    ) from error
                 found[position]._backward_hooks = hooks
         return found
 
