@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 
 import pytest
@@ -81,6 +82,47 @@ def test_a_branch_that_does_more_than_raise_is_a_break() -> None:
         found: tuple[list[str], list[str]] = [], []
         assert torch.equal(compiled(x, found[0]), program(x, found[1])) and found[0] == found[1]
     assert counters.counts["graph_breaks"]
+
+
+def raised_into_a_handler(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        return x + 1
+    try:
+        raise ValueError("not positive")
+    except ValueError:
+        return x - 1
+
+
+def raised_into_a_manager(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        return x + 1
+    with contextlib.suppress(ValueError):
+        raise ValueError("not positive")
+    return x - 1
+
+
+def raised_past_handlers(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        return x + 1
+    try:
+        raise ValueError("not positive")
+    except KeyError:
+        raise TypeError("no key") from None
+    finally:
+        str(x.shape)
+
+
+@pytest.mark.parametrize(
+    ("function", "breaks"),
+    [(raised_into_a_handler, True), (raised_into_a_manager, True), (raised_past_handlers, False)],
+)
+def test_a_branch_that_handles_what_it_raises_is_a_break(function, breaks: bool) -> None:
+    compiled = stator.compile(function, backend="eager")
+    counters.clear()
+    for x in (torch.ones(2), -torch.ones(2)):
+        assert outcome(compiled, x) == outcome(function, x)
+    assert bool(counters.counts["graph_breaks"]) == breaks
+    assert counters.counts["dynamo.failed_graphs"] == (not breaks)
 
 
 # ---- text of tensors ----

@@ -220,6 +220,63 @@ def generator_in_a_with_block(x: Any) -> Any:
     return y * value
 
 
+def logging_its_end() -> Iterator[int]:
+    try:
+        yield 1
+        yield 2
+    finally:
+        LOG.append("closed")
+
+
+def delegating() -> Iterator[int]:
+    yield from logging_its_end()
+
+
+def holding() -> Iterator[int]:
+    held = Ending("held")
+    yield 1
+    yield 2
+
+
+def generator_of_a_loop_that_raises(x: Any) -> Any:
+    try:
+        for one in logging_its_end():
+            y = x + one
+            y = y * (1 // 0)
+    except ZeroDivisionError:
+        LOG.append("caught")
+    return y * 2
+
+
+def generators_that_hold_others(x: Any) -> Any:
+    for make in (delegating, holding, lambda: map(str, logging_its_end()), lambda: enumerate(delegating())):
+        try:
+            for one in make():
+                x = x + 1
+                raise ValueError
+        except ValueError:
+            LOG.append("caught")
+        for one in make():
+            x = x * 2
+            break
+        LOG.append("left")
+    return x + 1
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+
+def object_with_slots(x: Any) -> Any:
+    d = Slotted()
+    d.held = Ending("slot")
+    y = x + 1
+    stator.graph_break()
+    d = None
+    LOG.append("let go")
+    return y * 2
+
+
 PROGRAMS = [
     deleted,
     kept_to_the_end,
@@ -240,6 +297,9 @@ PROGRAMS = [
     weak_values,
     generator_of_a_loop,
     generator_in_a_with_block,
+    generator_of_a_loop_that_raises,
+    generators_that_hold_others,
+    object_with_slots,
 ]
 
 
@@ -270,6 +330,37 @@ def test_ends_come_where_they_come_in_eager(
     monkeypatch.setattr(config, "keep_empty_graphs", replaced)
     expected = outcome(function)
     assert outcome(stator.compile(function, backend="eager")) == expected
+
+
+@stator.disable
+def entered(make: Callable[[], Any]) -> Any:
+    made = make()
+    next(made)
+    return made
+
+
+def swapped_generators(x: Any, make: Callable[[], Any]) -> Any:
+    first = entered(make)
+    y = x + 1
+    stator.graph_break()
+    first = None
+    LOG.append("let go")
+    return y * 2
+
+
+def unnoticed() -> Iterator[int]:
+    yield 1
+
+
+def test_a_generator_that_is_closed_with_effects_later() -> None:
+    compiled = stator.compile(swapped_generators, backend="eager")
+    for make in (unnoticed, unnoticed, delegating, unnoticed, holding):
+        LOG.clear()
+        swapped_generators(torch.ones(2), make)
+        expected = list(LOG)
+        LOG.clear()
+        compiled(torch.ones(2), make)
+        assert expected == LOG
 
 
 KEPT: list[Any] = []

@@ -4,6 +4,7 @@ break, which owns what it was handed, may not let go of one in the middle: what 
 
 from __future__ import annotations
 
+import gc
 import types
 import weakref
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ _DEPTH, _MOST = 3, 64  # how far an object is searched that would let go of othe
 _QUIET = (torch.Tensor, type, types.FunctionType, types.ModuleType)
 _CONSTANTS = frozenset((str, int, float, types.NoneType))  # not classes of the program made of these
 _CODES = {types.GeneratorType: "gi_code", types.CoroutineType: "cr_code", types.AsyncGeneratorType: "ag_code"}
+_OF_CODE = (types.CodeType, types.FrameType, types.TracebackType)
 _OF_OTHERS = ("stator.", "torch.")  # whose callbacks a program does not see
 
 
@@ -45,7 +47,8 @@ def _ends_quietly_itself(obj: object) -> bool:
     kind = type(obj)
     if kind in _CODES:  # it is closed: whether it does something then, its code says
         code = getattr(obj, _CODES[kind])
-        return not any(one.opname == "PUSH_EXC_INFO" for one in decode(code)) and has_no_callbacks(obj)
+        handles = code.co_exceptiontable and any(one.opname == "PUSH_EXC_INFO" for one in decode(code))
+        return not handles and has_no_callbacks(obj)
     return _is_quiet(kind) or (lookup_in_class(kind, "__del__") is MISSING and has_no_callbacks(obj))
 
 
@@ -78,7 +81,9 @@ def _parts(obj: Any, kind: type) -> Iterable[object]:
     if kind is dict:
         return obj.values()
     attributes = lookup_in_class(kind, "__dict__")
-    return attributes.__get__(obj).values() if type(attributes) is types.GetSetDescriptorType else ()
+    if type(attributes) is types.GetSetDescriptorType:
+        return attributes.__get__(obj).values()
+    return (part for part in gc.get_referents(obj) if type(part) not in _OF_CODE)  # generators, iterators, slots
 
 
 # ---- where captured code would let go ----
@@ -134,7 +139,13 @@ def _check_given(frame: Frame, value: Value) -> None:
         raise unsupported("finalizer", f"letting go of {_shown(given.obj)}")
     tracer.guard(given.source, GuardKind.TYPE, type(given.obj))  # type: ignore[arg-type]
     tracer.class_lookup(type(given.obj), "__del__")
-    tracer.guard(given.source, GuardKind.PREDICATE, has_no_callbacks)  # type: ignore[arg-type]
+    quiet = ends_quietly if _is_iterator(type(given.obj)) else has_no_callbacks
+    tracer.guard(given.source, GuardKind.PREDICATE, quiet)  # type: ignore[arg-type]
+
+
+def _is_iterator(kind: type) -> bool:
+    """A generator, or what may hold one: how it ends, its class does not say."""
+    return kind in _CODES or (kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__"))
 
 
 def _given(frame: Frame, value: Value) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported, UserPlace
 
 from .break_kinds import way_out
+from .finalizers import check_variable
 from .finishing import Way
 from .hook import is_left_alone
 from .naming import class_name
@@ -247,7 +248,7 @@ class Frame:
                     "raise", "an exception that was there before leaves a function, as its traceback shows"
                 )
             return False
-        del self.stack[region.depth :]
+        self._let_go(region.depth)
         if raised.value.caught_at is None:  # type: ignore[attr-defined]
             raised.value.caught_at = self.tracer.end_step()  # type: ignore[attr-defined]
         if region.lasti:
@@ -255,3 +256,9 @@ class Frame:
         self.stack.append(raised.value)
         self.pc = region.target.index
         return True
+
+    def _let_go(self, depth: int) -> None:
+        """Drop what is on the stack above `depth`, as a generator that a loop was in; the top goes first."""
+        for gone in reversed(self.stack[depth:]):
+            check_variable(self, gone)
+        del self.stack[depth:]

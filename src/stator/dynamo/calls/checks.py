@@ -83,27 +83,38 @@ def _way_on(program: Program, jump: Instruction) -> bool | None:
 def _found_way_on(program: Program, jump: Instruction) -> bool | None:
     if jump.opname not in _IF_TRUE and jump.opname not in _IF_FALSE:
         return None
-    jumps_on = jump.opname in _IF_TRUE
-    if _raises(program, jump.index + 1):
+    jumps_on, around = jump.opname in _IF_TRUE, _handlers_around(program, jump)
+    if _raises(program, jump.index + 1, around):
         return jumps_on
     assert jump.target is not None
-    return not jumps_on if _raises(program, jump.target.index) else None
+    return not jumps_on if _raises(program, jump.target.index, around) else None
 
 
-def _raises(program: Program, index: int) -> bool:
-    """Whether the instructions from here on end in `raise`, whichever way they take, if no exception comes before."""
-    ways, seen = [index], {index}
+def _handlers_around(program: Program, instruction: Instruction) -> set[int]:
+    """Where an exception may go on in this frame that is raised at the instruction."""
+    found: set[int] = set()
+    while instruction.handler is not None and instruction.handler.target.index not in found:
+        instruction = program.instructions[instruction.handler.target.index]
+        found.add(instruction.index)
+    return found
+
+
+def _raises(program: Program, index: int, around: set[int]) -> bool:
+    """Whether the instructions from here on end in `raise`, whichever way they take, if no exception comes before; and
+    the exception gets to the handlers `around`, or out: those on the way to it may take it."""
+    ways, seen = [(index, False)], {index}  # and whether that is in a handler on the way
     while ways:
-        index = ways.pop()
+        index, handling = ways.pop()
         instruction = program.instructions[index]
-        if instruction.opname == "RAISE_VARARGS":
-            continue
-        if instruction.opname.startswith(_NEVER_RAISES) or len(seen) > _MOST_INSTRUCTIONS:
-            return False
         following = [] if instruction.target is None else [instruction.target.index]
-        if instruction.opname not in _ONWARDS:
+        if instruction.opname == "RAISE_VARARGS" or (handling and instruction.opname == "RERAISE"):
+            handling, region = True, instruction.handler
+            following = [region.target.index] if region is not None and region.target.index not in around else []
+        elif instruction.opname.startswith(_NEVER_RAISES) or len(seen) > _MOST_INSTRUCTIONS:
+            return False
+        elif instruction.opname not in _ONWARDS:
             following.append(index + 1)
-        ways += [way for way in following if way not in seen]
+        ways += [(way, handling) for way in following if way not in seen]
         seen.update(following)
     return True
 
