@@ -12,6 +12,7 @@ from torch import fx
 
 import stator
 from stator import backends, ecosystem
+from stator.base import logs
 
 
 @pytest.fixture
@@ -86,6 +87,25 @@ def test_backend_sees_a_graph_and_real_examples_and_may_return_a_list() -> None:
     compiled = stator.compile(lambda a, b: {"sum": a + b, "pair": (a - b, 7)}, backend=backend, fullgraph=True)
     found = compiled(a, b)
     assert torch.equal(found["sum"], a + b) and torch.equal(found["pair"][0], a - b) and found["pair"][1] == 7
+
+
+@pytest.mark.graphs_may_fail_alone
+@pytest.mark.parametrize("returned", ["stacked", "one", "none"])
+def test_a_backend_that_does_not_return_all_results_is_told(returned: str) -> None:
+    """A tensor in the place of a tuple would be taken apart along its first dimension."""
+
+    def backend(gm: fx.GraphModule, example_inputs: list[torch.Tensor]) -> Any:
+        give = {"stacked": torch.stack, "one": lambda results: results[:1], "none": lambda results: None}[returned]
+        return lambda *inputs: give(gm(*inputs))
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, x + 1
+
+    logs.forget_warnings()
+    x = torch.arange(4.0).reshape(2, 2)
+    with pytest.warns(RuntimeWarning, match="a tuple or list of all results"):
+        doubled, increased = stator.compile(f, backend=backend)(x)
+    assert torch.equal(doubled, x * 2) and torch.equal(increased, x + 1)
 
 
 def test_what_a_backend_gets_is_a_plain_graph_module() -> None:

@@ -97,7 +97,31 @@ def _installed() -> dict[str, EntryPoint]:
 
 def _with_keywords(backend: Backend, keywords: dict[str, Any]) -> Backend:
     """Backends of the program get plain graph modules, whose code is there; ours read the graph."""
-    return lambda gm, example_inputs: backend(_plain(gm), example_inputs, **keywords)
+
+    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        compiled = backend(_plain(gm), example_inputs, **keywords)
+        return _checked(compiled, len(gm.graph.output_node().args[0]), backend_name(backend))  # type: ignore[arg-type]
+
+    return compile_graph
+
+
+def _checked(compiled: Any, results: int, name: str) -> Any:
+    """What a backend of the program made. It has to return a tuple or list: a tensor in the place of one would be taken
+    apart along its first dimension."""
+    if not callable(compiled):
+        return compiled
+
+    def run(*inputs: Any) -> Any:
+        made = compiled(*inputs)
+        if isinstance(made, (tuple, list)) and len(made) == results:
+            return made
+        length = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
+        raise UsageError(
+            f"backend {name!r}: what it made of a graph with {results} results returned a {type(made).__name__}{length}"
+            "; it must return a tuple or list of all results, as gm.forward does"
+        )
+
+    return run
 
 
 def _plain(gm: fx.GraphModule) -> fx.GraphModule:
