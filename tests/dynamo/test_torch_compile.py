@@ -32,6 +32,8 @@ def forget():
     torch.compiler.reset()
     stator.reset()
     assert native.hook_users() == 0
+    left = torch._C._dynamo.eval_frame.set_eval_frame(None)
+    assert left is None, "torch.compile compiles whatever runs from now on"
 
 
 @pytest.mark.parametrize("function", [plain, breaking])
@@ -52,6 +54,14 @@ def test_theirs_inside_ours(function):
     ours = stator.compile(outer, backend="eager")
     for _ in range(2):
         assert torch.equal(ours(X), function(X) + 1)
+
+
+def test_what_torch_compile_gave_runs_as_it_is():
+    theirs = torch.compile(plain, backend="eager")
+    for function in (theirs, lambda x: theirs(x)):
+        with pytest.raises(stator.Unsupported, match="belongs to torch's own compiler"):
+            stator.compile(function, backend="eager", fullgraph=True)(X)
+        assert torch.equal(stator.compile(function, backend="eager")(X), plain(X))
 
 
 @pytest.mark.parametrize("function", [plain, breaking])

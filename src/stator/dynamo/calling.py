@@ -22,6 +22,7 @@ from .marks import (
     behind_torch_disable,
     disabled,
     disabled_reason,
+    is_of_torch_compile,
     mark_of,
     substitute_of_torch,
 )
@@ -127,7 +128,7 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
         if reason in REASONS_OF_TORCH:
             return tracer.call(tracer.known(behind_torch_disable(real)), args, kwargs)
         raise unsupported("disabled", f"{function.qualname} is kept from being compiled{reason and f': {reason}'}")
-    if real.__module__ in _OTHER_COMPILER:
+    if real.__module__ in _OTHER_COMPILER or is_of_torch_compile(real):
         raise unsupported("disabled", f"{real.__module__}.{function.qualname} belongs to torch's own compiler")
     return tracer.inline(function, args, kwargs, called=True)
 

@@ -35,7 +35,7 @@ from .guard_filter import kept_guards
 from .hook import call_with_hook, leave_frame_alone
 from .interpreter import capture
 from .joining import Leaving, function_without_cells, joined_function, key_of, names_inside, never_called, put_back
-from .marks import disabled, left_alone_by_torch
+from .marks import disabled, is_of_torch_compile, left_alone_by_torch
 from .native_status import native
 from .observers import observer_in
 from .program import program_of
@@ -127,6 +127,8 @@ class Converter:
         code = function.__code__
         if code.co_flags & _SUSPENDABLE:
             return self._steps(code)
+        if is_of_torch_compile(function):
+            return self._of_torch_compile(code)
         observer = observer_in(code, function.__globals__)
         if observer is not None:
             return self._observing(code, observer)
@@ -192,7 +194,15 @@ class Converter:
         """A function that looks at the interpreter: it runs as it is, and all that it calls."""
         place = UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
         what = f"{code.co_qualname} asks {observer}(), which would see what compiling makes"
-        reason = BreakReason("observer", what, place, way_out("observer", None))
+        return self._as_it_is(BreakReason("observer", what, place, way_out("observer", None)))
+
+    def _of_torch_compile(self, code: CodeType) -> CompiledFrame:
+        """What torch.compile gave sets its own hook and takes it away: left in the middle, that would stay."""
+        place = UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
+        what = f"{code.co_qualname} belongs to torch's own compiler"
+        return self._as_it_is(BreakReason("disabled", what, place, way_out("disabled", None)))
+
+    def _as_it_is(self, reason: BreakReason) -> CompiledFrame:
         if self.settings.fullgraph:
             raise Unsupported(reason.kind, reason.reason, place=reason.place, hint=reason.hint)
         counters.count("graph_breaks")

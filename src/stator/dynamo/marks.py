@@ -90,6 +90,11 @@ def left_alone_by_torch(callee: Any) -> Any:
     return MethodType(inner, callee.__self__) if type(callee) is MethodType else inner
 
 
+def is_of_torch_compile(function: FunctionType) -> bool:
+    """What torch.compile gave bears the name and the module of what it was given: asked is where its code is from."""
+    return function.__globals__.get("__name__") == "torch._dynamo.eval_frame"
+
+
 # The reasons that torch.compile gives for what it disables of torch's own, for itself alone.
 REASONS_OF_TORCH = frozenset(("don't trace into fused optimizer",))
 
