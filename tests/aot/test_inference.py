@@ -353,7 +353,7 @@ def test_a_graph_of_torchs_own_capture_compiles() -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(inplace=True)).train()
     reference = copy.deepcopy(model)
     x = torch.randn(2, 3, 6, 6)
-    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    compiled = torch.compile(model, backend=backend, fullgraph=True, dynamic=False)
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(compiled(x), reference(x), rtol=0, atol=0)

@@ -1,0 +1,37 @@
+"""Batch normalisation in training, by layout: eager's vector code and its code for other layouts round differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import stator
+
+LAYOUTS: dict[str, Callable[[int], torch.Tensor]] = {
+    "repeated": lambda channels: torch.randn(1, channels).expand(3, channels),
+    "contiguous": lambda channels: torch.randn(7, channels, 6, 6),
+    "channels last": lambda channels: torch.randn(7, channels, 6, 6).to(memory_format=torch.channels_last),
+    "gaps": lambda channels: torch.randn(7, channels, 12, 6)[:, :, ::2],
+    "transposed": lambda channels: torch.randn(channels, 40).t(),
+}
+
+
+def normalised(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+    weight, bias, mean, variance = parameters
+    return torch.nn.functional.batch_norm(x, mean, variance, weight, bias, training=True, eps=1e-5)
+
+
+@pytest.mark.parametrize("gap", [1, 2], ids=["weight as it is", "weight with gaps"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batch_norm_of_any_layout(layout: str, gap: int) -> None:
+    """Rows that repeat have no variance: what rounds there is multiplied by 1 / sqrt(eps)."""
+    torch.manual_seed(0)
+    x = LAYOUTS[layout](5)
+    weight, bias = torch.randn(5 * gap)[::gap], torch.randn(5)
+    running = [torch.zeros(5), torch.ones(5)]
+    expected_running = [one.clone() for one in running]
+    expected = normalised(x, weight, bias, *expected_running)
+    actual = stator.compile(normalised)(x, weight, bias, *running)
+    torch.testing.assert_close([actual, *running], [expected, *expected_running], rtol=1e-6, atol=1e-6)
