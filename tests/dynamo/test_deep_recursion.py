@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import stator
+from stator.base import counters
+from stator.dynamo import cache
 from stator.dynamo.native_status import native
 
 pytestmark = pytest.mark.skipif(native is None, reason="needs the C extension")
@@ -108,3 +110,16 @@ def test_other_threads_meanwhile(deep):
     for one in found:
         torch.testing.assert_close(one, expected)
     assert native.hook_users() == 0
+
+
+def test_where_there_is_no_room_to_count_the_program_runs_as_it_is(monkeypatch):
+    def no_room(*args: Any) -> Any:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return compute(x)
+
+    compiled, x = stator.compile(program, backend="eager"), torch.arange(3.0)
+    monkeypatch.setattr(cache, "owner_of", no_room)
+    monkeypatch.setattr(counters, "count", no_room)
+    assert torch.equal(compiled(x), compute(x))

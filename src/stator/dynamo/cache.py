@@ -174,7 +174,10 @@ class Miss:
         except RecursionError:  # the program is so deep in calls that the compiler has no room: another call may have
             if self.fullgraph:
                 raise
-            counters.count("dynamo.eager_for_depth")
+            try:
+                counters.count("dynamo.eager_for_depth")
+            except RecursionError:
+                return None  # nor is there room for counting it
             return None
 
     def forget(self) -> None:
