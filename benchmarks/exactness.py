@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import stator
+from benchmarks.measure_training import rounded_once_more
 from benchmarks.training_models import NAMES, build_training
 
 
@@ -33,12 +34,6 @@ def _widened(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _widened(item) for key, item in value.items()}
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-
-
-def rounded_once_more(model: Any) -> Any:
-    for parameter in model.parameters():
-        parameter.data.mul_(1 + 1e-7)
-    return model
 
 
 def errors(actual: dict[str, Any], expected: dict[str, Any]) -> tuple[float, float]:

@@ -45,7 +45,7 @@ def differences(name: str, size: str, wrap: Wrap, steps: int) -> dict[str, float
     """
     ours, eager, rounded = (
         Trainer(build_training(name, size=size, dropout=False), system)
-        for system in (wrap, lambda model: model, _rounded_once_more)
+        for system in (wrap, lambda model: model, rounded_once_more)
     )
     found = {}
     for step in range(1, steps + 1):
@@ -58,7 +58,7 @@ def differences(name: str, size: str, wrap: Wrap, steps: int) -> dict[str, float
     return found
 
 
-def _rounded_once_more(model: Any) -> Any:
+def rounded_once_more(model: Any) -> Any:
     for parameter in model.parameters():
         parameter.data.mul_(1 + 1e-7)
     return model

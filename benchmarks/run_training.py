@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from benchmarks.fresh_process import run_module, shared_out
 from benchmarks.table import geometric_mean
 from benchmarks.training_models import NAMES
 
@@ -42,17 +42,7 @@ def measure_in_fresh_process(model: str, extra: Sequence[str], cores: Sequence[i
     """Run benchmarks.measure_training with caches in a new temporary folder, so that first steps are cold."""
     with tempfile.TemporaryDirectory(prefix="stator-bench-") as folder:
         out = Path(folder) / "result.json"
-        environment = {
-            **os.environ,
-            "STATOR_CACHE_DIR": f"{folder}/stator",
-            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-            "TRITON_CACHE_DIR": f"{folder}/triton",
-        }
-        command = [sys.executable, "-m", "benchmarks.measure_training", model, "--out", str(out), *extra]
-        if cores is not None:
-            command = ["taskset", "-c", ",".join(map(str, cores)), *command]
-            environment["OMP_NUM_THREADS"] = str(len(cores))
-        subprocess.run(command, env=environment, check=True, cwd=Path(__file__).parent.parent)
+        run_module("benchmarks.measure_training", [model, "--out", str(out), *extra], cores)
         return json.loads(out.read_text())
 
 
@@ -108,8 +98,8 @@ def main() -> None:
     extra = ["--seconds", str(options.seconds), "--size", options.size] + (["--no-peer"] if options.no_peer else [])
     options.out.mkdir(parents=True, exist_ok=True)
     free: SimpleQueue[list[int] | None] = SimpleQueue()
-    for job in range(options.jobs):
-        free.put(list(range(job * options.cores, (job + 1) * options.cores)) if options.jobs > 1 else None)
+    for cores in shared_out(options.jobs, options.cores):
+        free.put(cores)
 
     def one(model: str) -> dict[str, Any] | None:
         cores = free.get()

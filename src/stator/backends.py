@@ -153,10 +153,13 @@ def _inductor(mode: str | None, options: Mapping[str, object] | None) -> tuple[B
     return (lambda gm, inputs: _pipeline().inductor_backend(gm, inputs, options=chosen)), chosen
 
 
-def observed(observe: Callable[[fx.GraphModule, CompiledGraph], CompiledGraph]) -> Backend:
+def observed(
+    observe: Callable[[fx.GraphModule, CompiledGraph], CompiledGraph], options: Mapping[str, object] | None = None
+) -> Backend:
     """The backend "inductor" with `observe(graph, compiled)` called for every functional graph that it compiles; what
-    it returns runs instead. graph.meta["peak"] tells what memory that will need."""
-    return lambda gm, inputs: _pipeline().inductor_backend(gm, inputs, observe=observe)
+    it returns runs instead. graph.meta["peak"] tells what memory that will need, but under `exact_rounding`."""
+    chosen = make_options(None, options)
+    return lambda gm, inputs: _pipeline().inductor_backend(gm, inputs, options=chosen, observe=observe)
 
 
 def run_eagerly(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:

@@ -51,19 +51,20 @@ def inductor_backend(
 ) -> Compiled:
     """Compile a captured graph to fused kernels.
 
-    observe: called with every functional graph and what it was compiled to; what it returns runs instead.
+    observe: called with every functional graph and what it was compiled to; what it returns runs instead. A graph of
+    kernels has meta["peak"] by then; one that runs operator by operator has no plan of its memory.
 
     Raises StatorError (Unsupported, CompileError, MissingToolchain) for what cannot be compiled; the caller then runs
     the program eagerly and says so.
     """
     options = options or Options()
-    compile_with: aot.CompileGraph = partial(compile_graph, options=options)
-    if observe is not None:
-        compile_with = _observed(partial(compile_graph, options=options, predict=True), observe)
+    compile_with: aot.CompileGraph = partial(compile_graph, options=options, predict=observe is not None)
     rewrite = None if options.exact_random else aot.functionalize_random
     keep: aot.Keep = can_lower
     if options.exact_rounding:  # kernels round in their own way: operators run as they are
         compile_with, keep = aot.run_eagerly, aot.keep_all
+    if observe is not None:
+        compile_with = _observed(compile_with, observe)
     return _ahead_of_time(
         gm, example_inputs, compile_with, keep=keep, rewrite=rewrite, memory_budget=options.memory_budget
     )
@@ -76,6 +77,11 @@ def _observed(compile_functional: aot.CompileGraph, observe: Observe) -> aot.Com
     return compile_and_show
 
 
+def _counted(compile_functional: aot.CompileGraph, gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Compiled:
+    counters.count(f"compiled:{gm.meta.get('part', 'whole')}")
+    return compile_functional(gm, inputs)
+
+
 def _ahead_of_time(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -85,10 +91,11 @@ def _ahead_of_time(
     rewrite: aot.Rewrite | None = None,
     memory_budget: float = 1.0,
 ) -> Compiled:
-    infer = partial(aot.compile_inference, compile_graph=compile_functional, keep=keep, rewrite=rewrite)
+    counted = partial(_counted, compile_functional)
+    infer = partial(aot.compile_inference, compile_graph=counted, keep=keep, rewrite=rewrite)
     train = partial(
         aot.compile_training,
-        compile_graph=compile_functional,
+        compile_graph=counted,
         keep=keep,
         rewrite=rewrite,
         memory_budget=memory_budget,

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from benchmarks.measure_training import differences
+from benchmarks.exact_steps import WAYS, compared, measure
 from benchmarks.training_models import NAMES
 from torch.nn import functional as F
 
@@ -121,10 +121,27 @@ def test_batch_statistics_are_eagers_without_the_option(memory_format: torch.mem
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["exact", "random"])
 @pytest.mark.parametrize("name", NAMES)
-def test_ten_steps_of_models_equal_eager_to_the_last_bit(name: str) -> None:
-    compiled = lambda model: stator.compile(model, fullgraph=True, options={"exact_rounding": True})  # noqa: E731
-    found = differences(name, "small", compiled, steps=10)
-    assert {what: found[what] for what in ("loss_1", "gradients_1", "loss_10", "gradients_10")} == dict.fromkeys(
-        ("loss_1", "gradients_1", "loss_10", "gradients_10"), 0.0
-    )
+def test_ten_steps_of_models_equal_eager_to_the_last_bit(name: str, way: str) -> None:
+    """Without dropout, and with it where random numbers are eager's."""
+    found = measure(name, "small", WAYS[way])
+    others = {step: list(at["other_bits"]) for step, at in found["steps"].items()}
+    assert others == {"1": [], "10": []}
+    assert all(at["loss_same_bits"] and at["scaled"] == 0 for at in found["steps"].values())
+    assert found["state_of_other_bits"] == []
+    assert (found["forward_graphs"], found["backward_graphs"], found["breaks"]) == (1, 1, 0)
+
+
+def test_a_difference_of_one_bit_is_told() -> None:
+    """Of the benchmark that compares steps: zeros of either sign, and gradients that only one side has."""
+    ours, eagers = torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)
+    ours.weight.grad, eagers.weight.grad = torch.zeros(3, 2), -torch.zeros(3, 2)
+    ours.bias.grad = eagers.bias.grad = torch.ones(3)
+    loss = torch.tensor(1.0)
+    found = compared(loss, loss, ours, eagers)
+    assert found["other_bits"] == {"weight": 0.0} and found["loss_same_bits"] and found["gradients"] == 2
+    ours.bias.grad = None
+    assert compared(loss, loss + 2**-22, ours, eagers)["loss"] == pytest.approx(2**-22)
+    found = compared(loss, loss, ours, eagers)
+    assert found["gradient"] == found["scaled"] == float("inf")

@@ -125,7 +125,7 @@ def test_memory_of_a_training_step_is_predicted_and_measured(perceptron: torch.n
     scratch = 160_000 * torch.get_num_threads()  # of the library that multiplies matrices, for each thread
     for part in memory.parts.values():
         assert part.measured is not None
-        assert part.predicted <= part.measured <= part.predicted + scratch
+        assert part.predicted is not None and part.predicted <= part.measured <= part.predicted + scratch
     text = str(found)
     assert "  forward: " in text and "  backward: " in text and "MB predicted" in text and "MB measured" in text
     assert "for its backward" in text
@@ -159,6 +159,32 @@ def test_memory_of_a_step_that_takes_its_gradients_inside(perceptron: torch.nn.M
     whole = memory.parts["whole"]
     assert list(memory.parts) == ["whole"] and whole.measured is not None
     assert whole.predicted <= whole.measured <= 1.05 * whole.predicted
+
+
+def test_memory_under_exact_rounding_is_measured(perceptron: torch.nn.Module) -> None:
+    x = torch.randn(1024, 256)
+    step = lambda x: perceptron(x).square().mean()  # noqa: E731
+    found = stator.explain(step, memory=True, options={"exact_rounding": True})(x)
+    found.result.backward()
+    gradients = [parameter.grad for parameter in perceptron.parameters()]
+    (memory,) = found.memory
+    assert list(memory.parts) == ["forward", "backward"]
+    assert [part.predicted for part in memory.parts.values()] == [None, None]
+    weights = sum(parameter.numel() * 4 for parameter in perceptron.parameters())
+    assert memory.saved == (512 + 512 + 256) * 1024 * 4  # of both sides of the GELU, and the result
+    backward = memory.parts["backward"].measured
+    assert backward is not None and backward > memory.saved + weights
+    assert "forward: not predicted, " in str(found) and "MB measured" in str(found)
+
+    perceptron.zero_grad()
+    step(x).backward()
+    for actual, parameter in zip(gradients, perceptron.parameters(), strict=True):
+        assert torch.equal(actual, parameter.grad)
+
+
+def test_options_of_explain_are_checked() -> None:
+    with pytest.raises(stator.UsageError, match="did you mean 'exact_rounding'"):
+        stator.explain(torch.sin, options={"exact_roundin": True})
 
 
 def test_memory_says_when_no_backward_ran(perceptron: torch.nn.Module) -> None:

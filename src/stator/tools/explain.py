@@ -3,7 +3,7 @@ eagerly op by op (compiled, if memory is asked for), and leaves no compiled code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import fx
 
 from stator.backends import CompiledGraph, observed, run_eagerly
 from stator.base import counters
+from stator.base.config import make_options
 from stator.base.errors import MissingToolchain, UsageError
 from stator.dynamo import native_status
 from stator.dynamo.callables import compiled_call
@@ -88,16 +89,20 @@ class Explanation:
         return f"<Explanation: {self.graph_count} graphs, {breaks}, {self.op_count} operations>"
 
 
-def explain(target: Callable[..., Any], *, memory: bool = False) -> Callable[..., Explanation]:
+def explain(
+    target: Callable[..., Any], *, memory: bool = False, options: Mapping[str, object] | None = None
+) -> Callable[..., Explanation]:
     """A function that calls `target` once with its arguments and says how it was captured.
 
-    Takes functions, methods, modules and callables, compiled or not. Raises UsageError for what cannot be called, and
-    MissingToolchain when capture is not possible in this installation.
+    Takes functions, methods, modules and callables, compiled or not. Raises UsageError for what cannot be called or
+    an unknown option, and MissingToolchain when capture is not possible in this installation.
 
     memory: compile what is captured to kernels, and say how much memory each graph was predicted to need at its peak,
     and did need. Of a training step these are forward and backward; a backward is seen when `target` runs it, or the
     caller does before looking.
+    options: those of `stator.compile`, for what is compiled. With `exact_rounding` memory is measured, not predicted.
     """
+    make_options(None, options)
     if not callable(target):
         raise UsageError(f"stator.explain takes a function or module, not {type(target).__name__}: {target!r}")
 
@@ -105,7 +110,7 @@ def explain(target: Callable[..., Any], *, memory: bool = False) -> Callable[...
         if not native_status.available():
             raise MissingToolchain(f"stator's C extension is not usable: {native_status.problem}")
         explanation = Explanation()
-        backend = _Measured(explanation) if memory else run_eagerly
+        backend = _Measured(explanation, options) if memory else run_eagerly
         converter = WatchingConverter(backend, lambda captured: _add(explanation, captured))
         failed = counters.counts["dynamo.failed_graphs"]
         try:
@@ -121,12 +126,13 @@ def explain(target: Callable[..., Any], *, memory: bool = False) -> Callable[...
 class _Measured:
     """A backend that compiles, and notes in an explanation what memory each graph needs."""
 
-    def __init__(self, explanation: Explanation) -> None:
+    def __init__(self, explanation: Explanation, options: Mapping[str, object] | None) -> None:
         self.explanation = explanation
+        self.options = options
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
         step = StepMemory(len(self.explanation.graphs) - 1)
-        compiled = observed(step.observe)(gm, example_inputs)
+        compiled = observed(step.observe, self.options)(gm, example_inputs)
         if step.parts:
             self.explanation.memory.append(step)
         return compiled

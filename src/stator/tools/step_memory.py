@@ -24,11 +24,11 @@ Run = Callable[..., Sequence[Any]]
 class PartMemory:
     """One compiled graph: bytes at its peak beside what its caller holds anyway.
 
-    predicted: by the plan, without scratch memory inside of libraries. measured: the most in any of its calls; None if
-    it did not run, or under a profiler of the caller's.
+    predicted: by the plan, without scratch memory inside of libraries; None of what runs operator by operator, which
+    has no plan. measured: the most in any of its calls; None if it did not run, or under a profiler of the caller's.
     """
 
-    predicted: int
+    predicted: int | None = None
     measured: int | None = None
 
 
@@ -49,22 +49,25 @@ class StepMemory:
 
     def observe(self, gm: fx.GraphModule, run: Run) -> Run:
         """What to call instead of the compiled graph, so that its calls are measured."""
-        part, peak = gm.meta.get("part", "whole"), gm.meta["peak"]
-        found = self.parts.setdefault(part, PartMemory(0))
-        found.predicted = max(found.predicted, peak.bytes)
+        part, peak = gm.meta.get("part", "whole"), gm.meta.get("peak")
+        found = self.parts.setdefault(part, PartMemory())
+        if peak is not None:
+            found.predicted = max(found.predicted or 0, peak.bytes)
+        arena = 0 if peak is None else peak.arena
         self.again = max(self.again, tuple(gm.meta.get("again", ())), key=len)
         others = frozenset(gm.meta.get("held", ()))
         boxed = bool(getattr(run, "boxed", False))
 
         def measured(*arguments: Any) -> Sequence[Any]:
-            given = _bytes(arguments[0], others) if boxed else 0
+            # of what is given, a boxed part frees what it has read; else it is there until the end
+            given = _bytes(arguments[0] if boxed else arguments, others) if boxed or part == "backward" else 0
             if part == "backward":
                 self.saved = max(self.saved or 0, given)
             if profiler._is_profiler_enabled:
                 return run(*arguments)
             with _allocations() as events:
                 results = run(*arguments)
-            most = given + peak.arena + _highest(events)
+            most = given + arena + _highest(events)
             found.measured = max(found.measured or 0, most)
             return results
 
@@ -81,7 +84,8 @@ class StepMemory:
             lines.append(f"  computed again in the backward: {', '.join(named)}")
         for name, part in self.parts.items():
             measured = "not measured" if part.measured is None else f"{_megabytes(part.measured)} measured"
-            lines.append(f"  {name}: {_megabytes(part.predicted)} predicted, {measured}")
+            predicted = "not predicted" if part.predicted is None else f"{_megabytes(part.predicted)} predicted"
+            lines.append(f"  {name}: {predicted}, {measured}")
         if "forward" in self.parts and "backward" not in self.parts:
             lines.append("  backward: did not run")
         return "\n".join(lines)
