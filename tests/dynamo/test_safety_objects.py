@@ -219,10 +219,9 @@ def test_nothing_is_asked_that_eager_does_not_ask(kind: str, program: Callable[.
     expected, asked = outcome(program, h)
     compiled = stator.compile(program, backend="eager")
     with warnings.catch_warnings():
-        # compiling must not fail; but where classes themselves refuse to be compared it may, and runs eagerly
-        warnings.simplefilter("ignore" if kind == "metaclass" else "error", RuntimeWarning)
-        found, _ = outcome(compiled, h)
-    assert same(found, expected)
+        warnings.simplefilter("error", RuntimeWarning)
+        found, asked_now = outcome(compiled, h)
+    assert same(found, expected) and asked_now == asked
     for _ in range(2):  # guards, and what was compiled
         found, asked_now = outcome(compiled, h)
         assert same(found, expected) and asked_now == asked

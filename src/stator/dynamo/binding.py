@@ -76,7 +76,8 @@ def _bind_property(tracer: Tracer, owner: Value, cls: type, name: str, raw: prop
 
 def _bind_static(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
     function = raw.__func__
-    defining = owner_in_class(cls, name) or cls
+    defining = owner_in_class(cls, name)
+    defining = cls if defining is None else defining  # a class may have a truth value of its own
     source = AttrSource(ConstantSource(full_name(defining), defining), name)
     return tracer.wrap(function, source)
 

@@ -23,7 +23,7 @@ from .changing import changed_members, changed_numbers, changing, members
 from .giving_up import Inside, at_fault, places_inside
 from .guard import Guard
 from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
-from .iterator_state import READABLE
+from .iterator_state import is_known_iterator
 from .last_resort import guards_on_types
 from .native_status import native as _native
 from .owners import NOBODY, NotedOwner, Owner, owner_of
@@ -219,7 +219,7 @@ class Miss:
         """In how many loops a frame is that goes on in the middle; each has two ways to go on: a turn more, and the
         end. Of frames that go on together, the one with most counts."""
         names = {} if self.inside is None else self.inside.names
-        own = sum(type(value) in READABLE for name, value in bound.items() if name not in names)
+        own = sum(is_known_iterator(value) for name, value in bound.items() if name not in names)
         if self.inside is None:
             return own
         inside = {there: bound[name] for name, there in names.items()}
@@ -271,8 +271,8 @@ class Miss:
         self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]
     ) -> Any:
         """Another thread may change what was looked at before the guards are asked, so they are asked anew of another
-        capture; but one place that never holds is a defect of ours."""
-        places: list[object] = []
+        capture; but one that fails in the same way each time is a defect of ours."""
+        failures: list[str] = []
         while True:
             with ExitStack() as stack:
                 for around in around_compilations:
@@ -282,11 +282,10 @@ class Miss:
             failure = version.guards.explain(values, function)
             if failure is None:
                 return version
-            places.append(None if failure[0] < 0 else str(version.detail[failure[0]].source))
-            if len(places) == _ATTEMPTS:
-                kind = VerificationError if len(set(places)) == 1 else ChangedMeanwhile
-                told = describe_failure(version.detail, failure)
-                raise kind(f"a guard does not hold for the very values it was made from: {told}")
+            failures.append(describe_failure(version.detail, failure))
+            if len(failures) == _ATTEMPTS:
+                kind = VerificationError if len(set(failures)) == 1 else ChangedMeanwhile
+                raise kind(f"a guard does not hold for the very values it was made from: {failures[-1]}")
 
     def _note_owner(self, cache: Any, version: Any, function: FunctionType, bound: dict[str, object]) -> None:
         known = {id(one) for one in cache.versions}

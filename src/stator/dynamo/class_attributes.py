@@ -91,7 +91,8 @@ class ClassAttributes:
         key = (cls, f"{name}()")
         found = self._values.get(key)
         if found is None or getattr(found, "fn", function) is not function:
-            owner = owner_in_class(cls, name) or cls
+            owner = owner_in_class(cls, name)
+            owner = cls if owner is None else owner  # a class may have a truth value of its own
             of_class = ConstantSource(full_name(owner), owner)
             source: Source = AttrSource(of_class, name)
             raw = owner.__dict__.get(name)

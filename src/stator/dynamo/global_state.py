@@ -7,9 +7,11 @@ the state and looks whether the reading follows. Without them state guards compa
 from __future__ import annotations
 
 import ctypes
-import functools
+import operator
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +63,23 @@ def is_ordinary(state: GlobalState) -> bool:
     return not state.autocast and state.default_device is None
 
 
-@functools.cache
+_trusted: bool | None = None  # None: not tried yet
+_trying = threading.Lock()
+
+
 def install_probes() -> bool:
-    """Let the C extension read the state directly. False when this torch does not allow it."""
+    """Let the C extension read the state directly. False when this torch does not allow it, and while another thread is
+    trying: nobody waits (in a forked child, nobody might ever be done)."""
+    global _trusted
+    if _trusted is None and _trying.acquire(blocking=False):
+        try:
+            _trusted = _try_probes()
+        finally:
+            _trying.release()
+    return bool(_trusted)
+
+
+def _try_probes() -> bool:
     addresses = _addresses()
     if _native is None or addresses is None:
         counters.count("global_state.no_probes")
@@ -134,10 +150,15 @@ def _probes_tell_the_truth() -> bool:
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
     autocast = torch.is_autocast_enabled("cpu")
-    experiments: list[tuple[str, Callable[[Any], Any], Any, Any]] = [
-        ("default_dtype", torch._C._set_default_dtype, other_dtype, dtype),
-        ("deterministic", _set_deterministic, (not strict, False), (strict, warn_only)),
-        ("excluded", functools.partial(torch.set_autocast_enabled, "cpu"), not autocast, autocast),
+    set_deterministic = partial(partial, torch._C._set_deterministic_algorithms)
+    experiments: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = [
+        ("default_dtype", *(partial(torch._C._set_default_dtype, one) for one in (other_dtype, dtype))),
+        (
+            "deterministic",
+            set_deterministic(not strict, warn_only=False),
+            set_deterministic(strict, warn_only=warn_only),
+        ),
+        ("excluded", *(partial(torch.set_autocast_enabled, "cpu", one) for one in (not autocast, autocast))),
     ]
     contexts = [
         *(("autograd", context) for context in _autograd_changes()),
@@ -146,26 +167,20 @@ def _probes_tell_the_truth() -> bool:
     ]
     return (
         before["num_threads"] == threads
-        and all(_follows(part, change, other, own, before) for part, change, other, own in experiments)
+        and all(_follows(part, change, back, before) for part, change, back in experiments)
         and all(_follows_context(part, context, before) for part, context in contexts)
     )
-
-
-def _set_deterministic(strict_and_warn_only: tuple[bool, bool]) -> None:
-    torch._C._set_deterministic_algorithms(strict_and_warn_only[0], warn_only=strict_and_warn_only[1])
 
 
 def _read() -> dict[str, int]:
     return _native.read_state()
 
 
-def _follows(part: str, change: Callable[[Any], Any], other: Any, own: Any, before: dict[str, int]) -> bool:
-    try:
-        change(other)
-        during = _read()
-    finally:
-        change(own)
-    return during[part] != before[part] and _read() == before
+def _follows(part: str, change: Callable[[], Any], back: Callable[[], Any], before: dict[str, int]) -> bool:
+    """`change` and `back` are of C, as is all that calls them here: no other thread, and no handler of a signal, runs
+    while the process has a default dtype that nobody has set."""
+    _, during, _, after = map(operator.call, (change, _native.read_state, back, _native.read_state))
+    return during[part] != before[part] and after == before
 
 
 def _follows_context(part: str, context: Callable[[], AbstractContextManager[Any]], before: dict[str, int]) -> bool:

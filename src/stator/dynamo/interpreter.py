@@ -469,7 +469,7 @@ def _end_shows(value: Value) -> bool:
     if isinstance(value, (Lazy, SourcedConstant)):
         kind = type(value.obj if isinstance(value, Lazy) else value.peek())
         # an instance of a program's own class of floats can be referred to weakly
-        return not issubclass(kind, torch.Tensor) and kind not in CONSTANT_TYPES
+        return not (issubclass(kind, torch.Tensor) or (type(kind) is type and kind in CONSTANT_TYPES))
     if isinstance(value, (TensorValue, ConstantValue)):
         return False
     if isinstance(value, ObjectValue):  # also containers

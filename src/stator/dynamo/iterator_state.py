@@ -23,6 +23,11 @@ _PLAIN_ITERATORS: tuple[type, ...] = (
 READABLE = frozenset((*_PLAIN_ITERATORS, enumerate, zip))
 
 
+def is_known_iterator(obj: object) -> bool:
+    """Whether its class is one of READABLE. (A class of the program may be hashed by code of its metaclass.)"""
+    return type(type(obj)) is type and type(obj) in READABLE
+
+
 def _ahead(iterator: Any) -> tuple[Any, int, int]:
     """(sequence, where in it the next item stands, step). Of a dictionary or set the sequence is a list of the rest."""
     made_by, arguments, *state = iterator.__reduce__()
@@ -60,7 +65,7 @@ def next_items(iterator: Any) -> list[Any]:
         return []
     if type(iterator) not in (enumerate, zip):
         return [upcoming(iterator, 0)] if has_upcoming(iterator, 0) else []
-    parts = [part for part in iterator.__reduce__()[1] if type(part) in READABLE]
+    parts = [part for part in iterator.__reduce__()[1] if is_known_iterator(part)]
     return [item for part in parts for item in next_items(part)]
 
 

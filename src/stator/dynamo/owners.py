@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
-from .iterator_state import READABLE, next_items
+from .iterator_state import is_known_iterator, next_items
 from .naming import qualified_name
 from .resume import is_stack_name
 
@@ -75,7 +75,7 @@ def _instance(bound: Mapping[str, object], receiver: str) -> object:
     stack to be called; the receiver of a method call; or the first argument of a function that takes any, if it can be
     called."""
     for value in bound.values():
-        if type(value) in READABLE:
+        if is_known_iterator(value):
             for item in next_items(value):
                 if callable(item) and _can_be_referred_to(item):
                     return item

@@ -31,7 +31,7 @@ from .identity import Identities
 from .inlining import inline
 from .long_loops import LoopLimit, counted
 from .mutations import MutationLog
-from .naming import class_name, full_name
+from .naming import class_name, full_name, is_plain_class
 from .recipe import Recipe
 from .recorder import NotATensorCall, Recorder
 from .resume import Offset
@@ -191,6 +191,8 @@ class Tracer:
         if known is not None:
             self.identities.found_again(known, obj, source)
             return known
+        if not is_plain_class(type(obj)) or (issubclass(type(obj), type) and not is_plain_class(obj)):
+            raise unsupported("special-method", "a class that its metaclass reads, hashes or compares in its own way")
         value = wrapping.wrapper_of(type(obj))(self, obj, source)
         if not isinstance(value, _WITHOUT_IDENTITY):
             self.wrapped[id(obj)] = value

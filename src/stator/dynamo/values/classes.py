@@ -72,16 +72,16 @@ class ClassValue(Value):
 
     def _plain_attr(self, tracer: Tracer, name: str) -> Value:
         cls = self.cls
-        if name in _FACTS and isinstance(getattr(cls, name), str | None):
+        if name in _FACTS and not _is_replaced(type(cls), name) and isinstance(getattr(cls, name), str | None):
             if is_immutable_class(cls):
                 return ConstantValue(getattr(cls, name))
             return tracer.wrap(getattr(cls, name), AttrSource(_as_constant(cls), name))
-        if name in ("__mro__", "__bases__"):
+        if name in ("__mro__", "__bases__") and not _is_replaced(type(cls), name):
             found = getattr(cls, name)
             if not is_immutable_class(cls):
                 tracer.guard(AttrSource(_as_constant(cls), name), GuardKind.IS, found)
             return tracer.known(found)
-        if name == "__class__":
+        if name == "__class__" and not _is_replaced(type(cls), name):
             return tracer.known(type(cls))
         if isinstance(cls, enum.EnumMeta) and name != "__dict__":
             return self._enum_attr(tracer, name)
@@ -251,3 +251,9 @@ class SuperValue(Value):
         if isinstance(found, (property, staticmethod)) or lookup_in_class(type(found), "__get__") is MISSING:
             return tracer.bind(owner, base, name, found)
         return BuiltinMethodValue(owner, name, found)
+
+
+def _is_replaced(kind: type, name: str) -> bool:
+    """Whether a metaclass has a descriptor of its own where type has one."""
+    found = lookup_in_class(kind, name)
+    return is_data_descriptor(found) and found is not lookup_in_class(type, name)

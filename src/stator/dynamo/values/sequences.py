@@ -43,7 +43,7 @@ class SequenceValue(ObjectValue):
     def __init__(
         self, items: list[Value], source: Source | None = None, cls: type | None = None, obj: Any = None
     ) -> None:
-        super().__init__(cls or self.builtin, obj, source)
+        super().__init__(self.builtin if cls is None else cls, obj, source)
         self.items = items
 
     def at(self, tracer: Tracer, index: int) -> Value:
