@@ -150,15 +150,16 @@ def _probes_tell_the_truth() -> bool:
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
     autocast = torch.is_autocast_enabled("cpu")
-    set_deterministic = partial(partial, torch._C._set_deterministic_algorithms)
+    set_dtype, set_autocast = torch._C._set_default_dtype, partial(torch.set_autocast_enabled, "cpu")
+    set_deterministic = torch._C._set_deterministic_algorithms
     experiments: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = [
-        ("default_dtype", *(partial(torch._C._set_default_dtype, one) for one in (other_dtype, dtype))),
+        ("default_dtype", partial(set_dtype, other_dtype), partial(set_dtype, dtype)),
         (
             "deterministic",
-            set_deterministic(not strict, warn_only=False),
-            set_deterministic(strict, warn_only=warn_only),
+            partial(set_deterministic, not strict, warn_only=False),
+            partial(set_deterministic, strict, warn_only=warn_only),
         ),
-        ("excluded", *(partial(torch.set_autocast_enabled, "cpu", one) for one in (not autocast, autocast))),
+        ("excluded", partial(set_autocast, not autocast), partial(set_autocast, autocast)),
     ]
     contexts = [
         *(("autograd", context) for context in _autograd_changes()),
