@@ -1,5 +1,5 @@
-"""Classes whose metaclass answers for them in Python, or refuses to: what eager does not ask of a class, capture does not
-either, nor more often; what eager asks, it asks in each call. Results and exceptions are eager's.
+"""Classes whose metaclass answers for them in Python, or refuses to: what eager does not ask of a class, capture does
+not either, nor more often; what eager asks, it asks in each call. Results and exceptions are eager's.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
 from .iterator_state import is_known_iterator
 from .last_resort import guards_on_types
 from .native_status import native as _native
-from .owners import NOBODY, NotedOwner, Owner, owner_of
+from .owners import NOBODY, NotedOwner, Owner, first_instance, owner_of
 from .resume import resumption_of
 from .source import Source
 from .stance import may_compile, refuse_recompile
@@ -77,11 +77,13 @@ def mark_as_ours(code: CodeType) -> None:
 
 
 _SHOWN_REASONS = 3  # in a warning
-_FOLLOWED, _LAST_RESORT = 1, 2  # what `followed` of a version says, when it is not 0
 _MOST_FAILURES = 4  # to compile one function, before it is left alone
 _ATTEMPTS = 3  # in one call, where values change while they are looked at
 _MOST_LOST = 2  # versions whose objects died, before the frame is taken to meet others in each call
 _INSTANCES = 1024  # times the recompile limit: the most versions over all instances that share a method
+_GONE = 8  # times the recompile limit: the most versions whose instances are gone
+_FOLLOWED, _LAST_RESORT = 1, 2  # what `followed` of a version says, when it is not 0
+_GIVEN_UP = -1  # the same: of what was compiled too often for one instance
 
 _caches: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -198,7 +200,8 @@ class Miss:
             return None
         reasons = self._why_none_fits(cache, function, values, owner)
         of_owner = [version for version in cache.versions if self._was_made_for(owner, version)]
-        if of_owner:
+        gone = [version for version in cache.versions if self.made_for.get(id(version), NOBODY).is_gone()]
+        if of_owner or gone:
             refuse_recompile(_frame_name(function), reasons)
         if not may_compile(_frame_name(function), reasons):
             return None
@@ -208,10 +211,15 @@ class Miss:
             for inner, arguments in at_fault(self.inside, of_owner, function, bound):
                 inner.miss.give_up(inner, owner_of(arguments, inner.miss.receiver, None))
             return self._stop_recompiling(cache, function, reasons, owner)
+        if len(gone) >= limit * _GONE:
+            if not any(version.hits for version in gone):
+                return self._stop_recompiling(cache, function, reasons, None)
+            cache.versions = tuple(version for version in cache.versions if version is not gone[-1])
         if reasons:
             counters.count("dynamo.recompiles")
             logs.log("recompiles", "%s", "\n  ".join([f"recompiling {_frame_name(function)}", *reasons]))
-        if kinds[_FOLLOWED] >= limit:
+        followed = sum(version.followed == _FOLLOWED for version in cache.versions)
+        if kinds[_FOLLOWED] >= limit or followed >= limit * _GONE:
             return self._rely_on_types(cache, function, bound, of_owner)
         return self._compile(cache, function, bound, values)
 
@@ -230,8 +238,9 @@ class Miss:
 
     def _near(self, cache: Any, owner: Owner) -> list[Any]:
         """Versions to explain: those made for this very one, and some of others."""
-        own = [version for version in cache.versions if self._was_made_for(owner, version)]
-        others = [version for version in cache.versions if not self._was_made_for(owner, version)]
+        versions = [version for version in cache.versions if version.followed != _GIVEN_UP]
+        own = [version for version in versions if self._was_made_for(owner, version)]
+        others = [version for version in versions if not self._was_made_for(owner, version)]
         return own + others[: self.options.recompile_limit]
 
     def _why_none_fits(self, cache: Any, function: FunctionType, values: tuple[object, ...], owner: Owner) -> list[str]:
@@ -278,7 +287,7 @@ class Miss:
                 for around in around_compilations:
                     stack.enter_context(around())
                 frame = self._compile_with_changing(function, bound)
-                version = self._make_version(cache, function, frame, bound.get("self"))
+                version = self._make_version(cache, function, frame, first_instance(bound))
             failure = version.guards.explain(values, function)
             if failure is None:
                 return version
@@ -298,7 +307,7 @@ class Miss:
         the frame is looked at for again."""
         codes = [one.code for one in made if one.followed == _FOLLOWED and one.code is not None]
         frame = CompiledFrame(guards_on_types(bound), codes[0] if codes else None, followed=True, last_resort=True)
-        version = self._make_version(cache, function, frame, bound.get("self"))
+        version = self._make_version(cache, function, frame, first_instance(bound))
         self._note_owner(cache, version, function, bound)
         covered = {id(one) for one in made if one.followed == _FOLLOWED}
         cache.versions = (*(one for one in cache.versions if id(one) not in covered), version)
@@ -340,21 +349,35 @@ class Miss:
             tree, frame.code, target, notes(frame.guards), receiver, frame.followed + frame.last_resort
         )
 
-    def give_up(self, cache: Any, owner: Owner) -> None:
-        """For this one; where it is nobody, for all calls."""
-        if owner.is_nobody():
+    def give_up(self, cache: Any, owner: Owner, function: FunctionType | None = None) -> None:
+        """For this one; where it is nobody, and nothing was compiled for somebody, for all calls."""
+        if owner.is_nobody() and all(self._was_made_for(owner, version) for version in cache.versions):
             cache.eager = True
         elif not any(one.is_(owner) for one in self.given_up):
             self.given_up = [one for one in self.given_up if not one.is_gone()]
             self.given_up.append(owner.noted(by_id=False))
+            if function is not None:
+                self._find_quickly(cache, owner, function)
 
-    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner) -> None:
-        whom = ""
-        if not owner.is_nobody() and not all(self._was_made_for(owner, one) for one in cache.versions):
-            self.give_up(cache, owner)  # others keep what was compiled for them
-            whom = f" for {owner.described()}"
+    def _find_quickly(self, cache: Any, owner: Owner, function: FunctionType) -> None:
+        """That this one was given up is found out without us from now on, behind all that was compiled for it."""
+        guards = owner.guards()
+        if guards is not None:
+            dead = _DropDead(cache)
+            tree = build_guard_tree(guards, function, dead)
+            dead.tree = weakref.ref(tree)
+            version = _native.Version(tree, None, None, notes(guards), owner.instances[0], _GIVEN_UP)
+            self.made_for[id(version)] = owner.noted(by_id=False)
+            cache.versions = (*cache.versions, version)
+
+    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> None:
+        """For `owner`, or for all: each call is for another one."""
+        if owner is None:
+            whom = " for objects that are gone: each call is given another object,"
+            cache.eager = True
         else:
-            self.give_up(cache, Owner())
+            whom = "" if owner.is_nobody() else f" for {owner.described()}"
+            self.give_up(cache, owner, function)  # others keep what was compiled for them
         limit = self.options.recompile_limit
         text = "\n  ".join(
             [
@@ -388,7 +411,8 @@ class _DropDead:
         if cache is None or tree is None:
             return
         if len(cache.miss.lost) < _MOST_LOST:  # this may run anywhere, so it is looked at when the next call misses
-            cache.miss.lost += [version.detail for version in cache.versions if version.guards is tree]
+            lost = [version for version in cache.versions if version.guards is tree and version.followed != _GIVEN_UP]
+            cache.miss.lost += [version.detail for version in lost]
         cache.versions = tuple(version for version in cache.versions if version.guards is not tree)
 
 

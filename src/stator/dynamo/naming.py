@@ -25,7 +25,7 @@ def full_name(cls: type) -> str:
 
 
 def is_plain_class(cls: type) -> bool:
-    """Whether reading, hashing and comparing the class runs nothing of the program: its metaclass leaves that to type."""
+    """Whether reading, hashing and comparing the class runs nothing of the program: its metaclass leaves it to type."""
     for base in resolution_order(type(cls)):
         if base is type:
             return True

@@ -3,63 +3,76 @@ of them share one code, and are not to share its limit. Works without torch."""
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
+from .guard import Guard, GuardKind
 from .iterator_state import is_known_iterator, next_items
-from .naming import qualified_name
+from .last_resort import TENSORS
+from .naming import is_plain_class, qualified_name
 from .resume import is_stack_name
+from .source import ItemSource, LocalSource, Source
 
 _DEEPEST = 8  # wrappers around one another that are told apart
+_MOST = 4  # objects that one frame works for
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """instance: if there is one that can be referred to weakly. wraps: the ids of the code of functions that closures
-    of the frame lead to; functions that are made anew for each call have the same code."""
+    """instances: objects that can be referred to weakly, if there are some. sources: where guards find them; None:
+    there is no saying. wraps: the ids of the code of functions that closures of the frame lead to; functions that are made anew
+    for each call have the same code."""
 
-    instance: object = None
+    instances: tuple[object, ...] = ()
     wraps: tuple[int, ...] = ()
+    sources: tuple[Source, ...] | None = None
 
     def is_nobody(self) -> bool:
-        return self.instance is None and not self.wraps
+        return not self.instances and not self.wraps
 
     def described(self) -> str:
-        if self.instance is not None:
-            return f"one {qualified_name(type(self.instance))}"
+        if self.instances:
+            return f"one {' and '.join(qualified_name(type(one)) for one in self.instances)}"
         return "one of the functions that it wraps"
 
     def noted(self, *, by_id: bool) -> NotedOwner:
         """by_id: where a program that counts weak references is to find its own; that another object may come to have
         this id has to do no harm."""
-        if self.instance is None:
-            return NotedOwner(None, self.wraps)
-        return NotedOwner(id(self.instance) if by_id else weakref.ref(self.instance), self.wraps)
+        return NotedOwner(tuple(id(one) if by_id else weakref.ref(one) for one in self.instances), self.wraps)
+
+    def guards(self) -> list[Guard] | None:
+        """That hold for this one alone; None: there are none that would."""
+        if not self.instances or self.wraps or self.sources is None:
+            return None
+        found = zip(self.sources, self.instances, strict=True)
+        return [Guard(source, GuardKind.IS, instance) for source, instance in found]
 
 
 @dataclass(frozen=True, slots=True)
 class NotedOwner:
-    """The same without holding the instance: a weak reference to it, its id, or None."""
+    """The same without holding the instances: weak references to them, or their ids."""
 
-    instance: Any
+    instances: tuple[Any, ...]
     wraps: tuple[int, ...]
 
     def is_(self, owner: Owner) -> bool:
-        if self.wraps != owner.wraps:
+        if self.wraps != owner.wraps or len(self.instances) != len(owner.instances):
             return False
-        if type(self.instance) is int:
-            return self.instance == id(owner.instance)
-        found = None if self.instance is None else self.instance()
-        return found is owner.instance and (found is not None or self.instance is None)
+        return all(map(_is_noted, self.instances, owner.instances))
 
     def is_gone(self) -> bool:
-        return isinstance(self.instance, weakref.ref) and self.instance() is None
+        return any(isinstance(noted, weakref.ref) and noted() is None for noted in self.instances)
 
 
-NOBODY = NotedOwner(None, ())
+def _is_noted(noted: Any, instance: object) -> bool:
+    return noted == id(instance) if type(noted) is int else noted() is instance
+
+
+NOBODY = NotedOwner((), ())
 
 
 def owner_of(bound: Mapping[str, object], receiver: str, function: FunctionType | None) -> Owner:
@@ -67,13 +80,23 @@ def owner_of(bound: Mapping[str, object], receiver: str, function: FunctionType 
     cells = [value for value in bound.values() if type(value) is CellType]
     if function is not None:
         cells += function.__closure__ or ()
-    return Owner(_instance(bound, receiver), tuple(sorted(set(_wrapped(cells)))))
+    wraps = tuple(sorted(set(_wrapped(cells))))
+    waiting = _next_to_be_called(bound)
+    if waiting is not None:
+        return Owner((waiting,), wraps)
+    found = list(itertools.islice(_instances(bound, receiver), _MOST))
+    return Owner(tuple(instance for _, instance in found), wraps, tuple(source for source, _ in found))
 
 
-def _instance(bound: Mapping[str, object], receiver: str) -> object:
-    """The layer that a loop over layers comes to next, where the graph broke in the loop's body; one that waits on the
-    stack to be called; the receiver of a method call; or the first argument of a function that takes any, if it can be
-    called."""
+def first_instance(bound: Mapping[str, object]) -> object:
+    """The object by whose address csrc/cache.c tries some versions before others: `self`, or the first argument."""
+    value = bound["self"] if "self" in bound else next(iter(bound.values()), None)
+    return value if _is_instance(value) else None
+
+
+def _next_to_be_called(bound: Mapping[str, object]) -> object:
+    """The layer that a loop over layers comes to next, where the graph broke in the loop's body; or one that waits on
+    the stack to be called."""
     for value in bound.values():
         if is_known_iterator(value):
             for item in next_items(value):
@@ -82,13 +105,31 @@ def _instance(bound: Mapping[str, object], receiver: str) -> object:
     for name, value in bound.items():
         if is_stack_name(name) and callable(value) and _can_be_referred_to(value):
             return value
-    if receiver in bound:
-        instance = bound[receiver]
-        return instance if _can_be_referred_to(instance) else None
-    first = next(iter(bound.values()), None)
-    if type(first) is tuple and first and callable(first[0]) and _is_instance(first[0]):
-        return first[0]
     return None
+
+
+def _instances(bound: Mapping[str, object], receiver: str) -> Iterator[tuple[Source, object]]:
+    """The receiver of a method call, and what can be called among the arguments, as modules; or the first object of the
+    program's among these."""
+    given = [(source, value) for source, value in _arguments(bound) if _is_instance(value)]
+    if receiver in bound and _can_be_referred_to(bound[receiver]):
+        mine = bound[receiver]
+        yield LocalSource(receiver), mine
+        yield from ((source, value) for source, value in given if callable(value) and value is not mine)
+    elif any(callable(value) for _, value in given):
+        yield from ((source, value) for source, value in given if callable(value))
+    else:
+        yield from given[:1]
+
+
+def _arguments(bound: Mapping[str, object]) -> Iterator[tuple[Source, object]]:
+    for name, value in bound.items():
+        yield LocalSource(name), value
+        if type(value) is tuple:
+            yield from ((ItemSource(LocalSource(name), at), item) for at, item in enumerate(value[:_MOST]))
+        elif type(value) is dict:
+            named = itertools.islice(value.items(), _MOST)
+            yield from ((ItemSource(LocalSource(name), key), item) for key, item in named if type(key) is str)
 
 
 def _can_be_referred_to(obj: object) -> bool:
@@ -96,8 +137,16 @@ def _can_be_referred_to(obj: object) -> bool:
 
 
 def _is_instance(obj: object) -> bool:
-    """Functions may be made anew for each call."""
-    return not issubclass(type(obj), (FunctionType, MethodType, type)) and _can_be_referred_to(obj)
+    """Of a class of the program's. Functions and containers may be made anew for each call."""
+    kind = type(obj)
+    if not _flags(kind) & _HEAP_TYPE or not is_plain_class(kind):
+        return False
+    return not issubclass(kind, (*_OTHERS, *TENSORS)) and _can_be_referred_to(obj)
+
+
+_flags = type.__dict__["__flags__"].__get__
+_HEAP_TYPE = 1 << 9  # a class of a Python program
+_OTHERS = (type, tuple, list, dict, set, frozenset, str, bytes, int, float, complex, BaseException)
 
 
 def _wrapped(cells: Iterable[CellType]) -> Iterable[int]:

@@ -67,7 +67,7 @@ static PyObject *version_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         version->target = Py_NewRef(target);
         version->detail = Py_NewRef(detail);
         version->receiver = receiver == Py_None ? NULL : receiver;
-        version->followed = (char)followed;
+        version->followed = (signed char)followed;
     }
     return (PyObject *)version;
 }
@@ -77,7 +77,7 @@ static PyMemberDef version_members[] = {
     {"code", T_OBJECT, offsetof(Version, code), READONLY, "code to run instead of the original's, or None"},
     {"target", T_OBJECT, offsetof(Version, target), READONLY, "callable to run instead of the original, or None"},
     {"detail", T_OBJECT, offsetof(Version, detail), READONLY, "what explanations need"},
-    {"followed", T_BYTE, offsetof(Version, followed), READONLY, "above 0: nothing that the original calls is to be compiled"},
+    {"followed", T_BYTE, offsetof(Version, followed), READONLY, "above 0: nothing that the original calls is to be compiled; below: it was given up"},
     {"hits", T_ULONGLONG, offsetof(Version, hits), READONLY, "how often it was chosen"},
     {0},
 };
@@ -128,7 +128,7 @@ static void cache_dealloc(PyObject *self)
     Py_TYPE(self)->tp_free(self);
 }
 
-/* Position of the parameter `self`, or -1. */
+/* Position of the parameter `self`, or of the first one; -1: there is none. */
 static int receiver_of(PyCodeObject *code)
 {
     for (int i = 0; i < code->co_argcount; i++) {
@@ -136,7 +136,7 @@ static int receiver_of(PyCodeObject *code)
             return i;
         }
     }
-    return -1;
+    return code->co_argcount ? 0 : -1;
 }
 
 static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -235,7 +235,7 @@ Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t c
     if (at >= 0) {
         found = (Version *)Py_NewRef(PyTuple_GET_ITEM(versions, at));
         found->hits++;
-        if (tried && found->followed < 2) {
+        if (tried && (found->followed == 0 || found->followed == 1)) {
             move_to_front(cache, versions, at);
         }
     }

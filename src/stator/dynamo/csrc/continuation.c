@@ -99,7 +99,7 @@ static PyObject *callee_of(Pending *pending, PyObject *function, Py_ssize_t free
     if (version && version->target != Py_None) {
         callee = free ? with_closure(pending->to->function, version->code, pending->values, free) : Py_NewRef(version->target);
     } else if (!PyErr_Occurred()) {
-        *followed = version && version->followed;
+        *followed = version && version->followed > 0;
         *hooked = pending->to->callback && !originals && !*followed;
         callee = Py_NewRef(function);
     }

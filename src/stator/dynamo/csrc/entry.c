@@ -234,7 +234,7 @@ static int follow_defaults(PyObject *target, PyObject *function)
 static PyObject *call_version(Entry *self, Version *version, PyObject *const *args, size_t nargsf, PyObject *keywords)
 {
     if (!version->target || version->target == Py_None) {
-        int const followed = version->followed;
+        int const followed = version->followed > 0;
         Py_DECREF(version);
         return call_original(self, args, nargsf, keywords, followed);
     }

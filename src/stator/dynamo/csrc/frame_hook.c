@@ -334,7 +334,7 @@ static PyCodeObject *code_instead(Frame *frame, PyCodeObject *code, Record *reco
     Cache *cache = PyFunction_Check(function) ? cache_for(record, callback, function) : NULL;
     Version *version = cache ? version_for(cache, code, frame) : NULL;
     PyObject *instead = version && version->code != Py_None ? Py_NewRef(version->code) : NULL;
-    *mode = version && version->followed ? MODE_UNHOOKED : *mode;
+    *mode = version && version->followed > 0 ? MODE_UNHOOKED : *mode;
     Py_XDECREF(version);
     Py_XDECREF(cache);
     return (PyCodeObject *)instead;

@@ -48,9 +48,10 @@ typedef struct {
     PyObject *code;   /* code object or None: run the original */
     PyObject *target; /* callable that takes the original's arguments, or None: run the original */
     PyObject *detail; /* for Python: what explanations need */
-    void const *receiver; /* address of the object whose method it was made for, or NULL; only to try it earlier */
+    void const *receiver; /* address of the object that it was made for, or NULL; only to try it earlier */
     unsigned long long hits;
-    char followed; /* nothing was replaced: without code, what the original calls runs as it is, too; 2: a last resort */
+    signed char followed; /* above 0: nothing was replaced, without code, what the original calls runs as it is, too; 2: a
+                             last resort; -1: one as well, of what was given up: what the original calls is looked at */
 } Version;
 
 /* All versions of a frame, most recently used first, and what to do when none fits. */
@@ -60,7 +61,7 @@ typedef struct {
     PyObject *miss;     /* (cache, function, {name: value}) -> Version or None (run the original) */
     PyObject *code;     /* weak reference to the original code object */
     PyObject *weakrefs;
-    int receiver; /* which local variable is the receiver of a method, or -1 */
+    int receiver; /* which local variable is the receiver of a method, or the first argument; or -1 */
     char eager; /* no more lookups: run the original */
     char busy;  /* the miss callback is at work, in this thread or another one */
 } Cache;
