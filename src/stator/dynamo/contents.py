@@ -7,6 +7,7 @@ table holds now, under a guard on its contents. Where that guard fails again and
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,6 +83,14 @@ class FollowingMode(FakeMode):
         if result is not NotImplemented:
             self.has_unknown_sizes = True
         return result
+
+    def unknown_size(self) -> Any:
+        if not self.may_keep_unknown_numbers():
+            return super().unknown_size()
+        self.has_unknown_sizes = True
+        unknown = self.tracer.recorder.unknown.unknown
+        unknown.answered += 1
+        return unknown.size(math.inf)
 
     def _give_history(self, fake: FakeTensor) -> None:
         """What is done to a fake for it is not the program's."""

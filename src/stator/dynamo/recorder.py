@@ -324,6 +324,9 @@ class Recorder:
             name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
             if _NO_DATA in str(error):
                 raise unsupported("data-dependent-value", f"{name} looks at the data of a tensor") from error
+            if _NEEDS_NUMBERS in str(error):
+                reason = f"{name} has to know sizes that only the run can tell"
+                raise unsupported("data-dependent-value", reason) from error
             raise unsupported(
                 "torch-error", f"{name} failed on tensors without data: {type(error).__name__}: {error}"
             ) from error
@@ -439,6 +442,7 @@ def _decides_in_backward(target: Any, kwargs: dict[str, Value]) -> bool:
     return name in _POWERS or ("alpha" in kwargs and name in _SUMS)
 
 
+_NEEDS_NUMBERS = "expected to contain only concrete integers"  # what C++ says that is not written for symbolic sizes
 _NO_DATA = "its data is not allocated yet"  # what C++ that reads numbers says of a tensor without data
 _POWERS = frozenset({"pow", "ipow", "rpow", "float_power", "lerp", "foreach_pow", "foreach_lerp"})
 _SUMS = frozenset({"add", "sub", "subtract", "rsub", "foreach_add", "foreach_sub"})

@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stator import prims as prims  # registers the shape rules
-from stator.base import counters
 from stator.base.errors import Unsupported
 from stator.base.registry import Registry
 from stator.prims.layout import numel
@@ -23,15 +22,15 @@ from stator.prims.record import TensorMeta
 
 from .fake_tensor import FakeStorage as FakeStorage
 from .fake_tensor import FakeTensor as FakeTensor
-from .fake_tensor import flat_tensors, tensor_position
+from .fake_tensor import flat_tensors
 from .followed_memory import AS_IT_HAPPENS_TO_BE, follow_made, follow_write
+from .meta_kernels import infer_by_meta_kernel
 from .numbers import DataDependent as DataDependent
 from .numbers import Number, accepts, holds_numbers, replaced, stand_in
 from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
-from .writes import check_overlap, check_size
+from .writes import check_overlap
 
 aten = torch.ops.aten
-META = torch.device("meta")
 CPU = torch.device("cpu")
 NUMBERS: dict[type, Any] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -52,8 +51,6 @@ MADE_OF_NUMBERS = frozenset(
         aten.zeros.default,
     )
 )
-
-_empty_strided = torch._C._VariableFunctions.empty_strided
 
 
 Special = Callable[["FakeMode", tuple[Any, ...], dict[str, Any]], Any]
@@ -245,50 +242,7 @@ class FakeMode(TorchDispatchMode):
             metas = rule(*args, **kwargs)
             if metas is not NotImplemented:
                 return metas
-        return self._infer_by_meta_kernel(info, args, kwargs, tensors)
-
-    def _infer_by_meta_kernel(
-        self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
-    ) -> Any:
-        counters.count(f"meta_fallback:{info.target}")
-        device = result_device(args, kwargs, tensors)
-        memo: dict[int, torch.Tensor] = {}
-        meta_args = [_to_meta(value, memo) for value in args]
-        meta_kwargs = {name: _to_meta(value, memo) for name, value in kwargs.items()}
-        if info.makes_device:
-            meta_kwargs["device"] = META
-        try:
-            result = info.target(*meta_args, **meta_kwargs)
-        except NotImplementedError as error:
-            if not info.returns:  # it only writes to its arguments, which keep their shapes
-                return None
-            raise Unsupported(
-                "operator-without-shape-rule",
-                f"{info.target} has neither a shape rule nor a meta kernel",
-                hint="register one with torch.library.register_fake",
-            ) from error
-        for fake in flat_tensors([argument(info, args, kwargs, where) for where in info.mutates]):
-            check_size(info, fake, memo[id(fake)])
-        if isinstance(result, (tuple, list)):
-            return type(result)(
-                self._from_meta(item, info, position, args, device) for position, item in enumerate(result)
-            )
-        return self._from_meta(result, info, 0, args, device)
-
-    def _from_meta(self, result: Any, info: OpInfo, position: int, args: tuple[Any, ...], device: torch.device) -> Any:
-        if not isinstance(result, torch.Tensor):
-            return result
-        if result.layout is not torch.strided:
-            raise Unsupported("tensor-layout", f"{info.target} makes a tensor of layout {result.layout}")
-        view_of: int | None = None
-        offset: Any = 0
-        source = info.returns[min(position, len(info.returns) - 1)]
-        if isinstance(source, int) and isinstance(args[source], FakeTensor):
-            view_of = tensor_position(args, source)
-            offset = result.storage_offset()
-            if info.target is not aten.as_strided.default:  # the stand-ins start at offset 0
-                offset = offset + args[source].meta.offset
-        return TensorMeta(tuple(result.shape), result.stride(), result.dtype, device, offset, view_of)
+        return infer_by_meta_kernel(self, info, args, kwargs, result_device(args, kwargs, tensors))
 
     def _wrap(self, info: OpInfo, metas: Any, tensors: list[FakeTensor], args: tuple[Any, ...]) -> Any:
         if type(metas) is TensorMeta:
@@ -409,6 +363,10 @@ class FakeMode(TorchDispatchMode):
         who can keep such an operator in their graph."""
         return NotImplemented
 
+    def unknown_size(self) -> Any:
+        """A size that depends on data, asked for by an operator's registered fake implementation; for the same."""
+        raise DataDependent("data-dependent", "an operator's fake implementation makes a size that depends on data")
+
     def number_in(self, fake: FakeTensor) -> Any:
         """The number that a zero-dim tensor holds, which operators may take without knowing it."""
         return torch.SymFloat(Number())
@@ -515,18 +473,6 @@ def normal_device(device: Any) -> torch.device:
     if device.index is None and device.type not in ("cpu", "meta"):
         return torch.device(device.type, 0)
     return CPU if device.type == "cpu" else device
-
-
-def _to_meta(value: Any, memo: dict[int, torch.Tensor]) -> Any:
-    if isinstance(value, FakeTensor):
-        stand_in = memo.get(id(value))
-        if stand_in is None:
-            meta = value.meta
-            stand_in = memo[id(value)] = _empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=META)
-        return stand_in
-    if isinstance(value, (tuple, list)):
-        return type(value)(_to_meta(item, memo) for item in value)
-    return META if isinstance(value, torch.device) else value
 
 
 def _to_values(value: Any) -> Any:
