@@ -23,6 +23,7 @@ WAYS_OUT: dict[str, str] = {
     "autograd": "call it outside",
     "function-transform": "call the transform outside",
     "tensor-subclass": "convert it to a plain tensor before",
+    "tensor-layout": "convert them to dense ones",
     "parameter": "make it in __init__",
     "module-registration": "do so in __init__",
     "script-module": "use the module it was made from",

@@ -175,6 +175,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
         raise unsupported("function-transform", "a tensor as it is inside of a function transform")
     if source is None:
         raise unsupported("unguardable", "a tensor that cannot be reached from the frame")
+    if obj.is_nested:  # which has no sizes that a guard could compare
+        raise unsupported("tensor-layout", "a nested tensor")
     tracer.guards.tensor(source, obj)
     value = TensorValue(tracer.recorder.mode.from_real(obj), None, source, obj, type(obj))
     follow_contents(tracer, value)

@@ -12,6 +12,7 @@ from stator.base.errors import Unsupported
 from ..call_chain import user_code
 from ..calling import calls, named_handlers
 from ..native_status import native
+from ..polyfills.transformer_encoder import encode
 from ..status import is_compiling
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
@@ -25,8 +26,13 @@ if TYPE_CHECKING:
     ("torch._dynamo.eval_frame", "is_compiling"),
 )
 def _is_compiling(tracer: Tracer) -> ConstantValue:
-    if user_code(tracer.frames[-1].program.code) is nn.Module._call_impl.__code__:
+    asker = user_code(tracer.frames[-1].program.code)
+    if asker is nn.Module._call_impl.__code__:
         return ConstantValue(False)  # a module asks in order not to call, behind an error, the hooks it calls always
+    if asker is nn.TransformerEncoder.forward.__code__:
+        # in order not to look at a mask for padding to drop: none is, where it was called from what is followed in its
+        # place; and where it is a frame of its own, it is to compute what it does in eager
+        return ConstantValue(len(tracer.frames) > 1 and tracer.frames[-2].program.code is encode.__code__)
     tracer.told.asked = True
     if tracer.told.compiling:
         tracer.recorder.unlike_eager = True

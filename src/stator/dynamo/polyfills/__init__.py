@@ -11,6 +11,7 @@ from . import (
     operator_module,
     optimizer_groups,
     torch_optim,
+    transformer_encoder,
 )
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "operator_module",
     "optimizer_groups",
     "torch_optim",
+    "transformer_encoder",
 ]

@@ -51,3 +51,26 @@ def flash_attention_for_cpu_backward(
 def attention_math(query: Any, key: Any, value: Any, *_args: Any, **_options: Any) -> tuple[TensorMeta, TensorMeta]:
     leading = tuple(query.shape)[:-1]
     return fresh((*leading, value.shape[-1]), query), fresh((*leading, key.shape[-2]), query)
+
+
+@shape_rule(aten._native_multi_head_attention.default, tags=ATTENTION)
+def native_multi_head_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    proj_weight: Any,
+    proj_bias: Any,
+    mask: Any = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[TensorMeta, TensorMeta | None]:
+    """What nn.MultiheadAttention calls without gradients. Its schema does not say that weights may be missing."""
+    batch, length = tuple(query.shape)[:2]
+    heads = () if average_attn_weights else (num_head,)
+    weights = fresh((batch, *heads, length, key.shape[1]), query) if need_weights else None
+    return fresh(tuple(query.shape), query), weights
