@@ -10,7 +10,7 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,9 @@ from stator.base.locks import fork_safe_lock
 from stator.graph.generators import drawn_devices, replayed, states_of
 from stator.runtime.host import below_autograd
 
-from .asked_before_hooks import register_watched
 from .backward import Backward, CompileGraph, dropped_unused, is_plain
+from .groups import NotLedTo, will_run
+from .held import ANY, saved_values, unchanged_inputs
 from .independent import Kept, Reads
 from .joint import Joint
 from .linked import (
@@ -42,7 +43,9 @@ from .program import Program
 from .rows import is_batched, row_by_row
 
 Pattern = tuple[bool, ...]
-BackwardKind = tuple[Pattern, bool]  # which values have a tangent, and whether it stops there: see linked.py
+# which values have a tangent, whether it stops there (see linked.py), and of which groups it is the backward (see
+# groups.py); None: of all
+BackwardKind = tuple[Pattern, bool, tuple[int, ...] | None]
 # the same to be differentiated again: the kind (or the value that it starts from), which results of the forward it may
 # be differentiated by, and what is known of the tangents
 _SecondKey = tuple[BackwardKind | int, tuple[int, ...], tuple[Any, ...]]
@@ -59,6 +62,7 @@ class _Second:
     positions: Sequence[int]
     targets: Sequence[int] | None
     stops: Sequence[int]
+    by: frozenset[int] | None = None
 
 
 class Step:
@@ -90,6 +94,8 @@ class Step:
         self.stops = tuple({position: None for behind in self.behind.values() for position in behind})
         self.is_tied = bool(joint.links or joint.hooked)
         self.saved = parts.saved
+        self.groups = joint.groups
+        self.layouts = _layouts(joint) if joint.groups else {}
         self.results = [position for position in joint.results if position < joint.value_count]
         self.is_single = joint.value_count == 1 and self.results == [0]
         self.lock = fork_safe_lock()
@@ -101,7 +107,7 @@ class Step:
         self.second: dict[_SecondKey, Callable[..., Any] | None] = {}
         full = tuple(position in joint.tangents for position in joint.differentiable)
         if not joint.hooked:
-            self.backwards[full, False] = Backward(
+            self.backwards[full, False, None] = Backward(
                 parts.backward, range(len(self.names)), joint.gradients, compile_graph
             )
 
@@ -116,7 +122,7 @@ class Step:
         if found is None:
             with self.lock:
                 found = self.backwards.get(kind) or self._trace_backward(
-                    self._positions(kind[0]), None, self.stops if kind[1] else ()
+                    self._positions(kind[0]), None, self.stops if kind[1] else (), self._primals(kind)
                 )
                 self.backwards[kind] = found
         return found
@@ -141,7 +147,11 @@ class Step:
         return found
 
     def _trace_backward(
-        self, positions: Sequence[int], targets: Sequence[int] | None, stops: Sequence[int]
+        self,
+        positions: Sequence[int],
+        targets: Sequence[int] | None,
+        stops: Sequence[int],
+        by: frozenset[int] | None = None,
     ) -> Backward:
         """Trace again with other tangents, and compute the backward from the values that the forward saves anyway.
 
@@ -149,7 +159,7 @@ class Step:
         times infinity is not zero. Forward nodes have the same names each time the same program is traced.
         """
         with counters.timed("aot"):
-            joint = self.program.trace(positions, targets, stops)
+            joint = self.program.trace(positions, targets, stops, by)
             sides = divide(joint)
             known = set(self.names)
             parts = split(joint, sides, [node for node in sides.nodes if f"saved_{node.name}" in known])
@@ -166,6 +176,66 @@ class Step:
         found = sum(1 << at for at, present in enumerate(pattern) if present)
         return found if found <= self.visible else found | self.visible
 
+    def _primals(self, kind: BackwardKind) -> frozenset[int] | None:
+        groups = kind[2]
+        return None if groups is None else frozenset(at for group in groups for at in self.groups[group].primals)
+
+    def gradients_of_group(
+        self, step_node: Any, index: int, tangents: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        """Of one group of primals, when all tangents are there that lead to it. Those of groups that need no other
+        tangents are computed with them, and kept until their nodes run."""
+        task = torch._C._current_graph_task_id()
+        state: _Groups | None = step_node.computed
+        if state is None or state.task != task:
+            nodes = [reference() for reference in step_node.groups]
+            running = {at for at, node in enumerate(nodes) if node is not None and will_run(node)}
+            state = step_node.computed = _Groups(task, running)
+        if index not in state.found:
+            given = dict(zip(self.groups[index].positions, tangents, strict=True))
+            pattern = tuple(given.get(position) is not None for position in self.joint.differentiable)
+            together = [
+                at
+                for at, group in enumerate(self.groups)
+                if at not in state.done and given.keys() >= set(group.positions)
+            ]
+            needed = state.open.intersection(together)
+            state.done.update(together)
+            state.open -= needed
+            present = [one for position in self.joint.differentiable if (one := given.get(position)) is not None]
+            kind = pattern, _looked_at(step_node), None if len(together) == len(self.groups) else tuple(together)
+            found: Sequence[Any] = [None] * self.joint.primal_count
+            if present:
+                found = self.gradients(step_node, kind, present, state)
+            for at in needed:
+                state.found[at] = [found[primal] for primal in self.groups[at].primals]
+        return state.found.pop(index)
+
+    def gradients(
+        self, step_node: Any, kind: BackwardKind, present: list[torch.Tensor], state: _Groups | None = None
+    ) -> Sequence[torch.Tensor | None]:
+        """Per primal. present: the tangents. state: of groups, where the backward may come again for others."""
+        pattern = kind[0]
+        wanted = self.bits(pattern)
+        saved = saved_values(step_node, wanted)
+        if torch.is_grad_enabled():
+            return self.twice_differentiable(kind, step_node, present)
+        kept: Kept | None = getattr(step_node, "kept", None)
+        keep = torch._C._autograd._get_current_graph_task_keep_graph()
+        if state is not None:
+            wanted = state.wanted = wanted | state.wanted
+            keep = keep or bool(state.open)
+        if saved and not keep:
+            freed = wanted | (kept.freed if kept is not None else 0)
+            several = len(pattern) > 1 and not all(pattern)
+            step_node.kept = Kept.of(self.reads, freed, saved) if several else None
+            step_node.maybe_clear_saved_tensors()
+            if step_node.kept is None:
+                step_node.primals = ()
+        elif not self.parts.saved and not keep:
+            step_node.freed = wanted | getattr(step_node, "freed", 0)
+        return self.backward_for(kind)(saved, present)
+
     def _positions(self, pattern: Pattern) -> list[int]:
         return [p for p, present in zip(self.joint.differentiable, pattern, strict=True) if present]
 
@@ -175,9 +245,13 @@ class Step:
         It computes the forward once more, with the random numbers that were drawn then. step_node: autograd's node of
         the call.
         """
-        second = _Second(kind, self._positions(kind[0]), None, self.stops if kind[1] else ())
+        by = self._primals(kind)
+        second = _Second(kind, self._positions(kind[0]), None, self.stops if kind[1] else (), by)
         found = iter(self._run_again(second, step_node, tangents))
-        return [None if entry is None or not entry[0].requires_grad else next(found) for entry in step_node.primals]
+        return [
+            None if entry is None or not entry[0].requires_grad or (by is not None and at not in by) else next(found)
+            for at, entry in enumerate(step_node.primals)
+        ]
 
     def gradients_between(self, step_node: Any, position: int, tangent: torch.Tensor) -> Sequence[Any]:
         """What reaches the results right behind the value at `position`, of which this is the tangent."""
@@ -212,7 +286,7 @@ class Step:
         backward_for: Callable[[int], Backward],
         second: _Second,
     ) -> Sequence[Any]:
-        saved = _saved_values(step_node, self.bits([position == one for one in self.joint.differentiable]))
+        saved = saved_values(step_node, self.bits([position == one for one in self.joint.differentiable]))
         if not torch.is_grad_enabled():
             try:
                 return backward_for(position)(saved, [tangent])
@@ -231,7 +305,7 @@ class Step:
         """Run `Program.gradients`. They can be differentiated by results of the forward that still exist."""
         if torch.is_grad_enabled() and is_batched(tangents):
             return row_by_row(partial(self._run_again, second, step_node), tangents)
-        primals = _unchanged(step_node.primals)
+        primals = unchanged_inputs(step_node.primals)
         linked: Linked | None = step_node.linked
         results: Sequence[Reference] = step_node.results
         again = torch.is_grad_enabled()
@@ -240,7 +314,7 @@ class Step:
         if linked is not None and again and not inside:
             shown.update(linked.stand_ins(shown))
         stops = with_hooked(second.stops, self.joint.hooked, second.targets)
-        gradients = partial(self.program.gradients, self.joint, second.positions, second.targets, stops)
+        gradients = partial(self.program.gradients, self.joint, second.positions, second.targets, stops, second.by)
         plain = all(map(is_plain, tangents))  # not batched by vmap, nor of a subclass: the operators know what to do
         run = None
         if plain and not (inside and self._is_part(second)):
@@ -263,7 +337,7 @@ class Step:
 
     def _is_part(self, second: _Second) -> bool:
         """Whether the running backward may come for other gradients of the same call."""
-        return isinstance(second.kind, int) or second.kind[1] or bool(self.joint.hooked)
+        return isinstance(second.kind, int) or second.kind[1] or bool(self.joint.hooked) or second.by is not None
 
     def _handles_of_backward(self, step_node: Any, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """The program run once for all parts of the running backward: a hook inside of it, when these parts are
@@ -335,9 +409,6 @@ def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(made)
 
 
-_ANY = -1  # a version that nobody asks for
-
-
 def _overwritten(joint: Joint) -> frozenset[int]:
     """Inputs that are written to past autograd, and whose old contents no gradient depends on: running statistics."""
     output = next(iter(reversed(joint.graph.graph.nodes)))
@@ -371,6 +442,35 @@ def _saved_names(parts: Partition) -> list[str]:
     return [str(node.target) for node, _ in zip(nodes, parts.saved, strict=False)]
 
 
+def _layouts(joint: Joint) -> dict[int, Any]:
+    """Shape, dtype and device of what can be differentiated, by position."""
+    (output,) = [node for node in joint.graph.graph.nodes if node.op == "output"]
+    metas = [
+        joint.hidden_metas[joint.hidden.index(at)] if at in joint.hidden else output.args[0][at].meta["val"]
+        for at in joint.differentiable
+    ]
+    return {at: (meta.shape, meta.dtype, meta.device) for at, meta in zip(joint.differentiable, metas, strict=True)}
+
+
+@dataclass(slots=True)
+class _Groups:
+    """Gradients of groups of primals in one backward.
+
+    open: groups whose gradients it will need and that were not computed yet. done: those that were. found: gradients of
+    groups whose nodes did not run yet. wanted: which values had tangents, as bits.
+    """
+
+    task: int
+    open: set[int]
+    done: set[int] = field(default_factory=set)
+    found: dict[int, list[torch.Tensor | None]] = field(default_factory=dict)
+    wanted: int = 0
+
+
+def _looked_at(step_node: Any) -> bool:
+    return step_node.linked is not None and step_node.linked.looked_at
+
+
 class StepFunction(torch.autograd.Function):
     """Ties a `Step` to autograd: apply(step, *primals) -> the forward values."""
 
@@ -378,6 +478,8 @@ class StepFunction(torch.autograd.Function):
     def forward(ctx: Any, step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
         if step.devices:
             ctx.states = states_of(step.devices)
+        if step.joint.unreached:
+            primals = tuple([one.tensor if type(one) is NotLedTo else one for one in primals])
         results = step.forward(*primals)
         if step.is_single:  # the most frequent, and where fixed costs are seen
             value = results[0]
@@ -390,6 +492,13 @@ class StepFunction(torch.autograd.Function):
             values += tuple(map(without_contents, step.hidden))
         ctx.step = step
         ctx.set_materialize_grads(False)
+        if step.groups:  # values get nodes of their own: see groups.py
+            ctx.mark_non_differentiable(*[value for value in values if isinstance(value, torch.Tensor)])
+            values += (torch.empty(0),)
+            results = [one.detach() if isinstance(one, torch.Tensor) else one for one in results]  # no cycle
+        elif step.constant_positions:
+            constant = [values[position] for position in step.constant_positions]
+            ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
         if step.saved:
             ctx.save_for_backward(
                 *[
@@ -399,14 +508,11 @@ class StepFunction(torch.autograd.Function):
             )
             if step.saved_inputs:
                 ctx.places = [primals[index].data_ptr() for index in step.saved_inputs]
-        if step.constant_positions:
-            constant = [values[position] for position in step.constant_positions]
-            ctx.mark_non_differentiable(*[value for value in constant if isinstance(value, torch.Tensor)])
         # for a backward that is differentiated itself; not what this very program writes to: it may get our history
         known: list[tuple[torch.Tensor, int] | None] = [(primal, primal._version) for primal in primals]
         for index in step.mutated:
             past_autograd = index in step.overwritten and not primals[index].requires_grad
-            known[index] = (primals[index], _ANY) if past_autograd else None
+            known[index] = (primals[index], ANY) if past_autograd else None
         ctx.primals = known
         return values
 
@@ -418,40 +524,22 @@ class StepFunction(torch.autograd.Function):
         present = [tangent for tangent in of_values if tangent is not None]
         if not present:  # what leads here was computed without it
             return (None,) * len(ctx.needs_input_grad)
-        wanted = step.bits(pattern)
-        saved = _saved_values(ctx, wanted)
-        kept: Kept | None = getattr(ctx, "kept", None)
-        kind = (pattern, ctx.linked is not None and ctx.linked.looked_at)
-        if torch.is_grad_enabled():
-            return None, *step.twice_differentiable(kind, ctx, present)
-        if saved and not torch._C._autograd._get_current_graph_task_keep_graph():
-            freed = wanted | (kept.freed if kept is not None else 0)
-            ctx.kept = Kept.of(step.reads, freed, saved) if len(pattern) > 1 and not all(pattern) else None
-            ctx.maybe_clear_saved_tensors()
-            if ctx.kept is None:
-                ctx.primals = ()
-        elif not step.parts.saved and not torch._C._autograd._get_current_graph_task_keep_graph():
-            ctx.freed = wanted | getattr(ctx, "freed", 0)
         del tangents, of_values
-        return None, *step.backward_for(kind)(saved, present)
+        return None, *step.gradients(ctx, (pattern, _looked_at(ctx), None), present)
 
 
 def _note_hooks(step_node: Any, tensor: torch.Tensor) -> None:
     """What `Tensor.register_hook` calls when the first hook is registered on a result."""
-    register: Any = partial(torch._C._FunctionBase._register_hook_dict, step_node)  # type: ignore[attr-defined]
-    reached = step_node.step.joint.reached.get(tensor.output_nr)
-    if reached is None:
-        register(tensor)
-    else:
-        register_watched(register, tensor, step_node, reached)
+    torch._C._FunctionBase._register_hook_dict(step_node, tensor)  # type: ignore[attr-defined]
     step_node.hooks = {**step_node.hooks, tensor.output_nr: tensor._backward_hooks}
 
 
 def _describe_nodes() -> None:
-    """What nodes of calls have that most of them have no own of. hooks: those on results, by position."""
+    """What nodes of calls have that most of them have no own of. hooks: those on results, by position. groups: nodes of
+    the groups of inputs. computed: what is known of their gradients in the running backward."""
     node_type: Any = StepFunction._backward_cls  # type: ignore[attr-defined]
-    node_type.states = node_type.places = ()
-    node_type.linked = None
+    node_type.states = node_type.places = node_type.groups = ()
+    node_type.linked = node_type.computed = None
     node_type.hooks = {}
     node_type._register_hook_dict = _note_hooks
 
@@ -472,56 +560,6 @@ def _check_apart(step_node: Any, behind: Sequence[int]) -> None:
             "run this part eagerly (stator.disable)"
         )
     step_node.met = (task, met.union(behind))
-
-
-def _saved_values(step_node: Any, wanted: int) -> list[Any]:
-    """What the forward saved, as far as the values that are wanted need it; RuntimeError when it was freed."""
-    step: Step = step_node.step
-    _check_places(step_node)
-    kept: Kept | None = getattr(step_node, "kept", None)
-    known = kept.saved(wanted, len(step.names)) if kept is not None else None
-    if known is None and not step.parts.saved:
-        freed = getattr(step_node, "freed", 0)
-        known = None if freed and step.reads.meets(freed, wanted) else []
-    return list(step_node.saved_tensors) if known is None else known
-
-
-def _check_places(step_node: Any) -> None:
-    """Raise RuntimeError when the memory of a saved input was replaced, which autograd does not notice.
-
-    Eager then finds the new contents where an operator saved the very tensor, and the old ones where it saved a view or
-    something computed from it: not a thing that a backward which computes other values again could imitate.
-    """
-    for index, place in zip(step_node.step.saved_inputs, step_node.places, strict=True):
-        entry = step_node.primals[index] if step_node.primals else None
-        if entry is not None and entry[0].data_ptr() != place:
-            raise RuntimeError(
-                f"stator: the data of a tensor of shape {list(entry[0].shape)} was replaced (`.data = ...`) between "
-                "the forward of a compiled graph and its backward, which needs what it was; replace it before or "
-                "after both, or run this part eagerly (stator.disable)"
-            )
-
-
-def _unchanged(primals: Sequence[tuple[torch.Tensor, int] | None]) -> list[torch.Tensor]:
-    """The primals as the forward saw them. Raises RuntimeError when they are not what they were."""
-    found = []
-    for entry in primals:
-        if entry is None:
-            raise RuntimeError(
-                "stator: the backward of a compiled graph that writes to its inputs cannot be differentiated again; "
-                "compile without them, or run this part eagerly (stator.disable)"
-            )
-        primal, version = entry
-        if version == _ANY:
-            found.append(primal.detach())
-            continue
-        if primal._version != version:
-            raise RuntimeError(
-                "one of the inputs of a compiled graph was modified in place before its backward was differentiated: "
-                f"it is at version {primal._version}, expected version {version}"
-            )
-        found.append(primal)
-    return found
 
 
 __all__ = ["Step", "StepFunction"]

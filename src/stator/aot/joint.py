@@ -25,8 +25,8 @@ from stator.graph.tracer import close_graph, placeholder_names, run_function
 from stator.prims.layout import contiguous_strides, is_dense
 from stator.prims.record import TensorMeta
 
-from .asked_before_hooks import partly_reached
 from .captured import owned_tensors_replaced
+from .groups import Group, find_groups
 from .linked import Link, find_links, gradients_between, with_hooked
 
 
@@ -51,8 +51,9 @@ class Joint:
         reaches them is summed up before their hooks see it; the graph does not compute them as such.
     hidden_metas: their layouts.
     hooks_inside: whether the program has hooked what is neither.
-    reached: the primals that a value or view was computed from, for autograd, by its position; not those that were
-        computed from all that require grad. Known of a joint that has all tangents.
+    groups: primals by which of `differentiable` lead to them, for autograd; none where these are all the same. Known of
+        a joint that has all tangents, as is what follows.
+    unreached: primals that require grad and that nothing leads to.
     tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
     gradients: for each primal (or forward value that was differentiated by) the position of its gradient among the
         outputs after the values, or None.
@@ -70,7 +71,8 @@ class Joint:
     hidden: tuple[int, ...]
     hidden_metas: tuple[TensorMeta, ...]
     hooks_inside: bool
-    reached: dict[int, tuple[int, ...]]
+    groups: tuple[Group, ...]
+    unreached: tuple[int, ...]
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     traced: Traced
@@ -100,11 +102,13 @@ def trace_joint(
     wanted: Sequence[int] | None = None,
     targets: Sequence[int] | None = None,
     stops: Sequence[int] = (),
+    by: frozenset[int] | None = None,
 ) -> Joint:
     """Trace a GraphModule of torch calls, or any callable, in the grad mode of now, and differentiate it.
 
     The arguments are those of `graph.tracer.trace`. wanted: the forward values to give a tangent to; all that can have
-    one when None. targets: forward values to differentiate by, in place of the primals. stops: see `gradients_between`.
+    one when None. targets: forward values to differentiate by, in place of the primals. by: these primals alone; all
+    of them when None. stops: see `gradients_between`.
     Raises Unsupported for what cannot be traced, CompileError when the traced code itself fails.
     """
     tracer = _JointTracer(keep)
@@ -126,6 +130,7 @@ def trace_joint(
                 id(tensor): _add_primal(tracer, tensor, f"captured_{index}", primals, merge_equal)
                 for index, tensor in enumerate(captured)
             }
+        tracer.requiring = frozenset(index for index, primal in enumerate(primals) if primal.requires_grad)
         if placed:
             stack.enter_context(owned_tensors_replaced(function, placed))
         with tracer:
@@ -135,7 +140,7 @@ def trace_joint(
                     result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
             finally:
                 torch._C._set_grad_enabled(before)
-            return _finish(tracer, primals, result, hooked, _Wanted(wanted, targets, tuple(stops)))
+            return _finish(tracer, primals, result, hooked, _Wanted(wanted, targets, tuple(stops), by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,7 @@ class _Wanted:
     positions: Sequence[int] | None
     targets: Sequence[int] | None
     stops: tuple[int, ...]
+    by: frozenset[int] | None
 
 
 # Lookups in a table that may ask for a sparse gradient of it, and the position of that argument.
@@ -168,6 +174,7 @@ class _JointTracer(Tracer):
     def __init__(self, keep: Keep) -> None:
         super().__init__(keep)
         self.in_backward = False
+        self.requiring: frozenset[int] = frozenset()  # primals that require grad before anything is written to them
         self.entries: dict[int, Any] = {}  # the first grad_fn of inputs that are no leaves, by id(fake)
 
     def forget(self) -> None:
@@ -259,8 +266,18 @@ def _finish(
     hidden = sorted(one.position for one in links if one.position >= first)  # as tangents are
     hooks_inside = not {_place_of(one) for one in hooks} <= known
     differentiable += tuple(hidden)
-    shown = {at: handle for at, handle in enumerate(handles[:first]) if handle is not None}
-    reached = partly_reached(shown, primals) if wanted.positions is None else {}
+    groups: tuple[Group, ...] = ()
+    unreached: tuple[int, ...] = ()
+    if wanted.positions is None:
+        groups, unreached = find_groups(
+            {at: handle for at in differentiable if (handle := handles[at]) is not None},
+            {index: primals[index] for index in tracer.requiring},
+        )
+        if len(groups) == 1 and set(groups[0].positions) == set(differentiable):
+            groups = ()
+    if groups:  # each value gets a node of its own
+        known_links = {one.position for one in links}
+        links += tuple(Link(at, ()) for at in differentiable if at not in known_links)
     if wanted.positions is not None:
         wanted = replace(wanted, stops=with_hooked(wanted.stops, hooked, wanted.targets))
     visible = tuple([at for at in differentiable if at < first])
@@ -290,7 +307,8 @@ def _finish(
         tuple(hidden),
         hidden_metas,
         hooks_inside,
-        reached,
+        groups,
+        unreached,
         tangent_positions,
         tuple(gradient_positions),
         traced,
@@ -358,7 +376,9 @@ def _differentiate(
     wanted: _Wanted,
 ) -> list[fx.Node | None]:
     """Record the backward; returns a node or None for the gradient of each primal, or of each target."""
-    differentiated = [primal for primal in primals if primal.requires_grad]
+    sought_by = tracer.requiring if wanted.by is None else wanted.by
+    asked = [index in sought_by for index in range(len(primals))]
+    differentiated = [primal for primal, one in zip(primals, asked, strict=True) if one]
     if not positions or not differentiated:
         return [None] * len(primals)
     tangents = {position: _add_tangent(tracer, metas[position], index) for index, position in enumerate(positions)}
@@ -374,7 +394,8 @@ def _differentiate(
         except RuntimeError as error:  # what a formula needs was written to, say, or there is no formula
             raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
     remaining = iter(found)
-    asked = [primal.requires_grad for primal in primals] if wanted.targets is None else [True] * len(found)
+    if wanted.targets is not None:
+        asked = [True] * len(found)
     gradients: list[fx.Node | None] = []
     for one in asked:
         gradient = next(remaining) if one else None

@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from stator.runtime.host import below_autograd
 
-from .asked_before_hooks import register_watched
+from .groups import runs, will_run
 
 aten = torch.ops.aten
 
@@ -52,7 +52,7 @@ def find_links(
         handle = handles[position]
         if handle is not None:
             places.setdefault((handle.grad_fn, handle.output_nr), position)
-    starts = {at: handle.grad_fn for at, handle in enumerate(handles) if handle is not None}
+    starts: dict[int, Any] = {at: handle.grad_fn for at, handle in enumerate(handles) if handle is not None}
     if len(starts) < 2:
         return ()
     masks = _right_behind(starts.values(), places)
@@ -67,8 +67,10 @@ def find_links(
                 place(earlier)
             ordered[position] = Link(position, behind[position])
 
-    for position in sorted(linked):
-        place(position)
+    for position in sorted(linked, key=lambda at: starts[at]._sequence_nr() if at in starts else -1):
+        place(
+            position
+        )  # in the order of eager's nodes, in which autograd calls hooks of what does not depend on another
     return tuple(ordered.values())
 
 
@@ -171,11 +173,10 @@ class Linked:
     those of what is hooked or hidden; they live as long as something that was computed from there.
     """
 
-    __slots__ = ("_hidden", "_hooked", "_looked_at", "_task", "hooks", "nodes", "reached", "tensors")
+    __slots__ = ("_hidden", "_hooked", "_looked_at", "_task", "hooks", "nodes", "tensors")
 
-    def __init__(self, hooked: Iterable[int] = (), reached: Mapping[int, tuple[int, ...]] | None = None) -> None:
-        """hooked: those that the program has hooked. reached: see `Joint`."""
-        self.reached: Mapping[int, tuple[int, ...]] = reached or {}
+    def __init__(self, hooked: Iterable[int] = ()) -> None:
+        """hooked: those that the program has hooked."""
         self.tensors: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: dict[int, dict[Any, Any]] = {}
         self.nodes: dict[int, weakref.ref[Any]] = {}
@@ -184,7 +185,7 @@ class Linked:
         self._task: int | None = None
         self._looked_at = False
 
-    def watch(self, step_node: Any, tensors: Mapping[int, Any], hidden: Collection[int] = ()) -> None:
+    def watch(self, tensors: Mapping[int, Any], hidden: Collection[int] = ()) -> None:
         """To be called when these have their nodes, before the caller gets them. hidden: those nobody gets."""
         self._hidden = frozenset(hidden)
         for position, tensor in tensors.items():
@@ -199,11 +200,7 @@ class Linked:
                 self.nodes[position] = weakref.ref(tensor.grad_fn)
             if tensor._backward_hooks is None:  # as the first hook would
                 tensor._backward_hooks = OrderedDict()
-                reached = None if is_link else self.reached.get(position)
-                if reached is None:
-                    tensor.grad_fn._register_hook_dict(tensor)
-                else:
-                    register_watched(tensor.grad_fn._register_hook_dict, tensor, step_node, reached)
+                tensor.grad_fn._register_hook_dict(tensor)
             self.hooks[position] = tensor._backward_hooks
 
     def has_hooks(self, position: int, node: Any, hooks: dict[Any, Any]) -> None:
@@ -253,7 +250,6 @@ class Linked:
         alive = [tensor for tensor in (reference() for reference in self.tensors.values()) if tensor is not None]
         if any(tensor.retains_grad for tensor in alive):
             return True
-        will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
         if will_run(_everywhere()):  # a backward to all leaves: there are no others whose gradient is asked for
             return False
         # one that leads to what is asked for runs, and so does one that is asked for itself
@@ -284,8 +280,13 @@ Above = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
 HookedBy = Callable[[Any, int, torch.Tensor], "torch.Tensor | None"]
 
 
+# What keeps the node of the call, where it is not the first that the value's leads to; and to how many places it leads
+Call = tuple[torch.Tensor | None, int]
+
+
 class _LinkFunction(torch.autograd.Function):
-    """apply(above, hooked, linked, position, value, *results behind it, nobody): the value, with a node of its own.
+    """apply(above, hooked, linked, position, call, value, *results behind it, nobody, *places before groups): the
+    value, with a node of its own. The places are there where the value has no node that leads to inputs (see `groups`).
 
     It saves the value's place for autograd, not its contents: see `stand_ins`.
     """
@@ -297,10 +298,11 @@ class _LinkFunction(torch.autograd.Function):
         hooked: HookedBy | None,
         linked: Linked | None,
         position: int,
+        call: Call,
         value: torch.Tensor,
         *behind: Any,
     ) -> Any:
-        ctx.above, ctx.hooked, ctx.linked, ctx.position = above, hooked, linked, position
+        ctx.above, ctx.hooked, ctx.linked, ctx.position, ctx.call = above, hooked, linked, position, call
         ctx.set_materialize_grads(False)
         ctx.mark_dirty(value)
         ctx.save_for_backward(value)
@@ -308,15 +310,16 @@ class _LinkFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        tangent, behind = tangents[0], len(ctx.needs_input_grad) - 5
+        holder, places = ctx.call
+        tangent, behind = tangents[0], len(ctx.needs_input_grad) - 6 - places
         gradients: Sequence[Any] = [None] * behind
         if tangent is not None and (behind or ctx.hooked is not None) and ctx.linked.look():
-            step_node = ctx.next_functions[0][0]
+            step_node = ctx.next_functions[0][0] if holder is None else holder.grad_fn
             if ctx.hooked is not None:
                 tangent = ctx.hooked(step_node, ctx.position, tangent)
             if behind and tangent is not None:
                 gradients = [*ctx.above(step_node, ctx.position, tangent), None]
-        return None, None, None, None, tangent, *gradients
+        return None, None, None, None, None, tangent, *gradients, *[tangent] * places
 
 
 _apply = super(torch.autograd.Function, _LinkFunction).apply  # without the preparations for functions of other kinds
@@ -329,12 +332,27 @@ def link(
     position: int,
     value: torch.Tensor,
     behind: Sequence[Any],
+    holder: torch.Tensor | None = None,
+    places: Sequence[torch.Tensor] = (),
 ) -> None:
-    """Give a value a node of its own, in place, with edges to the tensors it was computed from."""
+    """Give a value a node of its own, in place, with edges to the tensors it was computed from, and to these places.
+
+    holder: keeps the node of the call, where that is not the value's.
+    """
     version = value._version
     _push_saving(_layout, without_contents)
     try:
-        _apply(above, hooked, linked, position, value, *behind, *((_nobody,) if behind else ()))
+        _apply(
+            above,
+            hooked,
+            linked,
+            position,
+            (holder, len(places)),
+            value,
+            *behind,
+            *((_nobody,) if behind else ()),
+            *places,
+        )
     finally:
         _pop_saving()
     torch._C._autograd._unsafe_set_version_counter((value,), (version,))  # nothing was written
@@ -345,12 +363,7 @@ _LINK_NODE: Any = _LinkFunction._backward_cls  # type: ignore[attr-defined]
 
 def _note_hooks(node: Any, tensor: torch.Tensor) -> None:
     """What `Tensor.register_hook` calls when the first hook is registered on a result."""
-    register: Any = partial(torch._C._FunctionBase._register_hook_dict, node)  # type: ignore[attr-defined]
-    reached = None if node.linked is None else node.linked.reached.get(node.position)
-    if reached is None:
-        register(tensor)
-    else:
-        register_watched(register, tensor, node.next_functions[0][0], reached)
+    torch._C._FunctionBase._register_hook_dict(node, tensor)  # type: ignore[attr-defined]
     if node.linked is not None:
         node.linked.has_hooks(node.position, node, tensor._backward_hooks)
 
@@ -408,9 +421,11 @@ class _NotLookedAt(torch.autograd.Function):
 
 def _asked(results: Iterable[torch.Tensor]) -> bool:
     """Whether the running backward ends at one of these results: it does not go on to what made it."""
-    will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
     nodes = [result.grad_fn for result in results if result.grad_fn is not None]
-    return any(will_run(node) and not will_run(node.next_functions[0][0]) for node in nodes)
+    return any(
+        will_run(node) and not any(will_run(edge[0]) for edge in node.next_functions if edge[0] is not None)
+        for node in nodes
+    )
 
 
 class _HooksInside(torch.autograd.Function):
@@ -432,12 +447,11 @@ class _HooksInside(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
-        nodes = [ctx.step_node, *[result.grad_fn for result in unchanged(ctx.results).values()]]
+        nodes = [result.grad_fn for result in unchanged(ctx.results).values()]
         task = torch._C._current_graph_task_id()
         before = getattr(ctx.step_node, "hooks_run", (task, ctx.run))
         ctx.step_node.hooks_run = task, ctx.run
-        if any(will_run(node) for node in nodes) or (before[0] == task and before[1] is not ctx.run):
+        if runs(ctx.step_node) or any(map(will_run, nodes)) or (before[0] == task and before[1] is not ctx.run):
             raise RuntimeError(
                 "stator: a backward of a compiled graph is differentiated again together with its results, or by them, "
                 "or with another backward of the same results, and the graph has gradient hooks on what is no result "

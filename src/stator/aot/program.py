@@ -78,9 +78,11 @@ class Program:
         wanted: Sequence[int] | None = None,
         targets: Sequence[int] | None = None,
         stops: Sequence[int] = (),
+        by: frozenset[int] | None = None,
     ) -> Joint:
         """The joint graph, with tangents for the forward values at the positions `wanted` (None: for all), and
-        gradients of the primals or of the forward values `targets`. stops: see `linked.gradients_between`."""
+        gradients of the primals (of these alone: `by`) or of the forward values `targets`. stops: see
+        `linked.gradients_between`."""
         with self.ambience.restored():
             joint = trace_joint(
                 self.function,
@@ -91,6 +93,7 @@ class Program:
                 wanted=wanted,
                 targets=targets,
                 stops=stops,
+                by=by,
             )
         if self.rewrite is not None:
             self.rewrite(joint.graph)
@@ -102,15 +105,16 @@ class Program:
         positions: Sequence[int],
         targets: Sequence[int] | None = None,
         stops: Sequence[int] = (),
+        by: frozenset[int] | None = None,
         shown: Sequence[int] = (),
         handles: Mapping[int, torch.Tensor] | None = None,
     ) -> Callable[..., tuple[torch.Tensor | None, ...]]:
         """The backward as a function that can be differentiated itself.
 
         Takes the primals (inputs, then captured tensors), then tangents of the forward values at `positions`; returns
-        the gradients of the primals that require grad, or of the forward values `targets`; None for those the values do
-        not depend on; then the forward values `shown`. stops: forward values where gradients stop, see
-        `linked.gradients_between`. handles: what `handles` gave for these primals, instead of running the program.
+        the gradients of the primals that require grad (of these alone: `by`), or of the forward values `targets`; None
+        for those the values do not depend on; then the forward values `shown`. stops: forward values where gradients
+        stop, see `linked.gradients_between`. handles: what `handles` gave for these primals, instead of running it.
         """
         given_handles = handles
         count = sum(isinstance(value, torch.Tensor) for value in self.inputs) + len(self.captured)
@@ -121,7 +125,7 @@ class Program:
             given = {id(handles[position]): tangent for position, tangent in zip(positions, tangents, strict=True)}
             with torch.enable_grad():
                 roots = [handles[position] for position in positions]
-                sought = [primal for primal in primals if primal.requires_grad]
+                sought = [one for at, one in enumerate(primals) if one.requires_grad and (by is None or at in by)]
                 if targets is not None:
                     sought = [handles[position] for position in targets]
                 ends = [(handles[position], given.get(id(handles[position]))) for position in stops]

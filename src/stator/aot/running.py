@@ -15,6 +15,7 @@ import torch
 from stator.graph.traced import Fresh, History, Output, Traced, ViewOfInput, ViewOfOutput
 
 from .autograd_step import Step, StepFunction
+from .groups import NotLedTo, apply_group
 from .joint import Joint
 from .linked import Link, Linked, link, refer_to
 from .replay import makers
@@ -29,7 +30,7 @@ def run_step(step: Step, *primals: torch.Tensor) -> Sequence[Any]:
     RuntimeError inside of transforms of torch.func.
     """
     try:
-        values = _apply(step, *primals)
+        values = _values(step, primals)
     except RuntimeError:
         if torch._C._are_functorch_transforms_active():
             return StepFunction.apply(step, *primals)  # which says why it cannot
@@ -37,11 +38,21 @@ def run_step(step: Step, *primals: torch.Tensor) -> Sequence[Any]:
     return _tied(step, values, primals, {}) if step.is_tied else values
 
 
+def _values(step: Step, primals: Sequence[torch.Tensor]) -> Sequence[Any]:
+    """What the autograd function of the step gives; its node does not lead to inputs that nothing depends on."""
+    if not step.joint.unreached:
+        return _apply(step, *primals)  # type: ignore[no-any-return]
+    arguments: list[Any] = list(primals)
+    for index in step.joint.unreached:
+        arguments[index] = NotLedTo(primals[index])
+    return _apply(step, *arguments)  # type: ignore[no-any-return]
+
+
 def run_step_of_shown(step: Step, places: Sequence[int], *tensors: torch.Tensor) -> Sequence[Any]:
     """As `run_step`, where results at these places were computed before, in another step: the tensors behind the
     primals are those, and what is computed from such results is computed from them for autograd."""
     primals = tensors[: -len(places)]
-    values = _apply(step, *primals)
+    values = _values(step, primals)
     return _tied(step, values, primals, dict(zip(places, tensors[-len(places) :], strict=True)))
 
 
@@ -49,20 +60,24 @@ def _tied(
     step: Step, values: Sequence[Any], primals: Sequence[torch.Tensor], shown: Mapping[int, torch.Tensor]
 ) -> Sequence[Any]:
     joint = step.joint
-    node = values[joint.differentiable[0]].grad_fn if joint.differentiable else None
+    holder = None
+    if joint.groups:
+        *values, holder = values
+    seer = holder if holder is not None else values[joint.differentiable[0]] if joint.differentiable else None
+    node = None if seer is None else seer.grad_fn
     if node is None and not joint.links_effects:  # nothing requires grad
         return values[: joint.value_count]
     seen: Sequence[Any] = values
     if joint.links:
         linked = None
         if node is not None:
-            linked = node.linked = Linked(joint.hooked, joint.reached)
-        seen = _linked(joint, step, linked, values, primals, shown)
+            linked = node.linked = Linked(joint.hooked)
+        seen = _linked(joint, step, linked, values, primals, shown, None if node is None else holder)
         if linked is not None:
-            linked.watch(node, {at: seen[at] for at in step.stops}, joint.hidden)
+            linked.watch({at: seen[at] for at in step.stops}, joint.hidden)
         values = values[: joint.value_count]
     if node is not None:
-        if shown or joint.links_effects:
+        if shown or joint.links_effects or joint.groups:
             node.results = refer_to(seen, joint.results)
         for position in joint.hooked:
             if position not in shown:
@@ -87,13 +102,20 @@ def _linked(
     values: Sequence[Any],
     primals: Sequence[torch.Tensor],
     shown: Mapping[int, torch.Tensor],
+    holder: torch.Tensor | None = None,
 ) -> Sequence[Any]:
     """What autograd knows the values by, and views behind them: one after the other, each with edges to those before
-    it. Then what is hidden, which the step gives behind the values; without a step nothing is differentiable."""
+    it. Then what is hidden, which the step gives behind the values; without a step nothing is differentiable.
+
+    holder: keeps the node of the call, where the values have none.
+    """
     count, hidden = joint.value_count, joint.hidden
     seen = [*values[:count], *[None] * (max(hidden, default=joint.first_hidden - 1) + 1 - count)]
     for position, tensor in (*zip(hidden, values[count:], strict=True), *shown.items()):
         seen[position] = tensor
+    places: Mapping[int, list[torch.Tensor]] = {}
+    if step is not None and holder is not None:
+        places = _before_groups(step, holder, primals)
     for one in joint.links:
         at = one.position
         if at in shown:
@@ -101,14 +123,30 @@ def _linked(
         if joint.is_view(at):
             seen[at] = _view(joint, one)(primals, seen, seen)
             continue
-        if step is not None and seen[at].requires_grad:
+        if step is not None and (at in places or seen[at].requires_grad):
             hooked = step.hooked if at >= joint.first_hidden else None
-            link(step.gradients_between, hooked, linked, at, seen[at], [seen[earlier] for earlier in one.behind])
+            behind = [seen[earlier] for earlier in one.behind]
+            link(step.gradients_between, hooked, linked, at, seen[at], behind, holder, places.get(at, ()))
         index = joint.written.get(at)
         if index is not None:
             with torch.enable_grad():
                 seen[at] = primals[index].copy_(values[at])
     return seen
+
+
+def _before_groups(step: Step, holder: torch.Tensor, primals: Sequence[torch.Tensor]) -> dict[int, list[torch.Tensor]]:
+    """Nodes for the groups of inputs: the places before them, for each value."""
+    places: dict[int, list[torch.Tensor]] = {position: [] for position in step.joint.differentiable}
+    nodes = []
+    for index, group in enumerate(step.joint.groups):
+        layouts = [step.layouts[position] for position in group.positions]
+        made = apply_group((holder,), index, layouts, *[primals[at] for at in group.primals])
+        nodes.append(weakref.ref(made[0].grad_fn))
+        for position, place in zip(group.positions, made, strict=True):
+            places[position].append(place)
+    step_node: Any = holder.grad_fn
+    step_node.groups = nodes
+    return places
 
 
 def _view(joint: Joint, one: Link) -> Callable[..., Any]:

@@ -1,0 +1,112 @@
+"""Which inputs of a graph each of its values leads to, for autograd: groups of inputs, and the nodes of these groups.
+
+Autograd decides by where a node leads what it runs, which hooks it calls, and whether a gradient that is asked for has
+been through them. So a value must lead to the inputs it depends on and to no others. What is
+computed is not known here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Inputs that the same values lead to: the positions of both."""
+
+    primals: tuple[int, ...]
+    positions: tuple[int, ...]
+
+
+def find_groups(
+    handles: Mapping[int, torch.Tensor], primals: Mapping[int, torch.Tensor]
+) -> tuple[tuple[Group, ...], tuple[int, ...]]:
+    """The groups of primals, those that most values lead to last, and the primals that none leads to.
+
+    handles: tensors through which autograd knows the values, by position. primals: those that require grad, by place.
+    """
+    masks = _reached({position: handle.grad_fn for position, handle in handles.items()}, primals)
+    leading: dict[tuple[int, ...], list[int]] = {}
+    for at in sorted(primals):
+        positions = tuple([position for position, mask in masks.items() if mask >> at & 1])
+        leading.setdefault(positions, []).append(at)
+    unreached = tuple(leading.pop((), ()))
+    groups = [Group(tuple(found), positions) for positions, found in leading.items()]
+    return tuple(sorted(groups, key=lambda group: len(group.positions))), unreached
+
+
+def _reached(starts: Mapping[int, Any], primals: Mapping[int, torch.Tensor]) -> dict[int, int]:
+    """For each start, a node of autograd, the places of the primals behind it: bits of a number."""
+    bits = {id(primal): 1 << at for at, primal in primals.items()}
+    masks: dict[Any, int] = {}
+    todo = list(starts.values())
+    while todo:
+        node = todo[-1]
+        edges = [edge[0] for edge in node.next_functions if edge[0] is not None]
+        waiting = [] if node in masks else [one for one in edges if one not in masks]
+        todo += waiting
+        if not waiting:
+            mask = 0 if edges else bits.get(id(getattr(node, "variable", None)), 0)
+            for one in edges:
+                mask |= masks[one]
+            masks[node] = mask
+            todo.pop()
+    return {position: masks[node] for position, node in starts.items()}
+
+
+class NotLedTo:
+    """An argument that autograd does not see."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+class GroupFunction(torch.autograd.Function):
+    """apply(holder, index, layouts, *primals of a group): for each value that leads there a tensor of its shape,
+    without contents, that stands before the group.
+
+    holder: a tuple of one tensor, whose node is that of the call, and which keeps it alive.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, holder: tuple[torch.Tensor], index: int, layouts: Sequence[Any], *primals: Any) -> Any:
+        ctx.holder, ctx.index = holder, index
+        ctx.set_materialize_grads(False)
+        return tuple(
+            [
+                torch.empty_strided(shape, (0,) * len(shape), dtype=dtype, device=device)
+                for shape, dtype, device in layouts
+            ]
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+        step_node: Any = ctx.holder[0].grad_fn
+        return None, None, None, *step_node.step.gradients_of_group(step_node, ctx.index, tangents)
+
+
+apply_group = super(torch.autograd.Function, GroupFunction).apply  # without preparations for functions of other kinds
+
+
+def will_run(node: Any) -> bool:
+    """Whether the running backward executes this node, or needs what the node of a leaf gets."""
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # so it answers for a leaf if, and only if, `torch.autograd.grad` was asked for its gradient
+        if node.next_functions:
+            raise
+        return True
+
+
+def runs(step_node: Any) -> bool:
+    """Whether the running backward computes gradients of inputs of the call with this node."""
+    groups: Sequence[weakref.ref[Any]] = step_node.groups
+    nodes = [reference() for reference in groups] if groups else [step_node]
+    return any(node is not None and will_run(node) for node in nodes)

@@ -1,0 +1,255 @@
+"""Results that do not depend on all inputs, nor inputs that nothing depends on: autograd goes where eager's goes.
+
+So hooks are called where eager calls them, and a gradient that is asked for has been through them where eager's has.
+float64, 1e-12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import stator
+from stator.aot.autograd_step import Step
+
+Run = Callable[..., Any]
+
+
+def leaves() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 3, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)]
+
+
+def noted(log: list[Any], name: str, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    log.append((name, gradient if gradient is None else gradient.clone()))
+    return None if gradient is None else gradient * 3
+
+
+def same(ours: Any, wanted: Any) -> None:
+    assert len(ours) == len(wanted)
+    for left, right in zip(ours, wanted, strict=True):
+        if isinstance(right, tuple):
+            assert left[0] == right[0]
+            left, right = left[1], right[1]
+        assert (left is None) == (right is None)
+        if right is not None:
+            torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
+
+
+def compare(program: Run, look: Run, backend: str = "aot_eager") -> None:
+    def found(run: Run) -> Any:
+        given = leaves()
+        log: list[Any] = []
+        gradients = look(given, run(*given), log)
+        return [*gradients, *[one.grad for one in given], *log]
+
+    same(found(stator.compile(program, backend=backend, fullgraph=True)), found(program))
+
+
+def beside(x: Any, w: Any, v: Any) -> Any:
+    """v leads nowhere, the first result does not depend on w."""
+    y = (x * 2).sin()
+    return y, y * w
+
+
+def hooked_inside(x: Any, w: Any, v: Any) -> Any:
+    y = (x * 2).sin()
+    y.register_hook(lambda g: g * 3)
+    return y, y * w
+
+
+def chains(x: Any, w: Any, v: Any) -> Any:
+    """Each leads to one input more than the one before, or to two of three."""
+    first = (x * x).exp()
+    second = (first * w).sin()
+    return first, second, second * v, (w * v).tanh(), (x * v).tanh()
+
+
+def views(x: Any, w: Any, v: Any) -> Any:
+    y = (x * 2).sin()
+    return y, y[0], y.t(), y[0] * w[0]
+
+
+def ask(what: str, given: list[Any], results: Any, log: list[Any], hooks: bool = True) -> Any:
+    """The gradient of all results by what is named: inputs x, w and v, results by their number."""
+    for at, result in enumerate(results if hooks else ()):
+        result.register_hook(partial(noted, log, str(at)))
+    among = {"x": given[0], "w": given[1], "v": given[2], **{str(at): one for at, one in enumerate(results)}}
+    total = sum((one * (at + 1)).sum() for at, one in enumerate(results))
+    found = torch.autograd.grad(total, [among[one] for one in what], allow_unused=True)
+    log.sort(key=lambda entry: entry[0])  # there is no order between a view and a result that was not computed from it
+    return found
+
+
+ASKED = ["x", "w", "v", "xw", "0", "0x", "0w", "0v", "1w", "01xwv", "1v"]
+
+
+@pytest.mark.parametrize("program", [beside, hooked_inside, chains, views], ids=lambda program: program.__name__)
+@pytest.mark.parametrize("what", ASKED)
+def test_what_is_asked_for(program: Run, what: str) -> None:
+    compare(program, partial(ask, what))
+    compare(program, partial(ask, what, hooks=False))
+
+
+@pytest.mark.parametrize("program", [beside, hooked_inside, chains, views], ids=lambda program: program.__name__)
+def test_with_kernels(program: Run) -> None:
+    compare(program, partial(ask, "0w"), "inductor")
+    compare(program, partial(ask, "xw"), "inductor")
+
+
+@pytest.mark.parametrize("program", [beside, chains], ids=lambda program: program.__name__)
+def test_only_the_last_result(program: Run) -> None:
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        for at, result in enumerate(results):
+            result.register_hook(partial(noted, log, str(at)))
+        return torch.autograd.grad(results[-1].sum(), [results[0], given[1]], allow_unused=True)
+
+    compare(program, look)
+
+
+def test_a_tensor_computed_from_a_result_outside_of_the_graph() -> None:
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        y, z = results
+        outside = y.exp()
+        outside.register_hook(partial(noted, log, "outside"))
+        return torch.autograd.grad((z.sum() + outside.square().sum()), [outside, given[1]])
+
+    compare(beside, look)
+
+
+def test_a_view_and_an_input_that_was_written_to() -> None:
+    def program(x: Any, w: Any, v: Any) -> Any:
+        return x[0], (w * v).sum()
+
+    def writes(x: Any, w: Any, v: Any) -> Any:
+        x.mul_(2)
+        return x, (w * v).sum()
+
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        results[0].register_hook(partial(noted, log, "first"))
+        return torch.autograd.grad(results[0].exp().sum() + results[1], [results[0], given[1]])
+
+    compare(program, look)
+    compare(lambda x, w, v: program(x * 1, w, v), look)
+    compare(lambda x, w, v: writes(x * 1, w, v), look)
+    for run in (program, writes):
+        compiled = stator.compile(run, backend="aot_eager", fullgraph=True)
+
+        def seen(call: Run, run: Run = run) -> Any:
+            given = leaves()
+            log: list[Any] = []
+            gradients = look(given, call(given[0] * 1, *given[1:]), log)
+            return [*gradients, *log]
+
+        same(seen(compiled), seen(run))
+
+
+def test_through_the_results_of_another_graph() -> None:
+    first, second = (lambda x, w: (x.sin(), w.cos())), (lambda y, z: (y * 2, y * z))
+
+    def found(one: Run, other: Run) -> Any:
+        x, w, _ = leaves()
+        log: list[Any] = []
+        y, z = one(x, w)
+        last, product = other(y, z)
+        for name, tensor in (("y", y), ("z", z), ("last", last)):
+            tensor.register_hook(partial(noted, log, name))
+        return [*torch.autograd.grad(last.exp().sum() + product.sum(), [last, y, w]), *log]
+
+    compiled = [stator.compile(one, backend="aot_eager", fullgraph=True) for one in (first, second)]
+    same(found(*compiled), found(first, second))
+
+
+def test_hooks_of_parameters_that_a_backward_does_not_come_to() -> None:
+    def found(compile: Run) -> Any:
+        torch.manual_seed(0)
+        layers = nn.ModuleList([nn.Linear(3, 3, dtype=torch.float64) for _ in range(3)])
+        log: list[Any] = []
+        for name, parameter in layers.named_parameters():
+            parameter.register_hook(partial(noted, log, name))
+
+        def forward(x: Any) -> Any:
+            unused = layers[2].weight * 2
+            hidden = layers[0](x).tanh()
+            return hidden, layers[1](hidden).tanh() + unused.detach().sum()
+
+        hidden, last = compile(forward)(leaves()[0])
+        hidden.sum().backward(retain_graph=True)
+        last.sum().backward()
+        return [*[parameter.grad for parameter in layers.parameters()], *sorted(log, key=lambda entry: entry[0])]
+
+    same(found(partial(stator.compile, backend="aot_eager", fullgraph=True)), found(lambda function: function))
+
+
+@pytest.mark.parametrize("program", [beside, chains, hooked_inside], ids=lambda program: program.__name__)
+def test_second_derivatives(program: Run) -> None:
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        for at, result in enumerate(results):
+            result.register_hook(partial(noted, log, str(at)))
+        total = sum((one * 0.5).sin().square().sum() for one in results)
+        first = torch.autograd.grad(total, given, create_graph=True, allow_unused=True)
+        seen = [None if one is None else one.detach() for one in first]
+        second = sum(one.sin().square().sum() for one in first if one is not None)
+        found = torch.autograd.grad(second, [given[1], results[0]], allow_unused=True)
+        log.sort(key=lambda entry: (entry[0], float(entry[1].sum())))
+        return *seen, *found
+
+    compare(program, look)
+
+
+def test_one_backward_of_all_results_is_compiled_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What several groups of inputs need is computed once."""
+    calls: list[Any] = []
+    plain = Step.gradients
+    monkeypatch.setattr(Step, "gradients", lambda *given: calls.append(given[2]) or plain(*given))
+    given = leaves()
+    compiled = stator.compile(lambda x, w, v: ((x * w).sin(), (x * w).sin() * v), backend="aot_eager", fullgraph=True)
+    first, last = compiled(*given)
+    (first.sum() + last.sum()).backward()
+    last = compiled(*given)[1]
+    last.sum().backward()
+    assert [kind[2] for kind in calls] == [None, None]
+
+
+def test_nothing_is_kept_when_a_backward_has_run() -> None:
+    """Nor by a cycle, when there was none."""
+    import gc
+    import weakref
+
+    gc.collect()
+    gc.disable()
+    try:
+        for backward in (True, False):
+            given = leaves()
+            results = stator.compile(chains, backend="aot_eager", fullgraph=True)(*given)
+            gone = [weakref.ref(results[0].grad_fn), *[weakref.ref(one) for one in results]]
+            if backward:
+                sum(one.sum() for one in results).backward()
+            del results
+            assert [one() for one in gone] == [None] * len(gone)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (3, 4, 0), (1, 0, 3)])
+def test_one_backward_after_the_other(order: tuple[int, ...]) -> None:
+    """Without retain_graph: what eager has freed raises (after some of the gradients), the rest is as in eager."""
+
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        seen = []
+        for at in (*order, order[0]):
+            try:
+                results[at].sum().backward()
+            except RuntimeError as error:
+                log.append((str(error).partition("(")[0], None))
+                for one in given:
+                    one.grad = None
+            seen += [None if one.grad is None else one.grad.clone() for one in given]
+        return seen
+
+    compare(chains, look)
