@@ -277,6 +277,114 @@ def object_with_slots(x: Any) -> Any:
     return y * 2
 
 
+class Used(Ending):
+    """Each use of it is made behind the break that makes it."""
+
+    turns = 0
+
+    def __add__(self, other: int) -> int:
+        return other + 1
+
+    def __getitem__(self, key: int) -> int:
+        return key
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self.turns += 1
+        if self.turns > 2:
+            raise StopIteration
+        return self.turns
+
+    def __enter__(self) -> Used:
+        LOG.append("entered")
+        return self
+
+    def __exit__(self, *error: object) -> bool:
+        LOG.append("left")
+        return True
+
+    def method(self) -> int:
+        return 5
+
+    def calls_with(self, *others: object) -> int:
+        LOG.append("called")
+        return len(others)
+
+    @property
+    def half(self) -> float:
+        return self.turns / 2
+
+
+@stator.disable
+def used(name: str) -> Any:
+    return Used(name)
+
+
+def never_named(x: Any) -> Any:
+    y = used("added") + 1
+    LOG.append(y)
+    y += used("subscript")[2]
+    LOG.append(y)
+    y += used("method").method()
+    LOG.append(y)
+    y += used("attribute").turns
+    LOG.append(y)
+    y += used("compared") is None
+    LOG.append(y)
+    y += isinstance(used("asked"), Ending)
+    LOG.append(y)
+    return x * y
+
+
+def several_at_once(x: Any) -> Any:
+    y = used("a").calls_with(used("b"))
+    LOG.append(y)
+    y += [used("e").half, used("f"), y * 2][2]
+    LOG.append(y)
+    y += len((used("g"), used("h")))
+    LOG.append(y)
+    kept = used("i").method
+    LOG.append("kept")
+    y += kept()
+    del kept
+    LOG.append("deleted")
+    return x * y
+
+
+def used_up_where_it_raises(x: Any) -> Any:
+    try:
+        x = x + used("b").calls_with(1, 2, *used("c").name)
+        int(used("d"))
+    except TypeError:
+        LOG.append("no number")
+    return x * 2
+
+
+def returned_without_a_name(x: Any) -> Any:
+    x = x + 1
+    return used("returned"), x
+
+
+def iterated_without_a_name(x: Any) -> Any:
+    for one in used("iterated"):
+        x = x + one
+    LOG.append("behind")
+    return x * 2
+
+
+def entered_without_a_name(x: Any) -> Any:
+    with used("manager"):
+        x = x + 1
+    LOG.append("behind")
+    with used("manager"):
+        x = x + 1
+        raise ValueError
+    LOG.append("behind")
+    return x * 2
+
+
 PROGRAMS = [
     deleted,
     kept_to_the_end,
@@ -300,6 +408,12 @@ PROGRAMS = [
     generator_of_a_loop_that_raises,
     generators_that_hold_others,
     object_with_slots,
+    never_named,
+    several_at_once,
+    used_up_where_it_raises,
+    returned_without_a_name,
+    iterated_without_a_name,
+    entered_without_a_name,
 ]
 
 

@@ -16,6 +16,7 @@ import torch
 from .bytecode import decode
 from .guard import GuardKind
 from .naming import module_of, qualified_name
+from .resume import Slot
 from .source import CellSource, LocalSource
 from .values.base import Lazy, Value, unsupported
 from .values.mappings import DictValue
@@ -81,9 +82,11 @@ def _parts(obj: Any, kind: type) -> Iterable[object]:
     if kind is dict:
         return obj.values()
     attributes = lookup_in_class(kind, "__dict__")
-    if type(attributes) is types.GetSetDescriptorType:
+    if type(attributes) is types.GetSetDescriptorType and not issubclass(kind, BaseException):
         return attributes.__get__(obj).values()
-    return (part for part in gc.get_referents(obj) if type(part) not in _OF_CODE)  # generators, iterators, slots
+    return (
+        part for part in gc.get_referents(obj) if type(part) not in _OF_CODE
+    )  # generators, iterators, slots, exceptions
 
 
 # ---- where captured code would let go ----
@@ -99,6 +102,42 @@ def check_variable(frame: Frame, old: Value | None) -> None:
     for part in _parts_of_made(old):
         if not _is_held(frame, part):
             _check_given(frame, part)
+
+
+def on_the_stack(frame: Frame) -> list[Value]:
+    """What lies on the stack of code behind a break when it begins, and others may not hold: what the operation at the
+    break gave, and what has a finalizer. (Loops end natively where an iterator is at its end.)"""
+    resumption = frame.program.resumption
+    if resumption is None:
+        return []
+    kinds = resumption.point.stack
+    watched = []
+    for at, slot in enumerate(kinds):
+        given: Any = frame.tracer.given.get(resumption.point.stack_parameter(at)) if slot is Slot.VALUE else None
+        kind = type(getattr(given, "obj", None))
+        if _is_quiet(kind) or _is_iterator(kind):
+            continue
+        if at == len(kinds) - 1 or lookup_in_class(kind, "__del__") is not MISSING:
+            watched.append(given)
+    return watched
+
+
+def still_on_the_stack(frame: Frame, watched: list[Value]) -> list[Value]:
+    """Those of them that the instruction which has run left there. Raises Unsupported where it has used one up that it
+    kept nowhere else, and that ends something."""
+    if frame.is_added():
+        return watched
+    kept = [given for given in watched if _is_among(given, frame.stack)]
+    if len(kept) < len(watched):
+        variables = (*frame.locals.values(), *(cell.content for cell in frame.cells.values()), frame.result)
+        for given in watched:
+            if not _is_among(given, frame.stack) and not _is_among(given, variables):
+                _check_given(frame, given)
+    return kept
+
+
+def _is_among(given: Value, values: Iterable[Value | None]) -> bool:
+    return any(value is not None and value.source == given.source for value in values)
 
 
 def _parts_of_made(value: Value, depth: int = _DEPTH) -> Iterator[Value]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported, UserPlace
 
 from .break_kinds import way_out
-from .finalizers import check_variable
+from .finalizers import check_variable, on_the_stack, still_on_the_stack
 from .finishing import Way
 from .hook import is_left_alone
 from .naming import class_name
@@ -134,6 +134,7 @@ class Frame:
         tracer.frames.append(self)
         handled, outermost = len(tracer.handled), len(tracer.frames) == 1
         tracer.handled += self.handling
+        watched = on_the_stack(self) if outermost else []
         try:
             while True:
                 pc = self.now = self.pc
@@ -155,6 +156,8 @@ class Frame:
                 except Raised as raised:
                     if raised.frames is None:
                         raised.frames = list(tracer.frames)
+                    if watched:
+                        watched = still_on_the_stack(self, watched)
                     self.pc = pc + 1
                     if not self.unwind(pc, raised):
                         raise
@@ -170,6 +173,8 @@ class Frame:
                         f"{class_name(type(error))} from code of the program, which ran when an object was looked at"
                     )
                     raise unsupported("special-method", reason) from error
+                if watched:
+                    watched = still_on_the_stack(self, watched)
                 if signal is not None:
                     return signal
                 if self.pc <= pc:

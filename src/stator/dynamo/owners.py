@@ -24,8 +24,8 @@ _MOST = 4  # objects that one frame works for
 @dataclass(frozen=True, slots=True)
 class Owner:
     """instances: objects that can be referred to weakly, if there are some. sources: where guards find them; None:
-    there is no saying. wraps: the ids of the code of functions that closures of the frame lead to; functions that are made anew
-    for each call have the same code."""
+    there is no saying. wraps: the ids of the code of functions that closures of the frame lead to; functions that are
+    made anew for each call have the same code."""
 
     instances: tuple[object, ...] = ()
     wraps: tuple[int, ...] = ()
