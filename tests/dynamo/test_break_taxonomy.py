@@ -7,18 +7,18 @@ import re
 from pathlib import Path
 
 import stator
-from stator.dynamo.break_kinds import WAYS_OUT
+from stator.dynamo.break_kinds import WAYS_OUT, WAYS_OUT_OF_REFUSALS, way_out
 
 SOURCE = Path(stator.__file__).parent
 DOCS = (SOURCE.parent.parent / "docs" / "graph-breaks.md").read_text()
-RAISERS = {"unsupported", "Unsupported"}
+RAISERS = {"unsupported", "Unsupported", "DataDependent"}
 
 
 def kinds_in(path):
     """First arguments of whatever makes an Unsupported: constants, or a choice between constants."""
     found: set[str] = set()
     text = path.read_text()
-    for node in ast.walk(ast.parse(text)) if "nsupported(" in text else ():
+    for node in ast.walk(ast.parse(text)) if "nsupported(" in text or "DataDependent(" in text else ():
         if isinstance(node, ast.Call) and node.args:
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             found.update(constants_of(node.args[0]) if name in RAISERS else ())
@@ -57,3 +57,8 @@ def test_kinds_of_refusals_are_those_of_later_stages():
 def test_each_kind_has_the_way_out_that_the_documentation_gives():
     assert documented("Kinds") == WAYS_OUT
     assert all(WAYS_OUT.values())
+
+
+def test_each_kind_of_refusal_has_the_way_out_that_the_documentation_gives():
+    assert documented("Kinds of refusals behind capture") == WAYS_OUT_OF_REFUSALS
+    assert way_out("data-dependent", None) == WAYS_OUT_OF_REFUSALS["data-dependent"]

@@ -64,7 +64,33 @@ WAYS_OUT: dict[str, str] = {
     "reconstruct": "use it up before the graph ends",
 }
 
+# Kinds of refusals of later stages, some of which capture meets while it follows an operator.
+WAYS_OUT_OF_REFUSALS: dict[str, str] = {
+    "operator-without-shape-rule": "register it with torch.library.register_fake",
+    "mutating-operator": "register it with torch.library.register_fake",
+    "gradient-layout": "convert them to dense ones",
+    "lazy-conjugate": "call .resolve_conj() or .resolve_neg()",
+    "storage-mutation": "make a new tensor",
+    "layout-mutation": "make a new tensor",
+    "input-layout-mutation": "make a new tensor",
+    "input-data-assignment": "make a new tensor",
+    "view-mutation": "make a new tensor",
+    "overlapping-write": ".contiguous() or .clone() before writing",
+    "overlapping-input": ".contiguous() or .clone() before writing",
+    "overlapping-inputs": ".contiguous() or .clone() before writing",
+    "overlapping-output": ".contiguous() or .clone() before writing",
+    "as-strided": ".contiguous() or .clone() before writing",
+    "captured-tensor-mutation": "pass the tensor in, or make it a buffer",
+    "random-generator": "use torch's default one",
+    "requires-grad-output": "return the tensor itself, or a clone",
+    "aliased-gradient": "return the tensor itself, or a clone",
+    "backward": "return the tensor itself, or a clone",
+    "dynamic-shape": "make the size a fixed one",
+    "data-dependent": "make the size a fixed one",
+    "tensor-data": "read it outside of the compiled function",
+}
+
 
 def way_out(kind: str, hint: str | None) -> str | None:
     """The hint that a break came with, or what helps against its kind in general."""
-    return hint or WAYS_OUT.get(kind)
+    return hint or WAYS_OUT.get(kind) or WAYS_OUT_OF_REFUSALS.get(kind)
