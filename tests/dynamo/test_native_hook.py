@@ -373,6 +373,71 @@ def test_code_marked_never_to_compile_runs_unhooked():
     assert policy.asked == []
 
 
+def looks(seen, act):
+    seen.append(native.hook_is_there())
+
+
+def looks_and_acts(seen, act):
+    seen.append(native.hook_is_there())
+    act()
+    seen.append(native.hook_is_there())
+
+
+def test_the_interpreter_is_without_the_hook_while_no_thread_needs_it():
+    seen = []
+
+    def nested():
+        native.hook_on(policy)
+        seen.append(native.hook_is_there())
+        native.hook_off()
+
+    def work():
+        looks(seen, nested)
+        seen.append(native.hook_is_there())
+
+    policy = Policy(looks=looks_and_acts)
+    call_with_hook(policy, work)
+    assert seen == [False, True, False, True] and not native.hook_is_there()
+
+
+def test_the_hook_stays_for_another_thread_that_needs_it():
+    seen, others = [], []
+    begin, ready, end = threading.Event(), threading.Event(), threading.Event()
+
+    def other():
+        assert begin.wait(20)
+        others.append((small(1, 2), native.hook_is_there()))
+        call_with_hook(Policy(small=large), lambda: (others.append(small(1, 2)), ready.set(), end.wait(20)))
+
+    def act():
+        begin.set()
+        assert ready.wait(20)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        call_with_hook(Policy(looks=looks_and_acts), lambda: looks(seen, act))
+    finally:
+        end.set()
+        thread.join()
+    assert seen == [False, True], "the other thread had begun a call under the hook"
+    assert others == [(3, False), large(1, 2)] and not native.hook_is_there()
+
+
+def test_the_hook_is_there_again_behind_an_exception():
+    def failing():
+        raise KeyError("expected")
+
+    def work():
+        seen = []
+        with contextlib.suppress(KeyError):
+            looks(seen, failing)
+        return seen, native.hook_is_there(), small(1, 2)
+
+    assert call_with_hook(Policy(looks=looks_and_acts, small=large), work) == ([False], True, large(1, 2))
+    assert not native.hook_is_there()
+
+
 def test_the_standard_library_is_left_alone_but_not_what_it_calls():
     def user_key(x):
         return small(x, 0)

@@ -208,3 +208,36 @@ def test_functions_of_numbers_share_one_limit() -> None:
     with pytest.warns(RuntimeWarning, match="recompile_limit"):
         told = [called(str(n), X)[0].item() - n for n in range(12)]
     assert told == [COMPILED] * 8 + [EAGER] * 4
+
+
+class Scale:
+    def scaled(self, x: torch.Tensor, text: str) -> torch.Tensor:
+        return x * len(text)
+
+
+def broken_first(value: Any) -> Any:
+    stator.graph_break()
+    return value
+
+
+def with_a_method_on_the_stack(scale: Scale, x: torch.Tensor) -> torch.Tensor:
+    for i in range(100):
+        x = scale.scaled(torch.tanh(x), broken_first(str(i) * i))
+    return x
+
+
+def with_a_function_on_the_stack(scale: Scale, x: torch.Tensor) -> torch.Tensor:
+    for i in range(100):
+        x = (lambda x, text: scale.scaled(x, text))(torch.tanh(x), broken_first(str(i) * i))
+    return x
+
+
+@pytest.mark.parametrize("function", [with_a_method_on_the_stack, with_a_function_on_the_stack])
+def test_what_waits_on_the_stack_to_be_called_may_be_made_anew_each_time(function: Callable[..., Any]) -> None:
+    expected = function(Scale(), X)
+    counters.counts.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        got = stator.compile(function, backend="eager")(Scale(), X)
+    torch.testing.assert_close(got, expected)
+    assert counters.counts["dynamo.recompiles"] <= 24

@@ -7,7 +7,7 @@ import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import CellType, FunctionType, MethodType
+from types import BuiltinMethodType, CellType, FunctionType, MethodType
 from typing import Any
 
 from .guard import Guard, GuardKind
@@ -80,7 +80,9 @@ def owner_of(bound: Mapping[str, object], receiver: str, function: FunctionType 
     cells = [value for value in bound.values() if type(value) is CellType]
     if function is not None:
         cells += function.__closure__ or ()
-    wraps = tuple(sorted(set(_wrapped(cells))))
+    on_stack = (value for name, value in bound.items() if is_stack_name(name))
+    functions = [found for one in (*map(_content, cells), *on_stack) if (found := _function_of(one)) is not None]
+    wraps = tuple(sorted(set(_wrapped(functions))))
     waiting = _next_to_be_called(bound)
     if waiting is not None:
         return Owner((waiting,), wraps)
@@ -96,15 +98,17 @@ def first_instance(bound: Mapping[str, object]) -> object:
 
 def _next_to_be_called(bound: Mapping[str, object]) -> object:
     """The layer that a loop over layers comes to next, where the graph broke in the loop's body; or one that waits on
-    the stack to be called."""
+    the stack to be called, or whose method does."""
     for value in bound.values():
         if is_known_iterator(value):
             for item in next_items(value):
                 if callable(item) and _can_be_referred_to(item):
                     return item
     for name, value in bound.items():
-        if is_stack_name(name) and callable(value) and _can_be_referred_to(value):
-            return value
+        if is_stack_name(name) and callable(value):
+            called = value.__self__ if type(value) in _METHODS else value  # type: ignore[attr-defined]
+            if _is_instance(called):
+                return called
     return None
 
 
@@ -146,22 +150,28 @@ def _is_instance(obj: object) -> bool:
 
 _flags = type.__dict__["__flags__"].__get__
 _HEAP_TYPE = 1 << 9  # a class of a Python program
+_METHODS = (MethodType, BuiltinMethodType)  # made anew wherever they are read
 _OTHERS = (type, tuple, list, dict, set, frozenset, str, bytes, int, float, complex, BaseException)
 
 
-def _wrapped(cells: Iterable[CellType]) -> Iterable[int]:
-    for cell in cells:
-        found, depth = _function_in(cell), 0
+def _wrapped(functions: Iterable[FunctionType]) -> Iterable[int]:
+    """The ids of the codes of these, and of those that they wrap."""
+    for function in functions:
+        found: FunctionType | None = function
+        depth = 0
         while found is not None and depth < _DEEPEST:
             yield id(found.__code__)
-            inner = (_function_in(one) for one in found.__closure__ or ())
+            inner = (_function_of(_content(cell)) for cell in found.__closure__ or ())
             found, depth = next((one for one in inner if one is not None), None), depth + 1
 
 
-def _function_in(cell: CellType) -> FunctionType | None:
+def _content(cell: CellType) -> object:
     try:
-        content = cell.cell_contents
+        return cell.cell_contents
     except ValueError:
         return None
-    content = content.__func__ if type(content) is MethodType else content
-    return content if type(content) is FunctionType else None
+
+
+def _function_of(value: object) -> FunctionType | None:
+    value = value.__func__ if type(value) is MethodType else value
+    return value if type(value) is FunctionType else None

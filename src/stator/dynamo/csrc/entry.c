@@ -202,7 +202,7 @@ static PyObject *call_original(Entry *self, PyObject *const *args, size_t nargsf
 {
     HookThread mine = stator_hook_thread;
     if (followed) {
-        stator_hook_thread = (HookThread){NULL, NULL};
+        stator_switch_hook((HookThread){NULL, NULL});
     } else if (stator_hook_thread.callback) {
         /* the hook would otherwise try what this entry just gave up on */
         stator_hook_thread.let_through = (PyCodeObject *)PyFunction_GET_CODE(self->function);
@@ -210,7 +210,7 @@ static PyObject *call_original(Entry *self, PyObject *const *args, size_t nargsf
     PyObject *function = Py_NewRef(self->function);
     PyObject *result = PyObject_Vectorcall(function, args, nargsf, keywords);
     if (followed) {
-        stator_hook_thread = mine;
+        stator_switch_hook(mine);
     }
     stator_hook_thread.let_through = NULL;
     Py_DECREF(function);

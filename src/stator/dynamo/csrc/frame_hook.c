@@ -369,21 +369,27 @@ static PyObject *hooked(PyThreadState *thread, Frame *frame, int throwing)
     Mode mode = record ? record->mode : MODE_LEAVE;
     PyCodeObject *instead = NULL;
     PyObject *result;
+    int paused = 0;
     if (mode == MODE_ASK && !stator_runs_originals()) {
         statistics.seen++;
         instead = code_instead(frame, code, record, mine.callback, &mode);
     }
     if (instead) {
+        paused = stator_pause_hook(thread->interp);
         result = stator_go_on(run_instead(thread, frame, instead));
         Py_DECREF(instead);
     } else if (mode == MODE_ASK && PyErr_Occurred()) {
         abandon(thread, frame);
         result = NULL;
     } else if (mode == MODE_UNHOOKED) {
+        paused = stator_pause_hook(thread->interp);
         result = run_frame(thread, frame, 0);
     } else {
         stator_hook_thread = mine;
         return run_frame(thread, frame, 0);
+    }
+    if (paused) {
+        stator_want_hook(thread->interp);
     }
     stator_hook_thread = mine;
     return result;
@@ -391,7 +397,7 @@ static PyObject *hooked(PyThreadState *thread, Frame *frame, int throwing)
 
 static PyObject *hook(PyThreadState *thread, Frame *frame, int throwing)
 {
-    return stator_evaluate_unless_deep(thread, frame, throwing, hook, hooked);
+    return stator_evaluate_unless_deep(thread, frame, throwing, hooked);
 }
 
 /* ---- turning it on and off ---- */
@@ -408,18 +414,13 @@ static int ensure_index(void)
     return 0;
 }
 
-int stator_hook_acquire(void)
+int stator_hook_acquire(HookThread to)
 {
     if (ensure_index() < 0) {
         return -1;
     }
-    stator_want_hook(PyInterpreterState_Get(), hook);
+    stator_begin_hook(hook, to);
     return 0;
-}
-
-void stator_hook_release(void)
-{
-    stator_need_no_hook(PyInterpreterState_Get(), hook);
 }
 
 /* Call with the hook on for `callback`; with callback NULL, off. `skipped`: the code whose next frame runs as it is. */
@@ -427,13 +428,11 @@ static PyObject *call_under(PyObject *callback, PyCodeObject *skipped, PyObject 
                             Py_ssize_t count, PyObject *keywords)
 {
     HookThread saved = stator_hook_thread;
-    if (stator_hook_acquire() < 0) {
+    if (stator_hook_acquire((HookThread){callback, skipped}) < 0) {
         return NULL;
     }
-    stator_hook_thread = (HookThread){callback, skipped};
     PyObject *result = PyObject_Vectorcall(function, args, count, keywords);
-    stator_hook_thread = saved;
-    stator_hook_release();
+    stator_hook_release(saved);
     return result;
 }
 
@@ -455,17 +454,15 @@ static PyObject *call_with_hook(PyObject *Py_UNUSED(self), PyObject *const *args
 /* For compiled code, in which the hook is off: on for one instruction that may call what nobody has seen. */
 static PyObject *hook_on(PyObject *Py_UNUSED(self), PyObject *callback)
 {
-    if (stator_hook_acquire() < 0) {
+    if (stator_hook_acquire((HookThread){callback, NULL}) < 0) {
         return NULL;
     }
-    stator_hook_thread = (HookThread){callback, NULL};
     Py_RETURN_NONE;
 }
 
 static PyObject *hook_off(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
-    stator_hook_thread = (HookThread){NULL, NULL};
-    stator_hook_release();
+    stator_hook_release((HookThread){NULL, NULL});
     Py_RETURN_NONE;
 }
 
@@ -480,13 +477,18 @@ static PyObject *hook_callback(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ig
 /* In a forked child only this thread is left. */
 static PyObject *forget_other_threads(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
-    stator_hook_of_this_thread(PyInterpreterState_Get(), hook);
+    stator_hook_of_this_thread(PyInterpreterState_Get());
     Py_RETURN_NONE;
 }
 
 static PyObject *hook_users(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
 {
     return PyLong_FromLong(stator_hook_users());
+}
+
+static PyObject *hook_is_there(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(stator_hook_is_there(PyInterpreterState_Get()));
 }
 
 static PyObject *hook_statistics(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
@@ -579,6 +581,7 @@ static PyMethodDef methods[] = {
     {"hook_callback", hook_callback, METH_NOARGS, "The callback that is on in this thread, or None."},
     {"forget_other_threads", forget_other_threads, METH_NOARGS, "In a forked child: the hook is on for this thread alone."},
     {"hook_users", hook_users, METH_NOARGS, "How many call_with_hook are in flight, over all threads."},
+    {"hook_is_there", hook_is_there, METH_NOARGS, "Does the interpreter give us each frame now?"},
     {"hook_statistics", hook_statistics, METH_NOARGS, "Frames seen, swapped, and called for want of room."},
     {"mark_code", mark_code, METH_VARARGS, "mark_code(code, unhooked): always run it as it is; unhooked: and what it calls."},
     {"ask_about", ask_about, METH_O, "ask_about(code): ask the callback about it, wherever its file is."},

@@ -3,11 +3,16 @@
 #include "native.h"
 #include "hook_chain.h"
 
+static _PyFrameEvalFunction ours = NULL;
 static _PyFrameEvalFunction below = NULL;      /* who was there when ours was installed */
 static _PyFrameEvalFunction covered_by = NULL; /* who lay over ours when it was to be removed, and calls it for good */
 
-static long users = 0; /* calls in flight that want the hook, over all threads */
-static __thread long own_users = 0; /* those of this thread */
+/* It is there while a thread has a callback, and gone while every thread runs what needs none, such as compiled code: with
+ * any hook there the interpreter neither inlines calls nor specialises what calls. */
+static long wanting = 0; /* how often it is wanted, over all threads */
+static __thread long own_wanting = 0; /* in this thread */
+static long users = 0; /* calls in flight that have a callback, over all threads */
+static __thread long own_users = 0;
 static long suspended = 0; /* frames during which it is not there whoever wants it, over all threads */
 static __thread long own_suspended = 0;
 
@@ -20,40 +25,80 @@ PyObject *stator_evaluate_below(PyThreadState *thread, struct _PyInterpreterFram
     return below(thread, frame, throwing);
 }
 
-static void install(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+static void install(PyInterpreterState *interpreter)
 {
     _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
-    if (current == hook || (covered_by && current == covered_by)) {
+    if (current == ours || (covered_by && current == covered_by)) {
         return;
     }
     below = current == _PyEval_EvalFrameDefault ? NULL : current;
     covered_by = NULL;
-    _PyInterpreterState_SetEvalFrameFunc(interpreter, hook);
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, ours);
 }
 
-static void take_away(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+static void take_away(PyInterpreterState *interpreter)
 {
     _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
-    covered_by = current == hook || current == _PyEval_EvalFrameDefault ? NULL : current;
-    if (current == hook) {
+    covered_by = current == ours || current == _PyEval_EvalFrameDefault ? NULL : current;
+    if (current == ours) {
         _PyInterpreterState_SetEvalFrameFunc(interpreter, below ? below : _PyEval_EvalFrameDefault);
     }
 }
 
-void stator_want_hook(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+void stator_want_hook(PyInterpreterState *interpreter)
 {
-    own_users++;
-    if (users++ == 0 && !suspended) {
-        install(interpreter, hook);
+    own_wanting++;
+    if (wanting++ == 0 && !suspended) {
+        install(interpreter);
     }
 }
 
-void stator_need_no_hook(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+void stator_need_no_hook(PyInterpreterState *interpreter)
 {
-    own_users--;
-    if (--users == 0 && !suspended) {
-        take_away(interpreter, hook);
+    own_wanting--;
+    if (--wanting == 0 && !suspended) {
+        take_away(interpreter);
     }
+}
+
+int stator_pause_hook(PyInterpreterState *interpreter)
+{
+    if (below || _PyInterpreterState_GetEvalFrameFunc(interpreter) != ours) {
+        return 0; /* others are to have every frame */
+    }
+    stator_need_no_hook(interpreter);
+    return 1;
+}
+
+void stator_switch_hook(HookThread to)
+{
+    int before = stator_hook_thread.callback != NULL, after = to.callback != NULL;
+    stator_hook_thread = to;
+    if (after && !before) {
+        stator_want_hook(PyInterpreterState_Get());
+    } else if (before && !after) {
+        stator_need_no_hook(PyInterpreterState_Get());
+    }
+}
+
+void stator_begin_hook(_PyFrameEvalFunction hook, HookThread to)
+{
+    ours = hook;
+    users++;
+    own_users++;
+    stator_switch_hook(to);
+}
+
+void stator_hook_release(HookThread to)
+{
+    stator_switch_hook(to);
+    users--;
+    own_users--;
+}
+
+int stator_hook_is_there(PyInterpreterState *interpreter)
+{
+    return ours && _PyInterpreterState_GetEvalFrameFunc(interpreter) == ours;
 }
 
 long stator_hook_users(void)
@@ -70,19 +115,19 @@ long stator_hook_users(void)
 
 static __thread int depth = 0; /* frames of this thread that are evaluated under the hook, one in another */
 
-static void resume(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+static void resume(PyInterpreterState *interpreter)
 {
     own_suspended--;
-    if (--suspended == 0 && users > 0) {
-        install(interpreter, hook);
+    if (--suspended == 0 && wanting > 0) {
+        install(interpreter);
     }
 }
 
 PyObject *stator_evaluate_unless_deep(PyThreadState *thread, struct _PyInterpreterFrame *frame, int throwing,
-                                      _PyFrameEvalFunction hook, _PyFrameEvalFunction evaluate)
+                                      _PyFrameEvalFunction evaluate)
 {
     PyInterpreterState *interpreter = PyThreadState_GetInterpreter(thread);
-    if (depth < DEEP || below || _PyInterpreterState_GetEvalFrameFunc(interpreter) != hook) {
+    if (depth < DEEP || below || _PyInterpreterState_GetEvalFrameFunc(interpreter) != ours) {
         depth++;
         PyObject *result = evaluate(thread, frame, throwing);
         depth--;
@@ -92,24 +137,25 @@ PyObject *stator_evaluate_unless_deep(PyThreadState *thread, struct _PyInterpret
     stator_hook_thread = (HookThread){NULL, NULL};
     own_suspended++;
     if (suspended++ == 0) {
-        take_away(interpreter, hook);
+        take_away(interpreter);
     }
     PyObject *result = _PyEval_EvalFrameDefault(thread, frame, throwing);
-    resume(interpreter, hook);
+    resume(interpreter);
     stator_hook_thread = mine;
     return result;
 }
 
-void stator_hook_of_this_thread(PyInterpreterState *interpreter, _PyFrameEvalFunction hook)
+void stator_hook_of_this_thread(PyInterpreterState *interpreter)
 {
     if (suspended > own_suspended) { /* as if one had gone on until now */
         suspended = own_suspended + 1;
         own_suspended++;
-        resume(interpreter, hook);
+        resume(interpreter);
     }
-    if (users > own_users) {
-        users = own_users + 1;
-        own_users++;
-        stator_need_no_hook(interpreter, hook);
+    if (wanting > own_wanting) {
+        wanting = own_wanting + 1;
+        own_wanting++;
+        stator_need_no_hook(interpreter);
     }
+    users = own_users;
 }

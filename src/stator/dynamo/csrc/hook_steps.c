@@ -33,12 +33,11 @@ static PyObject *begin_step(PyObject *Py_UNUSED(self), PyObject *callback)
         return PyErr_NoMemory();
     }
     *step = (Step){frame, stator_hook_thread, innermost};
-    if (stator_hook_acquire() < 0) {
+    if (stator_hook_acquire((HookThread){callback, NULL}) < 0) {
         PyMem_RawFree(step);
         return NULL;
     }
     innermost = step;
-    stator_hook_thread = (HookThread){callback, NULL};
     Py_RETURN_NONE;
 }
 
@@ -52,13 +51,13 @@ static PyObject *end_step(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored
     if (!mine) {
         Py_RETURN_NONE;
     }
-    stator_hook_thread = mine->before;
+    HookThread before = mine->before;
     Step *rest = mine->around;
     while (innermost != rest) {
         Step *over = innermost;
         innermost = over->around;
         PyMem_RawFree(over);
-        stator_hook_release();
+        stator_hook_release(before);
     }
     Py_RETURN_NONE;
 }

@@ -103,10 +103,11 @@ typedef struct {
 extern __thread HookThread stator_hook_thread;
 extern __thread int stator_entries_off; /* above 0: entries in this thread run their originals */
 PyObject *stator_call_hooked(PyObject *callback, PyObject *function, PyObject *const *args, Py_ssize_t count);
-/* Have frames looked at in the thread whose `stator_hook_thread` has a callback, until released as often. -1: with an
- * exception. */
-int stator_hook_acquire(void);
-void stator_hook_release(void);
+/* What is on in this thread from now on, for more than a moment: for a moment, `stator_hook_thread` is set by itself. */
+void stator_switch_hook(HookThread to);
+/* The same for a call that is to be counted, and at its end. -1: with an exception. */
+int stator_hook_acquire(HookThread to);
+void stator_hook_release(HookThread to);
 int stator_hook_add_to(PyObject *module);
 int stator_steps_add_to(PyObject *module); /* hook_steps.c */
 
