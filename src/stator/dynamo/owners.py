@@ -24,8 +24,8 @@ _MOST = 4  # objects that one frame works for
 @dataclass(frozen=True, slots=True)
 class Owner:
     """instances: objects that can be referred to weakly, if there are some. sources: where guards find them; None:
-    there is no saying. wraps: the ids of the code of functions that closures of the frame lead to; functions that are
-    made anew for each call have the same code."""
+    there is no saying. wraps: the ids of the code of functions that closures of the frame lead to, or that wait on the
+    stack to be called; functions that are made anew for each call have the same code."""
 
     instances: tuple[object, ...] = ()
     wraps: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ def owner_of(bound: Mapping[str, object], receiver: str, function: FunctionType 
     if function is not None:
         cells += function.__closure__ or ()
     on_stack = (value for name, value in bound.items() if is_stack_name(name))
-    functions = [found for one in (*map(_content, cells), *on_stack) if (found := _function_of(one)) is not None]
+    functions = [one for value in (*map(_content, cells), *on_stack) if (one := _function_of(value)) is not None]
     wraps = tuple(sorted(set(_wrapped(functions))))
     waiting = _next_to_be_called(bound)
     if waiting is not None:
