@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import logging.handlers
 import pprint
 import sys
 import types
@@ -20,14 +21,14 @@ from stator.base.errors import Unsupported
 LOGGER = logging.getLogger("tests.messages")
 
 
-class Records(logging.Handler):
-    def __init__(self):
-        super().__init__()
-        self.seen = []
+def recorder():
+    return logging.handlers.BufferingHandler(1000)
 
-    def emit(self, record):
-        place = (record.filename, record.lineno, record.funcName)
-        self.seen.append((record.levelname, record.getMessage(), place, record.args))
+
+def seen(handler):
+    return [
+        (one.levelname, one.getMessage(), (one.filename, one.lineno, one.funcName), one.args) for one in handler.buffer
+    ]
 
 
 def helper(x, n):
@@ -64,7 +65,7 @@ def speaks(x, n):
 
 def said(function, capsys, *arguments):
     """What is printed, logged and warned of, and the result."""
-    handler = Records()
+    handler = recorder()
     LOGGER.addHandler(handler)
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -73,7 +74,7 @@ def said(function, capsys, *arguments):
     finally:
         LOGGER.removeHandler(handler)
     warned = [(str(one.message), one.category, one.filename, one.lineno) for one in caught]
-    return result.tolist(), capsys.readouterr().out, handler.seen, warned
+    return result.tolist(), capsys.readouterr().out, seen(handler), warned
 
 
 def test_everything_is_said_as_in_eager(capsys):
@@ -256,7 +257,7 @@ def test_a_logger_that_the_captured_code_turns_off_for_a_while():
         LOGGER.warning("always")
         return x + 1
 
-    records = Records()
+    records = recorder()
     LOGGER.addHandler(records)
     try:
         compiled = stator.compile(speak, backend="eager")
@@ -264,7 +265,7 @@ def test_a_logger_that_the_captured_code_turns_off_for_a_while():
             compiled(torch.ones(2))
     finally:
         LOGGER.removeHandler(records)
-    assert [record[1] for record in records.seen] == ["always", "always"]
+    assert [record[1] for record in seen(records)] == ["always", "always"]
 
 
 def says_numbers(x):
@@ -281,3 +282,23 @@ def test_numbers_of_tensors_are_said_when_the_graph_has_run(backend, capsys):
     compiled = stator.compile(says_numbers, backend=backend, fullgraph=True)
     for x in (torch.tensor([0.5, -2.0, 3.0]), torch.tensor([1.5, 2.0, 4.0])):
         assert said(compiled, capsys, x.clone()) == said(says_numbers, capsys, x.clone())
+
+
+def test_a_handler_of_the_program_hears_a_message_when_it_comes():
+    heard = []
+
+    class Hears(logging.Handler):
+        def emit(self, record):
+            heard.append(record.getMessage())
+
+    def speak(x):
+        LOGGER.warning("before")
+        return x * len(heard)
+
+    handler = Hears()
+    LOGGER.addHandler(handler)
+    try:
+        compiled = stator.compile(speak, backend="eager")
+        assert [compiled(torch.ones(1)).item() for _ in range(3)] == [1, 2, 3]
+    finally:
+        LOGGER.removeHandler(handler)

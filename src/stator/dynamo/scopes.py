@@ -68,6 +68,12 @@ class GlobalScope:
         tracer.guard(BuiltinSource(name), GuardKind.IS, real)
         return tracer.known(real)
 
+    def rely_on_absence(self, tracer: Tracer, *names: str) -> None:
+        """None of these is there; those that the captured code has written or deleted are its own affair."""
+        for name in names:
+            if name not in self.names and name not in self.written:
+                tracer.guard(self.source, GuardKind.NOT_IN, name)
+
     def store(self, tracer: Tracer, name: str, value: Value | None) -> None:
         """Write a name; value None deletes it."""
         if name not in self.names and name not in self.written:

@@ -5,6 +5,7 @@ Wrapping lays the guards that the value needs to be what it claims; what is insi
 
 from __future__ import annotations
 
+import builtins
 import enum
 import gc
 import types
@@ -188,7 +189,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
 
 @wraps(types.FunctionType)
 def _function(tracer: Tracer, obj: types.FunctionType, source: Source | None) -> Value:
-    if source is not None and not native.called_as_usual(obj):
+    own_builtins = obj.__builtins__ is not builtins.__dict__  # of a sandbox, say
+    if own_builtins or (source is not None and not native.called_as_usual(obj)):
         return _object(tracer, obj, source)
     fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or is_fixed(source)
     if fixed:

@@ -136,7 +136,7 @@ def _find_layout() -> TensorLayout:
         cdata=cdata,
         sizes=_find_sizes(),
         dtype=dtype,
-        device=_find_device(),
+        device=_find_device((storage, autograd_meta)),
         keyset=_find_keyset(),
         storage_offset=_find_storage_offset(),
         storage=storage,
@@ -192,8 +192,8 @@ def _find_dtype() -> tuple[int, bytes]:
     return at, bytes(table)
 
 
-def _find_device() -> int:
-    """The type in the low byte, the index in the high one (255: none)."""
+def _find_device(pointers: Sequence[int]) -> int:
+    """The type in the low byte, the index in the high one (255: none). The middle of a pointer may look like it."""
     by_device = [
         {_impl(torch.empty(shape, dtype=dtype, device=name)) for shape in ((), (3, 2)) for dtype in DTYPES[:3]}
         for name in ("cpu", "meta")
@@ -204,7 +204,8 @@ def _find_device() -> int:
         one_value_each = len(cpu) == 1 and len(meta) == 1 and cpu != meta
         return one_value_each and all(code >> 8 == 0xFF for code in cpu | meta)
 
-    return _the_one("device", range(0, IMPL_BYTES - 1, 2), fits)
+    places = (at for at in range(0, IMPL_BYTES - 1, 2) if all(at // 8 != pointer // 8 for pointer in pointers))
+    return _the_one("device", places, fits)
 
 
 def _find_keyset() -> int:

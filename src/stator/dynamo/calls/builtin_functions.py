@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..calling import calls, fold, folded_argument, run_folded
 from ..guard import GuardKind
+from ..imports import imported
 from ..long_loops import counted
 from ..naming import class_name, full_name, module_of, qualified_name
 from ..polyfills.iteration import called_until
@@ -527,12 +528,10 @@ def _refused(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
 
 @calls(builtins.__import__)
 def _import(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-    if kwargs.keys() - {"globals", "locals", "fromlist", "level"}:
-        raise unsupported("call-builtin", "arguments of __import__() by name")
-    return tracer.known(run_import(tracer, args))
-
-
-def run_import(tracer: Tracer, args: tuple[Value, ...]) -> Any:
-    if not args:
+    named = dict(zip(("name", "globals", "locals", "fromlist", "level"), args, strict=False)) | kwargs
+    if len(args) > 5 or "name" not in named or kwargs.keys() - {"globals", "locals", "fromlist", "level"}:
         raise unsupported("call-builtin", "arguments of __import__()")
-    return tracer.run_real(builtins.__import__, (tracer.constant_of(args[0], "a module's name"),))
+    if "level" in named and tracer.constant_of(named["level"], "the level of an import") != 0:
+        raise unsupported("call-builtin", "__import__() of something beside the module")
+    names = tracer.real_of(named["fromlist"], "the names of an import") if "fromlist" in named else ()
+    return imported(tracer, {}, tracer.constant_of(named["name"], "a module's name"), names)

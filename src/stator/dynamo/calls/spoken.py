@@ -6,9 +6,12 @@ from __future__ import annotations
 import builtins
 import logging
 import sys
+import sysconfig
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +20,7 @@ from torch import nn
 from ..calling import calls
 from ..guard import GuardKind
 from ..messages import Message, error_filters, log_at, warn_at
+from ..naming import module_of
 from ..program import program_of
 from ..recipe import Constant, Load, Recipe
 from ..source import ConstantSource, ReadSource
@@ -120,6 +124,8 @@ def _log(tracer: Tracer, logger: Value, level: int, said: list[Value], kwargs: d
             enabled = ReadSource(type(real).isEnabledFor, (logger.source, ConstantSource(repr(level), level)))
             tracer.guard(enabled, GuardKind.EQUALS, False)
         return ConstantValue(None)
+    if any(map(_is_of_program, _heard_by(real))):
+        raise unsupported("call-builtin", "logging to a handler, or past a filter, of the program's own")
     plain = type(real)._log is logging.Logger._log and type(real).findCaller is logging.Logger.findCaller
     level_of_stack, places = _depth(tracer, kwargs.pop("stacklevel", None)), _places(tracer)
     if not plain or any(tracer.truth(value) for value in kwargs.values()):
@@ -129,6 +135,31 @@ def _log(tracer: Tracer, logger: Value, level: int, said: list[Value], kwargs: d
     place = places[level_of_stack - 1]
     constants = [Constant(part) for part in (level, place.filename, place.line, place.function)]
     return _say(tracer, log_at, [logger, *constants, *(_settled(tracer, value, "logging") for value in said)])
+
+
+def _heard_by(logger: logging.Logger) -> Iterator[Any]:
+    """What takes part in a message: handlers and filters of the logger and those above it."""
+    yield logging.getLogRecordFactory()
+    yield from logger.filters
+    above: logging.Logger | None = logger
+    while above is not None:
+        for handler in above.handlers:
+            yield handler
+            yield from handler.filters
+        above = above.parent if above.propagate else None
+
+
+def _is_of_program(part: Any) -> bool:
+    """Whether the program itself says what is done with a message: it may notice when that happens. Libraries write."""
+    kind = part if isinstance(part, type | FunctionType) else type(part)
+    file = getattr(sys.modules.get(module_of(kind)), "__file__", None)
+    return file is None or not file.startswith(_installed())
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 # ---- warnings ----

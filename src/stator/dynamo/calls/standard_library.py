@@ -382,18 +382,7 @@ def _deep_object(tracer: Tracer, value: ObjectValue, memo: dict[int, Value]) -> 
     return twin
 
 
-# ---- inspect, dataclasses ----
-
-
-@calls(inspect.signature)
-def _signature(tracer: Tracer, function: Value, **kwargs: Value) -> Value:
-    bound = isinstance(function, BoundMethodValue)
-    key = (tracer.real_of(function.function if bound else function, "the argument of inspect.signature"), bound)  # type: ignore[attr-defined]
-    signature = tracer.signatures.get(key)
-    if signature is None:
-        real = tracer.real_of(function, "the argument of inspect.signature")
-        signature = tracer.signatures[key] = tracer.run_real(inspect.signature, (real,))
-    return tracer.wrap(signature, ConstantSource("signature", signature))
+# ---- dataclasses ----
 
 
 def _class_or_class_of(tracer: Tracer, value: Value) -> type:

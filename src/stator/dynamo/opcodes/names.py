@@ -8,6 +8,7 @@ from ..bytecode import VERSION, Instruction
 from ..finalizers import check_cell, check_stored, check_variable
 from ..finishing import READING, READING_METHOD, WRITING
 from ..frame import Frame
+from ..imports import imported
 from ..program import opcode
 from ..values.base import Lazy, Raised, Value, unsupported
 from ..values.cells import CellValue
@@ -247,18 +248,7 @@ def load_super_attr(frame: Frame, instruction: Instruction) -> None:
 def import_name(frame: Frame, instruction: Instruction) -> None:
     names = frame.tracer.constant_of(frame.stack.pop(), "names of an import")
     level = frame.tracer.constant_of(frame.stack.pop(), "level of an import")
-    package = frame.globals.names.get("__package__") or frame.globals.names.get("__name__")
-    module = frame.tracer.run_real(
-        builtins.__import__,
-        (
-            instruction.argval,
-            {"__package__": package, "__name__": frame.globals.names.get("__name__")},
-            None,
-            names,
-            level,
-        ),
-    )
-    frame.stack.append(frame.tracer.known(module))
+    frame.stack.append(imported(frame.tracer, frame.globals.names, instruction.argval, names, level))
 
 
 @opcode("IMPORT_FROM")

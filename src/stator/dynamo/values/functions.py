@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..guard import GuardKind
 from ..naming import class_name
 from ..recipe import CallRecipe, Constant, GetAttr, Load, NewFunction, NewTuple, Recipe
-from ..source import AttrSource, ClosureSource, ItemSource, Source
+from ..source import AttrSource, ClosureSource, InstanceDictSource, ItemSource, Source
 from .base import Lazy, Raised, Value, unsupported
 from .cells import CellValue
 from .constants import ConstantValue
@@ -158,6 +158,8 @@ class FunctionValue(Value):
             return tracer.known(FunctionType)
         if self.fn is None:
             return self._made_attr(tracer, name)
+        if self.source is not None and not hasattr(FunctionType, name) and name not in self.fn.__dict__:
+            tracer.guard(InstanceDictSource(self.source), GuardKind.NOT_IN, name)
         real = tracer.run_real(getattr, (self.fn, name))
         if self.source is None:
             return tracer.known(real)

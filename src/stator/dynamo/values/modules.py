@@ -272,6 +272,8 @@ class PythonModuleValue(Value):
             return self._scope(tracer).load(tracer, name)
         if isinstance(vars(self.module).get("__getattr__"), FunctionType) and not self._is_of_torch():
             return tracer.call(self._scope(tracer).load(tracer, "__getattr__"), [ConstantValue(name)], {})
+        if not hasattr(type(self.module), name):
+            self._scope(tracer).rely_on_absence(tracer, "__getattr__", name)
         real = tracer.run_real(getattr, (self.module, name))
         if self.source is None:
             return tracer.known(real)

@@ -38,6 +38,7 @@ c_methods: Registry[Any, Callable[..., Value]] = Registry("method in C")
 # Functions of extensions made by Cython, by (module, qualified name): `handler(tracer, *args, **kwargs)`.
 functions_in_c: Registry[tuple[str, str], Callable[..., Value]] = Registry("function in C")
 _CYTHON = "cython_function_or_method"  # each extension has a type of that name
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _PLAIN_GETATTRIBUTE = object.__getattribute__
 # C classes whose attributes are not those of the instance's dictionary
 _OWN_ATTRIBUTES = (threading.local, weakref.ProxyType, weakref.CallableProxyType)
@@ -225,6 +226,9 @@ class ObjectValue(Value):
         special = _SPECIAL.get(name)
         if special is not None and isinstance(in_class, types.GetSetDescriptorType | types.MemberDescriptorType):
             return special(self, tracer)
+        if in_class is not MISSING and not type(in_class).__flags__ & _IMMUTABLE_TYPE:
+            for method in ("__get__", "__set__", "__delete__"):
+                tracer.class_lookup(type(in_class), method)  # the program may make a descriptor of it, of another kind
         if in_class is not MISSING and is_data_descriptor(in_class) and hasattr(type(in_class), "__get__"):
             return self.bind(tracer, name, in_class)
         found = self.own_attribute(tracer, name)
