@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -98,7 +99,9 @@ class ClassAttributes:
             raw = owner.__dict__.get(name)
             if _of_metaclass(owner, name):
                 source = ItemSource(InstanceDictSource(of_class), name)
-            if isinstance(raw, property):
+            if isinstance(raw, types.DynamicClassAttribute):  # which the class shows as a member, if at all
+                source = AttrSource(ItemSource(InstanceDictSource(of_class), name), "fget")
+            elif isinstance(raw, property):
                 part = next(part for part in ("fget", "fset", "fdel") if getattr(raw, part) is function)
                 source = AttrSource(source, part)
             elif isinstance(raw, functools.cached_property):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import inspect
 import weakref
 from collections import Counter, defaultdict
@@ -130,10 +129,6 @@ class Converter:
             return self._steps(code)
         if is_of_torch_compile(function):
             return self._of_torch_compile(code)
-        if function.__builtins__ is not builtins.__dict__:
-            place = UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
-            what = f"{code.co_qualname} was given built-in functions of its own"
-            return self._as_it_is(BreakReason("unguardable", what, place, way_out("unguardable", None)))
         observer = observer_in(code, function.__globals__)
         if observer is not None:
             return self._observing(code, observer)

@@ -5,10 +5,12 @@ How templates of str.format are taken apart is in values/constants.py.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from .hook import is_left_alone
 from .values.base import Value, unsupported
 from .values.constants import ConstantValue
 from .values.exceptions import ExceptionValue
@@ -24,13 +26,13 @@ _REPR, _ASCII = 2, 3
 
 def format_value(tracer: Tracer, value: Value, conversion: int, spec: str) -> str:
     """`format(value, spec)` behind a conversion."""
-    if conversion == 0 and not isinstance(value, ConstantValue):
+    if conversion == 0 and (not isinstance(value, ConstantValue) or isinstance(value.value, enum.Enum)):
         kind = value.python_type(tracer)
         method = tracer.class_lookup(kind, "__format__")
-        if isinstance(method, FunctionType):
+        if isinstance(method, FunctionType) and not is_left_alone(method.__code__):
             bound = tracer.bind(value, kind, "__format__", method)
             return _text(tracer, bound.call(tracer, [ConstantValue(spec)], {}))
-        if spec:
+        if spec and not value.is_constant():
             raise unsupported("format", f"{value.describe(tracer)} with a format specification")
     text = text_of(tracer, value, conversion)
     return tracer.run_real(format, (text, spec))
@@ -41,6 +43,8 @@ def text_of(tracer: Tracer, value: Value, conversion: int) -> Any:
     convert = _CONVERSIONS[conversion]
     if isinstance(value, ExceptionValue):
         return value.text(tracer, convert if conversion else str)
+    if isinstance(value, ConstantValue) and isinstance(value.value, enum.Enum):
+        return _text_of_member(tracer, value, conversion)
     if value.is_constant():
         return tracer.run_real(convert, (value.constant(),))
     if isinstance(value, ObjectValue):
@@ -52,6 +56,18 @@ def text_of(tracer: Tracer, value: Value, conversion: int) -> Any:
             if name == "__str__" and tracer.class_lookup(value.cls, name) is not object.__str__:
                 break
     raise unsupported("format", f"{value.describe(tracer)} in a string", "format it outside of the compiled function")
+
+
+def _text_of_member(tracer: Tracer, member: ConstantValue, conversion: int) -> Any:
+    """Of an enumeration: by its own method, if the program wrote one."""
+    for name in ("__repr__",) if conversion >= _REPR else ("__str__", "__repr__"):
+        method = tracer.class_lookup(type(member.value), name)
+        if isinstance(method, FunctionType) and not is_left_alone(method.__code__):
+            text = _text(tracer, tracer.call(tracer.get_attr(member, name), [], {}))
+            return text.encode("ascii", "backslashreplace").decode("ascii") if conversion == _ASCII else text
+        if name == "__str__" and method is not enum.Enum.__str__:
+            break
+    return tracer.run_real(_CONVERSIONS[conversion], (member.value,))
 
 
 def _text(tracer: Tracer, value: Value) -> str:

@@ -201,7 +201,7 @@ class _Attempt:
             if cell.content is None:
                 source = ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
                 tracer.guard(source, GuardKind.PREDICATE, _is_empty)
-        scope = tracer.scope_of(self.function.__globals__)
+        scope = tracer.scope_of(self.function.__globals__, None, self.function.__builtins__)  # type: ignore[attr-defined]
         tracer.given = {name: value for name, value in values.items() if _end_shows(value)}
         frame = Frame(tracer, program_of(code), scope, values, closure, code.co_qualname)
         if self.stop_at is not None:

@@ -10,6 +10,7 @@ from .guard import GuardKind
 from .source import (
     AttrSource,
     BuiltinSource,
+    CallSource,
     ConstantSource,
     FunctionSource,
     GlobalSource,
@@ -25,13 +26,24 @@ if TYPE_CHECKING:
 _MISSING = object()
 
 
+def _lacks(names: dict[str, Any], name: str) -> bool:
+    return name not in names
+
+
 class GlobalScope:
     """One globals dictionary. `own` marks the captured frame's."""
 
-    __slots__ = ("module", "names", "own", "source", "values", "written")
+    __slots__ = ("functions", "module", "names", "own", "source", "values", "written")
 
-    def __init__(self, names: dict[str, Any], own: bool, source: Source | None = None) -> None:
+    def __init__(
+        self,
+        names: dict[str, Any],
+        own: bool,
+        source: Source | None = None,
+        functions: dict[str, Any] = builtins.__dict__,
+    ) -> None:
         self.names = names
+        self.functions = functions
         self.own = own
         self.values: dict[str, Value] = {}
         self.written: dict[str, Value | None] = {}
@@ -62,11 +74,21 @@ class GlobalScope:
             if real is not _MISSING:
                 return tracer.wrap(real, self.source_of(name))
             tracer.guard(self.source, GuardKind.NOT_IN, name)
-        real = vars(builtins).get(name, _MISSING)
+        real = self.functions.get(name, _MISSING)
+        if self.functions is not builtins.__dict__:
+            return self._read_own(tracer, name, real)
         if real is _MISSING:
             raise tracer.raised(NameError, f"name '{name}' is not defined")
         tracer.guard(BuiltinSource(name), GuardKind.IS, real)
         return tracer.known(real)
+
+    def _read_own(self, tracer: Tracer, name: str, real: Any) -> Value:
+        """Among built-in functions that are not those of the interpreter."""
+        place = ConstantSource("__builtins__", self.functions)
+        if real is not _MISSING:
+            return tracer.wrap(real, ItemSource(place, name))
+        tracer.guard(CallSource(_lacks, (place, ConstantSource(repr(name), name))), GuardKind.EQUALS, True)
+        raise tracer.raised(NameError, f"name '{name}' is not defined")
 
     def rely_on_absence(self, tracer: Tracer, *names: str) -> None:
         """None of these is there; those that the captured code has written or deleted are its own affair."""

@@ -7,6 +7,7 @@ class_attributes.py, iteration in iteration.py, calls in calling.py and calls/, 
 
 from __future__ import annotations
 
+import builtins
 import operator
 import sys
 import types
@@ -39,6 +40,7 @@ from .scopes import GlobalScope
 from .source import ConstantSource, ReadSource, Source
 from .status import Told
 from .subgraphs import Later
+from .values import enum_members
 from .values.base import Lazy, NotConstant, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.classes import ClassValue
@@ -101,7 +103,7 @@ class Tracer:
         self.relies_on_error_modes = False  # of NumPy
         self.unlike_layouts = False  # NumPy may lay out arrays computed from now on in another way than torch
         self._keep: list[Any] = []
-        self._scopes: dict[int, GlobalScope] = {}
+        self._scopes: dict[tuple[int, int], GlobalScope] = {}
         self._code_constants: dict[int, tuple[Any, Value]] = {}
         self._loops = LoopLimit()
         self.step = 0  # instructions followed so far, in all frames
@@ -262,12 +264,16 @@ class Tracer:
     def is_immutable(self, obj: Any) -> bool:
         return results.is_immutable(obj)
 
-    def scope_of(self, names: dict[str, Any], source: Source | None = None) -> GlobalScope:
-        """`source`: where this dictionary is found, unless it is a module's by the module's name."""
-        found = self._scopes.get(id(names))
+    def scope_of(
+        self, names: dict[str, Any], source: Source | None = None, functions: dict[str, Any] = builtins.__dict__
+    ) -> GlobalScope:
+        """`source`: where this dictionary is found, unless it is a module's by the module's name; `functions`: the
+        built-in ones that are seen behind it, which a sandbox may give, and named tuples do."""
+        key = (id(names), id(functions))
+        found = self._scopes.get(key)
         if found is None:
             own = names is self.function.__globals__
-            found = self._scopes[id(names)] = GlobalScope(names, own, source)
+            found = self._scopes[key] = GlobalScope(names, own, source, functions)
         return found
 
     # ---- classes ----
@@ -376,6 +382,9 @@ class Tracer:
 
     def get_attr(self, owner: Value, name: str) -> Value:
         return owner.get_attr(self, name)
+
+    def member_attribute(self, owner: ConstantValue, name: str) -> Value | None:
+        return enum_members.member_attribute(self, owner, name)
 
     def get_item(self, owner: Value, key: Value) -> Value:
         if is_changing(key):

@@ -5,7 +5,6 @@ Wrapping lays the guards that the value needs to be what it claims; what is insi
 
 from __future__ import annotations
 
-import builtins
 import enum
 import gc
 import types
@@ -33,6 +32,7 @@ from .values.classes import ClassValue
 from .values.compiled import CompiledFunctionValue
 from .values.constants import ConstantValue, SourcedConstant
 from .values.deques import DequeValue
+from .values.enum_members import has_operations
 from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from .values.grown_lists import GrownList
@@ -98,12 +98,15 @@ def is_constant_object(obj: Any) -> bool:
     kind = type(obj)
     return (
         kind in CONSTANT_TYPES
-        or issubclass(kind, enum.Enum)
+        or (issubclass(kind, enum.Enum) and not has_operations(kind))
         or (kind in (tuple, frozenset) and all(map(is_constant_object, obj)))
     )
 
 
 def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    if isinstance(obj, enum.Enum) and has_operations(type(obj)):
+        tracer.guard(source, GuardKind.IS, obj)  # type: ignore[arg-type]
+        return ObjectValue(type(obj), obj, source or ConstantSource(f"<{class_name(type(obj))}>", obj))
     if source is None:
         return ConstantValue(obj)
     changes = source in tracer.changing or source in tracer.expected
@@ -189,8 +192,7 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
 
 @wraps(types.FunctionType)
 def _function(tracer: Tracer, obj: types.FunctionType, source: Source | None) -> Value:
-    own_builtins = obj.__builtins__ is not builtins.__dict__  # of a sandbox, say
-    if own_builtins or (source is not None and not native.called_as_usual(obj)):
+    if source is not None and not native.called_as_usual(obj):
         return _object(tracer, obj, source)
     fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or is_fixed(source)
     if fixed:
@@ -200,7 +202,8 @@ def _function(tracer: Tracer, obj: types.FunctionType, source: Source | None) ->
     else:
         tracer.guard(source, GuardKind.CODE, obj.__code__)  # type: ignore[arg-type]
     names = None if source is None else AttrSource(source, "__globals__")
-    return FunctionValue(obj, source, obj.__code__, tracer.scope_of(obj.__globals__, names), fixed)
+    scope = tracer.scope_of(obj.__globals__, names, obj.__builtins__)  # type: ignore[attr-defined]
+    return FunctionValue(obj, source, obj.__code__, scope, fixed)
 
 
 def _compiled_function(tracer: Tracer, obj: Any, source: Source | None) -> Value:

@@ -10,9 +10,10 @@ from collections import Counter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from ..guard import GuardKind
 from ..messages import Message
 from ..recipe import CallRecipe, Constant
-from ..source import AttrSource, ConstantSource, Source
+from ..source import AttrSource, CallSource, ConstantSource, Source
 from ..subgraphs import outside_unchanged, reachable
 from ..values.base import NotConstant, Value, unsupported
 from ..values.constants import ConstantValue
@@ -34,7 +35,8 @@ _LASTING = (ListValue, SetValue, DictValue, ObjectValue, TensorValue)  # what ma
 def _wrap_cached(tracer: Tracer, obj: Any, source: Source | None) -> Value:
     if source is None:
         source = ConstantSource(obj.__qualname__, obj)
-    inner = obj.__wrapped__
+    inner = getattr(obj, "__wrapped__", None)  # None: functools has not finished it
+    tracer.guard(source, GuardKind.IS, obj)  # another has a cache of its own, if the same code
     if not isinstance(inner, FunctionType):
         return BuiltinValue(obj, source)
     return CachedFunctionValue(obj, tracer.wrap(inner, AttrSource(source, "__wrapped__")), source)
@@ -76,6 +78,7 @@ class CachedFunctionValue(Value):
             constant = tracer.is_constant_object(result)
             known = ConstantValue(result) if constant else self._follow(tracer, args, kwargs)
             tracer.cached_calls[key] = known
+            tracer.guard(CallSource(_Kept(self.cached), (self.source,)), GuardKind.EQUALS, True)  # type: ignore[arg-type]
         count = CallRecipe(
             Constant(_count_call),
             [Constant(self.cached), *map(Constant, constants)],
@@ -109,6 +112,19 @@ class CachedFunctionValue(Value):
         if name.startswith("cache_"):
             raise unsupported("functools", f"{name} of a cached function")
         return self.function if name == "__wrapped__" else self.function.get_attr(tracer, name)
+
+
+class _Kept:
+    """Whether a cache has not been cleared since: then it may give something else for what it gave."""
+
+    def __init__(self, cached: Any) -> None:
+        self.misses = cached.cache_info().misses
+
+    def __call__(self, cached: Any) -> bool:
+        return cached is not None and cached.cache_info().misses >= self.misses
+
+    def __repr__(self) -> str:
+        return "has kept what it held"
 
 
 def _key(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:

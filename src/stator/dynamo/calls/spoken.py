@@ -151,7 +151,7 @@ def _heard_by(logger: logging.Logger) -> Iterator[Any]:
 
 def _is_of_program(part: Any) -> bool:
     """Whether the program itself says what is done with a message: it may notice when that happens. Libraries write."""
-    kind = part if isinstance(part, type | FunctionType) else type(part)
+    kind: Any = part if isinstance(part, type | FunctionType) else type(part)
     file = getattr(sys.modules.get(module_of(kind)), "__file__", None)
     return file is None or not file.startswith(_installed())
 

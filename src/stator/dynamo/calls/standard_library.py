@@ -36,7 +36,7 @@ from ..source import AttrSource, CallSource, ConstantSource, ReadSource, is_abou
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.context_variables import ContextVariable
-from ..values.functions import BoundMethodValue, BuiltinValue, FunctionValue
+from ..values.functions import BuiltinValue, FunctionValue
 from ..values.mappings import DictValue
 from ..values.modules import ModuleValue
 from ..values.objects import MISSING, ObjectValue, lookup_in_class

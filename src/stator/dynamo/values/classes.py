@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
 from ..naming import class_name, full_name, qualified_name
-from ..recipe import Constant, Load, Recipe
-from ..source import AttrSource, ConstantSource, Source
+from ..recipe import CallRecipe, Constant, Load, Recipe
+from ..source import AttrSource, ConstantSource, InstanceDictSource, Source
 from .base import Raised, Value, unsupported
 from .constants import ConstantValue
 from .functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
@@ -102,7 +102,7 @@ class ClassValue(Value):
     def _enum_attr(self, tracer: Tracer, name: str) -> Value:
         real = tracer.run_real(getattr, (self.cls, name))
         if isinstance(real, self.cls):
-            return ConstantValue(real)
+            return tracer.known(real)
         found = tracer.class_lookup(self.cls, name)
         if isinstance(real, types.MappingProxyType):
             return tracer.wrap(real, AttrSource(_as_constant(self.cls), name))
@@ -152,7 +152,7 @@ class ClassValue(Value):
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
         if isinstance(self.cls, enum.EnumMeta):
-            return iter([ConstantValue(member) for member in self._members(tracer)])
+            return iter([tracer.known(member) for member in self._members(tracer)])
         method = self._own_method(tracer, "__iter__")
         if method is not None:
             return tracer.iterate(method.call(tracer, [], {}))
@@ -168,7 +168,10 @@ class ClassValue(Value):
 
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if isinstance(self.cls, enum.EnumMeta):
-            return tracer.run_real(lambda cls, it: it in cls, (self.cls, tracer.constant_of(item, "operand of `in`")))
+            real = getattr(item, "obj", None)  # of a member that is no constant
+            if not isinstance(real, enum.Enum):
+                real = tracer.constant_of(item, "operand of `in`")
+            return tracer.run_real(lambda cls, it: it in cls, (self.cls, real))
         method = self._own_method(tracer, "__contains__")
         if method is not None:
             return tracer.truth(method.call(tracer, [item], {}))
@@ -176,9 +179,7 @@ class ClassValue(Value):
 
     def get_item(self, tracer: Tracer, key: Value) -> Value:
         if isinstance(self.cls, enum.EnumMeta):
-            return ConstantValue(
-                tracer.run_real(lambda cls, at: cls[at], (self.cls, tracer.constant_of(key, "a name")))
-            )
+            return tracer.known(tracer.run_real(lambda cls, at: cls[at], (self.cls, tracer.constant_of(key, "a name"))))
         method = self._own_method(tracer, "__getitem__")
         if method is None:
             own = tracer.class_lookup(self.cls, "__class_getitem__")
@@ -217,6 +218,11 @@ class SuperValue(Value):
     def python_type(self, tracer: Tracer) -> type:
         return super
 
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return CallRecipe(
+            Constant(super), [exits.recipe(ClassValue(self.cls, _as_constant(self.cls))), exits.recipe(self.owner)]
+        )
+
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         owner = self.owner
         kind = owner.python_type(tracer)
@@ -225,13 +231,25 @@ class SuperValue(Value):
         order = kind.__mro__ or ()  # a class whose metaclass is still making up its order has none
         if self.cls not in order:
             raise unsupported("super", f"super() of {qualified_name(self.cls)} and {owner.describe(tracer)}")
+        passed: list[type] = []
         for base in order[order.index(self.cls) + 1 :]:
             if tracer.classes.written(base, name) is not None:
                 raise unsupported("super", f"{name!r}, which the captured code has set in a class")
             found = base.__dict__.get(name, MISSING)
             if found is not MISSING:
+                self._rely_on_way(tracer, kind, passed, name)
                 return self._bound(tracer, base, name, found, kind)
+            passed.append(base)
+        self._rely_on_way(tracer, kind, passed, name)
         raise tracer.raised(AttributeError, f"'super' object has no attribute '{name}'")
+
+    def _rely_on_way(self, tracer: Tracer, kind: type, passed: list[type], name: str) -> None:
+        """That the order of resolution is what it is, and that classes in between do not have the name."""
+        if not is_immutable_class(kind):
+            tracer.guard(AttrSource(_as_constant(kind), "__mro__"), GuardKind.IS, kind.__mro__)
+        for base in passed:
+            if not is_immutable_class(base):
+                tracer.guard(InstanceDictSource(_as_constant(base)), GuardKind.NOT_IN, name)
 
     def _bound(self, tracer: Tracer, base: type, name: str, found: Any, kind: type) -> Value:
         owner = self.owner

@@ -6,8 +6,9 @@ Containers of constants are not here; see sequences.py, sets.py and mappings.py.
 from __future__ import annotations
 
 import _string  # the parser of str.format, which string.Formatter uses too
+import enum
 from collections.abc import Iterator
-from types import WrapperDescriptorType
+from types import FunctionType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,10 +66,21 @@ class ConstantValue(Value):
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         value = self.value
+        if isinstance(value, enum.Enum):
+            held = tracer.member_attribute(self, name)
+            if held is not None:
+                return held
         found = tracer.run_real(getattr, (value, name))
         if callable(found) and getattr(found, "__self__", None) is value:
             return ConstantMethod(value, name, found)
         return tracer.wrap_result(found, f"attribute {name!r} of {self.describe(tracer)}")
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if isinstance(self.value, enum.Enum) and isinstance(
+            tracer.class_lookup(type(self.value), "__call__"), FunctionType
+        ):
+            return tracer.call(self.get_attr(tracer, "__call__"), args, kwargs)
+        return super().call(tracer, args, kwargs)
 
     def call_method(self, tracer: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tracer.call(self.get_attr(tracer, name), args, kwargs)

@@ -106,7 +106,8 @@ class ObjectValue(Value):
         hasher = tracer.class_lookup(self.cls, "__hash__")
         if hasher is None:
             raise tracer.raised(TypeError, f"unhashable type: '{class_name(self.cls)}'")
-        if isinstance(hasher, FunctionType):
+        by_itself = hasher is enum.Enum.__hash__ and tracer.class_lookup(self.cls, "__eq__") is object.__eq__
+        if isinstance(hasher, FunctionType) and not by_itself:
             raise unsupported("unhashable-key", f"{self.describe(tracer)}, whose class defines __hash__, as a key")
         if self.obj is None:
             return IdentityKey(self)

@@ -1,0 +1,76 @@
+"""Attributes of members of enumerations: constants whose classes are the program's, with properties, methods and data
+that the members were given. Never here: the enumerations themselves (classes.py).
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import weakref
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ..hook import is_left_alone
+from ..naming import class_dict, class_name, resolution_order
+from ..source import ConstantSource, InstanceDictSource, ItemSource
+from .base import Value
+from .constants import ConstantValue
+from .objects import C_METHODS, MISSING, is_data_descriptor
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+# what the interpreter asks the class for where operators and built-in functions meet a member
+_OPERATIONS = frozenset(
+    f"__{name}__"
+    for name in (
+        *("eq", "ne", "lt", "le", "gt", "ge", "hash", "bool", "len", "iter", "contains", "getitem", "next", "reversed"),
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift"),
+        *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow", "rmatmul", "rand", "ror", "rxor", "rlshift"),
+        *("rshift", "rrshift", "neg", "pos", "abs", "invert", "index", "int", "float", "complex", "round", "enter"),
+        *("getattribute", "getattr", "setattr", "delattr", "instancecheck"),
+    )
+)
+_answers: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+def has_operations(cls: type) -> bool:
+    """Whether members of this enumeration answer operators by code of the program, as other objects do."""
+    found = _answers.get(cls)
+    if found is None:
+        own = (class_dict(base).items() for base in resolution_order(cls))
+        methods = (value for names in own for name, value in names if name in _OPERATIONS)
+        found = any(isinstance(one, FunctionType) and not is_left_alone(one.__code__) for one in methods)
+        _answers[cls] = found
+    return found
+
+
+def member_attribute(tracer: Tracer, owner: ConstantValue, name: str) -> Value | None:
+    """As object.__getattribute__ finds it; None: it is one that C code answers for the real member."""
+    member: enum.Enum = owner.value
+    cls = type(member)
+    in_class = tracer.class_lookup(cls, name)
+    if isinstance(in_class, types.DynamicClassAttribute):
+        getter = in_class.fget
+        if isinstance(getter, FunctionType) and not is_left_alone(getter.__code__):
+            return tracer.class_function(cls, name, getter).call(tracer, [owner], {})
+        return _own(tracer, member, f"_{name}_")
+    if isinstance(in_class, (types.GetSetDescriptorType, types.MemberDescriptorType, *C_METHODS)):
+        return None
+    if in_class is not MISSING and is_data_descriptor(in_class) and hasattr(type(in_class), "__get__"):
+        return tracer.bind(owner, cls, name, in_class)
+    found = _own(tracer, member, name)
+    if found is None and in_class is not MISSING:
+        return tracer.bind(owner, cls, name, in_class)
+    if found is None:
+        raise tracer.raised(AttributeError, f"'{class_name(cls)}' object has no attribute '{name}'")
+    return found
+
+
+def _own(tracer: Tracer, member: enum.Enum, name: str) -> Value | None:
+    """What the member itself was given, relied on; the names that it has are as the class made them."""
+    held: dict[str, Any] = object.__getattribute__(member, "__dict__")
+    if name not in held:
+        return None
+    source = ConstantSource(f"{class_name(type(member))}.{held.get('_name_')}", member)
+    return tracer.wrap(held[name], ItemSource(InstanceDictSource(source), name))
