@@ -142,7 +142,6 @@ WAYS = [
         "class C:\n    def __new__(cls, y, log):BODY\n        made = object.__new__(cls)\n"
         "        made.y = y\n        return made",
         "x = C(x, log).y",
-        graphs=4,
     ),
     Way(
         "metaclass_call",
@@ -229,7 +228,6 @@ WAYS = [
         "        return y\n"
         "m = M()",
         "m.given = x, log\n    x = m.f\n    m.given = None",
-        graphs=4,
     ),
     Way(
         "getattr",
@@ -312,20 +310,130 @@ WAYS = [
         "length",
         "class C:\n    def __len__(self):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return 3",
         "c = C()\n    c.y, c.log = x, log\n    x = len(c) * c.y",
-        graphs=4,
     ),
     Way(
         "truth",
         "class C:\n"
         "    def __bool__(self):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return True",
         "c = C()\n    c.y, c.log = x, log\n    if c:\n        x = c.y\n    else:\n        x = x - 1",
-        graphs=4,
     ),
     Way(
         "contains",
         "class C:\n    def __contains__(self, y):\n        log = self.logBODY\n        self.y = y\n        return True",
         "c = C()\n    c.log = log\n    x = c.y if x in c else x",
-        graphs=4,
+    ),
+    Way(
+        "truth_by_length",
+        "class C:\n    def __len__(self):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return 0",
+        "c = C()\n    c.y, c.log = x, log\n    x = x - 1 if c else c.y",
+    ),
+    Way(
+        "asking_for_truth",
+        "class C:\n"
+        "    def __bool__(self):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return True",
+        "c = C()\n    c.y, c.log = x, log\n    log.append(bool(c))\n    x = c.y",
+    ),
+    Way(
+        "asking_for_truth_by_length",
+        "class C:\n    def __len__(self):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return 3",
+        "c = C()\n    c.y, c.log = x, log\n    log.append(bool(c))\n    x = c.y",
+    ),
+    Way(
+        "not",
+        "class C:\n"
+        "    def __bool__(self):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return True",
+        "c = C()\n    c.y, c.log = x, log\n    log.append(not c)\n    x = c.y",
+    ),
+    Way(
+        "not_in",
+        "class C:\n    def __contains__(self, y):\n        log = self.logBODY\n        self.y = y\n        return [y]",
+        "c = C()\n    c.log = log\n    log.append(x not in c)\n    x = c.y",
+    ),
+    Way(
+        "absolute_value",
+        "class C:\n    def __abs__(self):\n        y, log = self.y, self.logBODY\n        return y",
+        "c = C()\n    c.y, c.log = x, log\n    x = abs(c)",
+    ),
+    Way(
+        "add_objects_of_two_classes",
+        "class B:\n    def __radd__(self, other):\n        return None\n"
+        "class C:\n    def __add__(self, n):\n        y, log = self.y, self.logBODY\n        return y + n.z",
+        "b, c = B(), C()\n    c.y, c.log, b.z = x, log, 3\n    x = c + b",
+    ),
+    Way(
+        "reflected_add",
+        "class B:\n    def __add__(self, other):\n        return NotImplemented\n"
+        "class C:\n    def __radd__(self, n):\n        y, log = self.y, self.logBODY\n        return y + n.z",
+        "b, c = B(), C()\n    c.y, c.log, b.z = x, log, 3\n    x = b + c",
+    ),
+    Way(
+        "add_that_leaves_it_to_the_other",
+        "class B:\n    def __radd__(self, other):\n        return other.y\n"
+        "class C:\n    def __add__(self, n):\n"
+        "        y, log = self.y, self.logBODY\n        self.y = y\n        return NotImplemented",
+        "b, c = B(), C()\n    c.y, c.log = x, log\n    x = c + b",
+    ),
+    Way(
+        "reflected_of_a_subclass",
+        "class B:\n    def __add__(self, other):\n        return other.y + 1\n"
+        "class C(B):\n    def __radd__(self, n):\n"
+        "        y, log = self.y, self.logBODY\n        self.y = y\n        return NotImplemented",
+        "b, c = B(), C()\n    c.y, c.log = x, log\n    x = b + c",
+    ),
+    Way(
+        "in_place",
+        "class C:\n    def __iadd__(self, n):\n"
+        "        y, log = self.y, self.logBODY\n        self.y = y + n\n        return self",
+        "c = C()\n    c.y, c.log = x, log\n    c += 3\n    x = c.y",
+    ),
+    Way(
+        "in_place_left_to_the_plain_operator",
+        "class C:\n    def __add__(self, n):\n        return self.y + n\n    def __imul__(self, n):\n"
+        "        y, log = self.y, self.logBODY\n        self.y = y + n\n        return NotImplemented\n"
+        "    def __mul__(self, n):\n        return self.y * n",
+        "c = C()\n    c.y, c.log = x, log\n    c *= 3\n    x = c",
+    ),
+    Way(
+        "in_place_by_the_plain_method",
+        "class C:\n    def __add__(self, n):\n        y, log = self.y, self.logBODY\n        return y + n",
+        "c = C()\n    c.y, c.log = x, log\n    c += 3\n    x = c",
+    ),
+    Way(
+        "equal",
+        "class C:\n"
+        "    def __eq__(self, n):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return n == 3",
+        "c = C()\n    c.y, c.log = x, log\n    if c == 3:\n        x = c.y",
+    ),
+    Way(
+        "greater_by_the_other",
+        "class B:\n    pass\nclass C:\n"
+        "    def __lt__(self, n):\n        y, log = self.y, self.logBODY\n        self.y = y\n        return True",
+        "c = C()\n    c.y, c.log = x, log\n    if B() > c:\n        x = c.y",
+    ),
+    Way(
+        "property_of_a_module_that_is_called",
+        "class M(nn.Module):\n"
+        "    @property\n"
+        "    def f(self):\n"
+        "        y, log = self.given\n"
+        "        BODY\n"
+        "        return y.add\n"
+        "m = M()",
+        "m.given = x, log\n    x = m.f(x)\n    m.given = None",
+    ),
+    Way(
+        "property_that_leads_to_getattr",
+        "class C:\n    def __getattr__(self, name):\n        return self.y, name\n    @property\n"
+        "    def f(self):\n        y, log = self.y, self.logBODY\n"
+        "        self.y = y\n        raise AttributeError('no')",
+        "c = C()\n    c.y, c.log = x, log\n    x, name = c.f\n    log.append(name)",
+    ),
+    Way(
+        "new_and_init",
+        "class C:\n    def __new__(cls, y, *, log):BODY\n        made = object.__new__(cls)\n"
+        "        made.y = y\n        return made\n"
+        "    def __init__(self, y, *, log):\n        log.append('init')\n        self.z = self.y + y",
+        "x = C(x, log=log).z",
     ),
     # iteration: three items, a break for each
     Way(
@@ -381,7 +489,36 @@ WAYS = [
         "        self.n += 1\n"
         "        return y",
         "c = C()\n    c.y, c.log, c.n = x, log, 0\n    for y in c:\n        x = x + y",
-        graphs=7,
+        graphs=4,
+    ),
+    Way(
+        "iterator_that_breaks_at_its_end",
+        "class C:\n"
+        "    def __iter__(self):\n"
+        "        return self\n"
+        "    def __next__(self):\n"
+        "        self.n += 1\n"
+        "        if self.n < 3:\n"
+        "            return self.y\n"
+        "        y, log = self.y, self.logBODY\n"
+        "        self.y = y\n"
+        "        raise StopIteration",
+        "c = C()\n    c.y, c.log, c.n = x, log, 0\n    for y in c:\n        x = x + y\n    else:\n        x = x + c.y",
+    ),
+    Way(
+        "taking_an_iterator",
+        "class C:\n    def __iter__(self):\n        y, log = self.y, self.logBODY\n        return iter([y, y * 2])",
+        "c = C()\n    c.y, c.log = x, log\n    for y in c:\n        x = x + y",
+    ),
+    Way(
+        "asking_for_an_iterator",
+        "class C:\n    def __iter__(self):\n        y, log = self.y, self.logBODY\n        return iter([y, y * 2])",
+        "c = C()\n    c.y, c.log = x, log\n    x = next(iter(c))",
+    ),
+    Way(
+        "asking_for_an_item",
+        "class C:\n    def __next__(self):\n        y, log = self.y, self.logBODY\n        return y",
+        "c = C()\n    c.y, c.log = x, log\n    x = next(c)",
     ),
     # from C
     Way("map", "if True:\n    def f(y, log):BODY\n        return y", "(x,) = map(f, [x], [log])", graphs=4),

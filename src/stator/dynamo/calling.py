@@ -379,15 +379,33 @@ def make_instance(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: di
     new = tracer.class_lookup(kind, "__new__")
     inner = new.__func__ if isinstance(new, staticmethod) else new
     if isinstance(inner, FunctionType):
-        made = tracer.class_function(kind, "__new__", inner).call(tracer, [cls, *args], kwargs)
+        function = tracer.class_function(kind, "__new__", inner)
+        if entered:
+            named = tracer.dict_of([one for name, value in kwargs.items() for one in (ConstantValue(name), value)])
+            tracer.enters(function, Way(Finish.MADE, (cls, TupleValue(list(args)), named)))
+        made = function.call(tracer, [cls, *args], kwargs)
     elif isinstance(inner, types.BuiltinFunctionType):
         made = new_object(tracer, kind, args, kwargs)
     else:
         raise unsupported("new-object", f"__new__ of {qualified_name(kind)} is no function")
-    made_kind = made.python_type(tracer)
-    if kind in made_kind.__mro__:
-        _initialize(tracer, made, made_kind, args, kwargs, plain_new=inner is object.__new__, entered=entered)
+    initialize(tracer, cls, made, args, kwargs, plain_new=inner is object.__new__, entered=entered)
     return made
+
+
+def initialize(
+    tracer: Tracer,
+    cls: ClassValue,
+    made: Value,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    *,
+    plain_new: bool = False,
+    entered: bool = False,
+) -> None:
+    """What a call of the class does with what its `__new__` has made."""
+    made_kind = made.python_type(tracer)
+    if cls.cls in made_kind.__mro__:
+        _initialize(tracer, made, made_kind, args, kwargs, plain_new=plain_new, entered=entered)
 
 
 def _initialize(

@@ -313,7 +313,7 @@ class Converter:
         exit_ = captured.exit
         if not isinstance(exit_, Break) or not exit_.inner:
             return None
-        key = key_of(exit_.inner), exit_.reason.kind, exit_.reason.place
+        key = key_of(exit_.inner), exit_.finish, exit_.reason.kind, exit_.reason.place
         callee = self._put_back.get(key)
         if callee is None:
             leaving = Leaving(
@@ -323,7 +323,7 @@ class Converter:
                 self.dispatch_at(captured),
                 self._hook(),
             )
-            callee = self._put_back[key] = put_back(exit_.inner, leaving)
+            callee = self._put_back[key] = put_back(exit_.inner, leaving, exit_.finish)
         return InnerCall(callee, partial(self.joined_continuation, captured))
 
     def _on_failure(self, captured: Captured) -> OnFailure:
@@ -443,7 +443,9 @@ def _asks_in_vain_for_super(captured: Captured, exit_: Break) -> bool:
 def _is_within_an_instruction(captured: Captured, exit_: Break) -> bool:
     """Whether only a part of an instruction of the user's code is done there, in code that goes on behind a break."""
     resumption = resumption_of(captured.code)
-    return resumption is not None and not exit_.inner and resumption.indices[exit_.index] is None
+    if resumption is None or exit_.inner or resumption.indices[exit_.index] is not None:
+        return False
+    return resumption.indices[exit_.index + 1] is None  # nothing is left to do behind the last part
 
 
 def _first_place(captured: Captured) -> UserPlace:

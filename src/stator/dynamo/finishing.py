@@ -4,6 +4,7 @@ that is left there goes on by finishing the instruction. How frames are left is 
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,38 @@ class Finish(enum.Enum):
     NOTHING = "it is dropped"
     INSTANCE = "it has to be None; the object below, which was made, stays"
     ANSWER = "it is what an operator gives of the operands below, but for NotImplemented; nothing else would be asked"
+    LEFT_ANSWER = "the same, of the left operand's method; the right one's reflected method would be asked then"
+    RIGHT_ANSWER = "the same, of the right operand's, which is of a subclass; the left one's method would be asked then"
+    IN_PLACE_ANSWER = "the same, of the left operand's method in place; the plain operator would be asked then"
+    LENGTH = "it has to be a length, which is pushed"
+    LENGTH_TRUTH = "it has to be a length, and whether it is more than zero is pushed"
+    TRUTH = "it has to be a bool, which is pushed"
+    LENGTH_AGAIN = "it has to be a length, and the instruction is done on that"
+    TRUTH_AGAIN = "it has to be a bool, and the instruction is done on that"
+    MEMBER = "its truth is pushed, or for `not in` the opposite"
+    ITERATOR = "it has to be an iterator, which is pushed"
+    ITEM = "it is pushed as an item of the iterator below, or that has ended, and the loop"
+    FOUND = "it is pushed; or that of `__getattr__` of the object below, as it raised AttributeError"
+    FOUND_METHOD = "the same, to be called"
+    MADE = "it is pushed; below are a class that was called and its arguments, with which it may be initialized"
+
+
+AGAIN = frozenset((Finish.LENGTH_AGAIN, Finish.TRUTH_AGAIN))
+METHODS = {Finish.METHOD: Finish.RESULT, Finish.FOUND_METHOD: Finish.FOUND}  # with a NULL -> without
+BELOW = {  # so many of its operands lie below the result, and are gone when the instruction is finished
+    Finish.ANSWER: 2,
+    Finish.LEFT_ANSWER: 2,
+    Finish.RIGHT_ANSWER: 2,
+    Finish.IN_PLACE_ANSWER: 2,
+    Finish.FOUND: 1,
+    Finish.FOUND_METHOD: 1,
+    Finish.MADE: 3,
+}
+CAUGHT: dict[Finish, type[Exception]] = {  # what the instruction makes something else of than an exception
+    Finish.ITEM: StopIteration,
+    Finish.FOUND: AttributeError,
+    Finish.FOUND_METHOD: AttributeError,
+}
 
 
 class Role(enum.Enum):
@@ -31,7 +64,7 @@ class Role(enum.Enum):
 
     CALL = "it is called"
     ATTRIBUTE = "an attribute of it is read, written or deleted"
-    OPERAND = "it is subscripted, or an operator's operand"
+    OPERAND = "it is subscripted, or an operator's operand, or asked for its length, truth, items and the like"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +82,91 @@ READING_METHOD = Way(Finish.METHOD, by=Role.ATTRIBUTE)
 WRITING = Way(Finish.NOTHING, by=Role.ATTRIBUTE)
 OPERATING = Way(by=Role.OPERAND)
 STORING = Way(Finish.NOTHING, by=Role.OPERAND)
+DECIDING = Way(Finish.TRUTH_AGAIN, by=Role.OPERAND)
+TAKING_ITERATOR = Way(Finish.ITERATOR, by=Role.OPERAND)
+TAKING_ITEM = Way(Finish.ITEM, by=Role.OPERAND)
+CONTAINING = Way(Finish.MEMBER, by=Role.OPERAND)
+# built-in functions, by their id, which with one argument do no more than ask its class
+ASKING: dict[int, Way] = {
+    id(len): Way(Finish.LENGTH, by=Role.OPERAND),
+    id(bool): Way(Finish.TRUTH, by=Role.OPERAND),
+    id(iter): TAKING_ITERATOR,
+    id(next): OPERATING,
+    id(abs): OPERATING,
+}
+BY_LENGTH = {Finish.TRUTH: Finish.LENGTH_TRUTH, Finish.TRUTH_AGAIN: Finish.LENGTH_AGAIN}
 
 
-def write_finish(builder: Builder, finish: Finish, instruction: Instruction) -> None:
-    """what lies below, the result of the function -> what the instruction leaves"""
-    if finish is Finish.ANSWER:
-        builder.const(instruction.argval)
+def or_found(way: Way, owner: Value) -> Way:
+    """Reading an attribute of an object whose class has `__getattr__`, too."""
+    return Way(Finish.FOUND_METHOD if way.finish is Finish.METHOD else Finish.FOUND, (owner,), Role.ATTRIBUTE)
+
+
+def write_finish(builder: Builder, finish: Finish, instruction: Instruction, ended: Instruction | None = None) -> None:
+    """what lies below, the result of the function -> what the instruction leaves
+
+    ended: where it goes on, with all of that on the stack, if it was for an item and there was none."""
+    if finish in _FURTHER:
+        builder.const(_how_it_goes_on(finish, instruction))
         builder.tuple(4)
         _call_on_top(builder, native.answered)
+    elif finish is Finish.ITEM:
+        assert ended is not None
+        builder.duplicate()
+        _call_on_top(builder, native.was_missed)
+        builder.jump_if_true(ended)
+    elif finish in (Finish.FOUND, Finish.FOUND_METHOD):
+        builder.const(instruction.argval)
+        builder.tuple(3)
+        _call_on_top(builder, native.found)
+        if finish is Finish.FOUND_METHOD:
+            _write_method(builder)
+    elif finish is Finish.MEMBER:
+        _call_on_top(builder, native.no_member if instruction.arg else native.member)
     else:
         _WRITERS[finish](builder)
+
+
+def _how_it_goes_on(finish: Finish, instruction: Instruction) -> tuple[Any, ...]:
+    """For `native.answered`: the operator, the method that is asked next, whether of the left operand (None: none is
+    asked; a function: the operator that is tried next), whether the truth of the answer is wanted."""
+    symbol = instruction.argval
+    plain, reflected = _SPECIAL_METHODS[symbol]
+    following: dict[Finish, tuple[Any, bool]] = {
+        Finish.ANSWER: (None, False),
+        Finish.LEFT_ANSWER: (reflected, False),
+        Finish.RIGHT_ANSWER: (plain, True),
+        Finish.IN_PLACE_ANSWER: (_PLAIN.get(symbol), False),
+    }
+    wants_truth = instruction.opname == "COMPARE_OP" and bool(instruction.flags & 16)  # 3.13
+    return (symbol, *following[finish], wants_truth)
+
+
+_FURTHER = frozenset((Finish.ANSWER, Finish.LEFT_ANSWER, Finish.RIGHT_ANSWER, Finish.IN_PLACE_ANSWER))
+_ARITHMETIC = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "@": operator.matmul,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+}
+_PLAIN = {f"{symbol}=": function for symbol, function in _ARITHMETIC.items()}
+_COMPARISONS = {"<": ("lt", "gt"), "<=": ("le", "ge"), "==": ("eq", "eq"), "!=": ("ne", "ne")}
+_SPECIAL_METHODS: dict[str, tuple[str, str]] = {}
+for _symbol, _function in _ARITHMETIC.items():
+    _name = _function.__name__.strip("_")
+    _SPECIAL_METHODS[_symbol] = _SPECIAL_METHODS[f"{_symbol}="] = f"__{_name}__", f"__r{_name}__"
+for _symbol, (_name, _other) in _COMPARISONS.items():
+    _SPECIAL_METHODS[_symbol] = f"__{_name}__", f"__{_other}__"
+    _SPECIAL_METHODS[_symbol.replace("<", ">")] = f"__{_other}__", f"__{_name}__"
 
 
 def _write_method(builder: Builder) -> None:
@@ -72,6 +180,11 @@ def _write_instance(builder: Builder) -> None:
     builder.pop()
 
 
+def _write_made(builder: Builder) -> None:
+    builder.tuple(4)
+    _call_on_top(builder, native.made)
+
+
 def _call_on_top(builder: Builder, function: Callable[..., Any]) -> None:
     """x -> function(x)"""
     builder.const_callee(function)
@@ -80,9 +193,20 @@ def _call_on_top(builder: Builder, function: Callable[..., Any]) -> None:
     builder.call(1)
 
 
+def _calling(name: str) -> Callable[[Builder], None]:
+    return lambda builder: _call_on_top(builder, getattr(native, name))
+
+
 _WRITERS: dict[Finish, Callable[[Builder], None]] = {
     Finish.RESULT: lambda builder: None,
     Finish.METHOD: _write_method,
     Finish.NOTHING: Builder.pop,
     Finish.INSTANCE: _write_instance,
+    Finish.LENGTH: _calling("a_length"),
+    Finish.LENGTH_AGAIN: _calling("a_length"),
+    Finish.LENGTH_TRUTH: _calling("is_filled"),
+    Finish.TRUTH: _calling("a_truth"),
+    Finish.TRUTH_AGAIN: _calling("a_truth"),
+    Finish.ITERATOR: _calling("an_iterator"),
+    Finish.MADE: _write_made,
 }

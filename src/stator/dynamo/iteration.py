@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING
 
+from .finishing import Role
 from .naming import class_name
 from .values.base import Raised, Value, unsupported
 from .values.generators import GeneratorValue
@@ -39,7 +40,9 @@ def next_item(tracer: Tracer, iterator: Value) -> Value | None:
     """The next item, or None at the end."""
     if isinstance(iterator, (IteratorValue, GeneratorValue)):
         return iterator.next_item(tracer)
-    return next(stop_aware(tracer, tracer.get_attr(iterator, "__next__")), None)
+    step = tracer.get_attr(iterator, "__next__")
+    tracer.enters_through(iterator, step, Role.OPERAND)
+    return next(stop_aware(tracer, step), None)
 
 
 def may_iterate(tracer: Tracer, value: Value) -> bool:

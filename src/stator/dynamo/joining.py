@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -12,6 +13,7 @@ from .cache import mark_as_ours
 from .captured import Break, BreakReason, Captured, InnerFrame
 from .emit import InnerCall, emit, slot_of
 from .emit.breaks import CALL_PREFIXES, Hook
+from .finishing import AGAIN, CAUGHT, Finish
 from .native_status import native
 from .program import program_of
 from .recipe import FrameCell, Load, RaisedAt, Recipe
@@ -32,11 +34,11 @@ class Leaving:
     hook: Hook
 
 
-def put_back(frames: Sequence[InnerFrame], leaving: Leaving) -> Callable[..., Any]:
+def put_back(frames: Sequence[InnerFrame], leaving: Leaving, finish: Finish | None) -> Callable[..., Any]:
     """What takes the values of these frames, the outermost first, and has each call the next, and the last perform its
-    instruction. It gives back what is then still to run."""
+    instruction. It gives back what is then still to run. finish: what the first was entered for."""
     frame, rest = frames[0], frames[1:]
-    callee = put_back(rest, leaving) if rest else None
+    callee = put_back(rest, leaving, frame.finish) if rest else None
     point = _point_in_call(frame, rest) if rest else _point_before(frame)
     resumed = function_without_cells(resume_code(point, native.arrived, never_called), frame.namespace)
     inner = None
@@ -52,7 +54,8 @@ def put_back(frames: Sequence[InnerFrame], leaving: Leaving) -> Callable[..., An
     )
     mark_as_ours(emitted)
     made = function_without_cells(emitted, frame.namespace)
-    return native.Inner(made, len(point.closure))
+    caught = CAUGHT.get(finish) if finish is not None else None
+    return native.Inner(made, len(point.closure), caught, None if caught is None else _nothing_to_run())
 
 
 def key_of(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
@@ -66,7 +69,21 @@ def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -
     """What goes on with a frame at `point`, behind a call, where `inner` is the Continuation of the frame that was
     called, whose result is on top of the stack there. It takes its own values, then those of `inner`."""
     whole = replace(point, stack=point.stack[:-1], inner=_of_function(_taken_by(inner), inner._function.__name__))
-    return function_without_cells(resume_code(whole, native.arrived, native.Inner(inner)), namespace)
+    caught = CAUGHT.get(point.finish) if point.finish is not None else None
+    callee = native.Inner(inner, 0, caught, native.missed)
+    return function_without_cells(resume_code(whole, native.arrived, callee), namespace)
+
+
+@cache
+def _nothing_to_run() -> Any:
+    """Stands for what goes on with a function that has raised what the instruction which entered it catches."""
+
+    def missed() -> object:
+        return "missed"
+
+    code = missed.__code__
+    constants = tuple(native.missed if value == "missed" else value for value in code.co_consts)
+    return native.Continuation(FunctionType(code.replace(co_consts=constants), {}), None, None)
 
 
 def names_inside(function: FunctionType, inner: Any) -> dict[str, str]:
@@ -119,7 +136,7 @@ def _point_before(frame: InnerFrame) -> ResumePoint:
 def _point_in_call(frame: InnerFrame, called: Sequence[InnerFrame]) -> ResumePoint:
     count = sum(len(one.values()) for one in called)
     inner = tuple(f"{number}{_OF}those inside" for number in range(count))
-    return replace(_point(frame, frame.index + 1), inner=inner, finish=frame.finish)
+    return replace(_point(frame, frame.index + (frame.finish not in AGAIN)), inner=inner, finish=frame.finish)
 
 
 def _point(frame: InnerFrame, index: int) -> ResumePoint:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from types import CodeType
 
-from .bytecode import OPERAND_KINDS, Builder, Instruction, assemble, code_units, decode, reachable
-from .finishing import Finish, write_finish
+from .bytecode import OPERAND_KINDS, VERSION, Builder, Instruction, assemble, code_units, decode, reachable
+from .finishing import AGAIN, Finish, write_finish
 
 _STACK_PREFIX = "__stack_"  # of the parameters of made code that hold the value stack
 
@@ -50,9 +50,9 @@ class ResumePoint:
     cells: names of cell variables that exist; their cells are the last of the closure.
     raised_at: for each LASTI slot, the index of the instruction that raised.
     handlers: positions of stack slots that keep what was handled before, one for each handler that is running.
-    inner: the instruction before `index` entered a function, and the frame goes on by finishing that: it calls what
-        goes on with the function, with values that come in as arguments of these names, and does with what that gives
-        what `finish` says. None: the frame is not in a call.
+    inner: the instruction `entering` entered a function, and the frame goes on by finishing that: it calls what goes
+        on with the function, with values that come in as arguments of these names, and does with what that gives what
+        `finish` says. None: the frame is not in a call.
     """
 
     code: CodeType
@@ -64,6 +64,11 @@ class ResumePoint:
     handlers: tuple[int, ...] = ()
     inner: tuple[str, ...] | None = None
     finish: Finish | None = None
+
+    @property
+    def entering(self) -> int:
+        """The instruction that entered a function: the one before, unless it is done again."""
+        return self.index if self.finish in AGAIN else self.index - 1
 
     def stack_parameter(self, position: int) -> str:
         """The name of the parameter that brings the value of this stack slot."""
@@ -105,7 +110,7 @@ class Resumption:
 
     def finishes_call(self) -> int:
         """The instruction that calls what goes on with the function that the frame had called; -1: there is none."""
-        return -1 if self.point.inner is None else self.indices.index(self.point.index - 1)
+        return -1 if self.point.inner is None else self.indices.index(self.point.entering)
 
     def index(self, instruction: int) -> int:
         """The instruction of the user's code to go on with when the made code would go on with this one."""
@@ -180,13 +185,15 @@ def resume_code(
             name = next(names)
             builder.load_bound(name)
             builder.delete(name)  # the frame must not keep alive what the stack lets go
+    ended = None if loop_end(original, point) is None else builder.label()
     if point.inner is not None:
-        assert point.finish is not None
-        _finish_call(builder, original[point.index - 1], callee, point.inner, point.finish)
+        _finish_call(builder, original[point.entering], callee, point, ended)
     start = Instruction("NOP", position=entry.position, handler=entry.handler)
     jump = builder.jump(start)
     if point.inner is not None:
         jump.index = entry.index  # the call may be where the code is left, to go on here
+    if ended is not None:
+        _end_loop(builder, original, point, ended)
     instructions = builder.instructions
     for offset in offsets:
         offset.marker = Instruction("NOP", position=original[offset.index].position)  # only its offset is used
@@ -207,27 +214,57 @@ def resume_code(
 def _reached(original: Sequence[Instruction], point: ResumePoint) -> list[Instruction]:
     """The instructions that can run when the frame goes on there."""
     kept = reachable(original, original[point.index])
-    handler = original[point.index - 1].handler if point.inner is not None else None
-    if handler is None or any(instruction is handler.target for instruction in kept):
-        return kept
-    indices = {instruction.index for instruction in (*kept, *reachable(original, handler.target))}
+    handler = original[point.entering].handler if point.inner is not None else None
+    end = loop_end(original, point)
+    others = [] if handler is None else [handler.target]
+    others += [] if end is None else [original[end]]
+    indices = {instruction.index for instruction in kept}
+    for other in others:
+        if other.index not in indices:
+            indices.update(instruction.index for instruction in reachable(original, other))
     return [original[index] for index in sorted(indices)]
 
 
+def loop_end(original: Sequence[Instruction], point: ResumePoint) -> int | None:
+    """Where the frame goes on if there is no item, of an instruction that is to be finished and is for one."""
+    if point.inner is None or point.finish is not Finish.ITEM:
+        return None
+    target = original[point.entering].target
+    assert target is not None
+    return target.index + len(LOOP_ENDS[VERSION.number])
+
+
+LOOP_ENDS = {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}  # at the end of a loop's FOR_ITER
+
+
+def _end_loop(builder: Builder, original: Sequence[Instruction], point: ResumePoint, ended: Instruction) -> None:
+    """iterator, what stands for no item ->"""
+    end = loop_end(original, point)
+    assert end is not None
+    builder.append(ended)
+    builder.pop()
+    builder.pop()
+    builder.jump(original[end]).index = end
+
+
 def _finish_call(
-    builder: Builder, call: Instruction, callee: Callable[..., object] | None, names: Sequence[str], finish: Finish
+    builder: Builder,
+    call: Instruction,
+    callee: Callable[..., object] | None,
+    point: ResumePoint,
+    ended: Instruction | None,
 ) -> None:
     """-> what the instruction leaves that the frame is in. Where it raises, the frame's handler of it takes over."""
-    assert callee is not None
+    assert callee is not None and point.inner is not None and point.finish is not None
     before, position = len(builder.instructions), builder.position
     builder.position = call.position
     builder.const_callee(callee)
-    for name in names:
+    for name in point.inner:
         builder.load_bound(name)
         builder.delete(name)
-    builder.call(len(names))
+    builder.call(len(point.inner))
     builder.instructions[-1].index = call.index
-    write_finish(builder, finish, call)
+    write_finish(builder, point.finish, call, ended)
     builder.position = position
     for instruction in builder.instructions[before:]:
         instruction.handler = call.handler

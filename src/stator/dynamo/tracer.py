@@ -12,6 +12,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -24,7 +25,7 @@ from .call_chain import left_together
 from .calling import builtin_call, class_call, function_call, tensor_method_call
 from .changing import changing_sources
 from .class_attributes import ClassAttributes
-from .finishing import DIRECTLY, Role, Way
+from .finishing import ASKING, BY_LENGTH, DIRECTLY, Finish, Role, Way
 from .frame import Frame
 from .guard import GuardKind
 from .guard_log import GuardLog
@@ -356,10 +357,14 @@ class Tracer:
         for name in ("__bool__", "__len__"):
             method = value.special(self, name)
             if method is not None:
+                by_length = name == "__len__"
+                self.enters_through(
+                    value, method, Role.OPERAND, finish=BY_LENGTH.get(self.way.finish) if by_length else None
+                )
                 result = method.call(self, [], {})
                 if result.python_type(self) is not (bool if name == "__bool__" else int):
                     raise unsupported("special-method", f"{name} of {value.describe(self)} returns another type")
-                if name == "__len__":
+                if by_length:
                     return self.length_of(result) > 0
                 return self.truth(result)
             found = self.class_lookup(value.cls, name)
@@ -477,10 +482,14 @@ class Tracer:
         """An instruction is about to enter this function, or what this leads to, in this way."""
         self.direct, self.role, self.way = what, way.by, way
 
-    def enters_through(self, via: Value, callee: Value, by: Role = Role.CALL) -> None:
-        """If the instruction enters what `via` leads to in this way: that is this function."""
+    def enters_through(self, via: Value, callee: Value, by: Role = Role.CALL, *, finish: Finish | None = None) -> None:
+        """If the instruction enters what `via` leads to in this way: that is this function.
+
+        finish: what it does then with the result, if that was not known before."""
         if self.direct is via and self.role is by:
             self.direct, self.role = callee, Role.CALL
+            if finish is not None:
+                self.way = replace(self.way, finish=finish)
 
     def inline(
         self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value], *, called: bool = False
@@ -490,10 +499,19 @@ class Tracer:
         self.direct = None
         return inline(self, function, args, kwargs, way)
 
+    def _asks(self, callee: Value, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """If the instruction calls a built-in function that asks its argument's class, it enters the method there."""
+        if self.direct is callee and self.way is DIRECTLY and len(args) == 1 and not kwargs:
+            way = ASKING.get(id(function))
+            if way is not None:
+                self.enters(args[0], way)
+
     def call_class(self, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        self._asks(cls, cls.cls, args, kwargs)
         return class_call(self, cls, args, kwargs)
 
     def call_builtin(self, callee: BuiltinValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        self._asks(callee, callee.fn, args, kwargs)
         return builtin_call(self, callee.fn, args, kwargs)
 
     def call_handler(self, handler: Callable[..., Value], args: list[Value], kwargs: dict[str, Value]) -> Value:

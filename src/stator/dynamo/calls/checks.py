@@ -83,11 +83,12 @@ def _way_on(program: Program, jump: Instruction) -> bool | None:
 def _found_way_on(program: Program, jump: Instruction) -> bool | None:
     if jump.opname not in _IF_TRUE and jump.opname not in _IF_FALSE:
         return None
-    jumps_on, around = jump.opname in _IF_TRUE, _handlers_around(program, jump)
-    if _raises(program, jump.index + 1, around):
-        return jumps_on
     assert jump.target is not None
-    return not jumps_on if _raises(program, jump.target.index, around) else None
+    jumps_on, around = jump.opname in _IF_TRUE, _handlers_around(program, jump)
+    behind, there = (_raises(program, index, around) for index in (jump.index + 1, jump.target.index))
+    if behind is there:
+        return None
+    return jumps_on if behind else not jumps_on
 
 
 def _handlers_around(program: Program, instruction: Instruction) -> set[int]:

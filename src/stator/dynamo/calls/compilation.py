@@ -48,20 +48,6 @@ if native is not None:
     def _arrived(tracer: Tracer) -> ConstantValue:
         return ConstantValue(None)
 
-    @calls(native.answered)
-    def _answered(tracer: Tracer, operation: Value) -> Value:
-        left, right, answer, symbol = tracer.iterate(operation)
-        if isinstance(answer, ConstantValue) and answer.is_constant() and answer.constant() is NotImplemented:
-            raise unsupported("operator", f"{left.describe(tracer)} {symbol.constant()} {right.describe(tracer)}")
-        return answer
-
-    @calls(native.initialized)
-    def _initialized(tracer: Tracer, result: Value) -> ConstantValue:
-        if not tracer.is_none(result):
-            kind = result.python_type(tracer).__name__
-            raise tracer.raised(TypeError, f"__init__() should return None, not '{kind}'")
-        return ConstantValue(None)
-
 
 @named_handlers.register(
     ("stator.control", "graph_break"),

@@ -13,7 +13,7 @@ from ..program import program_of
 from ..recipe import Constant, Recipe
 from ..resume import closure_of
 from ..source import Source
-from ..values.base import Value, unsupported
+from ..values.base import Raised, Value, unsupported
 from ..values.cells import CellValue
 from ..wrapping import wraps
 
@@ -51,7 +51,13 @@ class InnerFrameValue(Value):
         names = dict(zip(code.co_varnames, args[free:], strict=False))
         frame = Frame(tracer, program_of(code), tracer.scope_of(function.__globals__), names, cells, code.co_qualname)
         frame.way = _way(tracer.frames[-1])
-        frame.run()
+        try:
+            frame.run()
+        except Raised as raised:
+            caught = self.inner._caught
+            if caught is None or not issubclass(raised.value.python_type(tracer), caught):
+                raise
+            return tracer.known(native.missed)
         assert frame.result is not None
         return frame.result
 

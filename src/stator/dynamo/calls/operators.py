@@ -6,13 +6,14 @@ import operator
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..array_operations import apply_in_place, apply_operator
 from ..calling import calls
-from ..finishing import Role
+from ..finishing import Finish, Role, Way
 from ..values.arrays import ArrayValue
 from ..values.base import NotConstant, Value, unsupported
 from ..values.classes import ClassValue
@@ -99,15 +100,17 @@ def _method(tracer: Tracer, value: Value, name: str) -> Value | None:
     return tracer.bind(value, kind, name, raw)
 
 
-def _answer(tracer: Tracer, value: Value, name: str, other: Value, entered: Value | None = None) -> Value | None:
+def _answer(
+    tracer: Tracer, value: Value, name: str, other: Value, way: Way | None = None, finish: Finish = Finish.ANSWER
+) -> Value | None:
     """What one side's special method says; None for NotImplemented, or when there is none.
 
-    entered: if no other method is asked, the operand by way of which the instruction enters one."""
+    way: how an instruction enters it; finish: what it would ask then."""
     method = _method(tracer, value, name)
     if method is None:
         return None
-    if entered is not None and type(value) is ObjectValue:
-        tracer.enters_through(entered, method, Role.OPERAND)
+    if way is not None and type(value) is ObjectValue:
+        tracer.enters(method, replace(way, finish=finish, by=Role.CALL))
     result = method.call(tracer, [other], {})
     if isinstance(result, ConstantValue) and not is_changing(result) and result.value is NotImplemented:
         return None
@@ -121,19 +124,27 @@ def _is_proper_subtype(kind: type, base: type) -> bool:
 
 def _through_methods(tracer: Tracer, left: Value, right: Value, name: str, reflected: str) -> Value | None:
     """Special methods of a binary operator written in Python, in Python's order; None when neither side answers."""
+    way = _way(tracer, left)
     left_type, right_type = left.python_type(tracer), right.python_type(tracer)
     if left_type is right_type:
-        return _answer(tracer, left, name, right, left)
+        return _answer(tracer, left, name, right, way)
+    way = way if _is_plain(left, left_type) and _is_plain(right, right_type) else None
     overridden = tracer.class_lookup(right_type, reflected) is not tracer.class_lookup(left_type, reflected)
     if overridden and _is_proper_subtype(right_type, left_type):
-        return _answer(tracer, right, reflected, left) or _answer(tracer, left, name, right)
-    of_left, of_right = _only_asked(left, left_type, right_type)
-    return _answer(tracer, left, name, right, of_left) or _answer(tracer, right, reflected, left, of_right)
+        first = _answer(tracer, right, reflected, left, way, Finish.RIGHT_ANSWER)
+        return first or _answer(tracer, left, name, right, way)
+    first = _answer(tracer, left, name, right, way, Finish.LEFT_ANSWER)
+    return first or _answer(tracer, right, reflected, left, way)
 
 
-def _only_asked(entered: Value, left_type: type, right_type: type) -> tuple[Value | None, Value | None]:
-    """For `_answer` of the left side, and of the right side: if only that is asked, as the other is a mere number."""
-    return entered if right_type in _NUMBERS else None, entered if left_type in _NUMBERS else None
+def _way(tracer: Tracer, left: Value) -> Way | None:
+    """How the instruction at hand enters special methods of the operands, if it is that of the operator."""
+    return tracer.way if tracer.direct is left and tracer.role is Role.OPERAND else None
+
+
+def _is_plain(value: Value, kind: type) -> bool:
+    """Whether an operator asks it by special methods in Python only."""
+    return type(value) is ObjectValue or kind in _NUMBERS
 
 
 _NUMBERS = frozenset((int, float, bool, complex, types.NoneType))
@@ -143,18 +154,38 @@ def _through_comparisons(tracer: Tracer, left: Value, right: Value, name: str, r
     """The same for comparisons: a subtype on the right is asked first, and both sides are asked also if they are of
     one type."""
     left_type, right_type = left.python_type(tracer), right.python_type(tracer)
+    way = _way(tracer, left) if _is_plain(left, left_type) and _is_plain(right, right_type) else None
     if _is_proper_subtype(right_type, left_type):
-        return _compared(tracer, right, reflected, left) or _compared(tracer, left, name, right)
-    of_left, of_right = _only_asked(left, left_type, right_type)
-    return _compared(tracer, left, name, right, of_left) or _compared(tracer, right, reflected, left, of_right)
+        first = _compared(tracer, right, reflected, left, way, Finish.RIGHT_ANSWER)
+        return first or _compared(tracer, left, name, right, way)
+    first = _compared(tracer, left, name, right, way, Finish.LEFT_ANSWER)
+    return first or _compared(tracer, right, reflected, left, way)
 
 
-def _compared(tracer: Tracer, value: Value, name: str, other: Value, entered: Value | None = None) -> Value | None:
+def _compared(
+    tracer: Tracer, value: Value, name: str, other: Value, way: Way | None = None, finish: Finish = Finish.ANSWER
+) -> Value | None:
     inherits = name == "__ne__" and not isinstance(value, (ConstantValue, TensorValue))
     if inherits and tracer.class_lookup(value.python_type(tracer), "__ne__") is object.__ne__:
         equal = _answer(tracer, value, "__eq__", other)
         return None if equal is None else ConstantValue(not tracer.truth(equal))
-    return _answer(tracer, value, name, other, entered)
+    return _answer(tracer, value, name, other, way, finish)
+
+
+def answered(tracer: Tracer, left: Value, right: Value, answer: Value, how: Value) -> Value:
+    """What an operator gives when a special method that it asked has answered; `how` as `native.answered` takes it."""
+    symbol, following, of_left, _ = (tracer.constant_of(one, "what an operator asks") for one in tracer.iterate(how))
+    if not isinstance(answer, ConstantValue) or is_changing(answer) or answer.value is not NotImplemented:
+        return answer
+    found = None
+    if isinstance(following, str):
+        asked, other = (left, right) if of_left else (right, left)
+        found = _compared(tracer, asked, following, other)
+    elif following is not None:
+        found = tracer.binary(following, left, right)
+    if found is None:
+        raise unsupported("operator", f"{left.describe(tracer)} {symbol} {right.describe(tracer)}")
+    return found
 
 
 def _register_binary(function: Any, name: str, reflected: str) -> None:
@@ -185,9 +216,12 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
             return apply_in_place(tracer, plain, left, right)
         if isinstance(left, TensorValue):
             return tracer.record_function(function, [left, right], {})
-        found = _answer(tracer, left, name, right)
+        way = _way(tracer, left)
+        found = _answer(tracer, left, name, right, way, Finish.IN_PLACE_ANSWER)
         if found is not None:
             return found
+        if way is not None:
+            tracer.enters(left, way)
         if isinstance(left, DequeValue) and plain is operator.add:
             deque_methods["extend"](tracer, left, right)
             return left

@@ -431,6 +431,8 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *target; /* weak reference to a Continuation: what is called is the rest of a frame; or a Python function,
                          called as it is. (Code that is looked at holds this, and must not hold what leads back to it.) */
+    PyObject *caught; /* exception class; or NULL: none is caught */
+    PyObject *missed; /* what is called without arguments when that was raised, and its result given back */
     int cells;        /* so many, which each call brings, are the function's closure */
 } Inner;
 
@@ -477,15 +479,20 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
         Py_XDECREF(function);
     }
     Py_XDECREF(target);
+    PyObject *const caught = ((Inner *)self)->caught;
+    if (!result && caught && PyErr_ExceptionMatches(caught)) {
+        PyErr_Clear();
+        result = PyObject_CallNoArgs(((Inner *)self)->missed);
+    }
     return result;
 }
 
 static PyObject *inner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"target", "cells", NULL};
-    PyObject *target;
+    static char *names[] = {"target", "cells", "caught", "missed", NULL};
+    PyObject *target, *caught = Py_None, *missed = Py_None;
     int cells = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|i", names, &target, &cells)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|iOO", names, &target, &cells, &caught, &missed)) {
         return NULL;
     }
     if (!Py_IS_TYPE(target, &ContinuationType) && !PyFunction_Check(target)) {
@@ -496,6 +503,8 @@ static PyObject *inner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self) {
         self->vectorcall = inner_vectorcall;
         self->cells = cells;
+        self->caught = caught == Py_None ? NULL : Py_NewRef(caught);
+        self->missed = Py_NewRef(missed);
         self->target = PyFunction_Check(target) ? Py_NewRef(target) : PyWeakref_NewRef(target, NULL);
         if (!self->target) {
             Py_CLEAR(self);
@@ -510,9 +519,16 @@ static PyObject *inner_get_target(PyObject *self, void *Py_UNUSED(closure))
     return target ? target : Py_NewRef(Py_None);
 }
 
+static PyObject *inner_get_caught(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *caught = ((Inner *)self)->caught;
+    return Py_NewRef(caught ? caught : Py_None);
+}
+
 static int inner_traverse(PyObject *self, visitproc visit, void *arg)
 {
     PyObject *target = ((Inner *)self)->target;
+    Py_VISIT(((Inner *)self)->missed);
     if (target && PyFunction_Check(target)) {
         return visit_made_function(target, visit, arg);
     }
@@ -524,19 +540,23 @@ static void inner_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
     Py_CLEAR(((Inner *)self)->target);
+    Py_CLEAR(((Inner *)self)->caught);
+    Py_CLEAR(((Inner *)self)->missed);
     Py_TYPE(self)->tp_free(self);
 }
 
 static PyGetSetDef inner_getset[] = {
     {"_target", inner_get_target, NULL, "what is called", NULL},
+    {"_caught", inner_get_caught, NULL, "what exception is caught, or None", NULL},
     {0},
 };
 
 static PyTypeObject InnerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Inner",
-    .tp_doc = "Inner(target, cells=0): calls a frame in the middle, for the frame around it. The arguments are the cells of the\n"
+    .tp_doc = "Inner(target, cells=0, caught=None, missed=None): calls a frame in the middle, for the frame around it. The arguments are the cells of the\n"
               "function's closure, then its own. target: a Continuation, which is run to its end; or a function that\n"
-              "takes so many cells, whose result may be what is still to run.",
+              "takes so many cells, whose result may be what is still to run. caught: where that is raised, the result\n"
+              "is that of missed().",
     .tp_basicsize = sizeof(Inner),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Inner, vectorcall),
@@ -547,42 +567,7 @@ static PyTypeObject InnerType = {
     .tp_getset = inner_getset,
 };
 
-/* What the interpreter says when an __init__ has returned something. */
-static PyObject *initialized(PyObject *Py_UNUSED(self), PyObject *result)
-{
-    if (result != Py_None) {
-        PyErr_Format(PyExc_TypeError, "__init__() should return None, not '%.200s'", Py_TYPE(result)->tp_name);
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-/* What an operator gives when the only special method that it asks has answered: (left, right, answer, symbol). */
-static PyObject *answered(PyObject *Py_UNUSED(self), PyObject *operation)
-{
-    PyObject *left, *right, *answer;
-    const char *symbol;
-    if (!PyArg_ParseTuple(operation, "OOOs", &left, &right, &answer, &symbol)) {
-        return NULL;
-    }
-    if (answer != Py_NotImplemented) {
-        return Py_NewRef(answer);
-    }
-    int const is = symbol[0], then = symbol[1];
-    if (then == '=' && (is == '=' || is == '!')) {
-        return PyBool_FromLong((left == right) == (is == '='));
-    }
-    int const compares = (is == '<' || is == '>') && then != is;
-    PyErr_Format(PyExc_TypeError,
-                 compares ? "'%s' not supported between instances of '%.100s' and '%.100s'"
-                          : "unsupported operand type(s) for %s: '%.100s' and '%.100s'",
-                 strcmp(symbol, "**") ? symbol : "** or pow()", Py_TYPE(left)->tp_name, Py_TYPE(right)->tp_name);
-    return NULL;
-}
-
 static PyMethodDef methods[] = {
-    {"answered", answered, METH_O, "answered((left, right, answer, symbol)): what an operator gives then."},
-    {"initialized", initialized, METH_O, "initialized(result): of an __init__, which has to be None."},
     {"arrived", arrived, METH_NOARGS, "arrived(): the first call of a function that goes on behind a break."},
     {"with_cells", with_cells, METH_VARARGS, "with_cells(function, cells) -> a function like it with these cells."},
     {0},

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from stator.base.errors import CompileError
 
 from ..bytecode import VERSION, Handler, Instruction, stack_effect
 from ..captured import Break
-from ..finishing import Finish, write_finish
+from ..finishing import BELOW, METHODS, Finish, write_finish
 from ..program import program_of
 from ..recipe import FrameCell, Load, RaisedAt, Recipe
-from ..resume import ResumePoint, Slot, resumption_of
+from ..resume import LOOP_ENDS, ResumePoint, Slot, loop_end, resumption_of
 from ..source import LocalSource
 from .writer import Writer
 
@@ -27,14 +28,13 @@ CALL_OPERANDS: dict[str, Callable[[int], int]] = {  # opname -> stack slots it t
     "CALL_KW": lambda count: count + 3,
     "CALL_FUNCTION_EX": lambda flags: 3 + (flags & 1),
 }
-_LOOP_ENDS = {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}  # at the end of a loop's FOR_ITER
 _GENERATOR_ONLY = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "RETURN_GENERATOR")
 _STORES: dict[str, Callable[[Any], tuple[str, ...]]] = {
     "STORE_FAST": lambda name: (name,),
     "STORE_FAST_LOAD_FAST": lambda names: (names[0],),
     "STORE_FAST_STORE_FAST": tuple,
 }
-_DROPPED = {Finish.NOTHING: 1, Finish.INSTANCE: 1, Finish.ANSWER: 2}  # of what a function gave and what was below
+_DROPPED = {Finish.NOTHING: 1, Finish.INSTANCE: 1, **BELOW}  # of what a function gave and what was below
 _OF_HANDLERS = ("PUSH_EXC_INFO", "POP_EXCEPT")
 NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
 
@@ -83,7 +83,7 @@ class BreakWriter:
         if was_method:
             self._continue_at(after, self._split_method(native))
         elif main.opname not in NO_WAY_ON:
-            self._continue_at(after, self._finished(native, self._slots_after(native, jump=False)))
+            self._continue_at(after, self._finished(native, self._slots_after(native, jump=False), exits))
         for write_exit in exits:
             write_exit()
 
@@ -236,7 +236,7 @@ class BreakWriter:
         self.builder.swap(2)
         return [*slots[:-1], Slot.NULL, Slot.VALUE]
 
-    def _finished(self, native: list[Instruction], slots: list[Slot]) -> list[Slot]:
+    def _finished(self, native: list[Instruction], slots: list[Slot], exits: list[Callable[[], None]]) -> list[Slot]:
         """The stack when also the instruction is finished that had entered what `native` calls to go on with."""
         program = program_of(self.writer.code)
         if self.exit.index != program.finishes_call or program.resumption is None:
@@ -244,13 +244,24 @@ class BreakWriter:
         point = program.resumption.point
         finish = point.finish
         assert finish is not None
-        if finish is Finish.METHOD:
-            return self._with_null(slots)
+        original = program_of(point.code).instructions
+        end, ended = loop_end(original, point), None
+        if end is not None:
+            ended = self.builder.label()
+            exits.append(partial(self._end_loop, ended, program.resumption.indices.index(end), slots[:-2]))
         before = len(self.builder.instructions)
-        write_finish(self.builder, finish, program_of(point.code).instructions[point.index - 1])
+        write_finish(self.builder, METHODS.get(finish, finish), original[point.entering], ended)
         for instruction in self.builder.instructions[before:]:
             instruction.handler = native[-1].handler
-        return slots[: len(slots) - _DROPPED.get(finish, 0)]
+        slots = slots[: len(slots) - _DROPPED.get(finish, 0)]
+        return self._with_null(slots) if finish in METHODS else slots
+
+    def _end_loop(self, ended: Instruction, index: int, slots: list[Slot]) -> None:
+        """iterator, what stands for no item ->"""
+        self.builder.append(ended)
+        self.builder.pop()
+        self.builder.pop()
+        self._continue_at(index, slots)
 
     def _protect(self, native: list[Instruction], exits: list[Callable[[], None]]) -> None:
         """Lead an exception of the operation to the handler that the original code has for it."""
@@ -295,7 +306,7 @@ class BreakWriter:
         assert main.target is not None
         index, label = main.target.index, self.builder.label()
         slots = self._slots_after(native, jump=True)
-        ends: tuple[str, ...] = _LOOP_ENDS[VERSION.number] if main.opname == "FOR_ITER" else ()
+        ends: tuple[str, ...] = LOOP_ENDS[VERSION.number] if main.opname == "FOR_ITER" else ()
         for name in ends:
             slots = slots[: len(slots) + stack_effect(Instruction(name), 0, jump=False)]
         if ends:  # a loop's end is skipped by the FOR_ITER that leads to it, so it must be the very target

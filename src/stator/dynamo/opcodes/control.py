@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..bytecode import VERSION, Instruction
 from ..calls.checks import decide
+from ..finishing import DECIDING, TAKING_ITEM, TAKING_ITERATOR
 from ..frame import RETURNED, YIELDED, Frame
 from ..program import opcode
 from ..values.base import Raised, Value, unsupported
@@ -25,14 +26,20 @@ def jump(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
 def pop_jump_if_false(frame: Frame, instruction: Instruction) -> None:
-    if not decide(frame, frame.stack.pop(), instruction):
+    if not _decide(frame, instruction):
         frame.pc = instruction.target.index  # type: ignore[union-attr]
 
 
 @opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
 def pop_jump_if_true(frame: Frame, instruction: Instruction) -> None:
-    if decide(frame, frame.stack.pop(), instruction):
+    if _decide(frame, instruction):
         frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+def _decide(frame: Frame, jump: Instruction) -> bool:
+    value = frame.stack.pop()
+    frame.tracer.enters(value, DECIDING)
+    return decide(frame, value, jump)
 
 
 def _is_none(value: object) -> bool:
@@ -69,11 +76,14 @@ def jump_if_true_or_pop(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("GET_ITER")
 def get_iter(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.tracer.iterator(frame.stack.pop()))
+    iterated = frame.stack.pop()
+    frame.tracer.enters(iterated, TAKING_ITERATOR)
+    frame.stack.append(frame.tracer.iterator(iterated))
 
 
 @opcode("FOR_ITER")
 def for_iter(frame: Frame, instruction: Instruction) -> None:
+    frame.tracer.enters(frame.stack[-1], TAKING_ITEM)
     item = frame.tracer.next_item(frame.stack[-1])
     if item is not None:
         frame.stack.append(item)

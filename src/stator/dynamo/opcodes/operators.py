@@ -8,7 +8,7 @@ from typing import Any
 
 from ..bytecode import Instruction
 from ..calls.checks import decide, jump_behind
-from ..finishing import OPERATING, Finish, Role, Way
+from ..finishing import CONTAINING, DECIDING, OPERATING, Finish, Role, Way
 from ..frame import Frame
 from ..program import opcode
 from ..values.base import Value
@@ -67,8 +67,7 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
     sides = [side.tensor if type(side) is CheckedNumberValue else side for side in (left, right)]
-    if not instruction.flags & 16:
-        _enter(frame, left, right)
+    _enter(frame, left, right)
     result = frame.tracer.compare(COMPARE[instruction.argval], *sides)
     if instruction.flags & 16:  # 3.13: the result is made a bool
         result = frame.tracer.constant(_truth(frame, result))
@@ -98,17 +97,22 @@ def is_op(frame: Frame, instruction: Instruction) -> None:
 def contains_op(frame: Frame, instruction: Instruction) -> None:
     container = frame.stack.pop()
     item = frame.stack.pop()
+    frame.tracer.enters(container, CONTAINING)
     frame.stack.append(frame.tracer.constant(frame.tracer.contains(container, item) is not bool(instruction.arg)))
 
 
 @opcode("UNARY_NOT")
 def unary_not(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.tracer.constant(not frame.tracer.truth(frame.stack.pop())))
+    value = frame.stack.pop()
+    frame.tracer.enters(value, DECIDING)
+    frame.stack.append(frame.tracer.constant(not frame.tracer.truth(value)))
 
 
 @opcode("TO_BOOL")
 def to_bool(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.tracer.constant(_truth(frame, frame.stack.pop())))
+    value = frame.stack.pop()
+    frame.tracer.enters(value, DECIDING)
+    frame.stack.append(frame.tracer.constant(_truth(frame, value)))
 
 
 def _unary(frame: Frame, function: Callable[..., Any]) -> None:

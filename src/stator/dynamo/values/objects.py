@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
 
-from ..finishing import Role
+from ..finishing import Role, or_found
 from ..guard import GuardKind, Lookup
 from ..hook import is_left_alone
 from ..naming import class_dict, class_name, qualified_name, resolution_order
@@ -200,16 +200,16 @@ class ObjectValue(Value):
         hook = tracer.class_lookup(self.cls, "__getattr__")
         if hook is MISSING:
             return look()
-        entered = tracer.direct is self and tracer.role is Role.ATTRIBUTE
+        entered, way = tracer.direct is self and tracer.role is Role.ATTRIBUTE, tracer.way
         if entered:
-            tracer.direct = None  # an AttributeError would lead to the hook
+            tracer.enters(self, or_found(way, self))
         try:
             return look()
         except Raised as raised:
             if not issubclass(raised.value.python_type(tracer), AttributeError):
                 raise
         if entered:
-            tracer.direct, tracer.role = self, Role.ATTRIBUTE
+            tracer.enters(self, way)
         return self.missing_attr(tracer, hook, name)
 
     def missing_attr(self, tracer: Tracer, hook: Any, name: str) -> Value:
@@ -392,6 +392,7 @@ class ObjectValue(Value):
             return tracer.truth(self._special_call(tracer, "__contains__", item))
         if tracer.class_lookup(self.cls, "__contains__") is None:
             raise tracer.raised(TypeError, f"'{class_name(self.cls)}' object is not a container")
+        tracer.direct = None  # it does more than one thing
         return any(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self._iterated_for_in(tracer))
 
     def _iterated_for_in(self, tracer: Tracer) -> Iterator[Value]:

@@ -1,0 +1,92 @@
+"""What is called behind a graph break to finish an instruction that had entered a function (csrc/finishing.c).
+
+Capture follows it, as a part of that instruction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..calling import calls, initialize
+from ..iteration import rely_on_iterator
+from ..naming import class_name
+from ..native_status import native
+from ..values.base import Value, unsupported
+from ..values.classes import ClassValue
+from ..values.constants import ConstantValue
+from ..values.functions import BuiltinValue
+from ..values.mappings import DictValue
+from ..values.objects import MISSING, ObjectValue
+from .operators import answered
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+if native is not None:
+
+    @calls(native.answered)
+    def _answered(tracer: Tracer, operation: Value) -> Value:
+        left, right, answer, how = tracer.iterate(operation)
+        found = answered(tracer, left, right, answer, how)
+        wants_truth = list(tracer.iterate(how))[-1]
+        return ConstantValue(tracer.truth(found)) if tracer.truth(wants_truth) else found
+
+    @calls(native.initialized)
+    def _initialized(tracer: Tracer, result: Value) -> ConstantValue:
+        if not tracer.is_none(result):
+            kind = class_name(result.python_type(tracer))
+            raise tracer.raised(TypeError, f"__init__() should return None, not '{kind}'")
+        return ConstantValue(None)
+
+    @calls(native.made)
+    def _made(tracer: Tracer, call: Value) -> Value:
+        cls, args, keywords, made = tracer.iterate(call)
+        assert isinstance(cls, ClassValue) and isinstance(keywords, DictValue)
+        named = {tracer.constant_of(key, "a keyword"): value for key, value in keywords.items(tracer)}
+        initialize(tracer, cls, made, list(tracer.iterate(args)), named)
+        return made
+
+    @calls(native.a_length)
+    def _a_length(tracer: Tracer, result: Value) -> Value:
+        return ConstantValue(tracer.length_of(result))
+
+    @calls(native.is_filled)
+    def _is_filled(tracer: Tracer, result: Value) -> Value:
+        return ConstantValue(tracer.length_of(result) > 0)
+
+    @calls(native.a_truth)
+    def _a_truth(tracer: Tracer, result: Value) -> Value:
+        if result.python_type(tracer) is not bool:
+            raise unsupported("special-method", f"__bool__ that gives {result.describe(tracer)}")
+        return ConstantValue(tracer.truth(result))
+
+    @calls(native.member)
+    def _member(tracer: Tracer, answer: Value) -> Value:
+        return ConstantValue(tracer.truth(answer))
+
+    @calls(native.no_member)
+    def _no_member(tracer: Tracer, answer: Value) -> Value:
+        return ConstantValue(not tracer.truth(answer))
+
+    @calls(native.an_iterator)
+    def _an_iterator(tracer: Tracer, result: Value) -> Value:
+        rely_on_iterator(tracer, result)
+        return result
+
+    @calls(native.was_missed)
+    def _was_missed(tracer: Tracer, result: Value) -> Value:
+        return ConstantValue(_is_missed(result))
+
+    @calls(native.found)
+    def _found(tracer: Tracer, reading: Value) -> Value:
+        owner, result, name = tracer.iterate(reading)
+        if not _is_missed(result):
+            return result
+        hook = tracer.class_lookup(owner.python_type(tracer), "__getattr__")
+        if hook is MISSING or not isinstance(owner, ObjectValue):
+            raise unsupported("attribute", f"{name.describe(tracer)} of {owner.describe(tracer)}")
+        return owner.missing_attr(tracer, hook, tracer.constant_of(name, "an attribute's name"))
+
+
+def _is_missed(value: Value) -> bool:
+    """Whether it stands for no item, or no attribute."""
+    return isinstance(value, BuiltinValue) and value.fn is native.missed

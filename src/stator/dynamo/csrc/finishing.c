@@ -1,0 +1,210 @@
+/* What the interpreter makes of what a function gave that an instruction entered: for frames that were left together at a
+ * graph break, and go on by finishing such instructions (finishing.py). Capture knows what each of these does. */
+#include "native.h"
+
+/* What the class of an object has under a name, bound to the object; new reference. NULL without an exception: nothing. */
+static PyObject *special_method(PyObject *object, PyObject *name)
+{
+    PyObject *found = _PyType_Lookup(Py_TYPE(object), name); /* borrowed */
+    if (!found) {
+        return NULL;
+    }
+    descrgetfunc const bind = Py_TYPE(found)->tp_descr_get;
+    return bind ? bind(found, object, (PyObject *)Py_TYPE(object)) : Py_NewRef(found);
+}
+
+/* What an __init__ has returned. */
+static PyObject *initialized(PyObject *Py_UNUSED(self), PyObject *result)
+{
+    if (result != Py_None) {
+        PyErr_Format(PyExc_TypeError, "__init__() should return None, not '%.200s'", Py_TYPE(result)->tp_name);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* (class, arguments, keywords, what its __new__ made) */
+static PyObject *made(PyObject *Py_UNUSED(self), PyObject *call)
+{
+    PyObject *cls, *args, *keywords, *object;
+    if (!PyArg_ParseTuple(call, "O!O!O!O", &PyType_Type, &cls, &PyTuple_Type, &args, &PyDict_Type, &keywords, &object)) {
+        return NULL;
+    }
+    if (PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)cls) && Py_TYPE(object)->tp_init
+        && Py_TYPE(object)->tp_init(object, args, PyDict_GET_SIZE(keywords) ? keywords : NULL) < 0) {
+        return NULL;
+    }
+    return Py_NewRef(object);
+}
+
+static PyObject *unanswered(PyObject *left, PyObject *right, const char *symbol)
+{
+    int const is = symbol[0], then = symbol[1];
+    if (then == '=' && (is == '=' || is == '!')) {
+        return PyBool_FromLong((left == right) == (is == '='));
+    }
+    int const compares = (is == '<' || is == '>') && then != is;
+    PyErr_Format(PyExc_TypeError,
+                 compares ? "'%s' not supported between instances of '%.100s' and '%.100s'"
+                          : "unsupported operand type(s) for %s: '%.100s' and '%.100s'",
+                 strcmp(symbol, "**") ? symbol : "** or pow()", Py_TYPE(left)->tp_name, Py_TYPE(right)->tp_name);
+    return NULL;
+}
+
+/* (left, right, answer, (symbol, what is asked next, of the left one, whether its truth is wanted)) */
+static PyObject *answered(PyObject *Py_UNUSED(self), PyObject *operation)
+{
+    PyObject *left, *right, *answer, *next;
+    const char *symbol;
+    int of_left, wants_truth;
+    if (!PyArg_ParseTuple(operation, "OOO(sOpp)", &left, &right, &answer, &symbol, &next, &of_left, &wants_truth)) {
+        return NULL;
+    }
+    PyObject *result = Py_NewRef(answer);
+    if (answer == Py_NotImplemented && PyUnicode_Check(next)) {
+        PyObject *asked = of_left ? left : right;
+        PyObject *method = special_method(asked, next);
+        if (method) {
+            Py_SETREF(result, PyObject_CallOneArg(method, of_left ? right : left));
+            Py_DECREF(method);
+        } else if (PyErr_Occurred()) {
+            Py_CLEAR(result);
+        }
+    } else if (answer == Py_NotImplemented && next != Py_None) {
+        Py_SETREF(result, PyObject_CallFunctionObjArgs(next, left, right, NULL));
+        return result;
+    }
+    if (result == Py_NotImplemented) {
+        Py_DECREF(result);
+        result = unanswered(left, right, symbol);
+    }
+    if (result && wants_truth) {
+        int const truth = PyObject_IsTrue(result);
+        Py_DECREF(result);
+        result = truth < 0 ? NULL : PyBool_FromLong(truth);
+    }
+    return result;
+}
+
+/* -1 with an exception: what a __len__ gave is no length. */
+static Py_ssize_t length(PyObject *result)
+{
+    PyObject *number = PyNumber_Index(result);
+    if (!number) {
+        return -1;
+    }
+    int overflow = 0;
+    Py_ssize_t found = -1;
+    if (PyLong_AsLongLongAndOverflow(number, &overflow) < 0 && overflow <= 0) {
+        PyErr_SetString(PyExc_ValueError, "__len__() should return >= 0");
+    } else {
+        found = PyNumber_AsSsize_t(number, PyExc_OverflowError);
+    }
+    Py_DECREF(number);
+    return PyErr_Occurred() ? -1 : found;
+}
+
+static PyObject *a_length(PyObject *Py_UNUSED(self), PyObject *result)
+{
+    Py_ssize_t const found = length(result);
+    return found < 0 ? NULL : PyLong_FromSsize_t(found);
+}
+
+static PyObject *is_filled(PyObject *Py_UNUSED(self), PyObject *result)
+{
+    Py_ssize_t const found = length(result);
+    return found < 0 ? NULL : PyBool_FromLong(found > 0);
+}
+
+static PyObject *a_truth(PyObject *Py_UNUSED(self), PyObject *result)
+{
+    if (!PyBool_Check(result)) {
+        PyErr_Format(PyExc_TypeError, "__bool__ should return bool, returned %s", Py_TYPE(result)->tp_name);
+        return NULL;
+    }
+    return Py_NewRef(result);
+}
+
+static PyObject *member(PyObject *Py_UNUSED(self), PyObject *answer)
+{
+    int const truth = PyObject_IsTrue(answer);
+    return truth < 0 ? NULL : PyBool_FromLong(truth);
+}
+
+static PyObject *no_member(PyObject *Py_UNUSED(self), PyObject *answer)
+{
+    int const truth = PyObject_IsTrue(answer);
+    return truth < 0 ? NULL : PyBool_FromLong(!truth);
+}
+
+static PyObject *an_iterator(PyObject *Py_UNUSED(self), PyObject *result)
+{
+    if (!PyIter_Check(result)) {
+        PyErr_Format(PyExc_TypeError, "iter() returned non-iterator of type '%.100s'", Py_TYPE(result)->tp_name);
+        return NULL;
+    }
+    return Py_NewRef(result);
+}
+
+/* ---- where an exception is caught (Inner) ---- */
+
+static PyObject *missed_itself;
+
+static PyObject *missed(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    return Py_NewRef(missed_itself);
+}
+
+static PyObject *was_missed(PyObject *Py_UNUSED(self), PyObject *result)
+{
+    return PyBool_FromLong(result == missed_itself);
+}
+
+/* (object, what was read of it or `missed`, name) */
+static PyObject *found(PyObject *Py_UNUSED(self), PyObject *reading)
+{
+    PyObject *owner, *result, *name;
+    if (!PyArg_ParseTuple(reading, "OOU", &owner, &result, &name)) {
+        return NULL;
+    }
+    if (result != missed_itself) {
+        return Py_NewRef(result);
+    }
+    PyObject *hook_name = PyUnicode_InternFromString("__getattr__");
+    PyObject *hook = hook_name ? special_method(owner, hook_name) : NULL;
+    Py_XDECREF(hook_name);
+    if (!hook) {
+        if (!PyErr_Occurred()) {
+            PyErr_Format(PyExc_AttributeError, "'%.50s' object has no attribute '%U'", Py_TYPE(owner)->tp_name, name);
+        }
+        return NULL;
+    }
+    PyObject *value = PyObject_CallOneArg(hook, name);
+    Py_DECREF(hook);
+    return value;
+}
+
+static PyMethodDef methods[] = {
+    {"answered", answered, METH_O, "answered((left, right, answer, (symbol, next, of_left, truth))): what an operator gives."},
+    {"initialized", initialized, METH_O, "initialized(result): of an __init__, which has to be None."},
+    {"made", made, METH_O, "made((cls, args, kwargs, object)): the object, initialized if it is one of the class."},
+    {"a_length", a_length, METH_O, "a_length(result): of a __len__, as an int."},
+    {"is_filled", is_filled, METH_O, "is_filled(result): whether the length that a __len__ gave is above zero."},
+    {"a_truth", a_truth, METH_O, "a_truth(result): of a __bool__, which has to be a bool."},
+    {"member", member, METH_O, "member(answer): the truth of what a __contains__ gave."},
+    {"no_member", no_member, METH_O, "no_member(answer): the opposite."},
+    {"an_iterator", an_iterator, METH_O, "an_iterator(result): of an __iter__, which has to be an iterator."},
+    {"missed", missed, METH_NOARGS, "missed(): itself, which stands for no item, or no attribute."},
+    {"was_missed", was_missed, METH_O, "was_missed(result): whether it is that."},
+    {"found", found, METH_O, "found((owner, result, name)): the result, or what __getattr__ gives where that is `missed`."},
+    {0},
+};
+
+int stator_finishing_add_to(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, methods) < 0) {
+        return -1;
+    }
+    missed_itself = PyObject_GetAttrString(module, "missed"); /* kept for the process */
+    return missed_itself ? 0 : -1;
+}
