@@ -24,6 +24,7 @@ MOST = 5  # functions that call one another
 KINDS = (
     *("function", "closure", "method", "starred", "module", "wrapped", "subclass"),
     *("hooked", "constructed", "property", "entered", "exited", "item", "attribute", "stored", "operated"),
+    *("asked", "contained", "iterated", "iterating", "made", "of_a_module", "paired", "in_place"),
 )
 
 
@@ -200,6 +201,121 @@ class NestedWriter(Writer):
         if "int(" in how and returns != "NotImplemented":
             returns = "total > 1"
         self.special_(name, callees, f"def {method}:", how, returns=returns)
+
+    def asked_(self, name, callees):
+        """For its truth or length, of which the instruction that asks goes on with another."""
+        method = self.random.choice(("bool", "len"))
+        right, wrong = ("total > 1", "total") if method == "bool" else ("total % 3", "-1 - total")
+        how = self.random.choice(
+            (
+                *("x * 2 if made else x", "x * int(not made)", "x * bool(made)", "x + (made and 1 or 2)"),
+                *("x + len(made)" if method == "len" else "x", "x + 1 if n and not made else x - 1"),
+            )
+        )
+        returns = self.random.choice((right, right, right, wrong))
+        self.special_(name, callees, f"def __{method}__(self):", how, returns=returns)
+
+    def contained_(self, name, callees):
+        how = self.random.choice(("x * (n in made)", "x * (n not in made)", "x if n in made else x * 2"))
+        returns = self.random.choice(("total", "out", "x.sum() > 1"))
+        self.special_(name, callees, "def __contains__(self, item):", how, returns=returns)
+
+    def iterating_(self, name, callees):
+        how = self.random.choice(("next(iter(made)) + x", "x + sum(y for y in made)", "x + len([*made])"))
+        returns = self.random.choice(("iter([x, x * 2])", "iter([total])", "x"))
+        self.special_(name, callees, "def __iter__(self):", how, returns=returns)
+
+    def iterated_(self, name, callees):
+        how = self.random.choice(("for", "for", "else", "next", "try"))
+        self.line(0, f"class Of{name}:")
+        self.line(1, "def __iter__(self):")
+        self.line(2, "return self")
+        self.line(1, "def __next__(self):")
+        self.line(2, "log, x, n = self.given")
+        self.line(2, "self.turn += 1")
+        late = self.random.random() < 0.4
+        end = "if self.turn > 2: raise StopIteration(n)"
+        if not late:
+            self.line(2, end)
+        self.body(2, callees)
+        if late:
+            self.lines.insert(-1, f"        {end}")
+        loop = ["for y in made:", "    x = x + y", "    if x.sum() > 90: break"]
+        loops = {
+            "for": loop,
+            "else": [*loop, "else:", "    log('else', stack())"],
+            "next": ["x = next(made) + x"],
+            "try": ["try:", *(f"    {line}" for line in loop), "except StopIteration as error:", "    log(str(error))"],
+        }
+        self.uses(name, "x * 2", f"made = Of{name}()", "made.given, made.turn = (log, x, n), 0", *loops[how])
+
+    def made_(self, name, callees):
+        """By its `__new__`."""
+        self.line(0, f"class Of{name}:")
+        self.line(1, "def __new__(cls, log, x, n, **more):")
+        self.body(2, callees)
+        made = self.random.choice(("object.__new__(cls)", "object.__new__(cls)", "set()"))
+        self.lines[-1] = f"        made = {made}"
+        if made != "set()":
+            self.line(2, "made.result = x + total")
+        self.line(2, "return made")
+        if self.random.random() < 0.6:
+            self.line(1, "def __init__(self, log, x, n, **more):")
+            self.line(2, "log(sorted(more), stack())")
+            if self.random.random() < 0.5:
+                self.line(2, "if self.result.sum() > 3: log('much')")
+            self.line(2, self.random.choice(("self.result = self.result + x", "return n // 2 or None")))
+        self.uses(name, f"getattr(Of{name}(log, x, n=n), 'result', x)")
+
+    def of_a_module_(self, name, callees):
+        """A property, behind which there is `__getattr__`."""
+        base = self.random.choice(("torch.nn.Module", "torch.nn.Module", "Other"))
+        if base == "Other":
+            self.line(0, "class Other:")
+            self.line(1, "def __getattr__(self, name):")
+            self.line(2, "self.given[0](name, stack())")
+            self.line(2, "return self.given[1].mul")
+        self.line(0, f"class Of{name}({base}):")
+        self.line(1, "@property")
+        self.line(1, "def result(self):")
+        self.line(2, "log, x, n = self.given")
+        self.body(2, callees)
+        self.lines[-1] = "        return (x + total).mul"
+        if self.random.random() < 0.4:
+            self.lines.insert(-1, "        if n % 2: raise AttributeError(f'{n}')")
+        how = self.random.choice(("made.result(2)", "x + int(callable(made.result))"))
+        self.uses(name, how, f"made = Of{name}()", "made.given = log, x, n")
+
+    def paired_(self, name, callees):
+        """Operators on objects of two classes, of which one may leave it to the other."""
+        symbol, plain, reflected = self.random.choice(
+            (
+                ("+", "add", "radd"),
+                ("@", "matmul", "rmatmul"),
+                ("<", "lt", "gt"),
+                ("==", "eq", "eq"),
+                (">=", "ge", "le"),
+            )
+        )
+        base = self.random.choice(("", f"(Left{name})"))
+        bodies = [callees, []] if self.random.random() < 0.5 else [[], callees]
+        for kind, method, inside in ((f"Left{name}", plain, bodies[0]), (f"Right{name}{base}", reflected, bodies[1])):
+            self.line(0, f"class {kind}:")
+            self.line(1, f"def __{method}__(self, other):")
+            self.line(2, "log, x, n = self.given")
+            self.body(2, inside)
+            returns = self.random.choice(("total + 1", "NotImplemented"))
+            self.lines[-1] = f"        return {returns}"
+        how = self.random.choice((f"x * int(left {symbol} right)", f"x if left {symbol} right else x * 2"))
+        given = "left.given = right.given = log, x, n"
+        self.uses(name, how, f"left, right = Left{name}(), Right{name}()", given)
+
+    def in_place_(self, name, callees):
+        symbol, method = self.random.choice((("+=", "iadd"), ("*=", "imul"), ("-=", "sub"), ("|=", "or")))
+        returns = self.random.choice(("x + total", "NotImplemented"))
+        rest = ("def __add__(self, other):", "    return self.given[1] * other") if self.random.random() < 0.5 else ()
+        made = f"made {symbol} n"
+        self.special_(name, callees, f"def __{method}__(self, other):", "made", made, returns=returns, rest=rest)
 
     def attribute_(self, name, callees):
         self.special_(name, callees, "def __getattr__(self, name):", "made.result * 2")

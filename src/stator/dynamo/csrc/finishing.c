@@ -51,6 +51,34 @@ static PyObject *unanswered(PyObject *left, PyObject *right, const char *symbol)
     return NULL;
 }
 
+/* That nobody answered the plain operator is said of the one in place, which was written. */
+static void name_in_place(PyObject *left, PyObject *right, const char *symbol)
+{
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+        return;
+    }
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    char plain[4] = "";
+    strncpy(plain, symbol, strlen(symbol) - 1 < sizeof(plain) ? strlen(symbol) - 1 : 0);
+    PyObject *expected = PyUnicode_FromFormat("unsupported operand type(s) for %s: '%.100s' and '%.100s'",
+                                              strcmp(plain, "**") ? plain : "** or pow()", Py_TYPE(left)->tp_name,
+                                              Py_TYPE(right)->tp_name);
+    PyObject *said = expected ? PyObject_Str(error) : NULL;
+    int const same = said && !traceback && PyUnicode_Compare(said, expected) == 0;
+    Py_XDECREF(expected);
+    Py_XDECREF(said);
+    PyErr_Clear();
+    if (same) {
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        unanswered(left, right, symbol);
+    } else {
+        PyErr_Restore(type, error, traceback);
+    }
+}
+
 /* (left, right, answer, (symbol, what is asked next, of the left one, whether its truth is wanted)) */
 static PyObject *answered(PyObject *Py_UNUSED(self), PyObject *operation)
 {
@@ -72,6 +100,9 @@ static PyObject *answered(PyObject *Py_UNUSED(self), PyObject *operation)
         }
     } else if (answer == Py_NotImplemented && next != Py_None) {
         Py_SETREF(result, PyObject_CallFunctionObjArgs(next, left, right, NULL));
+        if (!result) {
+            name_in_place(left, right, symbol);
+        }
         return result;
     }
     if (result == Py_NotImplemented) {
