@@ -216,3 +216,18 @@ def test_a_table_that_may_be_written_to_under_another_name(makers, first, looks_
         actual, expected = compiled(*ours), decided(*theirs)
         assert torch.equal(actual[0], expected[0]) and actual[1] == expected[1]
         assert torch.equal(ours[0], theirs[0])
+
+
+def test_running_statistics_that_the_graph_moves_are_not_those_from_before() -> None:
+    """No schema says that batch normalisation writes to them."""
+
+    def program(x: torch.Tensor, norm: torch.nn.BatchNorm1d) -> torch.Tensor:
+        y = norm(x)
+        return y + 100 if norm.running_mean[0] > 0.5 else y
+
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) + 3
+    compiled = stator.compile(program, backend="eager")
+    for _ in range(2):
+        one, other = torch.nn.BatchNorm1d(4, momentum=1.0), torch.nn.BatchNorm1d(4, momentum=1.0)
+        torch.testing.assert_close(compiled(x, other), program(x, one))
+        torch.testing.assert_close(other.running_mean, one.running_mean)

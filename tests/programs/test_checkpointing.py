@@ -134,13 +134,6 @@ def effects_are_repeated(compiled):
 
 
 @scenario(whole=False)
-def batch_norm_counts_twice(compiled):
-    model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), leaf(3, 4)
-    f = compiled(lambda x: checkpoint(model, x.exp(), use_reentrant=False).pow(2).sum())
-    return [gradients(f(x), x) for _ in range(2)], model[1].num_batches_tracked, model[1].running_var
-
-
-@scenario(whole=False)
 def reentrant_results_inside_others(compiled):
     x = leaf(3)
     f = compiled(lambda x: checkpoint(lambda a: {"it": a.sin()}, x * 2, use_reentrant=True))

@@ -79,7 +79,10 @@ def _writes(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: di
 def _writes_statistics(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     info = op_info(func)
     if argument(info, args, kwargs, 5):
-        seen.write([argument(info, args, kwargs, 3), argument(info, args, kwargs, 4)])
+        statistics = flat_tensors([argument(info, args, kwargs, 3), argument(info, args, kwargs, 4)])
+        seen.write(statistics)
+        for fake in statistics:
+            fake.fake_storage.version += 1  # what is known of their contents is not so any more
 
 
 def _draws(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

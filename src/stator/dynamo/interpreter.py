@@ -353,7 +353,8 @@ class _Attempt:
             *calls.device_contexts.entered(exits.tracer.devices),
             *calls.function_modes.entered(exits),
         ]
-        return [*drawn, *counted, *exits.steps, *exits.fills, *exits.effects, *modes]
+        again = exits.tracer.recorder.checkpoints.effects(exits)
+        return [*drawn, *counted, *exits.steps, *exits.fills, *exits.effects, *again, *modes]
 
     def _captured(
         self, frame: Frame, exits: ExitBuilder | None, effects: list[Effect], exit_: Return | Break

@@ -23,6 +23,7 @@ from stator.graph.fake import FakeTensor
 from stator.graph.numbers import Number
 
 from .captured import GraphInput, SideEffects
+from .checkpoints import Checkpoints
 from .contents import FollowingMode
 from .failing import is_noticed, may_fail
 from .plain import plain_converter
@@ -71,6 +72,7 @@ class Recorder:
         self.root = self.graph = fx.Graph()
         self.open: list[Subgraph] = []
         self.writes: list[Any] = []  # the memory that operators wrote to, in order
+        self.writers: list[fx.Node] = []  # which operators
         self.transforms: list[str] = []  # function transforms that what is recorded now runs under, the outermost first
         self.mapped: set[int] = set()  # fakes that stand for slices of what vmap maps over, by id
         self.rules: dict[int, Callable[[MissingRule], Mapped]] = {}  # follow a custom function's own vmap, by its id
@@ -86,6 +88,7 @@ class Recorder:
         self.unlike_eager = False  # the program was told that it is compiled, or followed in other functions
         self.region: int | None = None  # the checkpoint region that nodes belong to now
         self._regions = 0
+        self.checkpoints = Checkpoints()
         self.closed: dict[fx.Graph, int] = {}  # subgraphs that are done, with the outermost frame's step at which
         self.mode = FollowingMode(tracer)
         self.inputs: list[GraphInput] = []
@@ -257,6 +260,7 @@ class Recorder:
         for value in changed:
             self.tracer.mutations.check_free_memory(value)
         self.writes += [value.fake.fake_storage for value in changed]  # type: ignore[attr-defined]
+        self.writers += [node] * len(changed)
         wrapped = self.wrap_output(result, node)
         if self.unknown.any:
             self.unknown.check_facts()

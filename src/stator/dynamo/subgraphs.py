@@ -4,7 +4,7 @@ that runs later may change. How a part is called is in calls/; how its graph is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -118,11 +118,16 @@ def deferred(tracer: Tracer, what: str, *roots: Value) -> Iterator[Later]:
 
 @contextmanager
 def outside_unchanged(
-    tracer: Tracer, what: str, *roots: Value, messages: list[Message] | None = None
+    tracer: Tracer,
+    what: str,
+    *roots: Value,
+    messages: list[Message] | None = None,
+    may_write: Callable[[fx.Node, TensorValue], bool] | None = None,
 ) -> Iterator[None]:
     """The captured code in the block runs more than once: raises Unsupported when it changes objects that were there
     before, or writes to tensors that were. `roots`: what it can reach. Changes are logged as ever otherwise.
-    `messages`: takes what it prints, logs or warns of, for the caller to see to; it may say nothing if None."""
+    `messages`: takes what it prints, logs or warns of, for the caller to see to; it may say nothing if None.
+    `may_write`: whether the caller sees to what a node writes to a tensor."""
     mutations, recorder = tracer.mutations, tracer.recorder
     known, writes = len(recorder.by_fake), len(recorder.writes)
     tracer.mutations = _NoOutsideChanges(what, reachable(roots), messages)
@@ -130,10 +135,13 @@ def outside_unchanged(
         yield
     finally:
         tracer.mutations = mutations
-    written = {id(storage) for storage in recorder.writes[writes:]}
-    for at, value in enumerate(recorder.by_fake.values() if written else ()):
+    written: dict[int, list[fx.Node]] = {}
+    for storage, node in zip(recorder.writes[writes:], recorder.writers[writes:], strict=True):
+        written.setdefault(id(storage), []).append(node)
+    for at, value in enumerate(list(recorder.by_fake.values()) if written else ()):
         outside = at < known or value.obj is not None
-        if outside and id(value.fake.fake_storage) in written:  # type: ignore[attr-defined]
+        writers = written.get(id(value.fake.fake_storage), ()) if outside else ()  # type: ignore[attr-defined]
+        if writers and not (may_write is not None and all(may_write(node, value) for node in writers)):
             raise unsupported("deferred-effect", f"{what} writes to {value.describe(tracer)}")
 
 

@@ -157,9 +157,20 @@ class _Run:
         }
         args: list[Value] = [TupleValue(list(self.roots)), TupleValue(list(wanted))]
         made = self.tracer.record_function(torch.autograd.grad, args, kwargs)
+        self._write_again()
         if not self.retains:
             self.tracer.recorder.freed.update((id(node), node) for node in self.nodes)
         return made
+
+    def _write_again(self) -> None:
+        """What checkpointed functions, which eager runs again now, write."""
+        writes = list(self.tracer.recorder.checkpoints.reached(self.nodes))
+        if writes and self.retains:  # a second backward would find these changed
+            raise unsupported("autograd", "retain_graph=True through a checkpoint that moves running statistics")
+        for write in writes:
+            if write.share is not None:
+                self.tracer.record_method("mul_", [write.target, ConstantValue(write.share)], {})
+            self.tracer.record_method("add_", [write.target, write.added], {})
 
 
 def _accumulate(tracer: Tracer, leaf: TensorValue, gradient: TensorValue, creates: bool, shared: set[int]) -> None:

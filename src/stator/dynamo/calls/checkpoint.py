@@ -5,12 +5,16 @@ What it means for memory is decided by who splits the graph into forward and bac
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.utils.checkpoint as torch_checkpoint
+from torch import fx
 
 from ..calling import calls
+from ..checkpoints import Region, RepeatedWrite
 from ..hook import leave_alone
 from ..subgraphs import outside_unchanged, reachable
 from ..values.base import Value, cannot_rebuild, unsupported
@@ -39,15 +43,42 @@ def _checkpoint(tracer: Tracer, function: Value, *args: Value, **kwargs: Value) 
     options = {name: named.pop(name) for name in _OF_NON_REENTRANT if name in named}
     if reentrant and (named or "context_fn" in options or "debug" in options):
         raise unsupported("checkpoint", f"a reentrant checkpoint with {', '.join([*named, *options])}")
-    if "context_fn" in options and not isinstance(tracer.call(options["context_fn"], [], {}), _WhatToSave):
-        raise unsupported("checkpoint", "a checkpoint with a context_fn that makes contexts of its own")
-    if not torch.is_grad_enabled():
+    contexts = tracer.call(options["context_fn"], [], {}) if "context_fn" in options else None
+    if not torch.is_grad_enabled():  # then the contexts are not entered either
         return tracer.call(function, list(args), named)
     if reentrant and not any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in args):
         return _without_grad(tracer, function, list(args))
-    with tracer.recorder.checkpoint_region(), outside_unchanged(tracer, _EFFECT, function, *args, *named.values()):
-        result = tracer.call(function, list(args), named)
+    if contexts is not None and not _do_nothing(tracer, contexts):
+        raise unsupported("checkpoint", "a checkpoint with a context_fn that makes contexts of its own")
+    recorder = tracer.recorder
+    followed_once = tracer.in_the_call and not recorder.open and not recorder.transforms
+    with recorder.checkpoint_region(), recorder.checkpoints.region(followed_once) as region:
+        written_again = partial(_is_written_again, region)
+        with outside_unchanged(tracer, _EFFECT, function, *args, *named.values(), may_write=written_again):
+            result = tracer.call(function, list(args), named)
+        recorder.checkpoints.done(region, reachable((result,)).values())
     return _of_reentrant(tracer, result, args) if reentrant else result
+
+
+def _is_written_again(region: Region | None, node: fx.Node, target: TensorValue) -> bool:
+    """Whether what a node writes to a tensor that was there before is known to be written once more in a backward: by
+    a normalisation, or by its counter of calls."""
+    statistics = [] if region is None else [write for write in region.writes if write.share is not None]
+    if region is None or not statistics:
+        return False
+    memory = target.fake.fake_storage  # type: ignore[attr-defined]
+    if any(write.node is node and write.target.fake.fake_storage is memory for write in statistics):  # type: ignore[attr-defined]
+        return True
+    counts = node.op == "call_method" and node.target == "add_" and len(node.args) == 2 and not node.kwargs
+    last = statistics[-1].node  # behind which eager may stop
+    if not counts or type(node.args[1]) is not int or node.args[0] is not target.node or not _before(node, last):
+        return False
+    region.writes.append(RepeatedWrite(node, target, None, ConstantValue(node.args[1])))
+    return True
+
+
+def _before(node: fx.Node, other: fx.Node | None) -> bool:
+    return other is not None and node < other
 
 
 def _without_grad(tracer: Tracer, function: Value, args: list[Value]) -> Value:
@@ -76,6 +107,14 @@ def _of_reentrant(tracer: Tracer, result: Value, args: tuple[Value, ...]) -> Val
         else:
             given.append(item)
     return TupleValue(given) if isinstance(result, TupleValue) else given[0]
+
+
+def _do_nothing(tracer: Tracer, contexts: Value) -> bool:
+    """Whether the pair of contexts that a context_fn made has no effect on the results."""
+    if isinstance(contexts, _WhatToSave):
+        return True
+    pair = contexts.items if isinstance(contexts, TupleValue) else ()
+    return len(pair) == 2 and all(tracer.realized(one).python_type(tracer) is nullcontext for one in pair)
 
 
 class _WhatToSave(Value):

@@ -1,7 +1,8 @@
 """torch.nn.TransformerEncoder on padded sequences without gradients: eager drops the padding, computes on a nested
-tensor and fills up with zeros. Told that it is compiled it does not, and leaves other numbers at the padded places. Here
-the padding stays in, and is set to zero wherever eager would have dropped it, in one graph. Other encoders are followed
-as they are."""
+tensor and fills up with zeros. Told that it is compiled it does not, and leaves other numbers at the padded places.
+
+Here the padding stays in, and is set to zero wherever eager would have dropped it, in one graph. Other encoders are
+followed as they are."""
 
 from __future__ import annotations
 

@@ -1,0 +1,53 @@
+"""What a checkpointed function writes to buffers, done once more in the backward: eager runs the function again there.
+Compiled code computes only the values again that its gradients need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# (what is written to, the share of it that stays or None for all of it, what is added)
+Write = tuple[torch.Tensor, float | None, Any]
+
+
+def repeat_in_backward(results: tuple[torch.Tensor, ...], writes: tuple[Write, ...]) -> None:
+    """Repeat the writes in each backward that reaches one of the results, once in each. The results' histories are
+    those that lead to the checkpointed function."""
+    repeat = _once_in_each_backward(writes)
+    for result in results:
+        if result.grad_fn is not None:
+            result.grad_fn.register_prehook(_if_reached(result.output_nr, repeat))
+
+
+def _once_in_each_backward(writes: tuple[Write, ...]) -> Callable[[], None]:
+    last = -1
+
+    def repeat() -> None:
+        nonlocal last
+        now = torch._C._current_graph_task_id()
+        if now != last:
+            last = now
+            with torch.no_grad():
+                for write in writes:
+                    _write(*write)
+
+    return repeat
+
+
+def _write(target: torch.Tensor, share: float | None, addend: Any) -> None:
+    if share is None:
+        target.add_(addend)
+    else:
+        target.data.mul_(share).add_(addend)  # eager does not count how often a normalisation writes
+
+
+def _if_reached(position: int, repeat: Callable[[], None]) -> Callable[[Any], None]:
+    """Compiled code has one node for all of its results: whether this one has a gradient."""
+
+    def hook(gradients: Any) -> None:
+        if gradients[position] is not None:
+            repeat()
+
+    return hook
