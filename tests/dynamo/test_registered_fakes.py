@@ -134,3 +134,19 @@ def test_an_operator_that_has_to_know_a_size_ends_the_graph_by_its_kind():
     found = stator.explain(program)(x)
     assert {reason.kind for reason in found.break_reasons} == {"data-dependent-value"}
     torch.testing.assert_close(found.result, program(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_what_a_kernel_differentiates_by_itself_has_gradients(operators, backend):
+    """Nothing is registered for autograd: eager goes through the operations of the kernel, written in Python."""
+
+    def program(x):
+        return (operators.many(x * 2) * x.sum()).sum()
+
+    compiled = stator.compile(program, backend=backend)
+    for x in inputs():
+        expected_x, actual_x = x.clone().requires_grad_(), x.clone().requires_grad_()
+        program(expected_x).backward()
+        compiled(actual_x).backward()
+        torch.testing.assert_close(actual_x.grad, expected_x.grad, **TOLERANCE)

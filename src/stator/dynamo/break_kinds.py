@@ -68,6 +68,7 @@ WAYS_OUT: dict[str, str] = {
 WAYS_OUT_OF_REFUSALS: dict[str, str] = {
     "operator-without-shape-rule": "register it with torch.library.register_fake",
     "mutating-operator": "register it with torch.library.register_fake",
+    "operator-without-gradient": "register one with torch.library.register_autograd",
     "gradient-layout": "convert them to dense ones",
     "lazy-conjugate": "call .resolve_conj() or .resolve_neg()",
     "storage-mutation": "make a new tensor",

@@ -78,9 +78,21 @@ def infer_by_meta_kernel(
         ) from error
     for fake in flat_tensors([argument(info, args, kwargs, where) for where in info.mutates]):
         check_size(info, fake, memo[id(fake)])
+    _refuse_what_its_kernel_differentiates(info, args, kwargs, result)
     if isinstance(result, (tuple, list)):
         return type(result)(_from_meta(item, info, position, args, device) for position, item in enumerate(result))
     return _from_meta(result, info, 0, args, device)
+
+
+def _refuse_what_its_kernel_differentiates(info: OpInfo, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+    """What a library registers for autograd runs its kernel without grad mode. Where that is on, there is nothing
+    registered, and eager differentiates what the kernel does by itself: only running it tells."""
+    if info.target.namespace in ("aten", "prims") or not torch.is_grad_enabled():
+        return
+    if not any(fake.requires_grad for fake in flat_tensors((args, tuple(kwargs.values())))):
+        return
+    if any(made.is_floating_point() or made.is_complex() for made in flat_tensors(result, torch.Tensor)):
+        raise Unsupported("operator-without-gradient", f"{info.target} has no gradient that is known before it runs")
 
 
 def _registered(func: OpOverload) -> Callable[..., Any] | None:
