@@ -20,17 +20,19 @@ TOLERANCE = {"rtol": 1e-10, "atol": 1e-12}
 @pytest.fixture(scope="module")
 def operators() -> Iterator[SimpleNamespace]:
     """`above`: the elements above a threshold, with a gradient. `pairs`: two results of one size, by the older name.
-    `many`: promises at least three elements."""
+    `many`: promises at least three elements. `squares`: of fixed size."""
     library = torch.library.Library("stator_test_fakes", "FRAGMENT")
     library.define("above(Tensor x, float threshold) -> Tensor")
     library.define("above_backward(Tensor grad, Tensor x, float threshold) -> Tensor")
     library.define("pairs(Tensor x) -> (Tensor, Tensor)")
     library.define("many(Tensor x) -> Tensor")
+    library.define("squares(Tensor x) -> Tensor")
     library.impl("above", lambda x, threshold: x[x > threshold], "CPU")
     library.impl(
         "above_backward", lambda grad, x, threshold: torch.zeros_like(x).masked_scatter_(x > threshold, grad), "CPU"
     )
     library.impl("pairs", lambda x: (x[x > 0], x.abs()[x > 0].long()), "CPU")
+    library.impl("squares", lambda x: x * x, "CPU")
     library.impl("many", lambda x: x[x > 0], "CPU")
     ops = torch.ops.stator_test_fakes
 
@@ -56,6 +58,7 @@ def operators() -> Iterator[SimpleNamespace]:
     torch.library.register_fake(
         "stator_test_fakes::many", lambda x: x.new_empty(size(min=3, max=x.numel())), lib=library
     )
+    torch.library.register_fake("stator_test_fakes::squares", torch.empty_like, lib=library)
     torch.library.register_autograd("stator_test_fakes::above", gradient, setup_context=kept, lib=library)
     yield ops
     library._destroy()
@@ -142,7 +145,7 @@ def test_what_a_kernel_differentiates_by_itself_has_gradients(operators, backend
     """Nothing is registered for autograd: eager goes through the operations of the kernel, written in Python."""
 
     def program(x):
-        return (operators.many(x * 2) * x.sum()).sum()
+        return (operators.squares(x * 2) * x.sum()).sum()
 
     compiled = stator.compile(program, backend=backend)
     for x in inputs():
