@@ -18,9 +18,8 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from stator.base import counters, logs
-from stator.base.errors import MissingToolchain, StatorError
+from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
 from stator.graph.differentiated import GradientHook
-from stator.graph.unknown_sizes import WrongAssumption
 
 CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 

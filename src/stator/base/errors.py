@@ -82,6 +82,10 @@ class VerificationError(StatorError):
     """An intermediate representation broke its own rules; a defect of stator."""
 
 
+class WrongAssumption(StatorError):
+    """What a graph relies on about a number that only the run can tell is not so in this call."""
+
+
 class ChangedMeanwhile(StatorError):
     """Whenever a frame was compiled, other values had changed by the end of that: another thread works on them."""
 

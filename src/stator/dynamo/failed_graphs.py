@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from stator.base import counters, logs
-from stator.base.errors import StatorError, UserPlace
-from stator.graph.unknown_sizes import WrongAssumption
+from stator.base.errors import StatorError, UserPlace, WrongAssumption
 
 from .cache import chosen, run_as_it_is
 from .captured import Captured

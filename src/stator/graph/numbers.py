@@ -9,6 +9,8 @@ them, and no size is one of them.
 from __future__ import annotations
 
 import builtins
+import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -258,18 +260,62 @@ def power(first: Any, second: Any) -> Any:
     return torch.SymFloat(Number((aten.pow.Tensor_Tensor if is_number(first) else aten.pow.Scalar)(base, exponent)))
 
 
-def _chosen(first: Any, second: Any, plain: Callable[[Any, Any], Any], better: Any) -> Any:
-    """The second where it is better, which it is not when either is NaN."""
-    operands = [value.node.tensor if is_number(value) else value for value in (first, second)]
-    tensor = next((operand for operand in operands if isinstance(operand, torch.Tensor)), None)
-    if tensor is None:
+def _of_one(plain: Callable[[float], float], target: OpOverload, name: str) -> Callable[[Any], Any]:
+    """A function of `math` on a float, or on a number in a traced graph. Where Python raises, graphs have checks."""
+
+    def function(value: Any) -> Any:
+        return torch.SymFloat(Number(target(value.node.tensor))) if is_number(value) else plain(value)
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+square_root = _of_one(math.sqrt, aten.sqrt.default, "square_root")
+exponential = _of_one(math.exp, aten.exp.default, "exponential")
+logarithm = _of_one(math.log, aten.log.default, "logarithm")
+logarithm_of_two = _of_one(math.log2, aten.log2.default, "logarithm_of_two")
+logarithm_of_ten = _of_one(math.log10, aten.log10.default, "logarithm_of_ten")
+logarithm_of_one_more = _of_one(math.log1p, aten.log1p.default, "logarithm_of_one_more")
+hyperbolic_tangent = _of_one(math.tanh, aten.tanh.default, "hyperbolic_tangent")
+sine = _of_one(math.sin, aten.sin.default, "sine")
+cosine = _of_one(math.cos, aten.cos.default, "cosine")
+arc_tangent = _of_one(math.atan, aten.atan.default, "arc_tangent")
+magnitude = _of_one(abs, aten.abs.default, "magnitude")
+
+
+def floored_quotient(first: Any, second: Any) -> Any:
+    """Python's first // second of two numbers, each a float or a number in a traced graph."""
+    return _of_two(operator.floordiv, lambda a, b: aten.div.Tensor_mode(a, b, rounding_mode="floor"), first, second)
+
+
+def remainder(first: Any, second: Any) -> Any:
+    """Python's first % second, likewise."""
+    return _of_two(operator.mod, aten.remainder.Tensor, first, second)
+
+
+def _of_two(plain: Callable[[Any, Any], Any], target: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
+    if not is_number(first) and not is_number(second):
         return plain(first, second)
-    one, other = (
+    return torch.SymFloat(Number(target(*_tensors(first, second))))
+
+
+def _tensors(*values: Any) -> list[Any]:
+    """Of numbers, at least one of which is of a traced graph: each as a tensor."""
+    operands = [value.node.tensor if is_number(value) else value for value in values]
+    beside = next(operand for operand in operands if isinstance(operand, torch.Tensor))
+    return [
         operand
         if isinstance(operand, torch.Tensor)
-        else aten.full.default([], float(operand), dtype=torch.float64, device=tensor.device)
+        else aten.full.default([], float(operand), dtype=torch.float64, device=beside.device)
         for operand in operands
-    )
+    ]
+
+
+def _chosen(first: Any, second: Any, plain: Callable[[Any, Any], Any], better: Any) -> Any:
+    """The second where it is better, which it is not when either is NaN."""
+    if not is_number(first) and not is_number(second):
+        return plain(first, second)
+    one, other = _tensors(first, second)
     return torch.SymFloat(Number(aten.where.self(better.Tensor(other, one), other, one)))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from stator.base.errors import StatorError
+from stator.base.errors import WrongAssumption
 from stator.base.registry import Registry
 from stator.prims.layout import broadcast_shapes, contiguous_strides, holds, numel
 from stator.prims.record import TensorMeta
@@ -29,10 +29,6 @@ aten = torch.ops.aten
 # An operator's results as TensorMeta in place of tensors, or as numbers; or NotImplemented.
 Rule = Callable[..., Any]
 rules: Registry[OpOverload, Rule] = Registry("operator whose result's size depends on data")
-
-
-class WrongAssumption(StatorError):
-    """What a graph relies on about a size that only the run can tell is not so in this call."""
 
 
 def require(holds: bool, text: str) -> None:

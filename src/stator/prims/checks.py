@@ -9,9 +9,16 @@ import warnings
 
 import torch
 
+from stator.base.errors import WrongAssumption
+
 from .record import shape_rule
 
-ERRORS: dict[str, type[Exception]] = {"RuntimeError": RuntimeError, "ValueError": ValueError}
+ASSUMPTION = "WrongAssumption"  # of the capture, not of the program
+ERRORS: dict[str, type[Exception]] = {
+    "RuntimeError": RuntimeError,
+    "ValueError": ValueError,
+    ASSUMPTION: WrongAssumption,
+}
 WARNING = "UserWarning"
 
 

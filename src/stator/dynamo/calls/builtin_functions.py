@@ -17,6 +17,7 @@ from ..imports import imported
 from ..long_loops import counted
 from ..naming import class_name, full_name, module_of, qualified_name
 from ..polyfills.iteration import called_until
+from ..recorded_numbers import may_be_read
 from ..source import CallSource, ConstantSource
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.classes import ClassValue, is_immutable_class
@@ -493,6 +494,9 @@ def _number(tracer: Tracer, kind: Any, special: str, args: tuple[Value, ...]) ->
             return ConstantValue(kind(known))
         if args[0].fake.dtype.is_floating_point is (kind is float):
             return tracer.call_tensor_method(args[0], "item", [], {})
+        if kind is int and args[0].fake.dtype.is_floating_point and may_be_read(tracer, args[0], floats=True):
+            read = tracer.call_tensor_method(args[0], "item", [], {})
+            return tracer.call(tracer.known(int), [read], {})
         raise unsupported(
             "data-dependent-value",
             f"{class_name(kind)}() of {args[0].describe(tracer)}",

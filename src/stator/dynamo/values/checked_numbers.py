@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 _NAME = "a check of the data of a tensor"
 
 
-def check(tracer: Tracer, condition: TensorValue) -> None:
-    """Let the graph fail where the number is zero. The frame must be able to begin anew then."""
+def check(tracer: Tracer, condition: TensorValue, kind: str = "RuntimeError") -> None:
+    """Let the graph fail where the number is zero. The frame must be able to begin anew then. `kind`: whether the
+    program fails there too, as in most cases, or goes another way (`prims.checks.ASSUMPTION`)."""
     recorder = tracer.recorder
     recorder.noticed = _NAME
     recorder.keep_repeatable()
-    node = recorder.graph.call_function(in_graph, (recorder.node_of(condition), "RuntimeError", _NAME))
+    node = recorder.graph.call_function(in_graph, (recorder.node_of(condition), kind, _NAME))
     node.meta["place"] = tracer.place()
     node.meta["example_value"] = None
     recorder.op_count += 1

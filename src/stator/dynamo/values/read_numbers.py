@@ -6,6 +6,7 @@ Nobody knows their values while capturing, so they are good for one thing: as nu
 
 from __future__ import annotations
 
+import math
 import operator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from stator.graph import numbers
 from stator.graph.numbers import larger, power, smaller
+from stator.prims.checks import ASSUMPTION
 
 from ..recipe import CallRecipe, Constant, Recipe
 from .base import Value, cannot_rebuild, unsupported
@@ -39,9 +42,39 @@ _FUNCTIONS: dict[Any, Any] = {
         )
     },
     operator.pow: power,
+    math.pow: power,
+    operator.floordiv: numbers.floored_quotient,
+    operator.mod: numbers.remainder,
     max: larger,
     min: smaller,
+    abs: numbers.magnitude,
+    operator.abs: numbers.magnitude,
+    math.fabs: numbers.magnitude,
+    math.sqrt: numbers.square_root,
+    math.exp: numbers.exponential,
+    math.log: numbers.logarithm,
+    math.log2: numbers.logarithm_of_two,
+    math.log10: numbers.logarithm_of_ten,
+    math.log1p: numbers.logarithm_of_one_more,
+    math.tanh: numbers.hyperbolic_tangent,
+    math.sin: numbers.sine,
+    math.cos: numbers.cosine,
+    math.atan: numbers.arc_tangent,
 }
+# of one float: where they raise or give infinity is beyond these bounds
+_DOMAINS: dict[Any, tuple[tuple[Any, float], ...]] = {
+    math.sqrt: ((operator.ge, 0.0),),
+    math.exp: ((operator.lt, 709.0),),
+    math.log: ((operator.gt, 0.0),),
+    math.log2: ((operator.gt, 0.0),),
+    math.log10: ((operator.gt, 0.0),),
+    math.log1p: ((operator.gt, -1.0),),
+    math.sin: ((operator.gt, -1e300), (operator.lt, 1e300)),
+    math.cos: ((operator.gt, -1e300), (operator.lt, 1e300)),
+}
+# that give whole numbers: the operator on tensors behind each
+_ROUNDINGS: dict[Any, str] = {int: "trunc", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil", round: "round"}
+_MOST_WHOLE = 2.0**62
 
 
 # they give one of their arguments: an int among them would make the type of the result depend on data
@@ -96,7 +129,11 @@ def computed(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
         raise unsupported(
             "data-dependent-value", f"comparing {args[0].describe(tracer)} and {args[1].describe(tracer)}"
         )
+    if function in _ROUNDINGS and len(args) == 1 and args[0].origin is None:  # type: ignore[attr-defined]
+        return _rounded(tracer, _ROUNDINGS[function], args[0])
     target = _FUNCTIONS.get(function)
+    if function is max and _is_least(tracer, args):
+        return _above_least(tracer, args)
     if function in _CHOICES and any(arg.python_type(tracer) is not float for arg in args):
         raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
     if target is None or not all(type(arg) is ReadNumberValue or _is_number(tracer, arg) for arg in args):
@@ -119,9 +156,11 @@ def _check_operands(tracer: Tracer, function: Any, args: list[Value]) -> None:
     and the program goes its own way. Optimizers compute with counts of steps, of which there is one at least."""
     if tracer.place().filename.startswith(_OPTIMIZERS):
         return
-    if function is operator.truediv:
+    for relation, bound in _DOMAINS.get(function, ()):
+        _rely_on(tracer, args[0], relation, bound)
+    if function in (operator.truediv, operator.floordiv, operator.mod):
         _rely_on(tracer, args[1], operator.ne)
-    elif function is operator.pow:
+    elif function in (operator.pow, math.pow):
         base, exponent = args
         power_of = exponent.constant() if isinstance(exponent, ConstantValue) else None
         if power_of is None:
@@ -132,10 +171,35 @@ def _check_operands(tracer: Tracer, function: Any, args: list[Value]) -> None:
             _rely_on(tracer, base, operator.ne)
 
 
-def _rely_on(tracer: Tracer, number: Value, relation: Any) -> None:
-    """That the relation between the number and zero holds."""
+def _rounded(tracer: Tracer, method: str, number: Value) -> Value:
+    """The whole number, which is read from a tensor as others are. Infinity and NaN raise in Python."""
+    assert type(number) is ReadNumberValue
+    _rely_on(tracer, number, operator.gt, -_MOST_WHOLE, ASSUMPTION)
+    _rely_on(tracer, number, operator.lt, _MOST_WHOLE, ASSUMPTION)
+    held = tracer.recorder.unknown.scalar(number.node, torch.float64)
+    whole = tracer.record_method("to", [tracer.record_method(method, [held], {}), ConstantValue(torch.int64)], {})
+    return tracer.call_tensor_method(whole, "item", [], {})  # type: ignore[arg-type]
+
+
+def _is_least(tracer: Tracer, args: list[Value]) -> bool:
+    """Whether one of two is a small int, which is to keep the other from being zero: `max(x.item(), 1)`."""
+    kinds = [type(arg) is ReadNumberValue and arg.origin is None for arg in args]
+    other = args[kinds.index(False)] if kinds.count(True) == 1 else None
+    return isinstance(other, ConstantValue) and other.python_type(tracer) is int and 0 <= other.constant() <= 1
+
+
+def _above_least(tracer: Tracer, args: list[Value]) -> Value:
+    """Relies on the float being the larger one. Where it is not, the result would be an int."""
+    least = next(arg.constant() for arg in args if isinstance(arg, ConstantValue))
+    number = next(arg for arg in args if type(arg) is ReadNumberValue)
+    _rely_on(tracer, number, operator.gt, least, ASSUMPTION)
+    return number
+
+
+def _rely_on(tracer: Tracer, number: Value, relation: Any, bound: float = 0, kind: str = "RuntimeError") -> None:
+    """That the relation between the number and the bound holds."""
     if type(number) is not ReadNumberValue:
-        if not relation(number.constant(), 0):
+        if not relation(number.constant(), bound):
             raise unsupported(
                 "data-dependent-value", "an operation on numbers that always raises, or gives a complex one"
             )
@@ -143,9 +207,9 @@ def _rely_on(tracer: Tracer, number: Value, relation: Any) -> None:
     if number.node.graph is not tracer.recorder.graph:
         raise unsupported("data-dependent-value", "a number that is read outside of this part of the graph")
     held = tracer.recorder.unknown.scalar(number.node, torch.float64)
-    condition = tracer.call(tracer.known(relation), [held, ConstantValue(0)], {})
+    condition = tracer.call(tracer.known(relation), [held, ConstantValue(bound)], {})
     assert isinstance(condition, TensorValue)
-    check(tracer, condition)
+    check(tracer, condition, kind)
 
 
 # of finite floats

@@ -61,6 +61,40 @@ _FUNCTIONS: dict[Any, Any] = {
     torch.sym_int: torch.sym_int,
     torch.sym_float: torch.sym_float,
 }
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """A small constant power; None for any other."""
+    if type(exponent) is not int or not 0 <= exponent <= _MOST_FACTORS:
+        return None
+    return math.prod([base] * exponent)
+
+
+def _shifted_left(number: Any, by: Any) -> Any:
+    return number * 2**by if type(by) is int and 0 <= by < _MOST_SHIFTED else None
+
+
+def _shifted_right(number: Any, by: Any) -> Any:
+    return number // 2**by if type(by) is int and 0 <= by < _MOST_SHIFTED else None
+
+
+def _magnitude(number: Any) -> Any:
+    return torch.sym_max(number, -number)
+
+
+_MOST_FACTORS = 4
+_MOST_SHIFTED = 31
+# of ints only
+_OF_WHOLE: dict[Any, Any] = {
+    abs: _magnitude,
+    operator.abs: _magnitude,
+    operator.pow: _power,
+    operator.lshift: _shifted_left,
+    operator.rshift: _shifted_right,
+    round: lambda number: number,
+    math.trunc: lambda number: number,
+}
+_FUNCTIONS.update(_OF_WHOLE)
 # those that raise where the second number is zero
 _DIVISIONS: dict[Any, Any] = {
     operator.floordiv: operator.floordiv,
@@ -126,6 +160,9 @@ def computed_from_unknown(tracer: Tracer, function: Any, args: list[Value]) -> V
     """`function(*args)`, where an argument is a number that only the run can tell and the others are numbers too."""
     if not any(type(arg) is UnknownNumberValue for arg in args):
         return None
+    if function is divmod and len(args) == 2:
+        parts = [computed_from_unknown(tracer, one, args) for one in (operator.floordiv, operator.mod)]
+        return None if parts[0] is None or parts[1] is None else tracer.pair(parts[0], parts[1])
     divides = function in _DIVISIONS
     target = _DIVISIONS[function] if divides else _FUNCTIONS.get(function)
     if target is None or not all(_is_number(tracer, arg) for arg in args) or len(args) > 2:
@@ -137,7 +174,11 @@ def computed_from_unknown(tracer: Tracer, function: Any, args: list[Value]) -> V
         raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
     if divides and not _is_not_zero(numbers[1]):
         raise unsupported("data-dependent-value", "a division by a number that is known when the graph runs")
+    if function in _OF_WHOLE and any(type(number) not in (torch.SymInt, int) for number in numbers):
+        return None
     result = target(*numbers)
+    if result is None:
+        return None
     return number_value(result) if is_symbolic(result) else ConstantValue(result)
 
 
