@@ -103,6 +103,68 @@ def test_training_steps_equal_eager_to_the_last_bit() -> None:
     assert [key for (key, value), found in pairs if not torch.equal(value, found)] == []
 
 
+def filled(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    made = x * 2
+    made[x > 0] = v
+    return made
+
+
+def with_rows(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    made = x * 2
+    made[:, x[0, :, 0] > 0] = v
+    return made
+
+
+CHOSEN_BY_DATA = {
+    "masked_fill": lambda x, v: x.masked_fill(x > 0, v[0, 0]),
+    "written at a mask": lambda x, v: filled(x, v[0, 0]),
+    "rows written at a mask": lambda x, v: with_rows(x.unflatten(0, (7, 129)), v[:1]),
+    "index_fill": lambda x, v: x.index_fill(0, torch.arange(0, 900, 7).repeat(2), v[0, 0]),
+    "prod of some": lambda x, v: (x / 3 + 1).prod(-2),
+    "prod of all": lambda x, v: (x[:20, :3] / 3 + 1).prod(),
+    "prod with one zero": lambda x, v: (x[:20, :3] * (torch.arange(60).view(20, 3) != 7)).prod(),
+    "prod with zeros": lambda x, v: (x * (torch.arange(903).view(-1, 1) % 500 != 7)).prod(0, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN_BY_DATA)
+def test_gradients_that_depend_on_which_elements_count(name: str) -> None:
+    """Eager's formulas choose elements, and add up or divide by those."""
+    torch.manual_seed(0)
+    x, v = torch.randn(903, 13, requires_grad=True), torch.randn(129, 13, requires_grad=True)
+    results = []
+    for function in (CHOSEN_BY_DATA[name], stator.compile(CHOSEN_BY_DATA[name], options=OPTIONS, fullgraph=True)):
+        made = function(x, v)
+        torch.manual_seed(1)
+        found = torch.autograd.grad(made, (x, v), torch.randn_like(made), allow_unused=True)
+        results.append([made, *[gradient for gradient in found if gradient is not None]])
+    actual, expected = results
+    assert [at for at, pair in enumerate(zip(actual, expected, strict=True)) if not same_bits(*pair)] == []
+
+
+@pytest.mark.parametrize("proj_size", [0, 2])
+@pytest.mark.parametrize("bias", [True, False])
+def test_lstm_is_computed_by_the_library_that_eager_calls(bias: bool, proj_size: int) -> None:
+    """oneDNN's layer, also where nothing is kept for a backward. Second derivatives are composed; they add up otherwise."""
+    torch.manual_seed(0)
+    module = torch.nn.LSTM(5, 7, num_layers=2, bias=bias, bidirectional=True, proj_size=proj_size)
+    x = torch.randn(9, 4, 5, requires_grad=True)
+    given = (x, *module.parameters())
+    results = []
+    for call in (module, stator.compile(module, options=OPTIONS, fullgraph=True)):
+        with torch.no_grad():
+            found = [call(x)[0]]
+        made, (hidden, cells) = call(x)
+        loss = made.square().sum() + hidden.sum() + cells.sum()
+        first = torch.autograd.grad(loss, given, create_graph=True)
+        second = torch.autograd.grad(sum(gradient.square().sum() for gradient in first), given)
+        results.append(([*found, made, hidden, cells, *first], second))
+    (actual, actual_second), (expected, expected_second) = results
+    for mine, theirs in zip(actual_second, expected_second, strict=True):
+        assert (mine - theirs).abs().max() <= 1e-6 * theirs.abs().max()
+    assert [at for at, pair in enumerate(zip(actual, expected, strict=True)) if not same_bits(*pair)] == []
+
+
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_batch_statistics_are_eagers_without_the_option(memory_format: torch.memory_format) -> None:
     """Sums in double precision do not depend on the order; values may be one rounding apart."""

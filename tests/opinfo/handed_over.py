@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,11 +12,13 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from stator import pipeline
+from stator.base.config import Options
 
 BACKENDS: dict[str, Callable[..., Any]] = {
     "aot_eager": pipeline.aot_eager_backend,
     "inductor": pipeline.inductor_backend,
 }
+EXACT = partial(pipeline.inductor_backend, options=Options(exact_rounding=True, exact_random=True))
 
 
 def graph_of(case: Any) -> fx.GraphModule:
@@ -52,6 +55,7 @@ def _doubled_half(graph: fx.Graph, node: fx.Node, tensor: torch.Tensor) -> fx.No
     return graph.call_function(operator.add, (half, half))
 
 
-def run(case: Any, backend: str, given: Sequence[torch.Tensor]) -> Any:
+def run(case: Any, backend: str | Callable[..., Any], given: Sequence[torch.Tensor]) -> Any:
     """What the call returns, through the backend."""
-    return BACKENDS[backend](graph_of(case), list(given))(*given)[0]
+    compile_graph = BACKENDS[backend] if isinstance(backend, str) else backend
+    return compile_graph(graph_of(case), list(given))(*given)[0]

@@ -118,7 +118,8 @@ def trace_joint(
     with ExitStack() as stack:
         stack.callback(tracer.forget)
         stack.enter_context(torch._C._InferenceMode(False))
-        stack.enter_context(without_onednn())  # its recurrent layers keep for the backward what only it can read
+        if not keep(torch.ops.aten.mkldnn_rnn_layer.default):
+            stack.enter_context(without_onednn())  # its recurrent layers keep for the backward what only it can read
         stack.enter_context(torch.set_grad_enabled(grad_mode))
         primals: list[FakeTensor] = []
         with torch.enable_grad():

@@ -6,18 +6,21 @@ Which operators look at data in general is not known here (`schema.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from stator.prims.ctc_loss import ctc_loss, ctc_loss_backward
+from stator.prims.data_gradients import prod_gradient, sum_of_slices, sum_where, sum_where_to
+from stator.prims.fused_recurrence import lstm_layer
 from stator.prims.layout import Sizes
 
 from .fake import FakeMode, FakeTensor, formulas, specials
 
 aten = torch.ops.aten
 INDEX_FILL = "IndexFillBackward1"  # by the value of a tensor
+MASKED_FILL = "MaskedFillBackward1"
 
 
 def input_shape(node: Any, position: int) -> Sizes | None:
@@ -54,9 +57,7 @@ def _gradient_of_written_values(mode: FakeMode, node: Any, args: tuple[Any, ...]
             return aten.index.Tensor(gradient, [*[None] * lead, *columns])
         if torch.is_grad_enabled():  # differentiated again, what stands for g[mask] would need its very shape
             return NotImplemented
-        mask = aten.reshape.default(mask, [*mask.shape, *[1] * rest])
-        kept = aten.where.ScalarOther(mask, gradient, 0)
-        return aten.reshape.default(kept, [*sizes[:lead], -1, *sizes[lead + rank :]])
+        return sum_where_to(gradient, mask, lead, shape)
 
 
 @formulas.register((aten._unique.default, INDEX_FILL))
@@ -70,23 +71,11 @@ def _filled_places(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
 
 @specials.register(aten.index_select.default)
 def _filled_slices(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Inside of that formula: all slices, with zeros for those that were not filled. Only their sum is asked for."""
+    """Inside of that formula: their sum, of which the formula takes the sum."""
     node = torch._C._current_autograd_node()
     if node is None or node.name() != INDEX_FILL:
         return NotImplemented
-    gradient, dim, index = args
-    return _zero_elsewhere(mode, gradient, dim, index)
-
-
-def _zero_elsewhere(mode: FakeMode, gradient: FakeTensor, dim: int, index: FakeTensor) -> FakeTensor:
-    with mode:
-        if not gradient.dim():
-            gradient = aten.reshape.default(gradient, [1])
-        dim = dim % gradient.dim()
-        hit = aten.zeros.default([gradient.shape[dim]], dtype=torch.bool, device=gradient.device)
-        hit = aten.index_fill.int_Scalar(hit, 0, index, True)
-        hit = aten.reshape.default(hit, [-1, *[1] * (gradient.dim() - dim - 1)])
-        return aten.where.ScalarOther(hit, gradient, 0)
+    return mode.dispatch(sum_of_slices, args, {})
 
 
 @specials.register(aten._ctc_loss.Tensor)
@@ -101,18 +90,36 @@ def _ctc_loss_backward(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, 
     return mode.dispatch(ctc_loss_backward, (*args[:8], args[8] if len(args) > 8 else False), {})
 
 
+@specials.register(aten.mkldnn_rnn_layer.default)
+def _recurrent_layer(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Below autograd, where graphs run, it would keep nothing for its backward."""
+    return mode.dispatch(lstm_layer, args, {}) if torch.is_grad_enabled() else NotImplemented
+
+
 # ---- formulas that take another way for subclasses of tensors, which fake tensors are
 
 
-EXTREMES = frozenset(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"))
+@specials.register(aten.where.self)
+def _gradient_of_a_fill(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The gradient of v in x.masked_fill(mask, v) is the sum of g[mask], here too summed once more by the formula; for
+    subclasses the sum of g with zeros elsewhere."""
+    node = torch._C._current_autograd_node()
+    if node is None or node.name() != MASKED_FILL or torch.is_grad_enabled():
+        return NotImplemented
+    return mode.dispatch(sum_where, (args[1], args[0]), {})
 
 
 @specials.register(aten.mul.Tensor)
-def _shared_by_extremes(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _products_of_formulas(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    node = torch._C._current_autograd_node()
+    formula = None if node is None else _PRODUCTS.get(node.name())
+    return NotImplemented if formula is None else formula(mode, node, args)
+
+
+def _shared_by_extremes(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
     """The gradient of a largest element, shared by all that are as large: contiguous, and zero elsewhere, however large
     it is. For subclasses, and on accelerators, it is mask * gradient, laid out as the mask."""
-    node = torch._C._current_autograd_node()
-    if node is None or node.name() not in EXTREMES or args[0].dtype is not torch.bool:
+    if args[0].dtype is not torch.bool:
         return NotImplemented
     mask, share = args
     if mask.device.type != "cpu":
@@ -120,6 +127,35 @@ def _shared_by_extremes(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str,
     with mode:
         zeros = aten.zeros.default(list(mask.shape), dtype=share.dtype, device=share.device)
         return aten.masked_fill.Tensor(zeros, mask, share)
+
+
+def _of_a_product(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
+    """The gradient of a product divides it by each factor, where no factor is zero. For subclasses it is the product of
+    all that is before a factor with all that is behind it, and with the gradient: the last one of the formula."""
+    gradient = args[0]
+    factors, product = node._saved_self, node._saved_result
+    whole = node.name() == "ProdBackward0"
+    dim = 0 if whole else _signed(node._saved_dim) % factors.dim()
+    shape = () if whole else (*factors.shape[:dim], 1, *factors.shape[dim + 1 :])
+    if torch.is_grad_enabled() or tuple(gradient.shape) != shape:  # what is before with what is behind
+        return NotImplemented
+    with mode:
+        if whole:
+            factors = aten.reshape.default(factors, [-1])
+        elif not node._saved_keepdim:
+            product = aten.unsqueeze.default(product, dim)
+        return prod_gradient(gradient, factors, product, dim, whole)
+
+
+def _signed(number: int) -> int:
+    """Autograd shows a saved whole number without its sign."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+_PRODUCTS: dict[str, Callable[[FakeMode, Any, tuple[Any, ...]], Any]] = {
+    **dict.fromkeys(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"), _shared_by_extremes),
+    **dict.fromkeys(("ProdBackward0", "ProdBackward1"), _of_a_product),
+}
 
 
 # What autograd saves of the reflectors and their factors.

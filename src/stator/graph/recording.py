@@ -70,6 +70,7 @@ KEEPABLE = frozenset(
         aten.upsample_bilinear2d.vec,
         aten.max_pool2d.default,
         aten.adaptive_avg_pool2d.default,
+        aten.adaptive_avg_pool3d.default,
     )
 )
 RECURRENT = frozenset(
@@ -292,7 +293,7 @@ class Tracer(FakeMode):
         if not info.composite:
             return NotImplemented
         with ExitStack() as stack:
-            if info.target in RECURRENT:  # oneDNN's fused layer hides what it computes
+            if info.target in RECURRENT and not self.keep(aten.mkldnn_rnn_layer.default):  # hides what it computes
                 stack.enter_context(without_onednn())
             stack.enter_context(self)
             return info.target._op_dk(COMPOSITE, *args, **kwargs)

@@ -1,6 +1,6 @@
 """The operator set: one record per operator, to query and to extend. Importing this package fills the records."""
 
-from . import checks, ctc_loss, decompositions, levels, random, shape_rules
+from . import checks, ctc_loss, data_gradients, decompositions, fused_recurrence, levels, random, shape_rules
 from .extend import decomposition, lowering, operator, shape_rule
 from .query import is_lowered, lookup, operators
 from .record import OpRecord, TensorMeta
@@ -10,8 +10,10 @@ __all__ = [
     "TensorMeta",
     "checks",
     "ctc_loss",
+    "data_gradients",
     "decomposition",
     "decompositions",
+    "fused_recurrence",
     "is_lowered",
     "levels",
     "lookup",

@@ -349,3 +349,14 @@ def linalg_lu(A: Any, *, pivot: bool = True) -> Any:
         return NotImplemented
     packed, pivots, _ = aten.linalg_lu_factor_ex.default(A, pivot=pivot)
     return aten.lu_unpack.default(packed, pivots)
+
+
+@decomposes("linalg_svdvals", wide=False)
+def linalg_svdvals(A: Any, *, driver: str | None = None) -> Any:
+    """Without the vectors: for subclasses of tensors, which fake tensors are, ATen computes them too."""
+    return aten._linalg_svd.default(A, False, False, driver=driver)[1]
+
+
+@decomposes("linalg_eigvalsh", wide=False)
+def linalg_eigvalsh(self: Any, UPLO: str = "L") -> Any:
+    return aten._linalg_eigh.default(self, UPLO, False)[0]

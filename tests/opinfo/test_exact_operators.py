@@ -1,0 +1,132 @@
+"""`exact_rounding` on OpInfo's samples: results and gradients have eager's bits, where eager has the same bits twice.
+
+Through the graphs that it runs; of operators that cannot be in one graph, through the backend they are handed to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bits
+import compiled
+import gradients
+import handed_over
+import pytest
+import torch
+from samples import IDENTIFIERS, LAYOUTS, OPERATORS
+from test_gradients import RUNS_EAGERLY
+from torch.utils import _pytree as pytree
+
+from stator import aot
+from stator.aot.replay import with_effects
+from stator.base.errors import Unsupported
+from stator.graph.tracer import trace
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of deprecated operators, of what runs in ATen
+
+PART = 60
+NAMED = list(zip(IDENTIFIERS, OPERATORS, strict=True))
+PARTS = [NAMED[start : start + PART] for start in range(0, len(NAMED), PART)]
+PART_NAMES = [f"{part[0][0]}-to-{part[-1][0]}" for part in PARTS]
+by_part = pytest.mark.parametrize("part", PARTS, ids=PART_NAMES)
+
+
+def check_gradients(part: list, count: int | None, layouts: tuple[str | None, ...], dtypes: Any) -> None:
+    torch.manual_seed(0)
+    found = gradients.cases(part, count, layouts, dtypes)
+    told = bits.problems(
+        found,
+        lambda case: gradients.by_operators([case])[0],
+        lambda case: gradients.eager([case])[0],
+        lambda case, error: gradients.runs_eagerly(error) and case.name in RUNS_EAGERLY,
+    )
+    assert not (wrong := list(told)), "\n".join(wrong)
+
+
+def check_results(part: list, count: int, layouts: tuple[str | None, ...]) -> None:
+    torch.manual_seed(0)
+    told = bits.problems(
+        compiled.cases(part, count, layouts),
+        _traced,
+        lambda case: compiled.eager([case])[0],
+        lambda case, error: case.name in compiled.UNSUPPORTED and isinstance(error, (Unsupported, RuntimeError)),
+    )
+    assert not (wrong := list(told)), "\n".join(wrong)
+
+
+def _traced(case: compiled.Case) -> Any:
+    given = compiled.inputs([case])
+    traced = trace(compiled.function_of([case]), given, keep=aot.keep_all)
+    run = with_effects(traced, aot.run_eagerly(traced.graph, given))
+    with torch.no_grad():
+        return run(compiled.inputs([case]))[0]
+
+
+@by_part
+def test_gradients_have_eagers_bits(part: list) -> None:
+    check_gradients(part, 1, (None,), (torch.float32,))
+
+
+@by_part
+def test_results_have_eagers_bits(part: list) -> None:
+    check_results(part, 1, (None,))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@by_part
+def test_gradients_of_all_samples_have_eagers_bits(part: list) -> None:
+    check_gradients(part, None, (None,), gradients.DTYPES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@by_part
+def test_gradients_have_eagers_bits_in_every_layout(part: list) -> None:
+    check_gradients(part, 6, tuple(LAYOUTS), gradients.DTYPES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@by_part
+def test_results_have_eagers_bits_in_every_layout(part: list) -> None:
+    check_results(part, 12, (None, *LAYOUTS))
+
+
+@pytest.mark.parametrize("name", sorted(RUNS_EAGERLY))
+def test_gradients_around_what_runs_in_aten_have_eagers_bits(name: str) -> None:
+    """In a graph that is handed over, with something before it that is compiled."""
+    torch.manual_seed(0)
+
+    def run(case: gradients.GradientCase) -> Any:
+        results = lambda *given: [pytree.tree_leaves(handed_over.run(case, handed_over.EXACT, given))]  # noqa: E731
+        return _contiguous_gradients(gradients._differentiated([case], results)[0])
+
+    found = gradients.cases([one for one in NAMED if one[0] == name], 4, dtypes=(torch.float32,))
+    told = bits.problems(
+        found, run, lambda case: _contiguous_gradients(gradients.eager([case])[0]), lambda case, error: False
+    )
+    assert not (wrong := list(told)), "\n".join(wrong)
+
+
+def _contiguous_gradients(results: gradients.Results) -> Any:
+    """A compiled part takes tangents laid out as its results are, so that the layout of what comes from behind ends."""
+    return results[0], [None if gradient is None else gradient.contiguous() for gradient in results[1]]
+
+
+@pytest.mark.parametrize("name", sorted(compiled.UNSUPPORTED))
+def test_results_of_what_is_handed_over_have_eagers_bits(name: str) -> None:
+    torch.manual_seed(0)
+
+    def run(case: compiled.Case) -> Any:
+        with torch.no_grad():
+            return _dense(handed_over.run(case, handed_over.EXACT, compiled.inputs([case])))
+
+    found = compiled.cases([one for one in NAMED if one[0] == name], 2, (None,))
+    told = bits.problems(found, run, lambda case: _dense(compiled.eager([case])[0]), lambda case, error: False)
+    assert not (wrong := list(told)), "\n".join(wrong)
+
+
+def _dense(result: Any) -> list[Any]:
+    leaves = pytree.tree_leaves(result)
+    return [leaf.to_dense() if isinstance(leaf, torch.Tensor) and leaf.is_sparse else leaf for leaf in leaves]
