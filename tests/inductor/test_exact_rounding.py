@@ -142,10 +142,11 @@ def test_gradients_that_depend_on_which_elements_count(name: str) -> None:
     assert [at for at, pair in enumerate(zip(actual, expected, strict=True)) if not same_bits(*pair)] == []
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("proj_size", [0, 2])
 @pytest.mark.parametrize("bias", [True, False])
 def test_lstm_is_computed_by_the_library_that_eager_calls(bias: bool, proj_size: int) -> None:
-    """oneDNN's layer, also where nothing is kept for a backward. Second derivatives are composed; they add up otherwise."""
+    """oneDNN's layer, also where nothing is kept for a backward. Second derivatives are composed of others."""
     torch.manual_seed(0)
     module = torch.nn.LSTM(5, 7, num_layers=2, bias=bias, bidirectional=True, proj_size=proj_size)
     x = torch.randn(9, 4, 5, requires_grad=True)
