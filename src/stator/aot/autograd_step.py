@@ -249,7 +249,7 @@ class Step:
         second = _Second(kind, self._positions(kind[0]), None, self.stops if kind[1] else (), by)
         found = iter(self._run_again(second, step_node, tangents))
         return [
-            None if entry is None or not entry[0].requires_grad or (by is not None and at not in by) else next(found)
+            None if not entry[0].requires_grad or (by is not None and at not in by) else next(found)
             for at, entry in enumerate(step_node.primals)
         ]
 
@@ -442,6 +442,14 @@ def _saved_names(parts: Partition) -> list[str]:
     return [str(node.target) for node, _ in zip(nodes, parts.saved, strict=False)]
 
 
+def _before_writing(step: Step, index: int, primal: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """What a primal that the program writes to is now, for a backward that is differentiated, and its version."""
+    if index in step.overwritten and not primal.requires_grad:
+        return primal, ANY
+    with torch.enable_grad():
+        return primal.clone(), 0
+
+
 def _layouts(joint: Joint) -> dict[int, Any]:
     """Shape, dtype and device of what can be differentiated, by position."""
     (output,) = [node for node in joint.graph.graph.nodes if node.op == "output"]
@@ -480,6 +488,7 @@ class StepFunction(torch.autograd.Function):
             ctx.states = states_of(step.devices)
         if step.joint.unreached:
             primals = tuple([one.tensor if type(one) is NotLedTo else one for one in primals])
+        copies = {index: _before_writing(step, index, primals[index]) for index in step.mutated}
         results = step.forward(*primals)
         if step.is_single:  # the most frequent, and where fixed costs are seen
             value = results[0]
@@ -509,10 +518,9 @@ class StepFunction(torch.autograd.Function):
             if step.saved_inputs:
                 ctx.places = [primals[index].data_ptr() for index in step.saved_inputs]
         # for a backward that is differentiated itself; not what this very program writes to: it may get our history
-        known: list[tuple[torch.Tensor, int] | None] = [(primal, primal._version) for primal in primals]
-        for index in step.mutated:
-            past_autograd = index in step.overwritten and not primals[index].requires_grad
-            known[index] = (primals[index], ANY) if past_autograd else None
+        known = [(primal, primal._version) for primal in primals]
+        for index, copy in copies.items():
+            known[index] = copy
         ctx.primals = known
         return values
 

@@ -40,15 +40,10 @@ def _check_places(step_node: Any) -> None:
             )
 
 
-def unchanged_inputs(primals: Sequence[tuple[torch.Tensor, int] | None]) -> list[torch.Tensor]:
+def unchanged_inputs(primals: Sequence[tuple[torch.Tensor, int]]) -> list[torch.Tensor]:
     """The primals as the forward saw them. Raises RuntimeError when they are not what they were."""
     found = []
     for entry in primals:
-        if entry is None:
-            raise RuntimeError(
-                "stator: the backward of a compiled graph that writes to its inputs cannot be differentiated again; "
-                "compile without them, or run this part eagerly (stator.disable)"
-            )
         primal, version = entry
         if version == ANY:
             found.append(primal.detach())

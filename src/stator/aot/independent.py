@@ -6,7 +6,7 @@ afterwards. One compiled step has one node for all outputs, so what such outputs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ class Reads:
             if not reached or node.op == "output":
                 leads |= reached
                 continue
-            for at in range(count) if read or _saves_a_number(node) else ():
+            for at in range(count) if read or _saves_a_factor(node, tangents) else ():
                 if reached >> at & 1:
                     conflicts[at] |= reached
                     needs[at] |= read
@@ -68,9 +68,12 @@ class Reads:
         return found, [at for at in range(kept.bit_length()) if kept >> at & 1]
 
 
-def _saves_a_number(node: fx.Node) -> bool:
-    """Whether it belongs to a product with a Python number, which eager saves."""
-    return node.target is torch.ops.aten.mul.Tensor and not all(isinstance(part, fx.Node) for part in node.args)
+_PRODUCTS = (torch.ops.aten.mul.Tensor, torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
+
+
+def _saves_a_factor(node: fx.Node, tangents: Mapping[fx.Node, int]) -> bool:
+    """Whether it belongs to a product with a number or a tensor, which eager saves also where it is made of nothing."""
+    return node.target in _PRODUCTS and not all(isinstance(part, fx.Node) and tangents[part] for part in node.args)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,9 @@ def trace_joint(
         if not keep(torch.ops.aten.mkldnn_rnn_layer.default):
             stack.enter_context(without_onednn())  # its recurrent layers keep for the backward what only it can read
         stack.enter_context(torch.set_grad_enabled(grad_mode))
+        if torch.is_anomaly_enabled():  # it looks at numbers, of which there are none
+            stack.enter_context(torch.autograd.set_detect_anomaly(False))
+        stack.enter_context(_without_saved_tensors_hooks())
         primals: list[FakeTensor] = []
         with torch.enable_grad():
             fakes = [
@@ -142,6 +145,20 @@ def trace_joint(
             finally:
                 torch._C._set_grad_enabled(before)
             return _finish(tracer, primals, result, hooked, _Wanted(wanted, targets, tuple(stops), by))
+
+
+@contextmanager
+def _without_saved_tensors_hooks() -> Iterator[None]:
+    """The caller's hooks are for what the compiled forward saves, not for what autograd saves while it is traced."""
+    hooks = []
+    while (top := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+        hooks.append(top)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from .captured import owned_tensors_replaced
 from .inference import Rewrite
 from .joint import Joint, trace_joint
 from .linked import gradients_between
+from .rows import outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Program:
         """The joint graph, with tangents for the forward values at the positions `wanted` (None: for all), and
         gradients of the primals (of these alone: `by`) or of the forward values `targets`. stops: see
         `linked.gradients_between`."""
-        with self.ambience.restored():
+        with self.ambience.restored(), outside():
             joint = trace_joint(
                 self.function,
                 self.inputs,

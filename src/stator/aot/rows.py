@@ -22,7 +22,7 @@ def is_batched(tensors: Sequence[torch.Tensor]) -> bool:
 def row_by_row(run: Callable[[list[torch.Tensor]], Sequence[Any]], tensors: Sequence[torch.Tensor]) -> list[Any]:
     """`run` of each row of tensors, some of which are batched, outside of the batching; its results, which are tensors
     or None, are batched in the same way. A result that is None in some rows counts as zero there."""
-    with _outside() as level:
+    with outside() as level:
         # one that is the same in all rows gets one row
         stacked = [torch._remove_batch_dim(tensor, level, 1, 0) for tensor in tensors]
         count = max(tensor.shape[0] for tensor in stacked)
@@ -34,8 +34,8 @@ def row_by_row(run: Callable[[list[torch.Tensor]], Sequence[Any]], tensors: Sequ
 
 
 @contextmanager
-def _outside() -> Iterator[int]:
-    """Outside of all levels of batching; gives the innermost."""
+def outside() -> Iterator[int]:
+    """Outside of all levels of autograd's batching; gives the innermost."""
     level = torch._C._vmapmode_increment_nesting()
     for _ in range(level):
         torch._C._vmapmode_decrement_nesting()

@@ -201,7 +201,9 @@ class GradientHook:
     def __call__(self, tensor: torch.Tensor, *free: torch.Tensor) -> torch.Tensor:
         """Register it; returns the tensor."""
 
-        def hook(gradient: torch.Tensor) -> torch.Tensor | None:
+        def hook(gradient: torch.Tensor | None) -> torch.Tensor | None:
+            if gradient is None:  # only what does not lead there was differentiated
+                return None
             made = run_part(self.graph, [_laid_out(gradient, self.shape, self.stride), *free])
             return made[0] if self.replaces else None
 

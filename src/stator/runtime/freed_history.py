@@ -16,7 +16,7 @@ _MESSAGE = (
 
 class _Freed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(tensor)
         return tensor
 
@@ -25,8 +25,8 @@ class _Freed(torch.autograd.Function):
         raise RuntimeError(_MESSAGE)
 
 
-def with_freed_history(tensor: torch.Tensor) -> torch.Tensor:
+def with_freed_history(tensor: torch.Tensor, *leads_to: torch.Tensor) -> torch.Tensor:
     """The tensor, requiring grad as a result whose graph a backward has freed does: a second backward raises
-    RuntimeError. `tensor` must not require grad; it is changed in place."""
+    RuntimeError, as does a gradient by one of `leads_to`. `tensor` must not require grad; it is changed in place."""
     with torch.enable_grad():
-        return _Freed.apply(tensor.detach(), torch.empty(0, requires_grad=True))
+        return _Freed.apply(tensor.detach(), torch.empty(0, requires_grad=True), *leads_to)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -159,7 +159,7 @@ class _Run:
         made = self.tracer.record_function(torch.autograd.grad, args, kwargs)
         self._write_again()
         if not self.retains:
-            self.tracer.recorder.freed.update((id(node), node) for node in self.nodes)
+            self.tracer.recorder.freed.update((id(node), node) for node in self._runs(wanted) if _saves_tensors(node))
         return made
 
     def _write_again(self) -> None:
@@ -171,6 +171,28 @@ class _Run:
             if write.share is not None:
                 self.tracer.record_method("mul_", [write.target, ConstantValue(write.share)], {})
             self.tracer.record_method("add_", [write.target, write.added], {})
+
+    def _runs(self, wanted: list[TensorValue]) -> Iterator[Any]:
+        """The nodes that run when these gradients are asked for: those that lead there."""
+        ends = {id(value.fake.grad_fn) for value in wanted if value.fake.grad_fn is not None}
+        leaves = {id(value.fake) for value in wanted}
+        ends.update(id(node) for node in self.nodes if id(getattr(node, "variable", None)) in leaves)
+        runs: dict[int, bool] = {}
+        todo = list(self.nodes)
+        while todo:
+            node = todo[-1]
+            behind = [edge[0] for edge in node.next_functions if edge[0] is not None]
+            waiting = [] if id(node) in runs else [one for one in behind if id(one) not in runs]
+            todo += waiting
+            if not waiting:
+                runs[id(node)] = any(id(one) in ends or runs[id(one)] for one in behind)
+                todo.pop()
+        return (node for node in self.nodes if runs[id(node)])
+
+
+def _saves_tensors(node: Any) -> bool:
+    """Whether there is something that a backward frees."""
+    return any(name.startswith("_raw_saved") for name in dir(node))
 
 
 def _accumulate(tracer: Tracer, leaf: TensorValue, gradient: TensorValue, creates: bool, shared: set[int]) -> None:

@@ -283,7 +283,9 @@ class TensorValue(Value):
         made: Recipe
         if self._is_freed(exits):
             detached = exits.tracer.record_method("detach", [self], {})
-            made = CallRecipe(Constant(with_freed_history), [exits.recipe(detached)])
+            made = CallRecipe(
+                Constant(with_freed_history), [exits.recipe(one) for one in (detached, *self._leads_to(exits))]
+            )
         else:
             made = exits.graph_output(self)
         if self.attributes:
@@ -306,6 +308,11 @@ class TensorValue(Value):
             made_at = min(recorder.made_leaves[leaf] for leaf in leaves)
             raise cannot_rebuild("a tensor computed from a leaf that requires grad", made_at)
         return any(id(node) in recorder.freed for node in nodes)
+
+    def _leads_to(self, exits: ExitBuilder) -> list[TensorValue]:
+        """The inputs that autograd gets to from this tensor."""
+        variables = {id(getattr(node, "variable", None)) for node in history([self.fake.grad_fn])}
+        return [value for value in exits.tracer.recorder.input_values if id(value.fake) in variables]
 
 
 def _indexed(tracer: Tracer, tensor: TensorValue, key: Value) -> tuple[Value, Value | None]:

@@ -1,0 +1,854 @@
+"""Random mixtures of what programs and their callers do to autograd: a seed makes one, to be run in eager and compiled.
+
+A scenario is data: steps of a program, and what its caller does, each with numbers that choose operands. So a scenario
+that fails can be made smaller by leaving steps out (`smaller`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+Tensor = torch.Tensor
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    seed: int
+    inside: tuple[tuple[str, Numbers], ...]
+    shown: tuple[float, ...]
+    around: tuple[tuple[str, Numbers], ...]
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{name}{tuple(round(n, 2) for n in numbers)}" for name, numbers in self.inside)
+        around = ", ".join(f"{name}{tuple(round(n, 2) for n in numbers)}" for name, numbers in self.around)
+        return f"seed {self.seed}\n  inside: {inside}\n  shown: {self.shown}\n  around: {around}"
+
+
+class Store(nn.Module):
+    """What programs hold themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(7)
+        self.weight = nn.Parameter(torch.randn(3, 3, generator=generator, dtype=torch.float64) * 0.5)
+        self.bias = nn.Parameter(torch.randn(2, 3, generator=generator, dtype=torch.float64) * 0.5)
+        self.unused = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        self.register_buffer("running", torch.zeros(2, 3, dtype=torch.float64))
+        self.norm = nn.BatchNorm1d(3, dtype=torch.float64)
+        self.scenario: Scenario | None = None
+        self.calls = 0
+
+    def forward(self, *inputs: Tensor) -> Any:
+        values = list(inputs)
+        scenario = self.scenario
+        assert scenario is not None
+        for name, numbers in scenario.inside:
+            made = INSIDE[name](self, values, numbers)
+            if made is not None:
+                values.extend(made)
+        shown = [values[int(number * len(values))] for number in scenario.shown]
+        if scenario.seed % 5 == 0:
+            return {"first": shown[0], "rest": (shown[1:], None, 3, "text")}
+        return shown if len(shown) > 1 or scenario.seed % 2 else shown[0]
+
+
+Inside = Callable[[Store, list[Any], Numbers], "Sequence[Any] | None"]
+INSIDE: dict[str, Inside] = {}
+AROUND: dict[str, Callable[..., Any]] = {}
+
+
+def inside(function: Inside) -> Inside:
+    INSIDE[function.__name__] = function
+    return function
+
+
+def around(function: Callable[..., Any]) -> Callable[..., Any]:
+    AROUND[function.__name__] = function
+    return function
+
+
+def pick(values: Sequence[Any], number: float) -> Any:
+    return values[min(int(number * len(values)), len(values) - 1)]
+
+
+def full(values: Sequence[Any], number: float) -> Tensor:
+    """A value of the shape and dtype that most have."""
+    return pick([one for one in values if one.shape == (2, 3)], number)
+
+
+# ---- inside
+@inside
+def multiply(store: Store, values: list[Any], n: Numbers) -> Any:
+    return [full(values, n[0]) * full(values, n[1]) * 0.7]
+
+
+@inside
+def add(store: Store, values: list[Any], n: Numbers) -> Any:
+    return [full(values, n[0]) + full(values, n[1])]
+
+
+@inside
+def unary(store: Store, values: list[Any], n: Numbers) -> Any:
+    operator = pick([torch.sin, torch.tanh, torch.sigmoid, torch.cos, torch.atan, F.gelu, torch.erf], n[1])
+    return [operator(full(values, n[0]))]
+
+
+@inside
+def linear(store: Store, values: list[Any], n: Numbers) -> Any:
+    return [full(values, n[0]) @ store.weight + store.bias]
+
+
+@inside
+def reduce(store: Store, values: list[Any], n: Numbers) -> Any:
+    operator = pick([torch.softmax, torch.cumsum, torch.logsumexp, torch.amax, torch.var], n[1])
+    made = operator(full(values, n[0]), 1)
+    return [made if made.dim() == 2 else made.unsqueeze(1).expand(2, 3) * 1]
+
+
+@inside
+def layer_norm(store: Store, values: list[Any], n: Numbers) -> Any:
+    return [F.layer_norm(full(values, n[0]), (3,), store.weight[0], store.bias[0])]
+
+
+@inside
+def batch_norm(store: Store, values: list[Any], n: Numbers) -> Any:
+    return [store.norm(full(values, n[0]))]
+
+
+@inside
+def view(store: Store, values: list[Any], n: Numbers) -> Any:
+    value = full(values, n[0])
+    return [pick([value[0], value.t(), value[:, 1:], value.view(2, 3), value.reshape(-1), value[None]], n[1])]
+
+
+@inside
+def use_view(store: Store, values: list[Any], n: Numbers) -> Any:
+    value = pick(values, n[0])
+    return [value.sum() * full(values, n[1])]
+
+
+@inside
+def parts(store: Store, values: list[Any], n: Numbers) -> Any:
+    first, second = pick([torch.unbind, partial(torch.split, split_size_or_sections=1), torch.chunk], n[1])(
+        full(values, n[0]), *([2] if n[1] >= 2 / 3 else [])
+    )
+    return [first, second * 2]
+
+
+@inside
+def two_results(store: Store, values: list[Any], n: Numbers) -> Any:
+    value = full(values, n[0])
+    which = int(n[1] * 3)
+    if which == 0:
+        deviation, mean = torch.std_mean(value, 1, keepdim=True)
+        return [deviation * value, mean * full(values, n[2])]
+    if which == 1:
+        largest, at = value.max(1, keepdim=True)
+        return [largest.expand(2, 3) * 1, at]
+    ordered, at = value.sort(1)
+    return [ordered, at.expand(2, 3)]
+
+
+@inside
+def write_fresh(store: Store, values: list[Any], n: Numbers) -> Any:
+    value = full(values, n[0]).clone()
+    other = full(values, n[1])
+    return [pick([lambda: value.mul_(other), lambda: value.add_(other), lambda: value.tanh_(),
+                  lambda: value.copy_(other), lambda: value.mul_(2)], n[2])()]  # fmt: skip
+
+
+@inside
+def write_part(store: Store, values: list[Any], n: Numbers) -> Any:
+    value = full(values, n[0]).clone()
+    if n[2] < 0.5:
+        value[0] = full(values, n[1])[1]
+    else:
+        value[:, 1:].mul_(full(values, n[1])[:, 1:])
+    return [value]
+
+
+@inside
+def write_some(store: Store, values: list[Any], n: Numbers) -> Any:
+    """Whatever it is: an input, a view, something computed before."""
+    value = pick(values, n[0])
+    if n[1] < 0.4:
+        value.mul_(1.5)
+    elif n[1] < 0.7:
+        value.add_(full(values, n[2]).sum().to(value.dtype))
+    else:
+        value[0] = 0.5 if value.is_floating_point() else 1
+    return None
+
+
+@inside
+def write_without_grad(store: Store, values: list[Any], n: Numbers) -> Any:
+    with torch.no_grad():
+        pick([store.running, store.bias, pick(values, n[0])], n[1]).mul_(1.25)
+    return None
+
+
+@inside
+def count(store: Store, values: list[Any], n: Numbers) -> Any:
+    with torch.no_grad():
+        store.running.add_(full(values, n[0]).detach())
+    return [store.running * full(values, n[1])]
+
+
+@inside
+def detached(store: Store, values: list[Any], n: Numbers) -> Any:
+    value = full(values, n[0]).detach()
+    return [value, value * full(values, n[1])]
+
+
+@inside
+def without_grad(store: Store, values: list[Any], n: Numbers) -> Any:
+    with torch.no_grad():
+        value = full(values, n[0]) * 2
+        with torch.set_grad_enabled(n[2] < 0.5):
+            other = full(values, n[1]).sin()
+    return [value, other * value]
+
+
+@inside
+def new_leaf(store: Store, values: list[Any], n: Numbers) -> Any:
+    value = full(values, n[0]).detach().clone().requires_grad_()
+    return [value, value * full(values, n[1])] if n[2] < 0.5 else [value * 2]
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
+        ctx.save_for_backward(x, y)
+        sign = x.sign()
+        ctx.mark_non_differentiable(sign)
+        return x * y, sign
+
+    @staticmethod
+    def backward(ctx: Any, tangent: Tensor, _: Any) -> Any:
+        x, y = ctx.saved_tensors
+        return tangent * y * 2, (tangent * x if ctx.needs_input_grad[1] else None)
+
+
+class OnlyFirst(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return x.sin(), y.cos() + x
+
+    @staticmethod
+    def backward(ctx: Any, first: Any, second: Any) -> Any:
+        return (None if first is None else first * 3), (None if second is None else second * 2)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, tangent: Tensor) -> Any:
+        return tangent * 2
+
+
+@inside
+def custom(store: Store, values: list[Any], n: Numbers) -> Any:
+    return list(Scaled.apply(full(values, n[0]), full(values, n[1])))
+
+
+@inside
+def custom_with_none(store: Store, values: list[Any], n: Numbers) -> Any:
+    return list(OnlyFirst.apply(full(values, n[0]), full(values, n[1])))
+
+
+@inside
+def custom_in_place(store: Store, values: list[Any], n: Numbers) -> Any:
+    return [Doubled.apply(full(values, n[0]) * 1)]
+
+
+@inside
+def checkpointed(store: Store, values: list[Any], n: Numbers) -> Any:
+    def part(x: Tensor, y: Tensor) -> Tensor:
+        return ((x @ store.weight).tanh() * y).sin()
+
+    return [checkpoint(part, full(values, n[0]), full(values, n[1]), use_reentrant=n[2] < 0.3)]
+
+
+@inside
+def complex_numbers(store: Store, values: list[Any], n: Numbers) -> Any:
+    number = torch.complex(full(values, n[0]), full(values, n[1]))
+    number = pick([number.exp, number.conj, lambda: number * number, lambda: number.sin().conj()], n[2])()
+    return [number.real, torch.view_as_real(number.resolve_conj()).sum(-1)]
+
+
+@inside
+def hooked(store: Store, values: list[Any], n: Numbers) -> Any:
+    value = full(values, n[0]) * full(values, n[1])
+    if value.requires_grad:
+        value.register_hook(pick([lambda g: g.sin() + 0.1, lambda g: g * 2, lambda g: None], n[2]))
+    return [value.tanh()] if n[1] < 0.5 else [value, value * 2]
+
+
+@inside
+def gradient_inside(store: Store, values: list[Any], n: Numbers) -> Any:
+    value = full(values, n[0])
+    if not value.requires_grad or not torch.is_grad_enabled():
+        return None
+    (found,) = torch.autograd.grad((value * value.sin()).sum(), value, create_graph=n[1] < 0.7)
+    return [found * full(values, n[2])]
+
+
+@inside
+def transformed(store: Store, values: list[Any], n: Numbers) -> Any:
+    value, other = full(values, n[0]), full(values, n[1])
+    which = int(n[2] * 4)
+    if which == 0:
+        return [torch.func.grad(lambda x: (x.sin() * other).sum())(value)]
+    if which == 1:
+        return [torch.func.vmap(lambda x, y: x * y.sum())(value, other)]
+    if which == 2:
+        return [torch.func.jvp(lambda x: x.sin() * x, (value,), (other,))[1]]
+    result, pull = torch.func.vjp(lambda x: x.tanh() * other, value)
+    return [result, pull(other)[0]]
+
+
+@inside
+def indexed(store: Store, values: list[Any], n: Numbers) -> Any:
+    value = full(values, n[0])
+    rows = torch.tensor([1, 0])
+    which = int(n[2] * 4)
+    if which == 0:
+        return [value[rows] * 2]
+    if which == 1:
+        return [torch.where(value > 0, value, full(values, n[1]))]
+    if which == 2:
+        return [F.embedding(rows, value)]
+    return [value.gather(1, torch.tensor([[0, 0, 2], [1, 2, 2]]))]
+
+
+@inside
+def convolution(store: Store, values: list[Any], n: Numbers) -> Any:
+    image = full(values, n[0])[None, :, :, None].expand(1, 2, 3, 2).contiguous(memory_format=torch.channels_last)
+    made = F.conv2d(image, store.weight[:2, :2, None, None])
+    return [made[0, :, :, 0], made]
+
+
+@inside
+def half(store: Store, values: list[Any], n: Numbers) -> Any:
+    """Exact: sums of small powers of two."""
+    with torch.autocast("cpu", torch.bfloat16):
+        made = (full(values, n[0]).round().float() @ torch.eye(3)).double()
+    return [made * full(values, n[1])]
+
+
+@inside
+def dropped(store: Store, values: list[Any], n: Numbers) -> Any:
+    return [F.dropout(full(values, n[0]), 0.5) * full(values, n[1])]
+
+
+@inside
+def constant(store: Store, values: list[Any], n: Numbers) -> Any:
+    return [torch.ones(2, 3, dtype=torch.float64), torch.full((2, 3), n[0], dtype=torch.float64)]
+
+
+# ---- around
+class Run:
+    """One run of a scenario: what the caller has in hand."""
+
+    def __init__(self, store: Store, call: Callable[..., Any]) -> None:
+        self.store, self.call = store, call
+        generator = torch.Generator().manual_seed(1)
+        self.leaves = [torch.randn(2, 3, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)]
+        self.plain = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+        self.generator = generator
+        self.seen: list[Any] = []
+        self.unordered: list[Any] = []
+        self.inputs: list[Tensor] = []
+        self.results: list[Tensor] = []
+        self.kinds = 0.0
+        self.stack = contextlib.ExitStack()
+        self.asked = 0
+
+    def note(self, *found: Any) -> None:
+        for one in found:
+            self.seen.append(one.detach().clone() if isinstance(one, Tensor) else one)
+
+    def start(self, kind: float) -> None:
+        """Inputs: leaves, with history, views, the same twice, views of each other."""
+        x, w, v = self.leaves
+        base = v * 2
+        choices = [
+            lambda: [x, w, self.plain], lambda: [x * 1, w, v], lambda: [base[:], w * 1, self.plain],
+            lambda: [x, x, w], lambda: [base, base.view(2, 3), x], lambda: [(x * 2).t().contiguous().t(), w, v],
+            lambda: [x.detach(), w, v], lambda: [x * 1, w * 2, base], lambda: [x, w, v],
+        ]  # fmt: skip
+        self.inputs = pick(choices, kind)()
+
+    def run(self) -> None:
+        torch.manual_seed(0)
+        result = self.call(*self.inputs)
+        leaves = torch.utils._pytree.tree_leaves(result)
+        self.note(*[one for one in leaves if not isinstance(one, Tensor)])
+        self.results = [one for one in leaves if isinstance(one, Tensor)]
+        for one in self.results:
+            self.note(one, one.requires_grad, one.is_leaf, one.stride())
+        seen = [*self.results, *self.inputs]
+        self.note(
+            [first.untyped_storage()._cdata == second.untyped_storage()._cdata for first in seen for second in seen]
+        )
+        self.note(*self.inputs, [one.requires_grad for one in self.inputs])
+
+    def roots(self, number: float = 0.0) -> list[Tensor]:
+        found = [one for one in self.results if one.requires_grad and one.is_floating_point()]
+        return found[: 1 + int(number * len(found))] if number < 0.7 else found[::-1][: 1 + int(number * len(found))]
+
+    def total(self, number: float = 0.99) -> Tensor:
+        roots = self.roots(number)
+        return sum(((one * 0.3).sin() * (at + 1)).sum() for at, one in enumerate(roots))  # type: ignore[return-value]
+
+    def all_leaves(self) -> list[Tensor]:
+        return [*self.leaves, *self.store.parameters()]
+
+
+@around
+def backward(run: Run, n: Numbers) -> None:
+    if run.roots():
+        run.total(n[0]).backward(retain_graph=n[1] < 0.5)
+
+
+@around
+def tangents(run: Run, n: Numbers) -> None:
+    roots = run.roots(n[0])
+    kinds = [torch.ones_like, lambda one: torch.ones((), dtype=one.dtype).expand(one.shape), torch.zeros_like,
+             lambda one: torch.arange(2.0 * one.numel(), dtype=one.dtype)[::2].view(one.shape)]  # fmt: skip
+    given = [pick(kinds, (n[1] + at * 0.3) % 1)(one) for at, one in enumerate(roots)]
+    torch.autograd.backward(roots, given, retain_graph=n[2] < 0.5)
+
+
+@around
+def asked(run: Run, n: Numbers) -> None:
+    if not run.roots():
+        return
+    among = [one for one in [*run.results, *run.inputs, *run.all_leaves()] if one.requires_grad]
+    chosen = random.Random(n[1]).sample(range(len(among)), min(len(among), 1 + int(n[0] * 4)))
+    found = torch.autograd.grad(
+        run.total(n[2]), [among[at] for at in chosen], retain_graph=n[2] < 0.6, allow_unused=True
+    )
+    run.note(*found)
+
+
+@around
+def second(run: Run, n: Numbers) -> None:
+    if not run.roots():
+        return
+    leaves = run.all_leaves()
+    among = [*leaves, *[one for one in run.results if one.requires_grad]]
+    first = torch.autograd.grad(run.total(n[0]), among if n[1] < 0.5 else leaves, create_graph=True, allow_unused=True)
+    run.note(*first)
+    roots = [(one * 0.3).sin().square().sum() for one in first if one is not None and one.requires_grad]
+    if roots:
+        total = sum(roots) + (run.total() if n[1] > 0.8 else 0)
+        run.note(*torch.autograd.grad(total, among, allow_unused=True, retain_graph=n[2] < 0.6))
+
+
+@around
+def second_by_backward(run: Run, n: Numbers) -> None:
+    if not run.roots():
+        return
+    run.total(n[0]).backward(create_graph=True)
+    grads = [one.grad for one in run.all_leaves()]
+    for one in run.all_leaves():
+        one.grad = None
+    roots = [one.square().sum() for one in grads if one is not None and one.requires_grad]
+    if roots:
+        sum(roots).backward()  # type: ignore[union-attr]
+
+
+@around
+def freed_graph_of_its_own(run: Run, n: Numbers) -> None:
+    """create_graph without retain_graph; linear results make it work in eager."""
+    if run.roots():
+        found = torch.autograd.grad(
+            run.total(n[0]), run.all_leaves(), create_graph=True, retain_graph=False, allow_unused=True
+        )
+        run.note(*found)
+
+
+@around
+def hessian_product(run: Run, n: Numbers) -> None:
+    if not run.roots():
+        return
+    leaves = run.all_leaves()
+    first = torch.autograd.grad(run.total(n[0]), leaves, create_graph=True, allow_unused=True)
+    pairs = [(one, torch.ones_like(one)) for one in first if one is not None and one.requires_grad]
+    if pairs:
+        outputs, directions = zip(*pairs, strict=True)
+        run.note(*torch.autograd.grad(outputs, leaves, directions, allow_unused=True, retain_graph=True))
+
+
+@around
+def batched(run: Run, n: Numbers) -> None:
+    roots = run.roots()
+    if not roots:
+        return
+    run.asked = 0  # gradients that are retained are batched tensors then
+    root = roots[0]
+    rows = torch.linspace(-1, 1, 2 * root.numel(), dtype=root.dtype).view(2, *root.shape)
+    found = torch.autograd.grad(
+        root, run.all_leaves(), rows, is_grads_batched=True, allow_unused=True, retain_graph=n[0] < 0.6,
+        create_graph=n[1] < 0.3,
+    )  # fmt: skip
+    run.note(*found)
+
+
+def _noted(run: Run, name: Any, factor: float, gradient: Any) -> Any:
+    if gradient is None or not torch._C._functorch.is_batchedtensor(gradient):
+        batched = gradient is not None and torch._C._dispatch_keys(gradient).has("Batched")
+        run.unordered.append((str(name), None if gradient is None or batched else gradient.detach().clone()))
+    return None if gradient is None or factor == 1 else gradient * factor
+
+
+@around
+def hook_results(run: Run, n: Numbers) -> None:
+    for at, one in enumerate(run.results):
+        if one.requires_grad and (at + n[0]) % 1 < 0.7:
+            one.register_hook(partial(_noted, run, f"result {at}", 1 + int(n[1] * 3)))
+
+
+@around
+def hook_inputs(run: Run, n: Numbers) -> None:
+    for at, one in enumerate([*run.inputs, *run.all_leaves()]):
+        if one.requires_grad and (one.is_leaf or one.grad_fn):  # which has to be asked for once it was written to
+            one.register_hook(partial(_noted, run, f"input {at}", 1 + int(n[1] * 3)))
+
+
+@around
+def retain(run: Run, n: Numbers) -> None:
+    for one in run.results if n[0] < 0.5 else [*run.results, *run.inputs]:
+        if one.requires_grad:
+            one.retain_grad()
+    run.asked = 1
+
+
+@around
+def after_accumulation(run: Run, n: Numbers) -> None:
+    for at, one in enumerate(run.all_leaves()):
+        one.register_post_accumulate_grad_hook(lambda leaf, at=at: _noted(run, f"leaf {at}", 1, leaf.grad))
+
+
+@around
+def node_hooks(run: Run, n: Numbers) -> None:
+    for at, one in enumerate(run.results):
+        if one.grad_fn is not None:
+            one.grad_fn.register_prehook(partial(_noted_of_node, run, at, one.output_nr))
+
+
+def _noted_of_node(run: Run, at: int, number: int, grads: Any) -> None:
+    _noted(run, f"node {at}", 1, grads[number])
+
+
+@around
+def multi_hook(run: Run, n: Numbers) -> None:
+    tensors = [one for one in run.results if one.requires_grad]
+    if tensors:
+
+        def seen(grads: Any) -> None:
+            for at, one in enumerate(grads if isinstance(grads, (tuple, list)) else [grads]):
+                _noted(run, f"several {at}", 1, one)
+
+        run.stack.callback(torch.autograd.graph.register_multi_grad_hook(tensors, seen, mode="all").remove)
+
+
+@around
+def again(run: Run, n: Numbers) -> None:
+    """A second call; the results of both in hand."""
+    before = run.results
+    run.start(n[0])
+    run.run()
+    run.results = [*before, *run.results]
+
+
+@around
+def compute_with(run: Run, n: Numbers) -> None:
+    """Tensors outside of the graph, hooked."""
+    roots = run.roots(n[0])
+    if roots:
+        made = (pick(roots, n[1]) * 2).sin()
+        made.register_hook(partial(_noted, run, "outside", 2))
+        run.results = [*run.results, made]
+
+
+@around
+def drop(run: Run, n: Numbers) -> None:
+    roots = run.roots(0.99)
+    if roots:
+        loss = run.total(0.99)
+        run.results = [loss]
+
+
+@around
+def drop_some(run: Run, n: Numbers) -> None:
+    run.results = run.results[int(n[0] * 2) :] or run.results
+
+
+@around
+def write_result(run: Run, n: Numbers) -> None:
+    one = pick(run.results, n[0])
+    with torch.set_grad_enabled(n[1] < 0.7):
+        one.mul_(2)
+
+
+@around
+def write_input(run: Run, n: Numbers) -> None:
+    with torch.no_grad():
+        pick([*run.inputs, *run.leaves], n[0]).mul_(2)
+
+
+@around
+def existing_grads(run: Run, n: Numbers) -> None:
+    for at, one in enumerate(run.all_leaves()):
+        one.grad = None if at % 3 == 0 else torch.full_like(one, 0.5)
+
+
+@around
+def anomaly(run: Run, n: Numbers) -> None:
+    run.stack.enter_context(torch.autograd.set_detect_anomaly(True))
+
+
+@around
+def one_thread(run: Run, n: Numbers) -> None:
+    run.stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+
+
+@around
+def other_thread(run: Run, n: Numbers) -> None:
+    if not run.roots():
+        return
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run.total(n[0]).backward(retain_graph=n[1] < 0.5)
+        except RuntimeError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+@around
+def copies(run: Run, n: Numbers) -> None:
+    for one in run.results:
+        if one.is_leaf:
+            made = copy.deepcopy(one)
+            run.note(made, made.requires_grad)
+
+
+@around
+def kind_of_error(run: Run, n: Numbers) -> None:
+    """A backward of what has no history, or that was freed."""
+    run.results[0].sum().backward()
+
+
+BEFORE: dict[str, Callable[..., Any]] = {}
+
+
+def before(function: Callable[..., Any]) -> Callable[..., Any]:
+    BEFORE[function.__name__] = function
+    return function
+
+
+@before
+def packed(run: Run, n: Numbers) -> None:
+    run.stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda t: (t * 1, 1), lambda pair: pair[0]))
+
+
+@before
+def no_grad(run: Run, n: Numbers) -> None:
+    with torch.no_grad():
+        run.start(n[0])
+        run.run()
+
+
+@before
+def inference(run: Run, n: Numbers) -> None:
+    with torch.no_grad():
+        run.start(0.99)
+    copied = Run(run.store, run.call)
+    copied.inputs = [one.detach().clone() for one in run.inputs]
+    with torch.inference_mode():
+        torch.manual_seed(0)
+        result = copied.call(*copied.inputs)
+        run.note(*[one for one in torch.utils._pytree.tree_leaves(result) if isinstance(one, Tensor)])
+
+
+@before
+def hooks_before(run: Run, n: Numbers) -> None:
+    hook_inputs(run, n)
+
+
+@before
+def grads_before(run: Run, n: Numbers) -> None:
+    existing_grads(run, n)
+
+
+@before
+def warm(run: Run, n: Numbers) -> None:
+    """Another call before, whose results are dropped."""
+    run.start(n[0])
+    run.run()
+
+
+def make(seed: int) -> Scenario:
+    chosen = random.Random(seed)
+
+    def numbers() -> Numbers:
+        return tuple(chosen.random() for _ in range(3))
+
+    common = ["multiply", "add", "unary", "linear", "view", "use_view"]
+    rare = [name for name in INSIDE if name not in common]
+    inside_steps = [
+        (chosen.choice(common if chosen.random() < 0.45 else rare), numbers()) for _ in range(chosen.randint(3, 8))
+    ]
+    shown = tuple(round(1 - chosen.random() ** 1.5 * 0.8 - 1e-9, 6) for _ in range(chosen.randint(1, 4)))
+    steps = [(chosen.choice(list(BEFORE)), numbers())] if chosen.random() < 0.3 else []
+    steps.append(("start", numbers()))
+    quiet = [name for name in AROUND if name in QUIET]
+    loud = [name for name in AROUND if name not in QUIET]
+    steps += [(chosen.choice(quiet), numbers()) for _ in range(chosen.choice([0, 0, 1, 1, 2]))]
+    steps += [(chosen.choice(loud), numbers()) for _ in range(chosen.randint(1, 3))]
+    return Scenario(seed, tuple(inside_steps), shown, tuple(steps))
+
+
+QUIET = {
+    "hook_results", "hook_inputs", "retain", "after_accumulation", "node_hooks", "multi_hook", "again",
+    "compute_with", "drop", "drop_some", "write_result", "write_input", "existing_grads", "anomaly", "one_thread",
+    "copies",
+}  # fmt: skip
+
+
+def play(scenario: Scenario, compile: Callable[[Any], Any]) -> tuple[list[Any], str | None]:
+    """What is seen, and the kind of error that ends it."""
+    torch._C._set_grad_enabled(True)
+    store = Store()
+    store.scenario = scenario
+    run = Run(store, compile(store))
+    error = None
+    with run.stack:
+        try:
+            for name, numbers in scenario.around:
+                if name == "start":
+                    run.start(numbers[0])
+                    run.run()
+                elif name in BEFORE:
+                    BEFORE[name](run, numbers)
+                else:
+                    AROUND[name](run, numbers)
+        except Exception as caught:
+            error = type(caught).__name__
+            torch._C._set_grad_enabled(True)
+            if compile is not identity:
+                run.seen.append(f"error {caught}")
+            else:
+                run.seen.append(f"error {caught}")
+    if error is None:
+        run.unordered.sort(
+            key=lambda entry: (entry[0], -1e9 if entry[1] is None else round(float(entry[1].abs().sum()), 6))
+        )
+        for name, value in run.unordered:
+            run.seen += [name, value]
+        run.seen += [None if one.grad is None else one.grad.clone() for one in run.all_leaves()]
+        if run.asked:
+            run.seen += [one.grad for one in run.results if one.requires_grad and one.retains_grad]
+        run.seen += [one.clone() for one in store.buffers()]
+        run.seen += [one.detach().clone() for one in store.parameters()]
+    return run.seen, error
+
+
+# Errors of eager where compiled code may give the right gradients: it saved other things, and computes again
+LENIENT = (
+    "Trying to backward through the graph a second time",
+    "modified by an inplace operation",
+    "Output 0 of",
+    "Batching rule not implemented",
+    "masked_fill_ only supports boolean masks",  # a formula's own
+)
+
+
+# and errors of compiled code where eager saved other things
+STRICT = (
+    "was modified in place before its backward was differentiated",  # which computes from the inputs again
+    "modified by an inplace operation",
+)
+
+
+def identity(store: Any) -> Any:
+    return store
+
+
+def difference(scenario: Scenario, compile: Callable[[Any], Any]) -> str | None:
+    """How the compiled program differs from eager, or None."""
+    wanted, expected = play(scenario, identity)
+    found, error = play(scenario, compile)
+    lenient = error is None and any(text in str(wanted[-1]) for text in LENIENT)
+    strict = expected is None and any(text in str(found[-1]) for text in STRICT)
+    if strict:
+        return None
+    if error != expected and not lenient:
+        return f"eager: {expected} ({str(wanted[-1])[:300]}), compiled: {error} ({str(found[-1])[:600]})"
+    if expected is not None:
+        return None
+    if len(found) != len(wanted):
+        return f"{len(found)} things seen, {len(wanted)} in eager: {_names(found)} {_names(wanted)}"
+    for at, (left, right) in enumerate(zip(found, wanted, strict=True)):
+        if isinstance(right, Tensor) != isinstance(left, Tensor):
+            return f"{at} of {len(wanted)}: {left}, in eager {right}"
+        if not isinstance(right, Tensor):
+            if left != right:
+                return f"{at} of {len(wanted)}: {left}, in eager {right}"
+            continue
+        if right.dtype != left.dtype or right.shape != left.shape or right.layout != left.layout:
+            return f"{at} of {len(wanted)}: {left.dtype} {left.shape}, in eager {right.dtype} {right.shape}"
+        if not torch.allclose(left, right, rtol=1e-9, atol=1e-10, equal_nan=True):
+            return f"{at} of {len(wanted)}: {left}, in eager {right}"
+    return None
+
+
+def _names(seen: list[Any]) -> list[str]:
+    return [one for one in seen if isinstance(one, str)]
+
+
+def smaller(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+    """Without the steps that it fails without."""
+    changed = True
+    while changed:
+        changed = False
+        for field in ("inside", "shown", "around"):
+            steps = getattr(scenario, field)
+            for at in range(len(steps)):
+                if field == "around" and steps[at][0] == "start":
+                    continue
+                left = steps[:at] + steps[at + 1 :]
+                if not left:
+                    continue
+                tried = replace(scenario, **{field: left})
+                if fails(tried):
+                    scenario, changed = tried, True
+                    break
+    return scenario
