@@ -43,6 +43,7 @@ WAYS_OUT: dict[str, str] = {
     "unhashable-key": "use a plain dict, list or set of constants",
     "set-members": "use a plain dict, list or set of constants",
     "module-class": "use a plain dict, list or set of constants",
+    "weak-container": "fill and go through it outside, or accept the break",
     "long-loop": "nothing: it runs by itself, as in eager",
     "finalizer": "let go of it outside, or accept the break",
     "identity": "compare with ==",

@@ -42,6 +42,7 @@ from . import (
     tensor_loops,
     torch_functions,
     typed_tensors,
+    weak_containers,
 )
 
 __all__ = [
@@ -86,4 +87,5 @@ __all__ = [
     "tensor_loops",
     "torch_functions",
     "typed_tensors",
+    "weak_containers",
 ]
