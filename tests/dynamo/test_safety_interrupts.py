@@ -257,21 +257,21 @@ def test_a_defect_behind_a_break_keeps_what_was_done_before_it(monkeypatch: pyte
 
 
 class Timed:
-    """What asks whether something is in it calls its method by an instruction, not by a call that joins the graph."""
+    """Text with it in calls its method by an instruction that joins no graphs."""
 
-    def __contains__(self, moment: float) -> bool:
-        return moment < time.time()
+    def __format__(self, moment: str) -> str:
+        return "later" if float(moment) < time.time() else ""
 
 
 def reads_the_clock(x: torch.Tensor, timed: Timed) -> bool:
     y = x.sum().item() * 0
-    return y in timed
+    return bool(f"{timed:{y}}")
 
 
 def reads_the_clock_and_handles(x: torch.Tensor, timed: Timed) -> bool:
     try:
         y = x.sum().item() * 0
-        return y in timed
+        return bool(f"{timed:{y}}")
     except Interrupt:
         return False
 
@@ -279,7 +279,7 @@ def reads_the_clock_and_handles(x: torch.Tensor, timed: Timed) -> bool:
 def reads_the_clock_and_cleans_up(x: torch.Tensor, timed: Timed) -> bool:
     try:
         y = x.sum().item() * 0
-        return y in timed
+        return bool(f"{timed:{y}}")
     finally:
         x.zero_()
 

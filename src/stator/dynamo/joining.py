@@ -71,7 +71,7 @@ def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -
     whole = replace(point, stack=point.stack[:-1], inner=_of_function(_taken_by(inner), inner._function.__name__))
     caught = CAUGHT.get(point.finish) if point.finish is not None else None
     callee = native.Inner(inner, 0, caught, native.missed)
-    return function_without_cells(resume_code(whole, native.arrived, callee), namespace)
+    return function_without_cells(resume_code(whole, native.arrived, callee, native.going_on), namespace)
 
 
 @cache

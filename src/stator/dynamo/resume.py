@@ -154,13 +154,17 @@ def take_cells(builder: Builder, handed_over: Sequence[str], closure: Sequence[s
 
 
 def resume_code(
-    point: ResumePoint, first_call: Callable[[], object] | None = None, callee: Callable[..., object] | None = None
+    point: ResumePoint,
+    first_call: Callable[[], object] | None = None,
+    callee: Callable[..., object] | None = None,
+    last_call: Callable[[], object] | None = None,
 ) -> CodeType:
     """A code object that takes `point.locals`, then the stack's values, as positional arguments, and goes on there.
 
     `first_call` also has to take the cells of `point.cells` out of the closure, to the variables just before the free
     ones. Without it they are free variables, too, which shows in what is said of unbound ones.
-    `callee` goes on with the function that the frame had called, if `point.inner` says that there is one."""
+    `callee` goes on with the function that the frame had called, if `point.inner` says that there is one.
+    `last_call` is made where the code goes on: what it raises, the program's own handlers there see."""
     original = decode(point.code)
     entry = original[point.index]
     kept = _reached(original, point)
@@ -171,9 +175,7 @@ def resume_code(
     take_cells(builder, own, point.closure)
     builder.resume()
     if first_call is not None:
-        builder.const_callee(first_call)
-        builder.call(0)
-        builder.pop()
+        _call_and_drop(builder, first_call)
     offsets = [_Unplaced(index) for index in point.raised_at]
     names, waiting = iter(stack_names), iter(offsets)
     for slot in point.stack:
@@ -188,6 +190,11 @@ def resume_code(
     ended = None if loop_end(original, point) is None else builder.label()
     if point.inner is not None:
         _finish_call(builder, original[point.entering], callee, point, ended)
+    if last_call is not None:
+        before = len(builder.instructions)
+        _call_and_drop(builder, last_call)
+        for instruction in builder.instructions[before:]:
+            instruction.handler = entry.handler
     start = Instruction("NOP", position=entry.position, handler=entry.handler)
     jump = builder.jump(start)
     if point.inner is not None:
@@ -209,6 +216,12 @@ def resume_code(
     resumption = Resumption(point, _indices(instructions, pairs), first_call)
     _made[key] = weakref.ref(code, partial(_forget, key)), resumption
     return code
+
+
+def _call_and_drop(builder: Builder, function: Callable[[], object]) -> None:
+    builder.const_callee(function)
+    builder.call(0)
+    builder.pop()
 
 
 def _reached(original: Sequence[Instruction], point: ResumePoint) -> list[Instruction]:

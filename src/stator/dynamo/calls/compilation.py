@@ -44,7 +44,7 @@ calls(is_compiling, torch.compiler.is_compiling, torch.compiler.is_dynamo_compil
 
 if native is not None:
 
-    @calls(native.arrived)
+    @calls(native.arrived, native.going_on)
     def _arrived(tracer: Tracer) -> ConstantValue:
         return ConstantValue(None)
 

@@ -140,8 +140,8 @@ static PyObject *with_cells(PyObject *Py_UNUSED(self), PyObject *args)
     return made;
 }
 
-/* `as_it_is`: there is nothing to compile in it. */
-static PyObject *make_call(Pending *pending, int as_it_is)
+/* `as_it_is`: there is nothing to compile in it. `raised`: to be raised where it goes on, or NULL; taken over. */
+static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised)
 {
     Continuation *to = pending->to;
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(to->function);
@@ -149,11 +149,17 @@ static PyObject *make_call(Pending *pending, int as_it_is)
     PyObject *function =
         free ? with_closure(to->function, (PyObject *)code, pending->values, free) : Py_NewRef(to->function);
     if (!function) {
+        Py_XDECREF(raised);
         return NULL;
     }
     int hooked = 0, followed = as_it_is;
-    PyObject *callee = as_it_is ? Py_NewRef(function) : callee_of(pending, function, free, &hooked, &followed);
     PyObject *result = NULL;
+    PyObject *callee = as_it_is || raised ? Py_NewRef(function) : callee_of(pending, function, free, &hooked, &followed);
+    if (!callee && PyErr_Occurred()) {
+        raised = stator_take_raised();
+        callee = Py_NewRef(function);
+    }
+    followed |= stator_raise_later(raised);
     if (callee) {
         Pending *saved = handed_over;
         int const around = nothing_inside;
@@ -164,6 +170,7 @@ static PyObject *make_call(Pending *pending, int as_it_is)
                                     : PyObject_Vectorcall(callee, pending->values + free, count, NULL);
         handed_over = saved;
         nothing_inside = around;
+        stator_raise_now(raised, &result);
         PyObject *told = result && to->returned ? PyObject_CallNoArgs(to->returned) : NULL;
         if (result && to->returned && !told) {
             Py_CLEAR(result);
@@ -249,16 +256,23 @@ static PyObject *joined(Pending *outermost)
 
 PyObject *stator_go_on(PyObject *result)
 {
+    PyObject *raised = NULL; /* owned: to be raised where the frame goes on */
     while (result && Py_IS_TYPE(result, &PendingType)) {
         PyObject *pending = result;
         if (((Pending *)pending)->inner) {
             result = joined((Pending *)pending);
+            if (!result && !raised) { /* interrupted: what is open around the break is left all the same */
+                raised = stator_take_raised();
+                result = joined((Pending *)pending);
+            }
             Py_DECREF(pending);
             continue;
         }
-        result = make_call((Pending *)pending, 0);
+        result = make_call((Pending *)pending, 0, raised);
+        raised = NULL;
         Py_DECREF(pending);
     }
+    Py_XDECREF(raised);
     return result;
 }
 
@@ -468,7 +482,7 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
             stator_caller_forgets(args, count);
         }
         if (pending && as_it_is) {
-            result = stator_go_on(make_call((Pending *)pending, 1));
+            result = stator_go_on(make_call((Pending *)pending, 1, NULL));
             Py_DECREF(pending);
         } else {
             result = stator_go_on(pending);

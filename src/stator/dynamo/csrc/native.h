@@ -86,6 +86,13 @@ int stator_entry_add_to(PyObject *module);
 /* Takes what emitted code returned (or NULL) and gives what the frame returns: runs what is to run behind its breaks. */
 PyObject *stator_go_on(PyObject *result);
 int stator_continuation_add_to(PyObject *module);
+
+/* ---- exceptions that are raised where a frame goes on (raised_later.c) ---- */
+
+PyObject *stator_take_raised(void);
+int stator_raise_later(PyObject *error);
+void stator_raise_now(PyObject const *error, PyObject **result);
+int stator_raised_later_add_to(PyObject *module);
 int stator_finishing_add_to(PyObject *module); /* finishing.c */
 
 /* ---- what the frame at work holds (frame_at_work.c) ---- */

@@ -1,0 +1,79 @@
+/* An exception that was raised while the rest of a frame was looked for or compiled: it is raised where that goes on, inside
+ * of the `try` and `with` blocks that are open there. When that happens is continuation.c's. */
+#include "native.h"
+
+static __thread PyObject *waiting = NULL; /* owned */
+
+/* The exception that is set, a new reference. */
+PyObject *stator_take_raised(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback) {
+        PyException_SetTraceback(value, traceback);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+#endif
+}
+
+/* Takes over the reference. */
+static void raise_again(PyObject *error)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(error);
+#else
+    PyErr_Restore(Py_NewRef(Py_TYPE(error)), error, PyException_GetTraceback(error));
+#endif
+}
+
+/* 1: `error`, whose reference is taken over, is waiting now; 0: it is NULL. */
+int stator_raise_later(PyObject *error)
+{
+    if (error) {
+        Py_XSETREF(waiting, error);
+    }
+    return error != NULL;
+}
+
+static void raise_waiting(void)
+{
+    PyObject *error = waiting;
+    waiting = NULL;
+    raise_again(error);
+}
+
+/* Where the frame never got to where it goes on, `error` takes the place of what it gave. */
+void stator_raise_now(PyObject const *error, PyObject **result)
+{
+    if (error && waiting == error) {
+        Py_CLEAR(*result);
+        raise_waiting();
+    }
+}
+
+/* The last call before the rest of a frame goes on, with its stack in place. */
+static PyObject *going_on(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    if (waiting) {
+        raise_waiting();
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"going_on", going_on, METH_NOARGS,
+     "going_on(): the last call before a function goes on behind a break; raises what is waiting."},
+    {0},
+};
+
+int stator_raised_later_add_to(PyObject *module)
+{
+    return PyModule_AddFunctions(module, methods);
+}
