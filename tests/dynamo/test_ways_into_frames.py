@@ -521,13 +521,79 @@ WAYS = [
         "c = C()\n    c.y, c.log = x, log\n    x = next(c)",
     ),
     # from C
-    Way("map", "if True:\n    def f(y, log):BODY\n        return y", "(x,) = map(f, [x], [log])", graphs=4),
-    Way("reduce", "if True:\n    def f(y, log):BODY\n        return y", "x = functools.reduce(f, [x, log])", graphs=4),
+    Way("map", "if True:\n    def f(y, log):BODY\n        return y", "(x,) = map(f, [x], [log])"),
+    Way(
+        "map_of_several",
+        "if True:\n    def f(y, log):BODY\n        return y",
+        "x, y, *z = map(f, [x, x + 1, x + 2], [log] * 3)\n    x = x + y + z[0]",
+        graphs=4,
+    ),
+    Way(
+        "list_of_map",
+        "if True:\n    def f(y, log):BODY\n        return y",
+        "x = torch.stack(list(map(f, [x, x + 1, x + 2], [log] * 3)))",
+        graphs=4,
+    ),
+    Way(
+        "sum_of_map",
+        "if True:\n    def f(y, log):BODY\n        return y",
+        "x = sum(map(f, [x, x + 1, x + 2], [log] * 3))",
+        graphs=4,
+    ),
+    Way(
+        "starred_map",
+        "if True:\n    def f(y, log):BODY\n        return y",
+        "x = torch.maximum(*map(f, [x, x + 1], [log] * 2))",
+        graphs=3,
+    ),
+    Way(
+        "display_of_map",
+        "if True:\n    def f(y, log):BODY\n        return y",
+        "x = torch.stack([x, *map(f, [x, x + 1], [log] * 2)])",
+        graphs=3,
+    ),
+    Way(
+        "loop_over_map",
+        "if True:\n    def f(y, log):BODY\n        return y",
+        "for y in map(f, [x, x + 1, x + 2], [log] * 3):\n        x = x + y",
+        graphs=4,
+    ),
+    Way(
+        "list_of_an_iterator",
+        "class C:\n"
+        "    def __iter__(self):\n"
+        "        return self\n"
+        "    def __next__(self):\n"
+        "        if self.n == 2:\n"
+        "            raise StopIteration\n"
+        "        y, log = self.y, self.logBODY\n"
+        "        self.n += 1\n"
+        "        return y",
+        "c = C()\n    c.y, c.log, c.n = x, log, 0\n    x, y = list(c)\n    x = x + y",
+        graphs=3,
+    ),
+    Way("reduce", "if True:\n    def f(y, log):BODY\n        return y", "x = functools.reduce(f, [x, log])"),
+    Way(
+        "reduce_from",
+        "class C:\n    def f(y, pair):\n        log = pair[1]BODY\n        return y + pair[0]",
+        "x = functools.reduce(C.f, [(1, log), (2, log)], x)",
+        graphs=3,
+    ),
     Way(
         "sort_key",
         "if True:\n    def f(pair):\n        y, log = pairBODY\n        pair[0] = y\n        return 1",
         "pair = [x, log]\n    sorted([pair], key=f)\n    x = pair[0]",
         graphs=4,
+    ),
+    Way(
+        "descriptor_set",
+        "class D:\n"
+        "    def __set__(self, owner, y):\n"
+        "        log = owner.logBODY\n"
+        "        owner.y = y\n"
+        "class C:\n"
+        "    f = D()",
+        "c = C()\n    c.log = log\n    c.f = x\n    x = c.y",
     ),
     Way("list", "if True:\n    def g(y, log):BODY\n        yield y", "(x,) = list(g(x, log))"),
 ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .bytecode import VERSION, Builder, Instruction
@@ -38,10 +38,15 @@ class Finish(enum.Enum):
     ITEM = "it is pushed as an item of the iterator below, or that has ended, and the loop"
     FOUND = "it is pushed; or that of `__getattr__` of the object below, as it raised AttributeError"
     FOUND_METHOD = "the same, to be called"
+    COLLECTED = "it is an item; the instruction is done again, on it behind those below it, and the iterator below it"
+    REDUCED = "it is what was reduced so far; the instruction is done again, on it before the iterator below it"
+    REDUCED_FROM = "the same, where that is an argument of its own"
     MADE = "it is pushed; below are a class that was called and its arguments, with which it may be initialized"
 
 
-AGAIN = frozenset((Finish.LENGTH_AGAIN, Finish.TRUTH_AGAIN))
+AGAIN = frozenset(
+    (Finish.LENGTH_AGAIN, Finish.TRUTH_AGAIN, Finish.COLLECTED, Finish.REDUCED, Finish.REDUCED_FROM)
+)
 METHODS = {Finish.METHOD: Finish.RESULT, Finish.FOUND_METHOD: Finish.FOUND}  # with a NULL -> without
 BELOW = {  # so many of its operands lie below the result, and are gone when the instruction is finished
     Finish.ANSWER: 2,
@@ -51,9 +56,12 @@ BELOW = {  # so many of its operands lie below the result, and are gone when the
     Finish.FOUND: 1,
     Finish.FOUND_METHOD: 1,
     Finish.MADE: 3,
+    Finish.COLLECTED: 2,
+    Finish.REDUCED: 1,
 }
 CAUGHT: dict[Finish, type[Exception]] = {  # what the instruction makes something else of than an exception
     Finish.ITEM: StopIteration,
+    Finish.COLLECTED: StopIteration,
     Finish.FOUND: AttributeError,
     Finish.FOUND_METHOD: AttributeError,
 }
@@ -95,6 +103,24 @@ ASKING: dict[int, Way] = {
     id(abs): OPERATING,
 }
 BY_LENGTH = {Finish.TRUTH: Finish.LENGTH_TRUTH, Finish.TRUTH_AGAIN: Finish.LENGTH_AGAIN}
+
+
+@dataclass(slots=True)
+class Collecting:
+    """An instruction that takes items as long as there are some, before it does anything with them.
+
+    source: whose items; then, if that is another object, the iterator of it. below: what lies on the stack below the
+    operand, of what the instruction takes. step: at which of the capture it began."""
+
+    source: Value
+    below: tuple[Any, ...]
+    step: int
+    taken: list[Value] = field(default_factory=list)
+
+
+def called(callee: Value) -> tuple[Any, ...]:
+    """A callable as it lies on the stack below its arguments."""
+    return (callee, None) if VERSION.callee_first else (None, callee)
 
 
 def or_found(way: Way, owner: Value) -> Way:
@@ -185,6 +211,19 @@ def _write_made(builder: Builder) -> None:
     _call_on_top(builder, native.made)
 
 
+def _write_collected(builder: Builder) -> None:
+    builder.tuple(3)
+    _call_on_top(builder, native.resumed)
+
+
+def _write_reduced(builder: Builder) -> None:
+    """iterator, result -> an iterator that gives the result first"""
+    builder.tuple(1)
+    builder.swap(2)
+    builder.tuple(2)
+    _call_on_top(builder, native.resumed)
+
+
 def _call_on_top(builder: Builder, function: Callable[..., Any]) -> None:
     """x -> function(x)"""
     builder.const_callee(function)
@@ -209,4 +248,7 @@ _WRITERS: dict[Finish, Callable[[Builder], None]] = {
     Finish.TRUTH_AGAIN: _calling("a_truth"),
     Finish.ITERATOR: _calling("an_iterator"),
     Finish.MADE: _write_made,
+    Finish.COLLECTED: _write_collected,
+    Finish.REDUCED: _write_reduced,
+    Finish.REDUCED_FROM: lambda builder: None,
 }

@@ -13,7 +13,7 @@ from stator.base.errors import Unsupported, UserPlace
 
 from .break_kinds import way_out
 from .finalizers import check_variable, on_the_stack, still_on_the_stack
-from .finishing import Way
+from .finishing import Collecting, Way
 from .hook import is_left_alone
 from .naming import class_name
 from .program import Program
@@ -53,6 +53,7 @@ class Frame:
     __slots__ = (
         "began",
         "cells",
+        "collecting",
         "contexts",
         "furthest",
         "globals",
@@ -93,6 +94,7 @@ class Frame:
         self.furthest = -1  # the last instruction, in their order, that it has been at before it went back
         self.began = 0  # the step of the capture at which that began
         self.way: Way | None = None  # how its caller entered it, if all that is left to do there is to finish that
+        self.collecting: Collecting | None = None  # of items, by an instruction that it was at
         self.result: Value | None = None
         self.kw_names: tuple[str, ...] = ()
         self.module_frames = 0  # so many of those that torch has for a call of a module, before this one, are left out

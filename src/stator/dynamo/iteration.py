@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING
 
-from .finishing import Role
+from .finishing import Finish, Role, Way
 from .naming import class_name
 from .values.base import Raised, Value, unsupported
 from .values.generators import GeneratorValue
-from .values.iterators import IteratorValue, stop_aware
+from .values.iterators import IteratorValue, ResumedValue, stop_aware
 from .values.mappings import DictValue
 from .values.objects import MISSING, ObjectValue
+from .values.sequences import TupleValue
 
 if TYPE_CHECKING:
     from .tracer import Tracer
@@ -38,6 +39,25 @@ def rely_on_iterator(tracer: Tracer, made: Value) -> None:
 
 def next_item(tracer: Tracer, iterator: Value) -> Value | None:
     """The next item, or None at the end."""
+    while isinstance(iterator, ResumedValue) and not iterator.taken:
+        if iterator.iterated is None:
+            return None
+        collecting = tracer.collecting(iterator)
+        iterator = iterator.iterated
+        if collecting is not None:
+            collecting.source = iterator
+    collecting = tracer.collecting(iterator)
+    if collecting is None:
+        return _next_item(tracer, iterator)
+    taken = TupleValue(list(collecting.taken))
+    tracer.enters(iterator, Way(Finish.COLLECTED, (*collecting.below, taken, iterator), Role.OPERAND))
+    item = _next_item(tracer, iterator)
+    if item is not None:
+        collecting.taken.append(item)
+    return item
+
+
+def _next_item(tracer: Tracer, iterator: Value) -> Value | None:
     if isinstance(iterator, (IteratorValue, GeneratorValue)):
         return iterator.next_item(tracer)
     step = tracer.get_attr(iterator, "__next__")
@@ -55,7 +75,10 @@ def listed(tracer: Tracer, value: Value) -> Iterator[Value]:
     if not isinstance(value, ObjectValue) or not _says_its_length(tracer, value):
         yield from tracer.iterate(value)
         return
+    collecting = tracer.collecting(value)
     iterator = tracer.iterator(value)
+    if collecting is not None:
+        collecting.source = iterator
     _ask_length(tracer, value)
     while (item := tracer.next_item(iterator)) is not None:
         yield item

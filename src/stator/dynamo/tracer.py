@@ -25,7 +25,7 @@ from .call_chain import left_together
 from .calling import builtin_call, class_call, function_call, tensor_method_call
 from .changing import changing_sources
 from .class_attributes import ClassAttributes
-from .finishing import ASKING, BY_LENGTH, DIRECTLY, Finish, Role, Way
+from .finishing import ASKING, BY_LENGTH, DIRECTLY, Collecting, Finish, Role, Way, called
 from .frame import Frame
 from .guard import GuardKind
 from .guard_log import GuardLog
@@ -499,9 +499,26 @@ class Tracer:
         self.direct = None
         return inline(self, function, args, kwargs, way)
 
+    def collects(self, source: Value, below: tuple[Any, ...] = ()) -> None:
+        """The instruction that is running is about to take all items of this."""
+        self.frames[-1].collecting = Collecting(source, below, self.frames[-1].began)
+
+    def collecting(self, source: Value) -> Collecting | None:
+        """What is being collected of it."""
+        found = self.frames[-1].collecting if self.frames else None
+        return found if found is not None and found.source is source and found.step == self.frames[-1].began else None
+
+    def is_call_of(self, count: int) -> bool:
+        """Whether the instruction is a call of so many arguments."""
+        frame = self.frames[-1]
+        instruction = frame.program.instructions[frame.now]
+        return instruction.opname == "CALL" and instruction.arg == count
+
     def _asks(self, callee: Value, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
         """If the instruction calls a built-in function that asks its argument's class, it enters the method there."""
         if self.direct is callee and self.way is DIRECTLY and len(args) == 1 and not kwargs:
+            if function in (list, tuple, sum) and self.is_call_of(1):
+                self.collects(args[0], called(callee))
             way = ASKING.get(id(function))
             if way is not None:
                 self.enters(args[0], way)

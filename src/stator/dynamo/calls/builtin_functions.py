@@ -24,7 +24,7 @@ from ..values.classes import ClassValue, is_immutable_class
 from ..values.constants import ConstantMethod, ConstantValue
 from ..values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from ..values.generators import GeneratorValue
-from ..values.iterators import EnumerateValue, IteratorValue, ZipValue
+from ..values.iterators import EnumerateValue, IteratorValue, MapValue, ZipValue
 from ..values.mappings import DictValue
 from ..values.modules import PythonModuleValue
 from ..values.objects import MISSING, ObjectValue
@@ -360,9 +360,7 @@ def _enumerate(tracer: Tracer, iterable: Value, start: Value | None = None) -> V
 def _map(tracer: Tracer, function: Value, *values: Value) -> Value:
     if not values:
         raise unsupported("call-builtin", "map() of a function alone")
-    sources = [_steps(tracer, value) for value in values]
-    rows = _zipped(tracer, sources, False)
-    return IteratorValue((tracer.call(function, list(row.items), {}) for row in rows), False, map, tracer.end_step())  # type: ignore[attr-defined]
+    return MapValue(function, [tracer.iterator(value) for value in values])
 
 
 @calls(filter)

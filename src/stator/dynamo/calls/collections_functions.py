@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict, defaultdict, deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..calling import calls
+from ..finishing import DIRECTLY, Finish, Way, called
+from ..iteration import may_iterate
 from ..naming import class_name
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.deques import DequeValue
+from ..values.functions import BuiltinValue
+from ..values.iterators import rest_of
 from ..values.mappings import DictValue
 from ..values.objects import MISSING
 from ..values.sequences import ListValue, TupleValue
@@ -17,6 +23,35 @@ from ..values.sets import SetValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
+
+
+@calls(functools.reduce)
+def _reduce(tracer: Tracer, function: Value, iterable: Value, initial: Value | None = None) -> Value:
+    way = _way_of_reduce(tracer, function, initial is not None)
+    if not may_iterate(tracer, iterable):
+        raise unsupported("call-builtin", f"reduce() of {iterable.describe(tracer)}")
+    iterator = tracer.iterator(iterable)
+    total = initial
+    while (item := tracer.next_item(iterator)) is not None:
+        if total is None:
+            total = item
+            continue
+        if way is not None:
+            tracer.enters(function, replace(way, below=(*way.below, rest_of(iterator))))
+        total = tracer.call(function, [total, item], {})
+    if total is None:
+        raise tracer.raised(TypeError, "reduce() of empty iterable with no initial value")
+    return total
+
+
+def _way_of_reduce(tracer: Tracer, function: Value, has_initial: bool) -> Way | None:
+    """How an instruction enters the function that it reduces by, if it does nothing else."""
+    callee = tracer.direct
+    if not isinstance(callee, BuiltinValue) or callee.fn is not functools.reduce or tracer.way is not DIRECTLY:
+        return None
+    if not tracer.is_call_of(3 if has_initial else 2):
+        return None
+    return Way(Finish.REDUCED_FROM if has_initial else Finish.REDUCED, (*called(callee), function))
 
 
 @calls(list)

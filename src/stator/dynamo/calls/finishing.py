@@ -14,6 +14,7 @@ from ..values.base import Value, unsupported
 from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
 from ..values.functions import BuiltinValue
+from ..values.iterators import ResumedValue
 from ..values.mappings import DictValue
 from ..values.objects import MISSING, ObjectValue
 from .operators import answered
@@ -71,6 +72,14 @@ if native is not None:
     def _an_iterator(tracer: Tracer, result: Value) -> Value:
         rely_on_iterator(tracer, result)
         return result
+
+    @calls(native.resumed)
+    def _resumed(tracer: Tracer, state: Value) -> Value:
+        taken, iterator, *result = tracer.iterate(state)
+        items = list(tracer.iterate(taken))
+        if result and _is_missed(result[0]):
+            return ResumedValue(items, None)
+        return ResumedValue([*items, *result], iterator)
 
     @calls(native.was_missed)
     def _was_missed(tracer: Tracer, result: Value) -> Value:

@@ -215,6 +215,105 @@ static PyObject *found(PyObject *Py_UNUSED(self), PyObject *reading)
     return value;
 }
 
+/* ---- an iterator in the middle of an instruction (Resumed) ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *taken; /* tuple: these come first */
+    PyObject *rest;  /* then what this iterator gives; NULL: nothing */
+    Py_ssize_t at;
+} Resumed;
+
+static PyTypeObject ResumedType;
+
+static PyObject *make_resumed(PyObject *taken, PyObject *rest)
+{
+    Resumed *made = PyObject_GC_New(Resumed, &ResumedType);
+    if (made) {
+        made->taken = Py_NewRef(taken);
+        made->rest = rest == Py_None ? NULL : Py_NewRef(rest);
+        made->at = 0;
+        PyObject_GC_Track(made);
+    }
+    return (PyObject *)made;
+}
+
+static PyObject *resumed_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *Py_UNUSED(keywords))
+{
+    PyObject *taken, *rest;
+    if (!PyArg_ParseTuple(args, "O!O", &PyTuple_Type, &taken, &rest)) {
+        return NULL;
+    }
+    return make_resumed(taken, rest);
+}
+
+static PyObject *resumed_next(PyObject *self)
+{
+    Resumed *resumed = (Resumed *)self;
+    if (resumed->at < PyTuple_GET_SIZE(resumed->taken)) {
+        return Py_NewRef(PyTuple_GET_ITEM(resumed->taken, resumed->at++));
+    }
+    return resumed->rest ? Py_TYPE(resumed->rest)->tp_iternext(resumed->rest) : NULL;
+}
+
+static int resumed_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(((Resumed *)self)->taken);
+    Py_VISIT(((Resumed *)self)->rest);
+    return 0;
+}
+
+static int resumed_clear(PyObject *self)
+{
+    Py_CLEAR(((Resumed *)self)->rest);
+    return 0;
+}
+
+static void resumed_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(((Resumed *)self)->taken);
+    Py_CLEAR(((Resumed *)self)->rest);
+    PyObject_GC_Del(self);
+}
+
+static PyTypeObject ResumedType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Resumed",
+    .tp_doc = "Resumed(taken, rest): gives the items of the tuple, then those of the iterator, if that is not None.",
+    .tp_basicsize = sizeof(Resumed),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = resumed_new,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = resumed_next,
+    .tp_dealloc = resumed_dealloc,
+    .tp_traverse = resumed_traverse,
+    .tp_clear = resumed_clear,
+};
+
+/* (taken, iterator), or with one item more, which comes behind those taken; if that is `missed`, nothing comes then */
+static PyObject *resumed(PyObject *Py_UNUSED(self), PyObject *state)
+{
+    PyObject *taken, *iterator, *item = NULL;
+    if (!PyArg_ParseTuple(state, "O!O|O", &PyTuple_Type, &taken, &iterator, &item)) {
+        return NULL;
+    }
+    if (!item || item == missed_itself) {
+        return make_resumed(taken, item ? Py_None : iterator);
+    }
+    Py_ssize_t const count = PyTuple_GET_SIZE(taken);
+    PyObject *all = PyTuple_New(count + 1);
+    if (!all) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyTuple_SET_ITEM(all, i, Py_NewRef(PyTuple_GET_ITEM(taken, i)));
+    }
+    PyTuple_SET_ITEM(all, count, Py_NewRef(item));
+    PyObject *made = make_resumed(all, iterator);
+    Py_DECREF(all);
+    return made;
+}
+
 static PyMethodDef methods[] = {
     {"answered", answered, METH_O, "answered((left, right, answer, (symbol, next, of_left, truth))): what an operator gives."},
     {"initialized", initialized, METH_O, "initialized(result): of an __init__, which has to be None."},
@@ -228,12 +327,13 @@ static PyMethodDef methods[] = {
     {"missed", missed, METH_NOARGS, "missed(): itself, which stands for no item, or no attribute."},
     {"was_missed", was_missed, METH_O, "was_missed(result): whether it is that."},
     {"found", found, METH_O, "found((owner, result, name)): the result, or what __getattr__ gives where that is `missed`."},
+    {"resumed", resumed, METH_O, "resumed((taken, iterator[, item])): the items, then what the iterator gives."},
     {0},
 };
 
 int stator_finishing_add_to(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, methods) < 0) {
+    if (PyModule_AddFunctions(module, methods) < 0 || PyModule_AddType(module, &ResumedType) < 0) {
         return -1;
     }
     missed_itself = PyObject_GetAttrString(module, "missed"); /* kept for the process */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 
 from ..bytecode import Instruction
+from ..finishing import called
 from ..frame import Frame
 from ..iteration import may_iterate
 from ..program import opcode
@@ -62,12 +63,14 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
     items = frame.stack.pop()
     if not may_iterate(tracer, items):
         raise unsupported("call", f"{items.describe(tracer)} as the arguments behind a star")
-    args = list(tracer.listed(items))
     callee = frame.stack.pop()
     if callee is None:  # 3.13 keeps the NULL above the callable
         callee = frame.stack.pop()
     elif frame.stack and frame.stack[-1] is None:
         frame.stack.pop()
+    if not instruction.arg & 1:  # type: ignore[operator]
+        tracer.collects(items, called(callee))
+    args = list(tracer.listed(items))
     tracer.enters(callee)
     frame.stack.append(callee.call(tracer, args, kwargs))
 

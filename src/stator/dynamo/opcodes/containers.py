@@ -117,6 +117,7 @@ def map_add(frame: Frame, instruction: Instruction) -> None:
 def list_extend(frame: Frame, instruction: Instruction) -> None:
     more = frame.stack.pop()
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    frame.tracer.collects(more)
     target.add(*frame.tracer.listed(more))
     frame.tracer.mutations.content(target)
 
@@ -157,7 +158,9 @@ def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     wanted: int = instruction.arg  # type: ignore[assignment]
-    items = list(itertools.islice(frame.tracer.iterate(frame.stack.pop()), wanted + 1))  # as many as Python takes
+    unpacked = frame.stack.pop()
+    frame.tracer.collects(unpacked)
+    items = list(itertools.islice(frame.tracer.iterate(unpacked), wanted + 1))  # as many as Python takes
     if len(items) > wanted:
         raise frame.tracer.raised(ValueError, f"too many values to unpack (expected {wanted})")
     if len(items) < wanted:
@@ -168,7 +171,9 @@ def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
 @opcode("UNPACK_EX")
 def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.arg & 0xFF, instruction.arg >> 8  # type: ignore[operator]
-    items = list(frame.tracer.iterate(frame.stack.pop()))
+    unpacked = frame.stack.pop()
+    frame.tracer.collects(unpacked)
+    items = list(frame.tracer.iterate(unpacked))
     if len(items) < before + after:
         raise frame.tracer.raised(
             ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})"

@@ -5,7 +5,6 @@ Every function here means exactly what the one it replaces means; tests compare 
 
 from . import (
     bisect_module,
-    functools_module,
     iteration,
     itertools_module,
     operator_module,
@@ -16,7 +15,6 @@ from . import (
 
 __all__ = [
     "bisect_module",
-    "functools_module",
     "iteration",
     "itertools_module",
     "operator_module",

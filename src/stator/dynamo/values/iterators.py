@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from types import MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
-from ..recipe import CallRecipe, Constant, NewList, Recipe
+from ..finishing import Role
+from ..native_status import native
+from ..recipe import CallRecipe, Constant, NewList, NewTuple, Recipe
 from .base import Raised, Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
@@ -158,6 +160,64 @@ class ZipValue(IteratorValue):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         strict: dict[str, Recipe] = {"strict": Constant(True)} if self.strict else {}
         return CallRecipe(Constant(zip), [exits.recipe(iterator) for iterator in self.iterated], strict)
+
+
+class MapValue(IteratorValue):
+    """map(function, *iterators)."""
+
+    __slots__ = ("function", "iterated")
+
+    def __init__(self, function: Value, iterated: list[Value]) -> None:
+        super().__init__(iter(()), cls=map)
+        self.function, self.iterated = function, iterated
+
+    def next_item(self, tracer: Tracer) -> Value | None:
+        row: list[Value] = []
+        for iterator in self.iterated:
+            item = tracer.next_item(iterator)
+            if item is None:
+                return None
+            row.append(item)
+        tracer.enters_through(self, self.function, Role.OPERAND)
+        try:
+            return tracer.call(self.function, row, {})
+        except Raised as raised:
+            if issubclass(raised.value.python_type(tracer), StopIteration):
+                return None  # whoever asked cannot tell that it is not the end
+            raise
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        return iter(lambda: tracer.next_item(self), None)  # type: ignore[arg-type]
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return CallRecipe(Constant(map), [exits.recipe(self.function), *map(exits.recipe, self.iterated)])
+
+
+class ResumedValue(IteratorValue):
+    """What an instruction goes on with that was left while it took items: those, then what else the iterator gives."""
+
+    __slots__ = ("iterated", "taken")
+
+    def __init__(self, taken: list[Value], iterated: Value | None) -> None:
+        super().__init__(iter(()), cls=native.Resumed)
+        self.taken, self.iterated = taken, iterated
+
+    def next_item(self, tracer: Tracer) -> Value | None:
+        return self.taken.pop(0) if self.taken else None
+
+    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        return iter(lambda: tracer.next_item(self), None)  # type: ignore[arg-type]
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        rest = Constant(None) if self.iterated is None else exits.recipe(self.iterated)
+        return CallRecipe(Constant(native.Resumed), [NewTuple(list(map(exits.recipe, self.taken))), rest])
+
+
+def rest_of(iterator: Value) -> Value:
+    """What gives the items that are still to come."""
+    while isinstance(iterator, ResumedValue) and not iterator.taken and iterator.iterated is not None:
+        iterator = iterator.iterated
+    return iterator
 
 
 def _unknown_rest() -> Iterator[Value]:

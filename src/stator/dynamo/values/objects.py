@@ -287,7 +287,9 @@ class ObjectValue(Value):
                 setter = tracer.class_lookup(type(in_class), "__set__")
                 if isinstance(setter, FunctionType):
                     descriptor = tracer.class_value(self.cls, name)
-                    tracer.class_function(type(in_class), "__set__", setter).call(tracer, [descriptor, self, value], {})
+                    function = tracer.class_function(type(in_class), "__set__", setter)
+                    tracer.enters_through(self, function, Role.ATTRIBUTE)
+                    function.call(tracer, [descriptor, self, value], {})
                     return
                 raise unsupported(
                     "attribute-write", f"writing {name!r} of {self.describe(tracer)} through a descriptor"
@@ -341,6 +343,7 @@ class ObjectValue(Value):
             function = tracer.class_function(
                 type(in_class), "__delete__", tracer.class_lookup(type(in_class), "__delete__")
             )
+            tracer.enters_through(self, function, Role.ATTRIBUTE)
             function.call(tracer, [tracer.class_value(self.cls, name), self], {})
         else:
             raise unsupported("attribute-write", f"deleting {name!r} of {self.describe(tracer)} through a descriptor")
@@ -406,7 +409,10 @@ class ObjectValue(Value):
         return iter(lambda: tracer.next_item(iterator), None)  # type: ignore[arg-type,return-value]
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        collecting = tracer.collecting(self)
         iterator = tracer.iterator(self)
+        if collecting is not None:
+            collecting.source = iterator
         while (item := tracer.next_item(iterator)) is not None:
             yield item
 
