@@ -24,7 +24,7 @@ MOST = 5  # functions that call one another
 KINDS = (
     *("function", "closure", "method", "starred", "module", "wrapped", "subclass"),
     *("hooked", "constructed", "property", "entered", "exited", "item", "attribute", "stored", "operated"),
-    *("asked", "contained", "iterated", "iterating", "made", "of_a_module", "paired", "in_place"),
+    *("asked", "contained", "iterated", "iterating", "made", "of_a_module", "paired", "in_place", "mapped", "reduced"),
 )
 
 
@@ -249,6 +249,39 @@ class NestedWriter(Writer):
         }
         self.uses(name, "x * 2", f"made = Of{name}()", "made.given, made.turn = (log, x, n), 0", *loops[how])
 
+    def mapped_(self, name, callees):
+        self.function_(f"by{name}", callees)
+        numbers = self.random.choice(("[n, n - 1]", "iter((n, 1, n))", "range(n + 1)", "[n] * 7", "made(n)"))
+        items = f"map(by{name}, itertools.repeat(log), itertools.repeat(x), {numbers})"
+        if self.random.random() < 0.6:
+            items = f"map(functools.partial(by{name}, log, x), {numbers})"
+        given = [
+            "def made(n):",
+            "    yield n",
+            "    yield n - 1",
+        ]
+        ways = {
+            "x + sum(list(items))": [],
+            "x + sum(items)": [],
+            "x + len([*items, 1])": [],
+            "x + y": ["y, z = items"],
+            "x + y + len(z)": ["y, *z = items"],
+            "x + len(tuple(items))": [],
+            "x * 2": ["for y in items:", "    x = x + y", "    if x.sum() > 50: break", "else:", "    log(stack())"],
+            "x + last(*items)": ["def last(*values):", "    return values[-1] if values else 1"],
+            "next(items) + len(list(items))": [],
+        }
+        how = self.random.choice(list(ways))
+        self.uses(name, how, *given, f"items = {items}", *ways[how])
+
+    def reduced_(self, name, callees):
+        self.line(0, f"def by{name}(x, given):")
+        self.line(1, "x, (log, n) = (x, given) if type(given) is tuple else (given, x)")
+        self.body(1, callees)
+        pairs = self.random.choice(("[(log, n), (log, n - 1)]", "iter([(log, n)] * 3)", "[]"))
+        given = self.random.choice((f"{pairs}, x", f"[x, *{pairs}]"))
+        self.uses(name, f"functools.reduce(by{name}, {given})")
+
     def made_(self, name, callees):
         """By its `__new__`."""
         self.line(0, f"class Of{name}:")
@@ -369,7 +402,7 @@ def made(source):
     filename = f"<nested{next(NUMBER)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     namespace = {"torch": torch, "Manager": Manager, "managed": managed, "current": current, "Log": Log}
-    namespace |= {"stack": stack, "functools": functools}
+    namespace |= {"stack": stack, "functools": functools, "itertools": itertools}
     exec(compile(source, filename, "exec"), namespace)
     return namespace
 

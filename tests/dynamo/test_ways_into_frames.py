@@ -535,6 +535,12 @@ WAYS = [
         graphs=4,
     ),
     Way(
+        "list_of_a_long_map",
+        "if True:\n    def f(y, log):BODY\n        return y",
+        "x = torch.stack(list(map(f, [x + i for i in range(9)], [log] * 9)))",
+        graphs=8,
+    ),
+    Way(
         "sum_of_map",
         "if True:\n    def f(y, log):BODY\n        return y",
         "x = sum(map(f, [x, x + 1, x + 2], [log] * 3))",
@@ -556,7 +562,7 @@ WAYS = [
         "loop_over_map",
         "if True:\n    def f(y, log):BODY\n        return y",
         "for y in map(f, [x, x + 1, x + 2], [log] * 3):\n        x = x + y",
-        graphs=4,
+        graphs=3,
     ),
     Way(
         "list_of_an_iterator",

@@ -44,9 +44,7 @@ class Finish(enum.Enum):
     MADE = "it is pushed; below are a class that was called and its arguments, with which it may be initialized"
 
 
-AGAIN = frozenset(
-    (Finish.LENGTH_AGAIN, Finish.TRUTH_AGAIN, Finish.COLLECTED, Finish.REDUCED, Finish.REDUCED_FROM)
-)
+AGAIN = frozenset((Finish.LENGTH_AGAIN, Finish.TRUTH_AGAIN, Finish.COLLECTED, Finish.REDUCED, Finish.REDUCED_FROM))
 METHODS = {Finish.METHOD: Finish.RESULT, Finish.FOUND_METHOD: Finish.FOUND}  # with a NULL -> without
 BELOW = {  # so many of its operands lie below the result, and are gone when the instruction is finished
     Finish.ANSWER: 2,
@@ -110,9 +108,9 @@ class Collecting:
     """An instruction that takes items as long as there are some, before it does anything with them.
 
     source: whose items; then, if that is another object, the iterator of it. below: what lies on the stack below the
-    operand, of what the instruction takes. step: at which of the capture it began."""
+    operand, of what the instruction takes. step: at which of the capture it began. source None: it is not left any more."""
 
-    source: Value
+    source: Value | None
     below: tuple[Any, ...]
     step: int
     taken: list[Value] = field(default_factory=list)

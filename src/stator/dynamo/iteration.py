@@ -49,12 +49,18 @@ def next_item(tracer: Tracer, iterator: Value) -> Value | None:
     collecting = tracer.collecting(iterator)
     if collecting is None:
         return _next_item(tracer, iterator)
+    if len(collecting.taken) >= _MOST_TAKEN:
+        collecting.source = None
+        return _next_item(tracer, iterator)
     taken = TupleValue(list(collecting.taken))
     tracer.enters(iterator, Way(Finish.COLLECTED, (*collecting.below, taken, iterator), Role.OPERAND))
     item = _next_item(tracer, iterator)
     if item is not None:
         collecting.taken.append(item)
     return item
+
+
+_MOST_TAKEN = 4  # before an instruction is left in the middle: each number of items is code of its own
 
 
 def _next_item(tracer: Tracer, iterator: Value) -> Value | None:

@@ -12,7 +12,7 @@ from typing import Any
 from .cache import mark_as_ours
 from .captured import Break, BreakReason, Captured, InnerFrame
 from .emit import InnerCall, emit, slot_of
-from .emit.breaks import CALL_PREFIXES, Hook
+from .emit.breaks import Hook, first_of_call
 from .finishing import AGAIN, CAUGHT, Finish
 from .native_status import native
 from .program import program_of
@@ -126,17 +126,16 @@ def function_without_cells(code: CodeType, namespace: dict[str, Any]) -> Functio
 def _point_before(frame: InnerFrame) -> ResumePoint:
     """Where the innermost frame stands: before the instruction that runs natively, with what belongs to it."""
     instructions = program_of(frame.code).instructions
-    first = frame.index
-    if instructions[first].opname == "CALL":
-        while instructions[first - 1].opname in CALL_PREFIXES:
-            first -= 1
-    return _point(frame, first)
+    return _point(frame, first_of_call(instructions, frame.index))
 
 
 def _point_in_call(frame: InnerFrame, called: Sequence[InnerFrame]) -> ResumePoint:
     count = sum(len(one.values()) for one in called)
     inner = tuple(f"{number}{_OF}those inside" for number in range(count))
-    return replace(_point(frame, frame.index + (frame.finish not in AGAIN)), inner=inner, finish=frame.finish)
+    index = frame.index + 1
+    if frame.finish in AGAIN:
+        index = first_of_call(program_of(frame.code).instructions, frame.index)
+    return replace(_point(frame, index), inner=inner, finish=frame.finish, entering=frame.index)
 
 
 def _point(frame: InnerFrame, index: int) -> ResumePoint:

@@ -15,7 +15,7 @@ from functools import partial
 from types import CodeType
 
 from .bytecode import OPERAND_KINDS, VERSION, Builder, Instruction, assemble, code_units, decode, reachable
-from .finishing import AGAIN, Finish, write_finish
+from .finishing import Finish, write_finish
 
 _STACK_PREFIX = "__stack_"  # of the parameters of made code that hold the value stack
 
@@ -64,11 +64,7 @@ class ResumePoint:
     handlers: tuple[int, ...] = ()
     inner: tuple[str, ...] | None = None
     finish: Finish | None = None
-
-    @property
-    def entering(self) -> int:
-        """The instruction that entered a function: the one before, unless it is done again."""
-        return self.index if self.finish in AGAIN else self.index - 1
+    entering: int = -1
 
     def stack_parameter(self, position: int) -> str:
         """The name of the parameter that brings the value of this stack slot."""

@@ -22,11 +22,11 @@ from stator.graph.fake import FakeTensor
 from .contents import follow_contents
 from .guard import GuardKind
 from .hook import is_left_alone
-from .iterator_state import READABLE
+from .iterator_state import READABLE, iterated_count, iterated_part
 from .naming import class_name, full_name, module_of
 from .native_status import native
 from .plain import is_number, numpy_numbers, plain_converter
-from .source import AttrSource, CallSource, ConstantSource, ItemSource, LocalSource, Source, is_fixed
+from .source import AttrSource, CallSource, ConstantSource, ItemSource, LocalSource, ReadSource, Source, is_fixed
 from .values.base import Lazy, Value, unsupported
 from .values.classes import ClassValue
 from .values.compiled import CompiledFunctionValue
@@ -35,7 +35,9 @@ from .values.deques import DequeValue
 from .values.enum_members import has_operations
 from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
+from .values.generators import GeneratorValue
 from .values.grown_lists import GrownList
+from .values.iterators import IteratorValue, MapValue
 from .values.live_iterators import live_iterator
 from .values.mappings import DictValue, MappingProxyValue
 from .values.modules import ModuleValue, PythonModuleValue, module_name
@@ -430,6 +432,21 @@ def _iterator(tracer: Tracer, obj: Any, source: Source | None) -> Value:
         _guard_type(tracer, obj, source)
         found = live_iterator(tracer, obj, source)
     return _object(tracer, obj, source) if found is None else found
+
+
+@wraps(map)
+def _map(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    """What it calls, and the iterators whose items it calls that with, are those that it says it is made of."""
+    if source is None:
+        return _object(tracer, obj, source)
+    _guard_type(tracer, obj, source)
+    count = iterated_count(obj)
+    tracer.guard(ReadSource(iterated_count, (source,)), GuardKind.EQUALS, count)
+    where = [ReadSource(iterated_part, (source, ConstantSource(repr(at), at))) for at in range(count)]
+    function, *iterated = (tracer.wrap(iterated_part(obj, at), where[at]) for at in range(count))
+    if not all(isinstance(one, (IteratorValue, GeneratorValue, ObjectValue)) for one in iterated):
+        return _object(tracer, obj, source)
+    return MapValue(function, iterated, obj, source)
 
 
 @wraps(slice)

@@ -4,7 +4,7 @@ functions, one for each way the instruction can go on."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from stator.base.errors import CompileError
 
 from ..bytecode import VERSION, Handler, Instruction, stack_effect
 from ..captured import Break
-from ..finishing import BELOW, METHODS, Finish, write_finish
+from ..finishing import AGAIN, BELOW, METHODS, Finish, write_finish
 from ..program import program_of
 from ..recipe import FrameCell, Load, RaisedAt, Recipe
 from ..resume import LOOP_ENDS, ResumePoint, Slot, loop_end, resumption_of
@@ -117,9 +117,7 @@ class BreakWriter:
         first = last = self.exit.index
         while self.original[last].opname in CALL_PREFIXES:
             last += 1
-        if self.original[last].opname == "CALL":
-            while self.original[first - 1].opname in CALL_PREFIXES:
-                first -= 1
+        first = first_of_call(self.original, first)
         copies = [self.original[index].copy() for index in range(first, last + 1)]
         copies[-1], was_method = _with_fixed_shape(copies[-1])
         return copies, last + 1, was_method
@@ -364,16 +362,21 @@ class BreakWriter:
                 before = self.stack[position] if position < cut else None
                 raised_at.append(before.index if isinstance(before, RaisedAt) else user_index(self.exit.index))
         handlers = tuple(position for position, _ in self.exit.handlers if position < cut)
-        finish = self.exit.finish if joined else None
+        goes_on, entering, finish = user_index(index), -1, None
+        if joined:
+            entering, finish = user_index(self.exit.index), self.exit.finish
+            if finish in AGAIN:
+                goes_on = first_of_call(program_of(self.user_code).instructions, entering)
         return ResumePoint(
             self.user_code,
-            user_index(index),
+            goes_on,
             tuple(slots),
             tuple(self.locals),
             self.cells,
             tuple(raised_at),
             handlers,
             finish=finish,
+            entering=entering,
         )
 
     def _dead_parameters(self) -> list[str]:
@@ -382,6 +385,14 @@ class BreakWriter:
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(flags & inspect.CO_VARARGS) + bool(flags & inspect.CO_VARKEYWORDS)
         return [name for name in code.co_varnames[:count] if name not in self.locals and name not in code.co_cellvars]
+
+
+def first_of_call(instructions: Sequence[Instruction], index: int) -> int:
+    """The first of the instructions that belong to this one, if it is one of a call."""
+    if instructions[index].opname == "CALL" or instructions[index].opname in CALL_PREFIXES:
+        while instructions[index - 1].opname in CALL_PREFIXES:
+            index -= 1
+    return index
 
 
 def slot_of(recipe: Recipe | None) -> Slot:

@@ -10,7 +10,6 @@ from typing import Any
 
 from ..bytecode import Instruction
 from ..captured import Break
-from ..finishing import AGAIN
 from ..resume import ResumePoint, Slot
 from .breaks import BreakWriter, Hook, MakeResume
 from .writer import Writer
@@ -54,7 +53,7 @@ class InnerCallWriter(BreakWriter):
         del self.builder.instructions[before:]
         self._protect(native, exits)
         self.builder.instructions += native
-        self._continue_at(index + (self.exit.finish not in AGAIN), [*self._slots(), Slot.VALUE], joined=True)
+        self._continue_at(index + 1, [*self._slots(), Slot.VALUE], joined=True)
         for write_exit in exits:
             write_exit()
 

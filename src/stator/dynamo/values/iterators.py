@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..finishing import Role
 from ..native_status import native
-from ..recipe import CallRecipe, Constant, NewList, NewTuple, Recipe
+from ..recipe import CallRecipe, Constant, Load, NewList, NewTuple, Recipe
 from .base import Raised, Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
+    from ..source import Source
     from ..tracer import Tracer
 
 LIST_ITERATOR: type = type([].__iter__())
@@ -165,11 +166,15 @@ class ZipValue(IteratorValue):
 class MapValue(IteratorValue):
     """map(function, *iterators)."""
 
-    __slots__ = ("function", "iterated")
+    __slots__ = ("function", "iterated", "obj")
 
-    def __init__(self, function: Value, iterated: list[Value]) -> None:
+    def __init__(self, function: Value, iterated: list[Value], obj: Any = None, source: Source | None = None) -> None:
         super().__init__(iter(()), cls=map)
         self.function, self.iterated = function, iterated
+        self.obj, self.source = obj, source
+
+    def real(self) -> Any:
+        return super().real() if self.source is None else self.obj
 
     def next_item(self, tracer: Tracer) -> Value | None:
         row: list[Value] = []
@@ -190,6 +195,8 @@ class MapValue(IteratorValue):
         return iter(lambda: tracer.next_item(self), None)  # type: ignore[arg-type]
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
         return CallRecipe(Constant(map), [exits.recipe(self.function), *map(exits.recipe, self.iterated)])
 
 
