@@ -108,7 +108,7 @@ class Collecting:
     """An instruction that takes items as long as there are some, before it does anything with them.
 
     source: whose items; then, if that is another object, the iterator of it. below: what lies on the stack below the
-    operand, of what the instruction takes. step: at which of the capture it began. source None: it is not left any more."""
+    operand, of what the instruction takes. step: at which of the capture it began. source None: it is left no more."""
 
     source: Value | None
     below: tuple[Any, ...]
