@@ -394,11 +394,12 @@ def _compiled_for(tangent: torch.Tensor) -> tuple[bool, tuple[int, ...], int]:
     return tangent.requires_grad, tangent.stride(), torch._C._dispatch_keys(tangent).raw_repr()
 
 
-def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
-    """The values as objects of their own: one that is also the new content of an input is there twice."""
-    if len(values) == 1 or len(set(map(id, values))) == len(values):
+def _distinct(values: Sequence[Any], apart: set[int]) -> tuple[Any, ...]:
+    """The values as objects of their own: one that is also the new content of an input is there twice. And none that is
+    one of `apart`, by id: autograd would take the very tensor for a fresh one, and no longer let it require grad."""
+    if not apart and (len(values) == 1 or len(set(map(id, values))) == len(values)):
         return tuple(values)
-    seen: set[int] = set()
+    seen = set(apart)
     made = []
     for value in values:
         if isinstance(value, torch.Tensor) and id(value) in seen:
@@ -486,8 +487,10 @@ class StepFunction(torch.autograd.Function):
     def forward(ctx: Any, step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
         if step.devices:
             ctx.states = states_of(step.devices)
+        apart: set[int] = set()  # primals that autograd is not told of, by id
         if step.joint.unreached:
-            primals = tuple([one.tensor if type(one) is NotLedTo else one for one in primals])
+            given, primals = primals, tuple([one.tensor if type(one) is NotLedTo else one for one in primals])
+            apart = {id(one) for one, was in zip(primals, given, strict=True) if was is not one}
         copies = {index: _before_writing(step, index, primals[index]) for index in step.mutated}
         results = step.forward(*primals)
         if step.is_single:  # the most frequent, and where fixed costs are seen
@@ -495,7 +498,7 @@ class StepFunction(torch.autograd.Function):
             values: tuple[Any, ...] = (value,)
             ctx.results = [(0, weakref.ref(value), value._version)]
         else:
-            values = _distinct(results[: step.joint.value_count])
+            values = _distinct(results[: step.joint.value_count], apart)
             ctx.results = refer_to(values, step.results)
         if step.hidden:
             values += tuple(map(without_contents, step.hidden))

@@ -22,7 +22,15 @@ from .native_status import native as _native
 READ_DIRECTLY: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 _OF_TYPES = (torch.qscheme, torch.finfo, torch.iinfo)
-for _type in (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, *_OF_TYPES):
+for _type in (
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.Size,
+    torch._C._SDPBackend,
+    *_OF_TYPES,
+):
     register_plain_type(_type)
 
 

@@ -4,6 +4,8 @@ properties of the program's. Never here: names of functions and modules, which a
 
 from __future__ import annotations
 
+import torch
+
 class_name = type.__dict__["__name__"].__get__
 qualified_name = type.__dict__["__qualname__"].__get__
 resolution_order = type.__dict__["__mro__"].__get__
@@ -27,11 +29,12 @@ def full_name(cls: type) -> str:
 def is_plain_class(cls: type) -> bool:
     """Whether reading, hashing and comparing the class runs nothing of the program: its metaclass leaves it to type."""
     for base in resolution_order(type(cls)):
-        if base is type:
+        if base is type or base is OF_PYBIND:  # which reads what it finds without asking it
             return True
         if any(name in class_dict(base) for name in _ASKED):
             return False
     return False
 
 
+OF_PYBIND = type(torch._C._SDPBackend)  # the metaclass of classes that are made in C++
 _ASKED = ("__hash__", "__eq__", "__getattribute__", "__mro__", "__dict__", "__class__", "__bases__", "__flags__")

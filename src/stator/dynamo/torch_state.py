@@ -122,14 +122,27 @@ _KEYS = ("Python", "PythonTLSSnapshot", "ADInplaceOrView", "AutogradFunctionalit
 _DEVICES = ("cpu", "cuda")
 
 
+def sdp_priority() -> tuple[int, ...]:
+    """Which kind of attention is tried first."""
+    return tuple(torch._C._get_sdp_priority_order())
+
+
 def _switches() -> Iterator[tuple[Any, Any]]:
-    """(how it is read, how it is set) of torch's switches for cuDNN, as far as this build of torch has them."""
+    """(how it is read, how it is set) of torch's switches for cuDNN and for kinds of attention, as far as this build of
+    torch has them."""
     for name in ("enabled", "benchmark", "deterministic", "depthwise_kernel"):
         read, write = (getattr(torch._C, f"_{verb}_cudnn_{name}", None) for verb in ("get", "set"))
         if read is not None and write is not None:
             yield read, write
     if torch._C._has_cudnn:
         yield torch._C._cuda_get_cudnn_benchmark_limit, torch._C._cuda_set_cudnn_benchmark_limit
+    for name in ("cudnn", "flash", "mem_efficient", "math", "overrideable"):
+        read = getattr(torch._C, f"_get_{name}_sdp_enabled", None)
+        write = getattr(torch._C, f"_set_sdp_use_{name}", None)
+        if read is not None and write is not None:
+            yield read, write
+    if hasattr(torch._C, "_set_sdp_priority_order"):
+        yield sdp_priority, torch._C._set_sdp_priority_order
 
 
 SWITCHES = tuple(_switches())

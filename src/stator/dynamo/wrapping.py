@@ -75,6 +75,7 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
         types.CodeType,
         torch.finfo,
         torch.iinfo,
+        torch._C._SDPBackend,
     }
 )
 

@@ -1,4 +1,5 @@
-"""Switches of cuDNN, as `torch.backends.cudnn.flags` reads and sets them: relied on, and set for real while capturing.
+"""Switches of cuDNN, as `torch.backends.cudnn.flags` reads and sets them, and of kinds of attention, as
+`torch.nn.attention.sdpa_kernel` does: relied on, and set for real while capturing.
 
 Precision of float32 is only relied on: where the program changes it, the graph ends.
 """
@@ -14,9 +15,10 @@ import torch
 from ..calling import calls
 from ..guard import GuardKind
 from ..source import CallSource
-from ..torch_state import SWITCHES
+from ..torch_state import SWITCHES, sdp_priority
 from ..values.base import Value, unsupported
 from ..values.constants import ConstantValue
+from ..values.sequences import ListValue
 from .torch_functions import set_state
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ def _relied_on(tracer: Tracer, read: Callable[[], Any]) -> Any:
 
 def _switch(read: Callable[[], Any], write: Callable[[Any], None]) -> None:
     def asked(tracer: Tracer) -> Value:
-        return ConstantValue(read() if read in tracer.recorder.switched else _relied_on(tracer, read))
+        value = read() if read in tracer.recorder.switched else _relied_on(tracer, read)
+        return tracer.wrap_result(value, f"the result of {read.__name__}")
 
     def written(tracer: Tracer, value: Value) -> Value:
         tracer.recorder.switched.add(read)
@@ -43,6 +46,13 @@ def _switch(read: Callable[[], Any], write: Callable[[Any], None]) -> None:
 
 for _read, _write in SWITCHES:
     _switch(_read, _write)
+
+
+if hasattr(torch._C, "_get_sdp_priority_order"):
+
+    @calls(torch._C._get_sdp_priority_order)
+    def _priority(tracer: Tracer) -> Value:
+        return ListValue(list(tracer.iterate(tracer.call(tracer.known(sdp_priority), [], {}))))
 
 
 @functools.cache

@@ -180,7 +180,7 @@ def _make_set(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, V
 
 @makers.register(nn.Module)
 def _make_module(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ModuleValue(kind, None, None)
+    return ModuleValue(kind, None, None, tracer.end_step())
 
 
 @makers.register(BaseException)

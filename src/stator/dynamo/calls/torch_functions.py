@@ -232,9 +232,18 @@ def _new(tracer: Tracer, tensor: Value, *args: Value, **kwargs: Value) -> Value:
     return tracer.record_method("new", [tensor, *args], kwargs)
 
 
-@calls(nn.Parameter, nn.Buffer)
-def _parameter(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-    raise unsupported("parameter", "making a parameter or buffer", "create parameters in __init__")
+@calls(nn.Buffer)
+def _buffer(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    raise unsupported("parameter", "making an nn.Buffer", "use register_buffer")
+
+
+@calls(nn.Parameter)
+def _parameter(tracer: Tracer, data: Value | None = None, requires_grad: Value | None = None) -> Value:
+    """A parameter that the captured code uses itself. One that requires grad cannot leave the graph."""
+    if not isinstance(data, TensorValue) or not tracer.in_the_call or tracer.recorder.transforms:
+        raise unsupported("parameter", "making a parameter of something else than a tensor, or inside of a part")
+    wanted = requires_grad is None or tracer.truth(requires_grad)
+    return tracer.record_function(nn.Parameter, [data], {"requires_grad": ConstantValue(wanted)})
 
 
 # ---- global state ----

@@ -12,7 +12,7 @@ from ..guard import GuardKind
 from ..naming import class_name
 from ..recipe import Constant, Recipe
 from ..source import AttrSource, InstanceDictSource, ItemSource, Source
-from .base import Value, unsupported
+from .base import Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
 from .functions import BoundMethodValue
 from .mappings import DictValue
@@ -34,10 +34,11 @@ _GRAD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 class ModuleValue(ObjectValue):
     """An nn.Module: parameters, buffers and submodules are read through their dictionaries, past `__getattr__`."""
 
-    __slots__ = ("hooks_empty", "stored")
+    __slots__ = ("hooks_empty", "made_at", "stored")
 
-    def __init__(self, cls: type, obj: nn.Module | None, source: Source | None) -> None:
+    def __init__(self, cls: type, obj: nn.Module | None, source: Source | None, made_at: int | None = None) -> None:
         super().__init__(cls, obj, source)
+        self.made_at = made_at  # the step at which the captured code made it
         self.stored: dict[str, Value] = {}
         self.hooks_empty: bool | None = None
 
@@ -142,8 +143,10 @@ class ModuleValue(ObjectValue):
         self.generic_set_attr(tracer, name, value)
 
     def _register(self, tracer: Tracer, name: str, value: Value, store: str) -> None:
-        """A parameter or submodule that was there before the frame takes the place of what else has this name."""
-        if value.source is None or self.source is None or not self._registers_plainly(tracer, name, store):
+        """A parameter or submodule takes the place of what else has this name. In a module that was there before the
+        frame, it has to have been, too."""
+        outlives = self.source is not None and value.source is None
+        if outlives or not self._registers_plainly(tracer, name, store):
             raise unsupported(
                 "module-registration",
                 f"registering {name!r} as a parameter or submodule of {class_name(self.cls)}",
@@ -232,7 +235,7 @@ class ModuleValue(ObjectValue):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is None:
-            raise unsupported("reconstruct", "a module made inside the captured code")
+            raise cannot_rebuild("a module made inside the captured code", self.made_at)
         return super().recipe(exits)
 
 

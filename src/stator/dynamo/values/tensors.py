@@ -176,7 +176,7 @@ class TensorValue(Value):
             return tracer.known(self.cls)
         if name == "grad":
             return self._grad(tracer)
-        if name == "grad_fn" and not self.fake.requires_grad:
+        if name == "grad_fn" and tracer.truth(self.get_attr(tracer, "is_leaf")):
             return ConstantValue(None)
         if hasattr(torch.Tensor, name):
             return self._method(tracer, name)
