@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .finishing import Finish, Role, Way
 from .naming import class_name
+from .polyfills import sorting
 from .values.base import Raised, Value, unsupported
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, ResumedValue, stop_aware
@@ -140,9 +141,23 @@ def pairs(tracer: Tracer, value: Value) -> Iterator[tuple[Value, Value]]:
 
 
 def sorted_items(tracer: Tracer, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
-    """`sorted(items, key=key, reverse=reverse)`, by constants only."""
+    """`sorted(items, key=key, reverse=reverse)`."""
     by = items if key is None or tracer.is_none(key) else [tracer.call(key, [item], {}) for item in items]
-    compared = [tracer.constant_of(item, "what is sorted by") for item in by]
     down = reverse is not None and tracer.truth(reverse)
+    if len(items) <= sorting.MOST_SORTED and any(map(_is_of_program, by)):
+        return _sorted_by_comparing(tracer, items, by, down)
+    compared = [tracer.constant_of(item, "what is sorted by") for item in by]
     order = tracer.run_real(sorted, (range(len(items)),), {"key": compared.__getitem__, "reverse": down})
     return [items[at] for at in order]
+
+
+def _is_of_program(value: Value) -> bool:
+    return isinstance(value, ObjectValue) and not isinstance(value, DictValue)
+
+
+def _sorted_by_comparing(tracer: Tracer, items: list[Value], by: list[Value], down: bool) -> list[Value]:
+    """By what the objects' own `__lt__` says; downwards, equal ones stay in their order."""
+    items, by = (items[::-1], by[::-1]) if down else (items, by)
+    places = tracer.call(tracer.known(sorting.places_in_order), [tracer.list_of(by)], {})
+    ordered = [items[tracer.index_of(place)] for place in tracer.iterate(places)]
+    return ordered[::-1] if down else ordered

@@ -54,7 +54,7 @@ from .values.live_iterators import LiveIterator
 from .values.mappings import AttributesValue, DictValue, FunctionAttributesValue
 from .values.numbers import is_changing, is_member, looked_up
 from .values.objects import MISSING, ObjectValue
-from .values.sequences import SequenceValue, TupleValue
+from .values.sequences import ListValue, SequenceValue, TupleValue
 from .values.slices import RangeValue, SliceValue
 from .values.tensors import TensorValue
 
@@ -463,6 +463,9 @@ class Tracer:
         for at in range(0, len(flat), 2):
             made.put(self, flat[at], flat[at + 1])
         return made
+
+    def list_of(self, items: list[Value]) -> Value:
+        return ListValue(list(items))
 
     def tuple_of(self, items: list[Value]) -> TupleValue:
         return TupleValue(list(items))

@@ -75,9 +75,7 @@ def _is_instance(tracer: Tracer, value: Value, kind: type, wanted: Any) -> bool:
         answer = tracer.class_function(type(wanted), "__instancecheck__", check)
         return tracer.truth(answer.call(tracer, [tracer.known(wanted), value], {}))
     if wanted is typing.Any or getattr(wanted, "_is_protocol", False):
-        if not _is_known_subclass(kind, wanted):
-            raise unsupported("call-builtin", f"isinstance() with {wanted.__qualname__}, which looks at attributes")
-        return True
+        return _is_known_subclass(kind, wanted) or _has_members(tracer, value, kind, wanted)
     if isinstance(wanted, type) and check is type.__instancecheck__:
         found = wanted in (kind.__mro__ or ())  # it asks no __subclasscheck__
     else:
@@ -112,6 +110,20 @@ def _rely_on_no_registration(tracer: Tracer, kind: type, wanted: Any) -> None:
 
 def _class_source(cls: type) -> ConstantSource:
     return ConstantSource(full_name(cls), cls)
+
+
+def _has_members(tracer: Tracer, value: Value, kind: type, protocol: Any) -> bool:
+    """Whether an object has all that a protocol names, in its class or by itself."""
+    if not getattr(protocol, "_is_runtime_protocol", False) or not isinstance(value, (ObjectValue, ConstantValue)):
+        raise unsupported("call-builtin", f"isinstance() with {protocol.__qualname__}, which looks at attributes")
+    for name in sorted(typing._get_protocol_attrs(protocol)):  # type: ignore[attr-defined]
+        found = tracer.class_lookup(kind, name)
+        own = value.own_attribute(tracer, name) if isinstance(value, ObjectValue) else None
+        if found is MISSING and own is None:
+            return False
+        if callable(getattr(protocol, name, None)) and (tracer.is_none(own) if own is not None else found is None):
+            return False
+    return True
 
 
 def _is_known_subclass(kind: type, protocol: Any) -> bool:
@@ -268,6 +280,9 @@ def _hash_of(tracer: Tracer, value: Value) -> int:
         method = value.special(tracer, "__hash__")
         if method is not None:
             return hash(_Hashed(tracer.constant_of(method.call(tracer, [], {}), "a hash")))
+        if value.obj is not None and tracer.class_lookup(value.cls, "__hash__") is object.__hash__:
+            tracer.guards.identity_once(value)
+            return hash(value.obj)
     real = folded_argument(tracer, value, "hash")
     found: int = tracer.run_real(hash, (real,))
     return found

@@ -280,11 +280,24 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
         if isinstance(left, SetValue) and isinstance(right, SetValue):
             return ConstantValue(function(left.members.keys(), right.members.keys()))
         found = _folded(tracer, function, [left, right])
+        if found is None and isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
+            found = _in_order(tracer, function, left, right)
         if found is None:
             raise unsupported("operator", f"comparing {left.describe(tracer)} and {right.describe(tracer)}")
         return found
 
     calls(function)(handler)
+
+
+def _in_order(tracer: Tracer, function: Any, left: SequenceValue, right: SequenceValue) -> Value | None:
+    """Two tuples, or two lists, by the first items that differ; None for others."""
+    if left.builtin is not right.builtin:
+        return None
+    mine, theirs = list(left.raw_items(tracer)), list(right.raw_items(tracer))
+    for one, other in zip(mine, theirs, strict=False):
+        if not tracer.same(one, other) and not tracer.equal(one, other):
+            return tracer.compare(function, one, other)
+    return ConstantValue(function(len(mine), len(theirs)))
 
 
 def structurally_equal(tracer: Tracer, left: Value, right: Value) -> bool:

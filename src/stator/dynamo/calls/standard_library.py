@@ -44,7 +44,7 @@ from ..values.partials import PartialValue
 from ..values.sequences import ListValue, TupleValue
 from ..values.sets import SetValue, combined
 from ..values.tensors import TensorValue
-from ..wrapping import wraps
+from ..wrapping import wrappers, wraps
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -65,6 +65,9 @@ fold(
     re.fullmatch,
     re.sub,
     re.split,
+    re.findall,
+    re.escape,
+    sys.intern,
 )
 
 
@@ -106,11 +109,15 @@ def _partial(tracer: Tracer, function: Value, *args: Value, **kwargs: Value) -> 
 def _wrap_partial(tracer: Tracer, obj: Any, source: Source | None) -> Value:
     if source is None:
         source = ConstantSource("partial", obj)
+    if type(obj) is not functools.partial:
+        return wrappers[object](tracer, obj, source)
+    tracer.guard(source, GuardKind.TYPE, functools.partial)
     from_args = tracer.wrap(obj.args, AttrSource(source, "args"))
     keywords = tracer.wrap(obj.keywords, AttrSource(source, "keywords"))
     assert isinstance(from_args, TupleValue) and isinstance(keywords, DictValue)
     named = {key.constant(): value for key, value in keywords.items(tracer)}
-    return PartialValue(tracer.wrap(obj.func, AttrSource(source, "func")), list(from_args.items), named, source)
+    function = tracer.wrap(obj.func, AttrSource(source, "func"))
+    return PartialValue(function, list(from_args.items), named, source, obj)
 
 
 @wraps(ContextVar)

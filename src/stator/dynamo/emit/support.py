@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import OrderedDict, deque
 from itertools import islice
 from types import CellType, CodeType, FunctionType
@@ -113,6 +114,8 @@ def set_attribute(target: Any, name: str, value: Any) -> None:
     """Attribute write past any __setattr__."""
     if issubclass(type(target), type):
         type.__setattr__(target, name, value)
+    elif isinstance(target, threading.local):
+        threading.local.__setattr__(target, name, value)
     else:
         object.__setattr__(target, name, value)
 
@@ -121,6 +124,8 @@ def delete_attribute(target: Any, name: str) -> None:
     """Attribute deletion past any __delattr__."""
     if issubclass(type(target), type):
         type.__delattr__(target, name)
+    elif isinstance(target, threading.local):
+        threading.local.__delattr__(target, name)
     else:
         object.__delattr__(target, name)
 

@@ -5,6 +5,8 @@ Every function here means exactly what the one it replaces means; tests compare 
 
 from . import (
     bisect_module,
+    functools_module,
+    heapq_module,
     iteration,
     itertools_module,
     operator_module,
@@ -15,6 +17,8 @@ from . import (
 
 __all__ = [
     "bisect_module",
+    "functools_module",
+    "heapq_module",
     "iteration",
     "itertools_module",
     "operator_module",

@@ -41,3 +41,15 @@ def bisect_left(
         else:
             hi = middle
     return lo
+
+
+@polyfill(bisect.insort_right)
+def insort_right(
+    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
+) -> None:
+    a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+@polyfill(bisect.insort_left)
+def insort_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> None:
+    a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)

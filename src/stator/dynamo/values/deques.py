@@ -179,9 +179,13 @@ def _remove(tracer: Tracer, self: DequeValue, item: Value) -> Value:
 
 
 @deque_methods.register("index")
-def _index(tracer: Tracer, self: DequeValue, item: Value) -> Value:
+def _index(
+    tracer: Tracer, self: DequeValue, item: Value, start: Value | None = None, stop: Value | None = None
+) -> Value:
+    bounds = slice(*(None if bound is None else tracer.index_of(bound) for bound in (start, stop)))
+    between = range(*bounds.indices(len(self.items)))
     for at, mine in enumerate(self.raw_items(tracer)):
-        if tracer.same(mine, item) or tracer.equal(mine, item):
+        if at in between and (tracer.same(mine, item) or tracer.equal(mine, item)):
             return ConstantValue(at)
     raise _not_found(tracer, deque.index, item)
 

@@ -39,9 +39,10 @@ c_methods: Registry[Any, Callable[..., Value]] = Registry("method in C")
 functions_in_c: Registry[tuple[str, str], Callable[..., Value]] = Registry("function in C")
 _CYTHON = "cython_function_or_method"  # each extension has a type of that name
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+_THREAD_LOCAL = threading.local.__getattribute__
 _PLAIN_GETATTRIBUTE = object.__getattribute__
 # C classes whose attributes are not those of the instance's dictionary
-_OWN_ATTRIBUTES = (threading.local, weakref.ProxyType, weakref.CallableProxyType)
+_OWN_ATTRIBUTES = (weakref.ProxyType, weakref.CallableProxyType)
 
 
 def lookup_in_class(cls: type, name: str) -> Any:
@@ -119,14 +120,19 @@ class ObjectValue(Value):
         """The real instance dictionary, if there is a real object with one."""
         if self.real_dict is None and self.obj is not None:
             try:
-                real = object.__getattribute__(self.obj, "__dict__")
+                look = _THREAD_LOCAL if isinstance(self.obj, threading.local) else _PLAIN_GETATTRIBUTE
+                real = look(self.obj, "__dict__")
             except AttributeError:
                 return None
             if not all(type(key) is str for key in real) and any(map(runs_code_when_compared, real)):
                 raise unsupported("attribute", "attributes beside keys that are compared by the program")
             self.real_dict = real
             if self.source is not None:
-                self.dict_source = InstanceDictSource(self.source)
+                # each thread has its own, which is found by asking for it
+                per_thread = isinstance(self.obj, threading.local)
+                self.dict_source = (
+                    AttrSource(self.source, "__dict__") if per_thread else InstanceDictSource(self.source)
+                )
         return self.real_dict
 
     def own_attribute(self, tracer: Tracer, name: str) -> Value | None:
@@ -294,7 +300,7 @@ class ObjectValue(Value):
                 raise unsupported(
                     "attribute-write", f"writing {name!r} of {self.describe(tracer)} through a descriptor"
                 )
-        elif not self.cls.__dictoffset__:
+        elif not has_dict(self.cls):
             raise self._no_dict(tracer, name, in_class)
         self.set_own(tracer, name, value)
 
@@ -320,7 +326,7 @@ class ObjectValue(Value):
         if in_class is not MISSING and is_data_descriptor(in_class):
             self._delete_through(tracer, name, in_class)
             return
-        if not self.cls.__dictoffset__:
+        if not has_dict(self.cls):
             raise self._no_dict(tracer, name, in_class)
         if self.own_attribute(tracer, name) is None:
             raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
@@ -507,6 +513,11 @@ def names_of_slots(cls: type) -> frozenset[str]:
     """Names of attributes that instances hold in slots instead of their `__dict__`."""
     with_slots = (vars(base) for base in cls.__mro__ if "__slots__" in vars(base))
     return frozenset(name for members in with_slots for name, found in members.items() if _is_python_slot(found))
+
+
+def has_dict(cls: type) -> bool:
+    """Whether instances have a dictionary of attributes."""
+    return bool(cls.__dictoffset__) or issubclass(cls, threading.local)
 
 
 def is_data_descriptor(found: Any) -> bool:

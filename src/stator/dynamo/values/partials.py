@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..guard import GuardKind
 from ..recipe import CallRecipe, Constant, Load, Recipe
-from ..source import Source
+from ..source import AttrSource, ItemSource, Source
 from .base import Value
 from .constants import ConstantValue
 from .mappings import DictValue
@@ -20,12 +21,19 @@ if TYPE_CHECKING:
 class PartialValue(Value):
     """`functools.partial(function, *args, **keywords)`."""
 
-    __slots__ = ("args", "function", "keywords")
+    __slots__ = ("args", "attributes", "function", "keywords", "obj")
 
     def __init__(
-        self, function: Value, args: list[Value], keywords: dict[str, Value], source: Source | None = None
+        self,
+        function: Value,
+        args: list[Value],
+        keywords: dict[str, Value],
+        source: Source | None = None,
+        obj: Any = None,
     ) -> None:
         self.source = source
+        self.obj = obj
+        self.attributes: dict[str, Value] = {}  # that the captured code gave to one that it made
         self.function = function
         self.args = args
         self.keywords = keywords
@@ -53,13 +61,30 @@ class PartialValue(Value):
             return made
         if name == "__call__":
             return self
+        if name in self.attributes:
+            return self.attributes[name]
+        if self.obj is not None and self.source is not None:
+            if name in vars(self.obj):
+                return tracer.wrap(vars(self.obj)[name], ItemSource(AttrSource(self.source, "__dict__"), name))
+            tracer.guard(AttrSource(self.source, "__dict__"), GuardKind.NOT_IN, name)
+        if hasattr(functools.partial, name):
+            return super().get_attr(tracer, name)
         raise tracer.raised(AttributeError, f"'functools.partial' object has no attribute '{name}'")
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if self.source is not None or hasattr(functools.partial, name):
+            super().set_attr(tracer, name, value)
+        self.attributes[name] = value
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        return CallRecipe(
+        made = CallRecipe(
             Constant(functools.partial),
             [exits.recipe(self.function), *map(exits.recipe, self.args)],
             {name: exits.recipe(value) for name, value in self.keywords.items()},
         )
+        exits.remember(self, made)
+        for name, value in self.attributes.items():
+            exits.set_attr(made, name, value)
+        return made

@@ -390,6 +390,30 @@ def _set_symmetric_difference(tracer: Tracer, self: SetValue, other: Value) -> V
     return combined(self, "symmetric_difference", members, *read.real, roots=read.roots)
 
 
+def _registers_in_place(name: str) -> None:
+    """The method that leaves in the set what another gives."""
+    gives = set_methods[name]
+
+    def handler(tracer: Tracer, self: SetValue, *others: Value) -> Value:
+        for other in others:
+            if not isinstance(other, SetValue):
+                if name == "intersection":  # which goes through the other, and so orders what is left
+                    raise unsupported("set-members", "intersection_update() by something else than a set")
+                other = SetValue.from_items(tracer, other)
+            result = gives(tracer, self, other)
+            assert isinstance(result, SetValue)
+            self.members = dict(result.members)
+            self.do_with(f"{name}_update", other)
+            self.changed(tracer)
+        return ConstantValue(None)
+
+    set_methods.add(f"{name}_update", handler)
+
+
+for _name in ("difference", "intersection", "symmetric_difference"):
+    _registers_in_place(_name)
+
+
 @set_methods.register("issubset")
 def _set_issubset(tracer: Tracer, self: SetValue, other: Value) -> Value:
     wanted = self.members if _SUBSET_STOPS_EARLY else None

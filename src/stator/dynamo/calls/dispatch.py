@@ -1,0 +1,38 @@
+"""functools.singledispatch in captured code: which function is chosen for a class is asked, and relied on."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from ..calling import made_functions
+from ..guard import GuardKind
+from ..naming import full_name
+from ..source import CallSource, ConstantSource
+from ..values.base import Value, unsupported
+from ..values.functions import FunctionValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+
+def _dispatch(tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`generic.dispatch(cls)`, whose cache holds weak references."""
+    if len(args) != 1 or kwargs or function.fn is None:
+        raise unsupported("functools", "dispatch() of a generic function with other arguments than a class")
+    cls = tracer.real_of(args[0], "a class")
+    chosen: Any = tracer.run_real(function.fn, (cls,))
+    source = CallSource(_chosen, (function.source or ConstantSource("dispatch", function.fn), _constant(cls)))
+    tracer.guard(source, GuardKind.IS, chosen)
+    return tracer.wrap(chosen, source)
+
+
+def _chosen(dispatch: Any, cls: Any) -> Any:
+    return dispatch(cls)
+
+
+def _constant(cls: type) -> ConstantSource:
+    return ConstantSource(full_name(cls), cls)
+
+
+made_functions[id(functools.singledispatch(lambda _: None).dispatch.__code__)] = _dispatch
