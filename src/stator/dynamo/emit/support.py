@@ -114,7 +114,7 @@ def set_attribute(target: Any, name: str, value: Any) -> None:
     """Attribute write past any __setattr__."""
     if issubclass(type(target), type):
         type.__setattr__(target, name, value)
-    elif isinstance(target, threading.local):
+    elif issubclass(type(target), threading.local):
         threading.local.__setattr__(target, name, value)
     else:
         object.__setattr__(target, name, value)
@@ -124,7 +124,7 @@ def delete_attribute(target: Any, name: str) -> None:
     """Attribute deletion past any __delattr__."""
     if issubclass(type(target), type):
         type.__delattr__(target, name)
-    elif isinstance(target, threading.local):
+    elif issubclass(type(target), threading.local):
         threading.local.__delattr__(target, name)
     else:
         object.__delattr__(target, name)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..calling import polyfill
 
+
 class _Key:
     """What functools.cmp_to_key gives for an item."""
 

@@ -173,7 +173,7 @@ class ClassValue(Value):
     def contains(self, tracer: Tracer, item: Value) -> bool:
         if isinstance(self.cls, enum.EnumMeta):
             real = getattr(item, "obj", None)  # of a member that is no constant
-            if not isinstance(real, enum.Enum):
+            if not issubclass(type(real), enum.Enum):
                 real = tracer.constant_of(item, "operand of `in`")
             return tracer.run_real(lambda cls, it: it in cls, (self.cls, real))
         method = self._own_method(tracer, "__contains__")

@@ -120,7 +120,7 @@ class ObjectValue(Value):
         """The real instance dictionary, if there is a real object with one."""
         if self.real_dict is None and self.obj is not None:
             try:
-                look = _THREAD_LOCAL if isinstance(self.obj, threading.local) else _PLAIN_GETATTRIBUTE
+                look = _THREAD_LOCAL if issubclass(self.cls, threading.local) else _PLAIN_GETATTRIBUTE
                 real = look(self.obj, "__dict__")
             except AttributeError:
                 return None
@@ -129,7 +129,7 @@ class ObjectValue(Value):
             self.real_dict = real
             if self.source is not None:
                 # each thread has its own, which is found by asking for it
-                per_thread = isinstance(self.obj, threading.local)
+                per_thread = issubclass(self.cls, threading.local)
                 self.dict_source = (
                     AttrSource(self.source, "__dict__") if per_thread else InstanceDictSource(self.source)
                 )
