@@ -190,3 +190,18 @@ def test_locals_are_the_frame_s(program: Any) -> None:
     compiled = stator.compile(program, backend="eager")
     for number in (1, 2):
         assert repr(compiled(X, number)) == repr(program(X, number)), sys.version
+
+
+def test_a_wrapper_that_functools_did_not_finish_is_called() -> None:
+    cached = functools._lru_cache_wrapper(lambda number: number + 3, 8, False, None)  # type: ignore[attr-defined]
+    assert not hasattr(cached, "__wrapped__")
+    assert torch.equal(stator.compile(lambda x: x * cached(2), backend="eager")(X), X * 5)
+
+
+def test_what_a_program_puts_into_wrapped_is_not_what_is_called() -> None:
+    @functools.lru_cache
+    def cached(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    cached.__wrapped__ = lambda x: x + 100  # type: ignore[method-assign]
+    assert torch.equal(stator.compile(lambda x: cached(x) * 2, backend="eager")(X), (X + 1) * 2)

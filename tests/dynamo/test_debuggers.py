@@ -179,3 +179,30 @@ def test_all_lines_are_reported_to_the_monitoring_tool_of_coverage() -> None:
         monitoring.set_local_events(monitoring.COVERAGE_ID, never_stops.__code__, 0)
         monitoring.free_tool_id(monitoring.COVERAGE_ID)
     assert [line - never_stops.__code__.co_firstlineno for line in seen] == [1, 2, 3]
+
+
+def two_lines(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    return y * 2
+
+
+def traces_what_it_calls(x: torch.Tensor) -> Any:
+    x = torch.tanh(x)
+    return lines_of(two_lines, lambda: two_lines(x))
+
+
+def calls_what_traces(x: torch.Tensor) -> Any:
+    y = two_lines(x)
+    lines, result = traces_what_it_calls(y)
+    return lines, result + two_lines(y)
+
+
+@pytest.mark.parametrize("function", [traces_what_it_calls, calls_what_traces])
+def test_a_trace_function_that_the_program_sets_is_told_of_all_that_runs(function: Callable[..., Any]) -> None:
+    x = torch.arange(3.0)
+    compiled = stator.compile(function, backend="eager")
+    for _ in range(2):
+        lines, result = compiled(x)
+        expected_lines, expected = function(x)
+        assert lines == expected_lines == [1, 2]
+        assert torch.equal(result, expected)

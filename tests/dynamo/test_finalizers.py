@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -589,3 +590,22 @@ def test_objects_that_a_container_made_here_holds_end_with_it(function):
         LOG.clear()
         torch.testing.assert_close(compiled(x), expected)
         assert in_order == LOG
+
+
+@torch.compiler.disable(recursive=False)
+def at_its_end() -> Any:
+    iterator = itertools.zip_longest("ab", "abc")
+    for _ in range(3):
+        next(iterator)
+    return iterator
+
+
+def test_an_iterator_whose_tuple_has_holes_goes() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        iterator = at_its_end()
+        result = x + 1
+        del iterator
+        return result
+
+    x = torch.ones(3)
+    assert torch.equal(stator.compile(function, backend="eager")(x), x + 1)

@@ -41,6 +41,8 @@ class ClassAttributes:
         values = self._written.get(name)
         if not values:
             return None
+        if cls.__mro__ is None:
+            raise unsupported("attribute", f"{name!r} of {qualified_name(cls)}, which has no bases as yet")
         for base in cls.__mro__:
             if base in values:
                 if base is not cls:

@@ -162,8 +162,8 @@ class Converter:
             _show("guards", "05_captured.txt", lambda: captured_text(captured), f"captured {name}")
             self._look_at_breaks(captured)
             if not self._worth_compiling(captured):
-                followed = captured.as_it_is and not isinstance(captured.exit, Break)
-                return CompiledFrame(self._guards(captured, bound, free=followed), None, followed)
+                free = captured.as_it_is and not isinstance(captured.exit, Break)
+                return CompiledFrame(self._guards(captured, bound, free=free), None, free or _is_watched(captured))
             if captured.as_it_is:
                 own = self._own_code(captured, name)
                 free = own is None or is_right_on_any_path(captured)
@@ -239,8 +239,8 @@ class Converter:
         """Whether the frame gains by running emitted code instead of its own."""
         if not isinstance(captured.exit, Break):
             return captured.graph is not None or not captured.as_it_is
-        if captured.exit.reason.kind in ("long-loop", "debugger"):
-            return False  # it runs on for long, and would be followed again and again; or a person looks at it
+        if captured.exit.reason.kind == "long-loop" or _is_watched(captured):
+            return False  # it runs on for long, and would be followed again and again; or it is looked at
         code = user_code(captured.code)
         if not set(code.co_varnames).issuperset(captured.exit.locals):
             return False  # a value on the stack at the break before cannot even be looked at
@@ -438,6 +438,11 @@ def _asks_in_vain_for_super(captured: Captured, exit_: Break) -> bool:
         instruction.argval == "super" and not any(one.opname == "LOAD_SUPER_ATTR" for one in instructions)
         for instruction in reachable(instructions, instructions[exit_.index])
     )
+
+
+def _is_watched(captured: Captured) -> bool:
+    """Whether a person or a function is about to look at what runs there, and in what it calls."""
+    return isinstance(captured.exit, Break) and captured.exit.reason.kind == "debugger"
 
 
 def _is_within_an_instruction(captured: Captured, exit_: Break) -> bool:

@@ -77,16 +77,15 @@ def _is_noticed(reference: Any) -> bool:
 def _parts(obj: Any, kind: type) -> Iterable[object]:
     if _is_quiet(kind):
         return ()
-    if kind in (list, tuple, set, frozenset):
+    if kind in (list, set, frozenset):
         return obj
     if kind is dict:
         return obj.values()
     attributes = lookup_in_class(kind, "__dict__")
     if type(attributes) is types.GetSetDescriptorType and not issubclass(kind, BaseException):
         return attributes.__get__(obj).values()
-    return (
-        part for part in gc.get_referents(obj) if type(part) not in _OF_CODE
-    )  # generators, iterators, slots, exceptions
+    # generators, slots, exceptions; iterators, whose own tuples may have holes, so that these are not walked themselves
+    return (part for part in gc.get_referents(obj) if type(part) not in _OF_CODE)
 
 
 # ---- where captured code would let go ----

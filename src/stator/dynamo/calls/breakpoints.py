@@ -29,6 +29,11 @@ def _debugger(tracer: Tracer, *args: Value, **kwargs: Any) -> Value:
     raise unsupported("debugger", "a debugger starts here, which is to see the frame as it is")
 
 
-@calls(sys.settrace, sys.setprofile)
+_WATCHERS = [sys.settrace, sys.setprofile]
+if sys.version_info >= (3, 12):
+    _WATCHERS += [sys.monitoring.set_events, sys.monitoring.set_local_events]
+
+
+@calls(*_WATCHERS)
 def _traced(tracer: Tracer, *args: Value, **kwargs: Any) -> Value:
     raise unsupported("debugger", "a function is set here that is told of every line or call, which are to happen")

@@ -5,6 +5,7 @@ function would make anew, the call breaks the graph and runs as it is.
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from collections import Counter
 from types import FunctionType
@@ -33,11 +34,11 @@ _LASTING = (ListValue, SetValue, DictValue, ObjectValue, TensorValue)  # what ma
 
 @wraps(functools._lru_cache_wrapper)
 def _wrap_cached(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    inner = getattr(obj, "__wrapped__", None)  # functools sets it when the wrapper is made; a program may set another
     if source is None:
-        source = ConstantSource(obj.__qualname__, obj)
-    inner = getattr(obj, "__wrapped__", None)  # None: functools has not finished it
+        source = ConstantSource(getattr(inner, "__qualname__", "a cached function"), obj)
     tracer.guard(source, GuardKind.IS, obj)  # another has a cache of its own, if the same code
-    if not isinstance(inner, FunctionType):
+    if not isinstance(inner, FunctionType) or not any(part is inner for part in gc.get_referents(obj)):
         return BuiltinValue(obj, source)
     return CachedFunctionValue(obj, tracer.wrap(inner, AttrSource(source, "__wrapped__")), source)
 
