@@ -12,6 +12,7 @@ from ..program import opcode
 from ..values.base import unsupported
 from ..values.exceptions import ExceptionValue
 from ..values.functions import FunctionValue
+from ..values.generators import raised_by_generator
 from ..values.sequences import ListValue, TupleValue
 
 
@@ -100,8 +101,8 @@ def set_function_attribute(frame: Frame, instruction: Instruction) -> None:
 def call_intrinsic_1(frame: Frame, instruction: Instruction) -> None:
     top = frame.stack.pop()
     if instruction.arg == 3 and isinstance(top, ExceptionValue):  # StopIteration leaving a generator
-        made = frame.tracer.raised(RuntimeError, "generator raised StopIteration").value
-        frame.stack.append(made if issubclass(top.python_type(frame.tracer), StopIteration) else top)
+        stopped = issubclass(top.python_type(frame.tracer), StopIteration)
+        frame.stack.append(raised_by_generator(frame.tracer, top).value if stopped else top)
     elif instruction.arg == 5:
         frame.stack.append(frame.tracer.unary(operator.pos, top))
     elif instruction.arg == 6 and isinstance(top, ListValue):

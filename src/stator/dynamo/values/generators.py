@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING
 
 from ..recipe import Recipe
 from .base import CannotRebuild, Raised, Value, cannot_rebuild, unsupported
+from .iterators import stopped_inside
 from .objects import MISSING, ObjectValue, lookup_in_class
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
     from ..frame import Frame
     from ..tracer import Tracer
+
+
+def raised_by_generator(tracer: Tracer, stop: Value) -> Raised:
+    """What leaves a generator in the place of this StopIteration (PEP 479)."""
+    made = tracer.raised(RuntimeError, "generator raised StopIteration")
+    made.value.cause = made.value.context = stop  # type: ignore[attr-defined]
+    return made
 
 
 class GeneratorValue(Value):
@@ -61,7 +69,9 @@ class GeneratorValue(Value):
             self.returned = tracer.constant(None)
             del tracer.handled[depth:]
             if issubclass(raised.value.python_type(tracer), StopIteration):
-                raise tracer.raised(RuntimeError, "generator raised StopIteration") from None
+                if self.cls is not GeneratorType:
+                    raise stopped_inside() from None
+                raise raised_by_generator(tracer, raised.value) from None
             raise
         finally:
             self.running = False

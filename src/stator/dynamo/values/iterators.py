@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from types import MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
+from stator.base.errors import Unsupported
+
 from ..finishing import Role
 from ..native_status import native
 from ..recipe import CallRecipe, Constant, Load, NewList, NewTuple, Recipe
@@ -35,7 +37,7 @@ class IteratorValue(Value):
         made_at: int | None = None,
     ) -> None:
         self.source = None
-        self.items = items
+        self.items = items if pure else _without_stop(items)
         self.pure = pure
         self.cls = cls
         self.made_at = made_at
@@ -225,6 +227,20 @@ def rest_of(iterator: Value) -> Value:
     while isinstance(iterator, ResumedValue) and not iterator.taken and iterator.iterated is not None:
         iterator = iterator.iterated
     return iterator
+
+
+def _without_stop(items: Iterator[Value]) -> Iterator[Value]:
+    """Iterators in C take a StopIteration of what they call as their end, and may be asked for more."""
+    try:
+        yield from items
+    except Raised as raised:
+        if issubclass(getattr(raised.value, "cls", object), StopIteration):
+            raise stopped_inside() from None
+        raise
+
+
+def stopped_inside() -> Unsupported:
+    return unsupported("iteration", "StopIteration that is raised by what an iterator calls")
 
 
 def _unknown_rest() -> Iterator[Value]:

@@ -1,0 +1,88 @@
+"""StopIteration that the program raises where something iterates: it leaves a generator as RuntimeError with a cause,
+and ends what is iterated in C."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+
+
+def stop_at_two(number: int) -> int:
+    if number == 2:
+        raise StopIteration(number)
+    return number
+
+
+def resumed() -> Any:
+    numbers = map(stop_at_two, [1, 2, 3])
+    return list(numbers), list(numbers)
+
+
+WAYS: dict[str, Callable[[], Any]] = {
+    "list of map": lambda: list(map(stop_at_two, range(4))),
+    "dict of map": lambda: dict(map(lambda i: (i, stop_at_two(i)), range(4))),  # noqa: C417
+    "sorted map": lambda: sorted(map(stop_at_two, range(4))),
+    "zip of map": lambda: list(zip(map(stop_at_two, range(4)), range(4), strict=False)),
+    "map that goes on": resumed,
+    "filter": lambda: list(filter(stop_at_two, [1, 2, 3])),
+    "takewhile": lambda: list(itertools.takewhile(stop_at_two, [1, 2, 3])),
+    "dropwhile": lambda: list(itertools.dropwhile(stop_at_two, [1, 2, 3])),
+    "starmap": lambda: list(itertools.starmap(stop_at_two, [(1,), (2,), (3,)])),
+    "accumulate": lambda: list(itertools.accumulate([1, 2, 3], lambda a, b: stop_at_two(b))),
+    "groupby": lambda: [key for key, _ in itertools.groupby([1, 2, 3], stop_at_two)],
+    "generator": lambda: list(stop_at_two(i) for i in range(4)),  # noqa: C400
+    "list": lambda: [stop_at_two(i) for i in range(4)],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_iterates_ends_or_raises(way: str) -> None:
+    make = WAYS[way]
+
+    def function(x: torch.Tensor) -> Any:
+        x = torch.tanh(x)
+        try:
+            found = make()
+        except Exception as error:
+            found = (repr(error), repr(error.__cause__), repr(error.__context__), error.__suppress_context__)
+        return x + 1, found
+
+    x = torch.ones(2)
+    expected = function(x)
+    got = stator.compile(function, backend="eager")(x)
+    assert torch.equal(got[0], expected[0]) and got[1] == expected[1]
+
+
+@contextmanager
+def waiting() -> Any:
+    yield
+
+
+class Stop(StopIteration):
+    pass
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("kind", [StopIteration, Stop])
+def test_it_passes_through_a_context_manager_as_it_is(kind: type[StopIteration], breaks: bool) -> None:
+    def function(x: torch.Tensor) -> Any:
+        stop = kind("spam")
+        try:
+            with waiting():
+                x = x + 1
+                if breaks:
+                    stator.graph_break()
+                raise stop
+        except Exception as error:
+            return x * 2, error is stop
+
+    x = torch.ones(2)
+    result, same = stator.compile(function, backend="eager")(x)
+    assert torch.equal(result, (x + 1) * 2) and same
