@@ -96,6 +96,7 @@ class Tracer:
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self.devices: list[torch.device] = []  # of the blocks of torch.device that were entered
         self.changed_dicts: set[int] = set()  # dictionaries from outside that were written to, by id
+        self.instance_dicts: dict[int, bool] = {}  # those of objects, which may be written to: whether they were
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
         self.cached_calls: dict[Any, Value] = {}  # of functions under lru_cache, on constants
         self.counted_calls: list[Recipe] = []

@@ -42,7 +42,7 @@ from .values.live_iterators import live_iterator
 from .values.mappings import DictValue, MappingProxyValue
 from .values.modules import ModuleValue, PythonModuleValue, module_name
 from .values.numbers import changing_number
-from .values.objects import ObjectValue
+from .values.objects import ObjectValue, check_dict
 from .values.sequences import TupleValue
 from .values.sets import ObjectMember, SetValue
 from .values.slices import RangeValue, SliceValue
@@ -324,6 +324,7 @@ def _tuple(tracer: Tracer, obj: tuple[Any, ...], source: Source | None) -> Value
 
 @wraps(dict)
 def _dict(tracer: Tracer, obj: dict[Any, Any], source: Source | None) -> Value:
+    check_dict(tracer, obj, False)
     _guard_type(tracer, obj, source)
     factory = None
     if isinstance(obj, defaultdict):

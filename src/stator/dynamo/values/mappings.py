@@ -18,7 +18,7 @@ from ..source import AttrSource, DictKeySource, ItemSource, Source
 from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
 from .iterators import ContainerIterator, IteratorValue
-from .objects import MISSING, ObjectValue, names_of_slots, runs_code_when_compared
+from .objects import MISSING, ObjectValue, check_dict, names_of_slots, runs_code_when_compared
 from .sequences import TupleValue
 from .sets import SetValue
 
@@ -107,6 +107,7 @@ class DictValue(ObjectValue):
 
     def _note_change(self, tracer: Tracer, key: Any) -> None:
         """Tell those who read the real dictionary: modules do."""
+        check_dict(tracer, self.obj, True)
         tracer.changed_dicts.add(id(self.obj))
         old = self.entries.get(key)
         if type(old) is Lazy:

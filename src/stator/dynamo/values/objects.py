@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from stator.base.errors import Unsupported
 from stator.base.registry import Registry
 
 from ..finishing import Role, or_found
@@ -66,6 +67,17 @@ def owner_in_class(cls: type, name: str) -> type | None:
         if name in class_dict(base):
             return base
     return None
+
+
+def _written_in_two_ways() -> Unsupported:
+    return unsupported("attribute-write", "attributes that are written by name, and in the object's dictionary itself")
+
+
+def check_dict(tracer: Tracer, obj: Any, writes: bool) -> None:
+    """A dictionary that is met, or written to, and may be one that holds the attributes of an object that was met."""
+    written = tracer.instance_dicts.get(id(obj))
+    if written or (writes and written is not None):
+        raise _written_in_two_ways()
 
 
 def lookup_record(cls: type, name: str, found: Any) -> Lookup:
@@ -135,13 +147,22 @@ class ObjectValue(Value):
                 )
         return self.real_dict
 
+    def _own_dict(self, tracer: Tracer) -> dict[str, Any] | None:
+        """The same, for what captured code does: it may have met the dictionary by itself, too."""
+        real = self.instance_dict()
+        if real is not None and id(real) not in tracer.instance_dicts:
+            if id(real) in tracer.changed_dicts:
+                raise _written_in_two_ways()
+            tracer.instance_dicts[id(real)] = False
+        return real
+
     def own_attribute(self, tracer: Tracer, name: str) -> Value | None:
         """Attribute `name` of the instance itself, or None; relies on what was found by a guard."""
         if self.attributes is None:
             self.attributes = {}
         found = self.attributes.get(name)
         if found is None:
-            real = self.instance_dict()
+            real = self._own_dict(tracer)
             if real is None:
                 return None
             if name in real:
@@ -162,10 +183,14 @@ class ObjectValue(Value):
         return found
 
     def set_own(self, tracer: Tracer, name: str, value: Any) -> None:
+        real = self._own_dict(tracer)
+        if real is not None:
+            if id(real) in tracer.wrapped:
+                raise _written_in_two_ways()
+            tracer.instance_dicts[id(real)] = True
         if self.attributes is None:
             self.attributes = {}
         if value is not MISSING and self.attributes.get(name) is MISSING:
-            real = self.instance_dict()
             if real is not None and name in real:  # it comes last then: the two writes are not one
                 raise unsupported("attribute-write", f"writing {name!r}, which was deleted before")
             del self.attributes[name]
@@ -174,7 +199,7 @@ class ObjectValue(Value):
 
     def own_names(self, tracer: Tracer) -> list[str]:
         """Names in the instance dictionary, in order."""
-        real = self.instance_dict()
+        real = self._own_dict(tracer)
         names: dict[str, None] = {}
         if real is not None:
             tracer.guards.keys_once(self, self.dict_source, real)
