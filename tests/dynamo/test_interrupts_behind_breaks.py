@@ -1,5 +1,5 @@
-"""What is raised while code behind a break is compiled (an interrupt, a refusal to compile again) is raised where the
-program goes on there: blocks open around the break are left as in eager, inner frames' before outer frames'."""
+"""What is raised while code behind a break is compiled, or while its graph runs, is raised where the program goes on
+there: blocks open around the break are left as in eager, inner frames' before outer frames'."""
 
 from __future__ import annotations
 
@@ -107,15 +107,24 @@ PROGRAMS = [blocks, in_an_outer_frame, in_a_loop, in_a_handler, in_operands, cau
 
 
 class Backend:
-    """Interrupted when it is called for the nth time."""
+    """Interrupted when it is called for the nth time, or what it has compiled is."""
 
-    def __init__(self, at: int) -> None:
-        self.at = at
+    def __init__(self, at: int, running: bool) -> None:
+        self.at, self.running = at, running
 
-    def __call__(self, gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+    def count(self) -> None:
         self.at -= 1
         if self.at == 0:
             raise Interrupt
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        def run(*inputs: torch.Tensor) -> Any:
+            self.count()
+            return gm(*inputs)
+
+        if self.running:
+            return run
+        self.count()
         return gm
 
 
@@ -132,15 +141,17 @@ def entered_and_left() -> list[str]:
     return left
 
 
+@pytest.mark.parametrize("running", [False, True], ids=["compiling", "running"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_open_blocks_are_left(program: Callable[..., Any]) -> None:
+def test_open_blocks_are_left(program: Callable[..., Any], running: bool) -> None:
     LOG.clear()
     expected = program(X)
     whole = list(LOG)
     interrupted = 0
     for at in range(1, 12):
         LOG.clear()
-        compiled = stator.compile(program, backend=Backend(at))
+        backend = Backend(at, running)
+        compiled = stator.compile(program, backend=backend)
         try:
             result = compiled(X)
         except Interrupt as error:
@@ -157,6 +168,7 @@ def test_open_blocks_are_left(program: Callable[..., Any]) -> None:
                 assert whole == LOG and torch.equal(result, expected)
         assert torch.is_grad_enabled() and native.hook_users() == 0 and native.compiling_depth() == 0
         LOG.clear()
+        backend.at = 0
         assert torch.equal(compiled(X), expected) and whole == LOG  # compiled now, as if nothing had been
     assert interrupted >= 2
 

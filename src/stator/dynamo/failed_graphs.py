@@ -23,6 +23,8 @@ from stator.base.errors import StatorError, UserPlace, WrongAssumption
 from .cache import chosen, run_as_it_is
 from .captured import Captured
 from .naming import class_name
+from .native_status import native
+from .resume import resumption_of
 
 # Failures in a row after which a graph is not tried again: of it alone, which will stay; and of the program, too.
 _MOST_ALONE, _MOST_IN_A_ROW = 2, 8
@@ -50,9 +52,25 @@ def _generator(device: torch.device) -> Any:
 
 class Failure:
     """Called by emitted code with what a graph raised and, if random numbers are drawn, what puts the generators back:
-    does so, puts torch's modes back, and says whether the frame begins anew."""
+    does so, puts torch's modes back, and says whether the frame begins anew. An error that is to leave a frame which
+    goes on behind a break is raised where it goes on: blocks are open there."""
 
-    __slots__ = ("alone", "assumed", "chosen", "code", "in_a_row", "latest", "modes", "name", "places", "repeatable")
+    __slots__ = (
+        *(
+            "alone",
+            "assumed",
+            "chosen",
+            "code",
+            "goes_on",
+            "in_a_row",
+            "latest",
+            "modes",
+            "name",
+            "passed_on",
+            "places",
+        ),
+        "repeatable",
+    )
 
     def __init__(self, captured: Captured) -> None:
         assert captured.entry_modes is not None
@@ -64,6 +82,9 @@ class Failure:
         self.alone = 0  # so many of these in which the program's own code did not fail
         self.chosen = 0  # how often the code had been chosen when the graph failed last
         self.assumed = False  # what failed was a check of what was assumed about sizes
+        resumption = resumption_of(code)
+        self.goes_on = resumption is not None and resumption.last_call is not None
+        self.passed_on = False  # the last error: the program's own code did nothing but raise it
         self.modes = captured.entry_modes
         self.repeatable = captured.side_effects.repeatable
         self.places = {} if self.repeatable else _places(captured)
@@ -71,6 +92,17 @@ class Failure:
     def __call__(self, error: BaseException, states: Sequence[Callable[[], object]] = ()) -> bool:
         self.modes.restore()
         torch.clear_autocast_cache()  # casts of a part of the program that is not run to its end
+        self.passed_on = False
+        if self._begins_anew(error, states):
+            return True
+        if self.goes_on:
+            self.passed_on = True
+            # the frame itself is shown once, as the program's own code
+            BaseException.with_traceback(error, error.__traceback__ and error.__traceback__.tb_next)
+            native.raise_later(error)
+        return self.goes_on
+
+    def _begins_anew(self, error: BaseException, states: Sequence[Callable[[], object]]) -> bool:
         self.assumed = type(error) is WrongAssumption  # which comes before the graph has written to anything
         if not issubclass(type(error), Exception) or _is_of_a_signal(error):
             return False
@@ -115,7 +147,7 @@ class Failure:
 
     def was_the_graph_s(self) -> None:
         """The program's own code did not fail where the graph had, though nothing there handles errors."""
-        if self.assumed:
+        if self.assumed or self.passed_on:
             return
         counters.count("dynamo.failures_of_graphs_alone")
         logs.warn_once(

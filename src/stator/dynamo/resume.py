@@ -98,11 +98,13 @@ class Resumption:
 
     indices: of each of its decoded instructions, the one in the user's code; None for those that were added.
     first_call: what it calls, without arguments, before anything else.
+    last_call: what it calls where the user's code goes on.
     """
 
     point: ResumePoint
     indices: tuple[int | None, ...]
     first_call: Callable[[], object] | None
+    last_call: Callable[[], object] | None
 
     def finishes_call(self) -> int:
         """The instruction that calls what goes on with the function that the frame had called; -1: there is none."""
@@ -209,7 +211,7 @@ def resume_code(
         placed = {id(offset): offset.placed(units[instructions.index(offset.marker)]) for offset in offsets}
         code = code.replace(co_consts=tuple(placed.get(id(value), value) for value in code.co_consts))
     key = id(code)
-    resumption = Resumption(point, _indices(instructions, pairs), first_call)
+    resumption = Resumption(point, _indices(instructions, pairs), first_call, last_call)
     _made[key] = weakref.ref(code, partial(_forget, key)), resumption
     return code
 

@@ -154,6 +154,7 @@ static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised)
     }
     int hooked = 0, followed = as_it_is;
     PyObject *result = NULL;
+    raised = raised ? raised : stator_take_waiting();
     PyObject *callee = as_it_is || raised ? Py_NewRef(function) : callee_of(pending, function, free, &hooked, &followed);
     if (!callee && PyErr_Occurred()) {
         raised = stator_take_raised();

@@ -91,6 +91,7 @@ int stator_continuation_add_to(PyObject *module);
 
 PyObject *stator_take_raised(void);
 int stator_raise_later(PyObject *error);
+PyObject *stator_take_waiting(void);
 void stator_raise_now(PyObject const *error, PyObject **result);
 int stator_raised_later_add_to(PyObject *module);
 int stator_finishing_add_to(PyObject *module); /* finishing.c */

@@ -41,11 +41,17 @@ int stator_raise_later(PyObject *error)
     return error != NULL;
 }
 
-static void raise_waiting(void)
+/* What is waiting, a new reference, and waits no longer; or NULL. */
+PyObject *stator_take_waiting(void)
 {
     PyObject *error = waiting;
     waiting = NULL;
-    raise_again(error);
+    return error;
+}
+
+static void raise_waiting(void)
+{
+    raise_again(stator_take_waiting());
 }
 
 /* Where the frame never got to where it goes on, `error` takes the place of what it gave. */
@@ -67,7 +73,19 @@ static PyObject *going_on(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored
     Py_RETURN_NONE;
 }
 
+static PyObject *raise_later(PyObject *Py_UNUSED(self), PyObject *error)
+{
+    if (!PyExceptionInstance_Check(error)) {
+        PyErr_SetString(PyExc_TypeError, "an exception is expected");
+        return NULL;
+    }
+    stator_raise_later(Py_NewRef(error));
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"raise_later", raise_later, METH_O,
+     "raise_later(error), from compiled code only: whose frame begins anew at once, and raises it where it goes on."},
     {"going_on", going_on, METH_NOARGS,
      "going_on(): the last call before a function goes on behind a break; raises what is waiting."},
     {0},
