@@ -71,7 +71,23 @@ def scanned(x: torch.Tensor) -> Any:
 
 def scanned_backwards(x: torch.Tensor) -> Any:
     carry, made = scan(lambda c, y: (c.cos() + y, {"a": c * y}), torch.zeros(3), x, dim=1, reverse=True)
-    return made["a"].sum(1) + carry
+    return torch.cat([made["a"].flatten(), carry])
+
+
+def scanned_by_hand(x: torch.Tensor) -> torch.Tensor:
+    carry, made = torch.zeros(2), []
+    for y in (x * 2).unbind():
+        carry, one = carry + y, carry * y
+        made.append(one)
+    return torch.stack(made) + 1
+
+
+def scanned_backwards_by_hand(x: torch.Tensor) -> torch.Tensor:
+    carry, made = torch.zeros(3), []
+    for y in reversed(x.unbind(1)):
+        carry, one = carry.cos() + y, carry * y
+        made.insert(0, one)
+    return torch.cat([torch.stack(made, 1).flatten(), carry])
 
 
 def mapped(x: torch.Tensor) -> Any:
@@ -99,5 +115,7 @@ def test_gradients_through_operators_are_those_of_plain_torch(program: Any) -> N
     x = torch.linspace(-1, 1, 6).reshape(3, 2).requires_grad_()
     y = x.detach().clone().requires_grad_()
     compiled(x).sum().backward()
-    program(y).sum().backward()
+    # torch before 2.13 loses the part of the gradient of a scan that goes through its carry
+    by_hand = {scanned: scanned_by_hand, scanned_backwards: scanned_backwards_by_hand}
+    by_hand.get(program, program)(y).sum().backward()
     torch.testing.assert_close(x.grad, y.grad)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..tracer import Tracer
 
 _MOST_TURNS = 64
+_STACKED_ALONG_DIM = torch.__version__ >= "2.13"  # what scan makes; along the first dimension before
 _Inputs = list[TensorValue | NumberValue]
 
 
@@ -105,8 +106,10 @@ def _scan(
     at = 0 if dim is None else tracer.constant_of(dim, "the dimension of scan")
     backwards = ConstantValue(False) if reverse is None else reverse
     check_operands(tracer, "scan", [init])
-    _check_length(tracer, "scan", xs, at)
-    return tracer.call(tracer.known(scanned), [combine_fn, init, xs, ConstantValue(at), backwards], {})
+    rank = _check_length(tracer, "scan", xs, at)
+    stacked = at % rank if _STACKED_ALONG_DIM else 0
+    given = [combine_fn, init, xs, ConstantValue(at), backwards, ConstantValue(stacked)]
+    return tracer.call(tracer.known(scanned), given, {})
 
 
 # ---- the operators themselves, called by the program ----
@@ -147,7 +150,8 @@ def _associative_scan_operator(
     return tracer.call(function, [combine_fn, xs], {"additional_inputs": additional_inputs})
 
 
-def _check_length(tracer: Tracer, name: str, xs: Value, dim: Any) -> None:
+def _check_length(tracer: Tracer, name: str, xs: Value, dim: Any) -> int:
+    """Refuses what has no slices along `dim`, or too many. How many dimensions the first tensor has."""
     check_operands(tracer, name, [xs])
     leaves: list[TensorValue] = []
     tree_of(tracer, xs, leaves)
@@ -159,6 +163,7 @@ def _check_length(tracer: Tracer, name: str, xs: Value, dim: Any) -> None:
         raise refused(name, "of tensors of different length, or none")
     if max(sizes) > _MOST_TURNS:
         raise unsupported("long-loop", f"{name} of more than {_MOST_TURNS} turns, which runs as in eager")
+    return ranks[0]
 
 
 @named_handlers.register(("torch._higher_order_ops.utils", "_maybe_compile_and_run_fn"))

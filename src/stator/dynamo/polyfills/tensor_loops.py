@@ -18,8 +18,9 @@ def mapped(function: Callable[..., Any], xs: Any, *args: Any) -> Any:
     return _stacked(results)
 
 
-def scanned(function: Callable[..., Any], init: Any, xs: Any, dim: int, reverse: bool) -> Any:
-    """`carry, y = function(carry, x)` for the slices of `xs` along `dim`: the last carry, and the stacked `y`s."""
+def scanned(function: Callable[..., Any], init: Any, xs: Any, dim: int, reverse: bool, at: int) -> Any:
+    """`carry, y = function(carry, x)` for the slices of `xs` along `dim`: the last carry, and the `y`s, stacked along
+    their dimension `at` where they have one."""
     leaves, spec = pytree.tree_flatten(xs)
     length = leaves[0].shape[dim]
     carry, results = init, []
@@ -29,8 +30,6 @@ def scanned(function: Callable[..., Any], init: Any, xs: Any, dim: int, reverse:
     if reverse:
         results.reverse()
     stacked = _stacked(results)
-    rank = leaves[0].dim()
-    at = dim + rank if dim < 0 else dim
     if at:
         stacked = pytree.tree_map(lambda one: torch.movedim(one, 0, at) if at < one.dim() else one, stacked)
     return carry, stacked
