@@ -34,6 +34,9 @@ WRITES_TO_EXPANDED = frozenset((
 ))  # fmt: skip
 # What lies between the elements of a tensor, or behind those of an expanded one, is not for a graph to read.
 READS_MEMORY = ("as_strided", "stft")
+# Rows that are all the same have rank one: the second singular value, zero but for rounding, has no gradient (what is
+# computed for it is 1e5 in float32 and 1e80 in float64).
+NEEDS_FULL_RANK = frozenset(("svd_lowrank", "pca_lowrank"))
 # Eager looks how many zeros the input has, and takes the layout of the input for none and for several, but not for one.
 LAYOUT_BY_DATA = frozenset(("prod",))
 
@@ -98,7 +101,7 @@ def cases(
             continue
         for sample in _samples(op, count, dtypes):
             for layout in layouts:
-                if layout == "overlapping" and name in READ_AS_CONTIGUOUS | WRITES_TO_EXPANDED:
+                if layout == "overlapping" and name in READ_AS_CONTIGUOUS | WRITES_TO_EXPANDED | NEEDS_FULL_RANK:
                     continue
                 if layout in ("gapped", "overlapping") and name.startswith(READS_MEMORY):
                     continue
