@@ -29,10 +29,13 @@ NAMED = list(zip(IDENTIFIERS, OPERATORS, strict=True))
 PARTS = [NAMED[start : start + PART] for start in range(0, len(NAMED), PART)]
 PART_NAMES = [f"{part[0][0]}-to-{part[-1][0]}" for part in PARTS]
 by_part = pytest.mark.parametrize("part", PARTS, ids=PART_NAMES)
+# Before torch 2.12 its gradient takes another way for subclasses of tensors, which fake tensors are.
+COMPUTED_OTHERWISE = frozenset(("cumprod",)) if torch.__version__ < "2.12" else frozenset()
 
 
 def check_gradients(part: list, count: int | None, layouts: tuple[str | None, ...], dtypes: Any) -> None:
     torch.manual_seed(0)
+    part = [(name, op) for name, op in part if name not in COMPUTED_OTHERWISE]
     found = gradients.cases(part, count, layouts, dtypes)
     told = bits.problems(
         found,
