@@ -232,6 +232,15 @@ def _new(tracer: Tracer, tensor: Value, *args: Value, **kwargs: Value) -> Value:
     return tracer.record_method("new", [tensor, *args], kwargs)
 
 
+@tensor_methods.register("storage_offset")
+def _storage_offset(tracer: Tracer, tensor: TensorValue) -> Value:
+    """Known in memory that the captured code made; where an input begins in its own is not guarded."""
+    memory, given = tensor.fake.fake_storage, tracer.recorder.by_fake.values()  # type: ignore[attr-defined]
+    if any(one.obj is not None and one.fake.fake_storage is memory for one in given):  # type: ignore[attr-defined]
+        raise unsupported("tensor-method", f"Tensor.storage_offset() on {tensor.describe(tracer)}")
+    return tracer.wrap_result(tensor.fake.storage_offset(), "the result of Tensor.storage_offset")
+
+
 @calls(nn.Buffer)
 def _buffer(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     raise unsupported("parameter", "making an nn.Buffer", "use register_buffer")

@@ -80,7 +80,6 @@ REFUSED = frozenset(
         "is_inference",
         "_is_view",
         "as_subclass",
-        "storage_offset",
         "is_shared",
         "is_pinned",
         "__array__",
