@@ -46,7 +46,7 @@ def ends_quietly(obj: object, depth: int = _DEPTH) -> bool:
 
 def _ends_quietly_itself(obj: object) -> bool:
     kind = type(obj)
-    if kind in _CODES:  # it is closed: whether it does something then, its code says
+    if type(kind) is type and kind in _CODES:  # it is closed: whether it does something then, its code says
         code = getattr(obj, _CODES[kind])
         handles = code.co_exceptiontable and any(one.opname == "PUSH_EXC_INFO" for one in decode(code))
         return not handles and has_no_callbacks(obj)
@@ -54,7 +54,7 @@ def _ends_quietly_itself(obj: object) -> bool:
 
 
 def _is_quiet(kind: type) -> bool:
-    return kind in _CONSTANTS or issubclass(kind, _QUIET)
+    return (type(kind) is type and kind in _CONSTANTS) or issubclass(kind, _QUIET)  # classes may hash by themselves
 
 
 def has_no_callbacks(obj: object) -> bool:
@@ -111,12 +111,13 @@ def on_the_stack(frame: Frame) -> list[Value]:
         return []
     kinds = resumption.point.stack
     watched = []
+    latest = max((at for at, slot in enumerate(kinds) if slot is Slot.VALUE), default=-1)  # a NULL may lie above
     for at, slot in enumerate(kinds):
         given: Any = frame.tracer.given.get(resumption.point.stack_parameter(at)) if slot is Slot.VALUE else None
         kind = type(getattr(given, "obj", None))
         if _is_quiet(kind) or _is_iterator(kind):
             continue
-        if at == len(kinds) - 1 or lookup_in_class(kind, "__del__") is not MISSING:
+        if at == latest or lookup_in_class(kind, "__del__") is not MISSING:
             watched.append(given)
     return watched
 
@@ -183,6 +184,8 @@ def _check_given(frame: Frame, value: Value) -> None:
 
 def _is_iterator(kind: type) -> bool:
     """A generator, or what may hold one: how it ends, its class does not say."""
+    if type(kind) is not type:
+        return False
     return kind in _CODES or (kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__"))
 
 
