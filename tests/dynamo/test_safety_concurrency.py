@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -206,6 +207,7 @@ def test_a_child_compiles_what_another_thread_of_the_parent_was_compiling() -> N
         go.append(1)
         assert compiled(torch.ones(2)).tolist() == [5, 5]
         assert len(cache_of(compiled).versions) == 1
+        assert gc.isenabled()  # it rested in the parent
 
     in_child(check)
     go.append(1)
