@@ -251,7 +251,7 @@ class Miss:
             if failure is not None:
                 reasons.append(f"version {number}: {describe_failure(version.detail, failure)}")
                 changed |= changed_numbers(version.detail, failure, function, values)
-                if self._was_made_for(owner, version):
+                if self._was_made_for(owner, version) or not owner.receives(self.receiver):
                     changed |= changed_members(version.detail, failure, function, values)
         if len(self.lost) == _MOST_LOST:  # what this frame works on is made for each call
             changed.update(*map(members, self.lost))

@@ -34,6 +34,10 @@ class Owner:
     def is_nobody(self) -> bool:
         return not self.instances and not self.wraps
 
+    def receives(self, receiver: str) -> bool:
+        """Whether the frame is of a method of the first, rather than of a function that may be for many."""
+        return self.sources is None or self.sources[:1] == (LocalSource(receiver),)
+
     def described(self) -> str:
         if self.instances:
             return f"one {' and '.join(qualified_name(type(one)) for one in self.instances)}"
