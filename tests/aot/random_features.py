@@ -788,6 +788,7 @@ LENIENT = (
     "Output 0 of",
     "Batching rule not implemented",
     "masked_fill_ only supports boolean masks",  # a formula's own
+    "When use_reentrant=True, torch.utils.checkpoint is incompatible",
 )
 
 

@@ -227,8 +227,7 @@ class Step:
             keep = keep or bool(state.open)
         if saved and not keep:
             freed = wanted | (kept.freed if kept is not None else 0)
-            several = len(pattern) > 1 and not all(pattern)
-            step_node.kept = Kept.of(self.reads, freed, saved) if several else None
+            step_node.kept = Kept.of(self.reads, freed, saved) if len(pattern) > 1 else None
             step_node.maybe_clear_saved_tensors()
             if step_node.kept is None:
                 step_node.primals = ()

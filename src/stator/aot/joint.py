@@ -217,6 +217,7 @@ class _Entry(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, primal: torch.Tensor, holder: list[FakeTensor]) -> torch.Tensor:
+        ctx.set_materialize_grads(False)  # no gradient is not a gradient of zeros
         return holder[0]
 
     @staticmethod

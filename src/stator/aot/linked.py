@@ -173,13 +173,14 @@ class Linked:
     those of what is hooked or hidden; they live as long as something that was computed from there.
     """
 
-    __slots__ = ("_hidden", "_hooked", "_looked_at", "_task", "hooks", "nodes", "tensors")
+    __slots__ = ("_hidden", "_hooked", "_looked_at", "_task", "hooks", "nodes", "nodes_have_hooks", "tensors")
 
     def __init__(self, hooked: Iterable[int] = ()) -> None:
         """hooked: those that the program has hooked."""
         self.tensors: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: dict[int, dict[Any, Any]] = {}
         self.nodes: dict[int, weakref.ref[Any]] = {}
+        self.nodes_have_hooks = False
         self._hooked = frozenset(hooked)
         self._hidden: frozenset[int] = frozenset()
         self._task: int | None = None
@@ -245,7 +246,7 @@ class Linked:
         return any(len(hooks) > (at in self._hooked) for at, hooks in self.hooks.items() if at not in but)
 
     def are_looked_at(self) -> bool:
-        if any(hooks and at in self.tensors for at, hooks in self.hooks.items()):
+        if self.nodes_have_hooks or any(hooks and at in self.tensors for at, hooks in self.hooks.items()):
             return True
         alive = [tensor for tensor in (reference() for reference in self.tensors.values()) if tensor is not None]
         if any(tensor.retains_grad for tensor in alive):
@@ -280,8 +281,9 @@ Above = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
 HookedBy = Callable[[Any, int, torch.Tensor], "torch.Tensor | None"]
 
 
-# What keeps the node of the call, where it is not the first that the value's leads to; and to how many places it leads
-Call = tuple[torch.Tensor | None, int]
+# What keeps the node of the call, where it is not the first that the value's leads to; how many results are behind the
+# value; and to how many places it leads
+Call = tuple[torch.Tensor | None, int, int]
 
 
 class _LinkFunction(torch.autograd.Function):
@@ -310,9 +312,9 @@ class _LinkFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        holder, places = ctx.call
-        tangent, behind = tangents[0], len(ctx.needs_input_grad) - 6 - places
-        gradients: Sequence[Any] = [None] * behind
+        holder, behind, places = ctx.call
+        tangent = tangents[0]
+        gradients: Sequence[Any] = [None] * (len(ctx.needs_input_grad) - 6 - places)
         if tangent is not None and (behind or ctx.hooked is not None) and ctx.linked.look():
             step_node = ctx.next_functions[0][0] if holder is None else holder.grad_fn
             if ctx.hooked is not None:
@@ -347,10 +349,10 @@ def link(
             hooked,
             linked,
             position,
-            (holder, len(places)),
+            (holder, len(behind), len(places)),
             value,
             *behind,
-            *((_nobody,) if behind else ()),
+            *((_nobody,) if behind or not (holder is None or places) else ()),
             *places,
         )
     finally:
@@ -368,7 +370,20 @@ def _note_hooks(node: Any, tensor: torch.Tensor) -> None:
         node.linked.has_hooks(node.position, node, tensor._backward_hooks)
 
 
+def _note_look(register: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of nodes that registers a hook, which sees the gradient there."""
+
+    def registered(node: Any, hook: Callable[..., Any]) -> Any:
+        if node.linked is not None:
+            node.linked.nodes_have_hooks = True
+        return register(node, hook)
+
+    return registered
+
+
 _LINK_NODE._register_hook_dict = _note_hooks
+_LINK_NODE.register_prehook = _note_look(_LINK_NODE.register_prehook)
+_LINK_NODE.register_hook = _note_look(_LINK_NODE.register_hook)
 _push_saving = torch._C._autograd._push_saved_tensors_default_hooks
 _pop_saving = torch._C._autograd._pop_saved_tensors_default_hooks
 _Layout = tuple[tuple[int, ...], torch.dtype, torch.device]

@@ -145,7 +145,8 @@ class Program:
         outputs that are views behind those, and what it has hooked."""
         traced = joint.traced
         written = {index for index, _ in traced.mutated}
-        remaining = iter([primal.clone() if index in written else primal for index, primal in enumerate(primals)])
+        placed = [primal.clone() if index in written else primal for index, primal in enumerate(primals)]
+        remaining = iter(placed)
         arguments = [next(remaining) if isinstance(value, torch.Tensor) else value for value in self.inputs]
         owned = dict(zip(map(id, self.captured), remaining, strict=True))
         handles: dict[int, torch.Tensor] = {}
@@ -159,6 +160,8 @@ class Program:
                 if isinstance(output, ViewOfOutput):
                     of_base = bool(output.geometry.steps) and leaf._is_view()
                     handles.setdefault(output.position, leaf._base if of_base else leaf)
+        for index, position in traced.mutated:
+            handles.setdefault(position, placed[index])
         for position in joint.hidden:
             handles[position] = hooked[position - joint.first_hidden]
         return handles
