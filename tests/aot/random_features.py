@@ -479,7 +479,7 @@ def second_by_backward(run: Run, n: Numbers) -> None:
 
 @around
 def freed_graph_of_its_own(run: Run, n: Numbers) -> None:
-    """create_graph without retain_graph; linear results make it work in eager."""
+    """create_graph without retain_graph."""
     if run.roots():
         found = torch.autograd.grad(
             run.total(n[0]), run.all_leaves(), create_graph=True, retain_graph=False, allow_unused=True

@@ -218,10 +218,13 @@ class Step:
         pattern = kind[0]
         wanted = self.bits(pattern)
         saved = saved_values(step_node, wanted)
-        if torch.is_grad_enabled():
-            return self.twice_differentiable(kind, step_node, present)
         kept: Kept | None = getattr(step_node, "kept", None)
         keep = torch._C._autograd._get_current_graph_task_keep_graph()
+        if torch.is_grad_enabled():
+            if saved and not keep and kept is None:
+                # the gradients lead through here again; eager has freed what some of its nodes saved, not all of them
+                step_node.kept = Kept.everything(saved, len(pattern))
+            return self.twice_differentiable(kind, step_node, present)
         if state is not None:
             wanted = state.wanted = wanted | state.wanted
             keep = keep or bool(state.open)

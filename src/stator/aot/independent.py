@@ -92,6 +92,11 @@ class Kept:
         values = {at: (saved[at].detach(), saved[at]._version) for at in needed}  # of nobody's history: no cycle
         return Kept(freed, possible, values)
 
+    @staticmethod
+    def everything(saved: Sequence[Any], positions: int) -> Kept:
+        """For all of so many outputs."""
+        return Kept(0, (1 << positions) - 1, {at: (one.detach(), one._version) for at, one in enumerate(saved)})
+
     def saved(self, wanted: int, count: int) -> list[Any] | None:
         """The saved values by position, as far as kept; None if what is wanted was freed. Raises RuntimeError when
         one was written to."""

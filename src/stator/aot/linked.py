@@ -173,7 +173,7 @@ class Linked:
     those of what is hooked or hidden; they live as long as something that was computed from there.
     """
 
-    __slots__ = ("_hidden", "_hooked", "_looked_at", "_task", "hooks", "nodes", "nodes_have_hooks", "tensors")
+    __slots__ = ("_hidden", "_hooked", "_looked_at", "_task", "hooks", "nodes", "nodes_have_hooks", "places", "tensors")
 
     def __init__(self, hooked: Iterable[int] = ()) -> None:
         """hooked: those that the program has hooked."""
@@ -181,6 +181,7 @@ class Linked:
         self.hooks: dict[int, dict[Any, Any]] = {}
         self.nodes: dict[int, weakref.ref[Any]] = {}
         self.nodes_have_hooks = False
+        self.places: dict[int, torch.Tensor] = {}
         self._hooked = frozenset(hooked)
         self._hidden: frozenset[int] = frozenset()
         self._task: int | None = None
@@ -230,16 +231,23 @@ class Linked:
             hooks = _SOME if position in self._hidden else self.hooks[position]
             node = reference()
             if node is not None and hooks and position not in but:
+                kept = self.places.get(position)
                 try:
-                    (found[position],) = node.saved_tensors
+                    (found[position],) = node.saved_tensors if kept is None else (kept,)
                 except RuntimeError as error:  # which says that a second backward needs them; it may be the first
                     raise RuntimeError(
                         "stator: the gradients of a compiled graph are to be differentiated again (create_graph=True) "
-                        "past its gradient hooks, whose places were freed by this backward or one before it; pass "
-                        "retain_graph=True there as well, or run this part eagerly (stator.disable)"
+                        "past its gradient hooks, whose places were freed by a backward before this one; pass "
+                        "retain_graph=True there, or run this part eagerly (stator.disable)"
                     ) from error
                 found[position]._backward_hooks = hooks
         return found
+
+    def keep_place(self, position: int, place: torch.Tensor) -> None:
+        """Until the running backward, which frees it before those behind it have run, ends."""
+        if not self.places:
+            torch.autograd.Variable._execution_engine.queue_callback(self.places.clear)
+        self.places[position] = place
 
     def hooked_in_passing(self, but: Collection[int]) -> bool:
         """Whether the caller hooked another of the results than these."""
@@ -315,6 +323,8 @@ class _LinkFunction(torch.autograd.Function):
         holder, behind, places = ctx.call
         tangent = tangents[0]
         gradients: Sequence[Any] = [None] * (len(ctx.needs_input_grad) - 6 - places)
+        if torch.is_grad_enabled() and ctx.linked is not None and not _keeps_graph():
+            ctx.linked.keep_place(ctx.position, *ctx.saved_tensors)
         if tangent is not None and (behind or ctx.hooked is not None) and ctx.linked.look():
             step_node = ctx.next_functions[0][0] if holder is None else holder.grad_fn
             if ctx.hooked is not None:
@@ -385,6 +395,7 @@ _LINK_NODE._register_hook_dict = _note_hooks
 _LINK_NODE.register_prehook = _note_look(_LINK_NODE.register_prehook)
 _LINK_NODE.register_hook = _note_look(_LINK_NODE.register_hook)
 _push_saving = torch._C._autograd._push_saved_tensors_default_hooks
+_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 _pop_saving = torch._C._autograd._pop_saved_tensors_default_hooks
 _Layout = tuple[tuple[int, ...], torch.dtype, torch.device]
 
