@@ -151,7 +151,6 @@ def test_a_level_that_is_turned_on_later(capsys):
 @pytest.mark.parametrize(
     "says",
     [
-        lambda x: print(x.sum()),
         lambda x: LOGGER.error("tensor %s", x),
         lambda x: LOGGER.error("with stack", stack_info=True),
         lambda x: print("to a file", file=None),
@@ -302,3 +301,46 @@ def test_a_handler_of_the_program_hears_a_message_when_it_comes():
         assert [compiled(torch.ones(1)).item() for _ in range(3)] == [1, 2, 3]
     finally:
         LOGGER.removeHandler(handler)
+
+
+def prints_tensors(x):
+    y = x * 2
+    print("both", x, y, sep=" | ")
+    y.add_(100)
+    x.mul_(3)
+    print(y[0], x.sum())
+    return y
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_tensors_are_printed_as_they_were(backend, capsys):
+    compiled = stator.compile(prints_tensors, backend=backend, fullgraph=True)
+    for seed in range(2):
+        x = torch.arange(6.0).reshape(2, 3) + seed
+        assert said(compiled, capsys, x.clone()) == said(prints_tensors, capsys, x.clone())
+
+
+def prints_otherwise(x):
+    before = torch._tensor_str.PRINT_OPTS.precision
+    torch.set_printoptions(precision=1)
+    print(x)
+    torch.set_printoptions(precision=before)
+    return x + 1
+
+
+def with_history(x):
+    y = x.requires_grad_() * 2
+    print(y)
+    return y.detach()
+
+
+@pytest.mark.parametrize("program", [prints_otherwise, with_history])
+def test_text_of_tensors_that_is_another_one_later_breaks(program, capsys):
+    x = torch.tensor([0.123456])
+    expected = said(program, capsys, x.clone())
+    compiled = stator.compile(program, backend="eager")
+    for _ in range(2):
+        counters.clear()
+        assert said(compiled, capsys, x.clone()) == expected
+    with pytest.raises(Unsupported):
+        stator.compile(program, backend="eager", fullgraph=True)(x.clone())

@@ -1,5 +1,5 @@
 """print, logging and warnings in captured code: no reason to end the graph where all that is said is known, or will be
-when the graph has run: numbers of tensors, alone or in f-strings. The text of a whole tensor is not."""
+when the graph has run: numbers of tensors, alone or in f-strings, and tensors without a history by themselves."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from ..values.exceptions import ExceptionValue
 from ..values.numbers import is_changing
 from ..values.pending_text import PendingTextValue
 from ..values.read_numbers import ReadNumberValue
+from ..values.tensors import TensorValue
 from ..values.unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
@@ -46,16 +47,16 @@ def _say(tracer: Tracer, function: Any, arguments: list[Any], keywords: dict[str
 
 
 def _refuse_redirected(tracer: Tracer) -> None:
-    """What is said at the end of the graph goes where it would have gone at once: unless the captured code has changed
-    the streams or loggers by then, perhaps for a while."""
+    """What is said at the end of the graph goes where it would have gone at once, and reads so: unless the captured
+    code has changed the streams, loggers, or how tensors are printed, by then, perhaps for a while."""
     streams = tracer.scope_of(vars(sys)).written.keys() & _STREAMS
     changed = (getattr(value, "obj", None) for _, value, _ in tracer.mutations.entries.values())
-    if streams or any(isinstance(one, _OF_LOGGING) for one in changed):
+    if streams or any(isinstance(one, _SHAPE_MESSAGES) for one in changed):
         raise unsupported("call-builtin", "a message behind a change of where messages go")
 
 
 _STREAMS = frozenset({"stdout", "stderr"})
-_OF_LOGGING = (logging.Filterer, logging.Manager)
+_SHAPE_MESSAGES = (logging.Filterer, logging.Manager, type(torch._tensor_str.PRINT_OPTS))
 
 
 def _settled(tracer: Tracer, value: Value, what: str) -> Value | Recipe:
@@ -70,6 +71,24 @@ def _settled(tracer: Tracer, value: Value, what: str) -> Value | Recipe:
         raise unsupported("call-builtin", f"{what} of {value.describe(tracer)}") from None
 
 
+def _printed(tracer: Tracer, value: Value) -> Value | Recipe:
+    """The same for what is shown at once: whoever gets a logged tensor itself may look at it again, later."""
+    if isinstance(value, TensorValue) and _is_shown_by_contents(tracer, value):
+        return tracer.record_method("clone", [value], {})
+    return _settled(tracer, value, "printing")
+
+
+def _is_shown_by_contents(tracer: Tracer, tensor: TensorValue) -> bool:
+    """Whether a copy of a tensor reads as the tensor itself: which a history, of which the last operator is named, and
+    a class of its own would not."""
+    plain = tensor.cls is torch.Tensor and tensor.attributes is None and not tensor.fake.requires_grad
+    own = all(
+        tracer.class_lookup(torch.Tensor, name) is getattr(owner, name)
+        for owner, name in ((torch.Tensor, "__repr__"), (torch.Tensor, "__format__"), (object, "__str__"))
+    )
+    return plain and own and tracer.in_the_call and not tracer.recorder.transforms
+
+
 # ---- print ----
 
 
@@ -80,7 +99,7 @@ def _print(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     for name, value in kwargs.items():
         if name in ("sep", "end") and not (tracer.is_none(value) or value.python_type(tracer) is str):
             raise unsupported("call-builtin", f"print() with {name} that is no text")
-    said = [_settled(tracer, arg, "printing") for arg in args]
+    said = [_printed(tracer, arg) for arg in args]
     return _say(tracer, print, said, {name: _settled(tracer, arg, "printing") for name, arg in kwargs.items()})
 
 
