@@ -74,3 +74,9 @@ def native_multi_head_attention(
     heads = () if average_attn_weights else (num_head,)
     weights = fresh((batch, *heads, length, key.shape[1]), query) if need_weights else None
     return fresh(tuple(query.shape), query), weights
+
+
+@shape_rule(aten._transformer_encoder_layer_fwd.default, tags=ATTENTION)
+def transformer_encoder_layer(src: Any, *_args: Any, **_options: Any) -> TensorMeta:
+    """What nn.TransformerEncoderLayer calls without gradients."""
+    return fresh(tuple(src.shape), src)
