@@ -27,6 +27,7 @@ from .naming import class_name, full_name, module_of
 from .native_status import native
 from .plain import is_number, numpy_numbers, plain_converter
 from .source import AttrSource, CallSource, ConstantSource, ItemSource, LocalSource, ReadSource, Source, is_fixed
+from .values.attribute_dicts import meet_dict
 from .values.base import Lazy, Value, unsupported
 from .values.classes import ClassValue
 from .values.compiled import CompiledFunctionValue
@@ -42,7 +43,7 @@ from .values.live_iterators import live_iterator
 from .values.mappings import DictValue, MappingProxyValue
 from .values.modules import ModuleValue, PythonModuleValue, module_name
 from .values.numbers import changing_number
-from .values.objects import ObjectValue, check_dict
+from .values.objects import ObjectValue
 from .values.sequences import TupleValue
 from .values.sets import ObjectMember, SetValue
 from .values.slices import RangeValue, SliceValue
@@ -324,7 +325,7 @@ def _tuple(tracer: Tracer, obj: tuple[Any, ...], source: Source | None) -> Value
 
 @wraps(dict)
 def _dict(tracer: Tracer, obj: dict[Any, Any], source: Source | None) -> Value:
-    check_dict(tracer, obj, False)
+    meet_dict(tracer, obj, writes=False)
     _guard_type(tracer, obj, source)
     factory = None
     if isinstance(obj, defaultdict):

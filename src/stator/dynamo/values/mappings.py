@@ -15,10 +15,11 @@ from ..iterator_state import keys_in_order
 from ..naming import class_name
 from ..recipe import CallRecipe, Constant, GetAttr, Load, NewDict, NewObject, Recipe
 from ..source import AttrSource, DictKeySource, ItemSource, Source
+from .attribute_dicts import meet_dict
 from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
 from .iterators import ContainerIterator, IteratorValue
-from .objects import MISSING, ObjectValue, check_dict, names_of_slots, runs_code_when_compared
+from .objects import MISSING, ObjectValue, names_of_slots, runs_code_when_compared
 from .sequences import TupleValue
 from .sets import SetValue
 
@@ -107,7 +108,7 @@ class DictValue(ObjectValue):
 
     def _note_change(self, tracer: Tracer, key: Any) -> None:
         """Tell those who read the real dictionary: modules do."""
-        check_dict(tracer, self.obj, True)
+        meet_dict(tracer, self.obj, writes=True)
         tracer.changed_dicts.add(id(self.obj))
         old = self.entries.get(key)
         if type(old) is Lazy:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from stator.base.errors import Unsupported
 from stator.base.registry import Registry
 
 from ..finishing import Role, or_found
@@ -26,6 +25,7 @@ from ..naming import class_dict, class_name, qualified_name, resolution_order
 from ..native_status import native
 from ..recipe import Constant, Load, NewObject, Recipe
 from ..source import AttrSource, InstanceDictSource, ItemSource, Source
+from .attribute_dicts import meet_attributes, write_attributes
 from .base import Lazy, Raised, Value, unsupported
 from .constants import ConstantValue
 
@@ -67,17 +67,6 @@ def owner_in_class(cls: type, name: str) -> type | None:
         if name in class_dict(base):
             return base
     return None
-
-
-def _written_in_two_ways() -> Unsupported:
-    return unsupported("attribute-write", "attributes that are written by name, and in the object's dictionary itself")
-
-
-def check_dict(tracer: Tracer, obj: Any, writes: bool) -> None:
-    """A dictionary that is met, or written to, and may be one that holds the attributes of an object that was met."""
-    written = tracer.instance_dicts.get(id(obj))
-    if written or (writes and written is not None):
-        raise _written_in_two_ways()
 
 
 def lookup_record(cls: type, name: str, found: Any) -> Lookup:
@@ -151,9 +140,7 @@ class ObjectValue(Value):
         """The same, for what captured code does: it may have met the dictionary by itself, too."""
         real = self.instance_dict()
         if real is not None and id(real) not in tracer.instance_dicts:
-            if id(real) in tracer.changed_dicts:
-                raise _written_in_two_ways()
-            tracer.instance_dicts[id(real)] = False
+            meet_attributes(tracer, real)
         return real
 
     def own_attribute(self, tracer: Tracer, name: str) -> Value | None:
@@ -185,9 +172,7 @@ class ObjectValue(Value):
     def set_own(self, tracer: Tracer, name: str, value: Any) -> None:
         real = self._own_dict(tracer)
         if real is not None:
-            if id(real) in tracer.wrapped:
-                raise _written_in_two_ways()
-            tracer.instance_dicts[id(real)] = True
+            write_attributes(tracer, real)
         if self.attributes is None:
             self.attributes = {}
         if value is not MISSING and self.attributes.get(name) is MISSING:
