@@ -373,3 +373,20 @@ def read_dict_subclass_attr():
         D.v = property(lambda s: 9)
 
     return (fn, [m, m2, m3, m4])
+
+
+@reads
+def read_length_limit_of_a_deque():
+    holder = types.SimpleNamespace(held=collections.deque([1, 2], maxlen=2))
+
+    def fn(x):
+        holder.held.append(3)
+        return x * holder.held[0], holder.held.maxlen, len(holder.held)
+
+    def grown():
+        holder.held = collections.deque([1, 2], maxlen=5)
+
+    def unlimited():
+        holder.held = collections.deque([1, 2])
+
+    return fn, [grown, unlimited]

@@ -546,3 +546,38 @@ def read_str_format_obj():
         P.__str__ = lambda s: "new"
 
     return (fn, [m, m2, m3])
+
+
+@reads
+def read_fields_of_a_dataclass():
+    @dataclasses.dataclass
+    class Record:
+        a: int = 2
+
+    def fn(x):
+        return x * len(dataclasses.fields(Record)), [field.default for field in dataclasses.fields(Record)]
+
+    def other_default():
+        Record.__dataclass_fields__["a"].default = 7
+
+    def none():
+        Record.__dataclass_fields__.clear()
+
+    return fn, [other_default, none]
+
+
+@reads
+def read_format_that_is_none():
+    class Shown:
+        def __format__(self, spec):
+            return "shown"
+
+    shown = Shown()
+
+    def fn(x):
+        return x * 2, f"{shown}"
+
+    def none():
+        Shown.__format__ = None
+
+    return fn, [none]

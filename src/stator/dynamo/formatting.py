@@ -29,6 +29,8 @@ def format_value(tracer: Tracer, value: Value, conversion: int, spec: str) -> st
     if conversion == 0 and (not isinstance(value, ConstantValue) or isinstance(value.value, enum.Enum)):
         kind = value.python_type(tracer)
         method = tracer.class_lookup(kind, "__format__")
+        if method is None:
+            raise tracer.raised(TypeError, "'NoneType' object is not callable")
         if isinstance(method, FunctionType) and not is_left_alone(method.__code__):
             bound = tracer.bind(value, kind, "__format__", method)
             return _text(tracer, bound.call(tracer, [ConstantValue(spec)], {}))

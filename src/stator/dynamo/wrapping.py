@@ -309,6 +309,7 @@ def _list(tracer: Tracer, obj: list[Any], source: Source | None) -> Value:
 def _deque(tracer: Tracer, obj: deque[Any], source: Source | None) -> Value:
     _guard_type(tracer, obj, source)
     tracer.guard(source, GuardKind.LENGTH, len(obj))  # type: ignore[arg-type]
+    tracer.guard(AttrSource(source, "maxlen"), GuardKind.EQUALS, obj.maxlen)  # type: ignore[arg-type]
     items: list[Value] = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(obj)]  # type: ignore[arg-type]
     return DequeValue(items, source, type(obj), obj, obj.maxlen)
 

@@ -30,6 +30,7 @@ import torch
 from ..calling import calls, fold
 from ..dropped import may_have_dropped
 from ..guard import GuardKind
+from ..naming import full_name
 from ..plain import is_of_program, numpy_numbers
 from ..recipe import CallRecipe, Constant, Recipe
 from ..source import AttrSource, CallSource, ConstantSource, ReadSource, is_about_made_class
@@ -408,7 +409,10 @@ def _is_dataclass(tracer: Tracer, value: Value) -> Value:
 
 @calls(dataclasses.fields)
 def _fields(tracer: Tracer, value: Value) -> Value:
-    found = tracer.run_real(dataclasses.fields, (_class_or_class_of(tracer, value),))
+    cls = _class_or_class_of(tracer, value)
+    found = tracer.run_real(dataclasses.fields, (cls,))
+    entries = AttrSource(ConstantSource(full_name(cls), cls), "__dataclass_fields__")
+    tracer.guard(entries, GuardKind.DICT_KEYS, tuple(getattr(cls, "__dataclass_fields__")))  # noqa: B009
     return TupleValue([tracer.wrap(field, ConstantSource(f"field {field.name}", field)) for field in found])
 
 
