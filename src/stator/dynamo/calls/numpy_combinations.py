@@ -1,0 +1,104 @@
+"""Functions of NumPy that are combinations of others (polyfills/numpy_module.py): for arguments for which that is all
+they do; for any other they end the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..array_operations import refused
+from ..calling import calls
+from ..numpy_boundary import FOLLOWED, numpy
+from ..polyfills import numpy_module
+from ..values.arrays import ArrayValue
+from ..values.base import Value
+from ..values.sequences import SequenceValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+Fits = Callable[["Tracer", list[Value], dict[str, Value]], bool]
+_MOST_COPIES = 64  # that a graph spells out
+
+
+def _is_array(value: Value, dims: int | None = None) -> bool:
+    known = isinstance(value, ArrayValue) and not value.scalar and value.shape
+    return bool(known) and (dims is None or len(value.shape) == dims)  # type: ignore[attr-defined]
+
+
+def _is_small(tracer: Tracer, value: Value) -> bool:
+    return value.is_constant() and type(value.constant()) is int and 0 < value.constant() <= _MOST_COPIES
+
+
+def _of_arrays(dims: int | None, count: int) -> Fits:
+    def fits(tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
+        return not kwargs and len(args) == count and all(_is_array(arg, dims) for arg in args)
+
+    return fits
+
+
+def _of_row_and_count(tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    return not kwargs and len(args) == 2 and _is_array(args[0], 1) and _is_small(tracer, args[1])
+
+
+def _of_row_and_whole(tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    plain = not kwargs and len(args) == 2 and _is_array(args[0], 1)
+    return plain and args[1].is_constant() and type(args[1].constant()) is int
+
+
+def _of_listed(tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    if kwargs or len(args) != 1 or not isinstance(args[0], SequenceValue):
+        return False
+    items = list(tracer.iterate(args[0]))
+    same = {len(item.shape) for item in items if isinstance(item, ArrayValue)}
+    return bool(items) and all(map(_is_array, items)) and len(same) == 1
+
+
+def _of_axes(tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    indexing = kwargs.get("indexing")
+    known = indexing is None or (indexing.is_constant() and indexing.constant() in ("xy", "ij"))
+    if not known or not kwargs.keys() <= {"indexing"} or not args:
+        return False
+    return all(_is_array(arg, 1) and arg.shape[0] <= _MOST_COPIES for arg in args)  # type: ignore[attr-defined]
+
+
+def _of_vectors(tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """A norm of vectors, or the Frobenius one, of floats."""
+    named = dict(zip(("x", "ord", "axis"), args, strict=False)) | kwargs
+    array = named.get("x")
+    if len(args) > 3 or not named.keys() <= {"x", "ord", "axis"} or not isinstance(array, ArrayValue):
+        return False
+    kind, axis = named.get("ord"), named.get("axis")
+    if not _is_array(array) or array.dtype.kind != "f" or (kind is not None and not kind.is_constant()):
+        return False
+    wanted = None if kind is None else kind.constant()
+    alone = axis is None or tracer.is_none(axis)
+    if not alone and not (axis.is_constant() and type(axis.constant()) is int):  # type: ignore[union-attr]
+        return False
+    if wanted is None:
+        return True
+    return (not alone or len(array.shape) == 1) and wanted in (1, 2, numpy.inf)
+
+
+def _register(function: Any, replacement: Callable[..., Any], fits: Fits) -> None:
+    def handler(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if not fits(tracer, list(args), kwargs):
+            raise refused(tracer, f"numpy.{function.__name__}", [*args, *kwargs.values()])
+        return tracer.call(tracer.known(replacement), list(args), kwargs)
+
+    calls(function)(handler)
+
+
+if FOLLOWED:
+    for _function, _replacement, _fits in (
+        (numpy.outer, numpy_module.outer, _of_arrays(1, 2)),
+        (numpy.diff, numpy_module.diff, _of_arrays(1, 1)),
+        (numpy.vstack, numpy_module.vstack, _of_listed),
+        (numpy.hstack, numpy_module.hstack, _of_listed),
+        (numpy.roll, numpy_module.roll, _of_row_and_whole),
+        (numpy.tile, numpy_module.tile, _of_row_and_count),
+        (numpy.repeat, numpy_module.repeat, _of_row_and_count),
+        (numpy.meshgrid, numpy_module.meshgrid, _of_axes),
+        (numpy.linalg.norm, numpy_module.norm, _of_vectors),
+    ):
+        _register(_function, _replacement, _fits)
