@@ -19,9 +19,10 @@ from .attribute_dicts import meet_dict
 from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
 from .iterators import ContainerIterator, IteratorValue
-from .objects import MISSING, ObjectValue, names_of_slots, runs_code_when_compared
+from .objects import MISSING, ObjectValue, runs_code_when_compared
 from .sequences import TupleValue
 from .sets import SetValue
+from .slots import names_of_slots
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder

@@ -7,7 +7,6 @@ Containers and modules build on it.
 from __future__ import annotations
 
 import enum
-import inspect
 import sys
 import threading
 import types
@@ -28,6 +27,7 @@ from ..source import AttrSource, InstanceDictSource, ItemSource, Source
 from .attribute_dicts import meet_attributes, write_attributes
 from .base import Lazy, Raised, Value, unsupported
 from .constants import ConstantValue
+from .slots import has_dict, is_python_slot
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -267,7 +267,7 @@ class ObjectValue(Value):
                 raise tracer.raised(AttributeError, name)
             return found
         if self.obj is None:
-            if not _is_python_slot(descriptor):
+            if not is_python_slot(descriptor):
                 raise unsupported("attribute", f"{name!r} of {self.describe(tracer)}")
             raise tracer.raised(AttributeError, name)
         real = tracer.run_real(descriptor.__get__, (self.obj, self.cls))
@@ -299,7 +299,7 @@ class ObjectValue(Value):
                 tracer.enters_through(self, function, Role.ATTRIBUTE)
                 function.call(tracer, [self, value], {})
                 return
-            if not _is_python_slot(in_class):
+            if not is_python_slot(in_class):
                 setter = tracer.class_lookup(type(in_class), "__set__")
                 if isinstance(setter, FunctionType):
                     descriptor = tracer.class_value(self.cls, name)
@@ -352,7 +352,7 @@ class ObjectValue(Value):
             function = tracer.class_function(self.cls, name, in_class.fdel)
             tracer.enters_through(self, function, Role.ATTRIBUTE)
             function.call(tracer, [self], {})
-        elif _is_python_slot(in_class):
+        elif is_python_slot(in_class):
             self.slot(tracer, name, in_class)  # raises where there is none
             self.set_own(tracer, name, MISSING)
         elif isinstance(tracer.class_lookup(type(in_class), "__delete__"), FunctionType):
@@ -512,22 +512,6 @@ def runs_code_when_compared(key: Any) -> bool:
 
 _PLAIN_KEYS = frozenset((str, int, float, bool, bytes, type(None)))
 _GENERATED = "<string>"  # the file name of code that was never in a file
-
-
-def _is_python_slot(found: Any) -> bool:
-    """Whether it is a member that `__slots__` made, which can always be written and deleted."""
-    return inspect.ismemberdescriptor(found) and "__slots__" in vars(found.__objclass__)
-
-
-def names_of_slots(cls: type) -> frozenset[str]:
-    """Names of attributes that instances hold in slots instead of their `__dict__`."""
-    with_slots = (vars(base) for base in cls.__mro__ if "__slots__" in vars(base))
-    return frozenset(name for members in with_slots for name, found in members.items() if _is_python_slot(found))
-
-
-def has_dict(cls: type) -> bool:
-    """Whether instances have a dictionary of attributes."""
-    return bool(cls.__dictoffset__) or issubclass(cls, threading.local)
 
 
 def is_data_descriptor(found: Any) -> bool:
