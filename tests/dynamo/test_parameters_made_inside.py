@@ -56,11 +56,14 @@ def given() -> torch.Tensor:
     return torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("program", [parameter, without_gradients, shared_memory, modules, initialised])
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
+PROGRAMS = [parameter, without_gradients, shared_memory, modules]
+
+
+@pytest.mark.parametrize(
+    ("program", "backend"),
+    [*[(one, backend) for one in PROGRAMS for backend in ("eager", "inductor")], (initialised, "eager")],
+)
 def test_they_stay_in_one_graph(program: Any, backend: str) -> None:
-    if backend == "inductor" and program is initialised:
-        pytest.skip("its random numbers are other ones")
     compiled = stator.compile(program, backend=backend, fullgraph=True)
     with torch.no_grad():
         for seed in range(2):
@@ -89,6 +92,17 @@ def test_one_that_leaves_the_graph_is_made_by_the_program() -> None:
     expected.backward()
     assert type(weight) is nn.Parameter
     torch.testing.assert_close(weight.grad, own.grad)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_one_without_gradients_leaves_the_graph_as_a_parameter(backend: str) -> None:
+    def program(x: torch.Tensor) -> Any:
+        weight = nn.Parameter(x * 2, requires_grad=False)
+        return weight, [weight], weight + 1
+
+    weight, held, _ = stator.compile(program, backend=backend, fullgraph=True)(given())
+    assert type(weight) is nn.Parameter and held[0] is weight and not weight.requires_grad
+    assert torch.equal(weight, given() * 2)
 
 
 class Late(nn.Module):

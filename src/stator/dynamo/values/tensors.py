@@ -287,6 +287,8 @@ class TensorValue(Value):
             )
         else:
             made = exits.graph_output(self)
+            if self.cls is torch.nn.Parameter:  # one that does not require grad; a graph hands out tensors
+                made = CallRecipe(Constant(torch.nn.Parameter), [made, Constant(False)])
         if self.attributes:
             exits.remember(self, made)
             for name, value in self.attributes.items():
