@@ -96,6 +96,13 @@ def of_least(x):
     return torch.tensor([2]) * least, type(least)
 
 
+def test_a_logarithm_to_another_base_is_left_to_the_program():
+    def program(x):
+        return x * math.log(x.sum().item(), 3)
+
+    assert torch.equal(stator.compile(program, backend="eager")(X), program(X))
+
+
 @pytest.mark.parametrize(
     ("program", "number"),
     [

@@ -72,6 +72,12 @@ _DOMAINS: dict[Any, tuple[tuple[Any, float], ...]] = {
     math.sin: ((operator.gt, -1e300), (operator.lt, 1e300)),
     math.cos: ((operator.gt, -1e300), (operator.lt, 1e300)),
 }
+_OF_TWO = frozenset(
+    (
+        *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod),
+        *(operator.pow, math.pow, max, min),
+    )
+)
 # that give whole numbers: the operator on tensors behind each
 _ROUNDINGS: dict[Any, str] = {int: "trunc", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil", round: "round"}
 _MOST_WHOLE = 2.0**62
@@ -132,6 +138,8 @@ def computed(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
     if function in _ROUNDINGS and len(args) == 1 and args[0].origin is None:  # type: ignore[attr-defined]
         return _rounded(tracer, _ROUNDINGS[function], args[0])
     target = _FUNCTIONS.get(function)
+    if (function in _OF_TWO) is not (len(args) == 2):  # math.log to another base
+        return None
     if function is max and _is_least(tracer, args):
         return _above_least(tracer, args)
     if function in _CHOICES and any(arg.python_type(tracer) is not float for arg in args):
