@@ -6,6 +6,8 @@ float64, 1e-12.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -218,9 +220,6 @@ def test_one_backward_of_all_results_is_compiled_as_one(monkeypatch: pytest.Monk
 
 def test_nothing_is_kept_when_a_backward_has_run() -> None:
     """Nor by a cycle, when there was none."""
-    import gc
-    import weakref
-
     gc.collect()
     gc.disable()
     try:
@@ -253,3 +252,51 @@ def test_one_backward_after_the_other(order: tuple[int, ...]) -> None:
         return seen
 
     compare(chains, look)
+
+
+class _OneOfTwo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, w: Any) -> Any:
+        return x * w
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return None, gradient
+
+
+def test_no_gradient_of_what_is_no_leaf_is_none() -> None:
+    """Not zeros."""
+
+    def found(compile: Run) -> Any:
+        x, w, _ = leaves()
+        h = x * 2
+        h.retain_grad()
+        compile(lambda h, w: _OneOfTwo.apply(h, w).sin())(h, w).sum().backward()
+        return [h.grad, x.grad, w.grad]
+
+    same(found(partial(stator.compile, backend="aot_eager", fullgraph=True)), found(lambda function: function))
+
+
+def test_a_hook_before_the_node_of_a_result() -> None:
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        first = results[0]
+        number = first.output_nr
+        first.grad_fn.register_prehook(lambda gradients: log.append(("node", gradients[number].clone())))
+        (results[1] + first * 2).sum().backward()
+        return []
+
+    compare(beside, look)
+
+
+def test_what_saved_nothing_is_not_freed() -> None:
+    def program(x: Any, w: Any, v: Any) -> Any:
+        return x + w, (x * v).sin()
+
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        (results[0] + results[1]).sum().backward()
+        results[0].sum().backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            results[1].sum().backward()
+        return []
+
+    compare(program, look)
