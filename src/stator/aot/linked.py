@@ -67,10 +67,9 @@ def find_links(
                 place(earlier)
             ordered[position] = Link(position, behind[position])
 
+    # in the order of eager's nodes, in which autograd calls hooks of what does not depend on another
     for position in sorted(linked, key=lambda at: starts[at]._sequence_nr() if at in starts else -1):
-        place(
-            position
-        )  # in the order of eager's nodes, in which autograd calls hooks of what does not depend on another
+        place(position)
     return tuple(ordered.values())
 
 
