@@ -71,6 +71,11 @@ KEEPABLE = frozenset(
         aten.max_pool2d.default,
         aten.adaptive_avg_pool2d.default,
         aten.adaptive_avg_pool3d.default,
+        aten.cov.default,
+        aten.quantile.default,
+        aten.quantile.scalar,
+        aten.nanquantile.default,
+        aten.nanquantile.scalar,
     )
 )
 RECURRENT = frozenset(
