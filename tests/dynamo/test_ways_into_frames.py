@@ -200,7 +200,6 @@ WAYS = [
         "    def f(y, log):BODY\n"
         "        return y",
         "with managed(log):\n        x = f(x - 1, log)",
-        graphs=4,
     ),
     Way(
         "contextmanager",
@@ -210,7 +209,6 @@ WAYS = [
         "        yield y\n"
         "        log.append('exit')",
         "with C.managed(x, log) as x:\n        x = x - 1",
-        graphs=3,
     ),
     # attributes
     Way(
@@ -446,7 +444,7 @@ WAYS = [
         "generator_expression",
         "if True:\n    def f(y, log):BODY\n        return y",
         "for y in (f(x + i, log) for i in range(3)):\n        x = x + y",
-        graphs=5,
+        graphs=6,
     ),
     Way(
         "comprehension",
@@ -470,7 +468,7 @@ WAYS = [
         "inside_loop_over_generator",
         "def g():\n    for i in range(3):\n        yield i\nif True:\n    def f(y, log):BODY\n        return y",
         "for i in g():\n        x = f(x + i, log)",
-        graphs=5,
+        graphs=4,
     ),
     Way(
         "next",

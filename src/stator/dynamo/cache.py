@@ -401,6 +401,8 @@ def _first(reasons: list[str]) -> list[str]:
 class _DropDead:
     """Removes a version whose guards can never hold again, because an object they compare with has died."""
 
+    most, given_up = _MOST_LOST, _GIVEN_UP  # at the end of the process the module has no names any more
+
     def __init__(self, cache: Any) -> None:
         self.cache = weakref.ref(cache)
         self.tree: weakref.ref[Any] | None = None
@@ -410,8 +412,10 @@ class _DropDead:
         tree = self.tree() if self.tree else None
         if cache is None or tree is None:
             return
-        if len(cache.miss.lost) < _MOST_LOST:  # this may run anywhere, so it is looked at when the next call misses
-            lost = [version for version in cache.versions if version.guards is tree and version.followed != _GIVEN_UP]
+        if len(cache.miss.lost) < self.most:  # this may run anywhere, so it is looked at when the next call misses
+            lost = [
+                version for version in cache.versions if version.guards is tree and version.followed != self.given_up
+            ]
             cache.miss.lost += [version.detail for version in lost]
         cache.versions = tuple(version for version in cache.versions if version.guards is not tree)
 

@@ -26,6 +26,8 @@ def left_together(frames: Sequence[Frame], kind: str = "") -> list[Frame]:
     for frame in frames[1:MOST_FRAMES]:
         if frame.way is None or frame.handlers or not _can_be_left(frame):
             break
+        if not _is_next_in_generators(found[-1], frame):
+            break
         if kind == "changing-number" and frame.way.by is not Role.CALL:
             break  # `layers[number]`: what it comes to may be worth a version of its own, not the text of the number
         found.append(frame)
@@ -33,6 +35,15 @@ def left_together(frames: Sequence[Frame], kind: str = "") -> list[Frame]:
     while len(found) > 1 and _finishes_another(found[-1]):
         found.pop()
     return found
+
+
+def _is_next_in_generators(around: Frame, frame: Frame) -> bool:
+    """A generator can be left in the middle; one that is around it, only where it passes on what that yields."""
+    if frame.generator is None:
+        return around.generator is None
+    if not frame.generator.can_stop_inside():
+        return False
+    return around.generator is None or around.program.instructions[around.now].opname == "SEND"
 
 
 def _finishes_another(frame: Frame) -> bool:

@@ -13,6 +13,7 @@ from stator.base.errors import UserPlace
 
 from .finishing import Finish
 from .guard import Guard
+from .program import program_of
 from .recipe import Effect, RaisedAt, Recipe
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class InnerFrame:
     but the last, the call of the next. stack: below what that call takes; None marks a NULL. locals: in the order of
     the code's variables. cells: of all free variables, then of the cell variables that exist, in the code's order.
     finish: what that instruction does with what the next frame gives; what it needs for that is on the stack.
+    steps: of the last, the generator in which the graph ends, and whose next item the instruction is to get.
     """
 
     code: CodeType
@@ -88,11 +90,17 @@ class InnerFrame:
     locals: dict[str, Recipe] = field(default_factory=dict)
     cells: dict[str, Recipe] = field(default_factory=dict)
     finish: Finish | None = None
+    steps: Recipe | None = None
 
     def values(self) -> list[Recipe]:
         """What the code that goes on there takes: cells, variables, then the stack but for NULLs and offsets."""
         on_stack = [recipe for recipe in self.stack if recipe is not None and not isinstance(recipe, RaisedAt)]
-        return [*self.cells.values(), *self.locals.values(), *on_stack]
+        handed_on = [] if self.steps is None or self.is_loop() else [self.steps]
+        return [*self.cells.values(), *self.locals.values(), *on_stack, *handed_on]
+
+    def is_loop(self) -> bool:
+        """Whether it stops before the FOR_ITER of a loop, which finds its iterator on the stack."""
+        return program_of(self.code).instructions[self.index].opname == "FOR_ITER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,9 @@ class Break:
     With `inner`, instruction `index` entered a function and the frame is in it: `stack` is what is below the operands,
     then what the instruction needs to be finished as `finish` says; and what runs natively is the instruction that the
     last of those frames stops before.
+
+    With `steps`, the graph ends inside of this generator, and instruction `index` was to get its next item (by a loop,
+    `next`, `send` or `throw`): the generator goes on by one operation, and may then wait in the middle.
     """
 
     index: int
@@ -119,6 +130,7 @@ class Break:
     handlers_kept: int = 0
     inner: tuple[InnerFrame, ...] = ()
     finish: Finish | None = None
+    steps: Recipe | None = None
 
     def inner_values(self) -> list[Recipe]:
         return [value for frame in self.inner for value in frame.values()]

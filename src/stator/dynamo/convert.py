@@ -22,12 +22,13 @@ from stator.graph.printer import print_graph
 
 from .break_kinds import way_out
 from .bytecode import decode, instructions_text, reachable
-from .cache import make_cache
+from .cache import make_cache, mark_as_ours
 from .call_chain import has_shadowed_cell, receiver_of, user_code
 from .captured import Break, BreakReason, Captured
 from .emit import InnerCall, OnFailure, calls_something, emit, emit_own_code, emit_steps, is_right_on_any_path
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .failed_graphs import Failure, generator_states
+from .generator_places import Waits, places_of
 from .giving_up import Inside
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
@@ -39,6 +40,7 @@ from .marks import disabled, is_of_torch_compile, left_alone_by_torch
 from .native_status import native
 from .observers import observer_in
 from .program import program_of
+from .recipe import NewGenerator, SetGenerator
 from .resume import ResumePoint, closure_of, resume_code, resumption_of
 from .source import FunctionSource, is_about_made_class
 from .status import Told
@@ -88,6 +90,8 @@ class Converter:
         self._called_apart: set[CodeType] = (
             set()
         )  # functions of which that was at so many places that they no longer are
+        # by the ids of generators' code, and where a graph ended in them
+        self._made_steps: dict[tuple[int, int | None], tuple[weakref.ref[CodeType], CodeType]] = {}
         self._put_back: dict[Any, Any] = {}  # what puts frames back that are left together
         self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by a continuation's id
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
@@ -187,8 +191,28 @@ class Converter:
         logs.log("graph_breaks", "%s", reason)
         if not calls_something(code):
             return CompiledFrame((), None)
-        begin = partial(native.begin_step, self._hook_callback)
-        return CompiledFrame((), emit_steps(code, begin, native.end_step))
+        return CompiledFrame((), self._steps_code(code))
+
+    def _steps_code(self, code: CodeType, stopped_at: int | None = None) -> CodeType:
+        """See `emit_steps`."""
+        key = id(code), stopped_at
+        found = self._made_steps.get(key)
+        if found is None or found[0]() is not code:
+            begin = partial(native.begin_step, self._hook_callback)
+            made = emit_steps(code, begin, native.end_step, stopped_at)
+            mark_as_ours(made)
+            found = self._made_steps[key] = weakref.ref(code), made
+        return found[1]
+
+    def _generator_code(self, wanted: NewGenerator | SetGenerator) -> tuple[CodeType, int]:
+        """The code of a generator that outlives the graph, and the unit of it where the generator goes on."""
+        place, code = wanted.place, wanted.kept if isinstance(wanted, SetGenerator) else None
+        stopped_at = place.index if place is not None and place.waits is Waits.STEPPING else None
+        if code is None:
+            made = stopped_at is not None or calls_something(wanted.code)
+            code = self._steps_code(wanted.code, stopped_at) if made else wanted.code
+        units = places_of(code).units
+        return code, units[place or next(one for one in units if one.waits is Waits.CREATED)]
 
     def _observing(self, code: CodeType, observer: str) -> CompiledFrame:
         """A function that looks at the interpreter: it runs as it is, and all that it calls."""
@@ -275,7 +299,8 @@ class Converter:
             self._points[id(made)] = namespace, point
         elif made is None:
             self._places[point.code] += 1
-            code = resume_code(point, native.arrived, last_call=native.going_on)
+            callee = None if point.inner is None else next  # of a generator in which a graph ended
+            code = resume_code(point, native.arrived, callee, last_call=native.going_on)
             function = function_without_cells(code, namespace)
             cache = make_cache(code, self.compile_frame, self.settings.options)
             made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
@@ -403,6 +428,7 @@ class Converter:
                 hook=self._hook(),
                 on_failure=on_failure,
                 inner=self._inner_call(captured),
+                generator_code=self._generator_code,
             )
         except CompileError as error:
             if isinstance(captured.exit, Break) and captured.exit.inner:

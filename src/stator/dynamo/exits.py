@@ -8,6 +8,7 @@ from itertools import combinations
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+from .generator_places import Place
 from .guard import GuardKind
 from .messages import Message
 from .numpy_boundary import shared_tensor
@@ -38,6 +39,7 @@ from .values.classes import ClassValue
 from .values.constants import ConstantValue
 from .values.context_variables import ContextVariable
 from .values.grown_lists import GrownList
+from .values.live_generators import LiveGenerator
 from .values.live_iterators import LiveIterator
 from .values.mappings import DictValue
 from .values.numbers import is_changing
@@ -64,6 +66,7 @@ class ExitBuilder:
         self.steps: list[Effect] = []  # of iterators, ahead of changes of what they iterate over
         self.fills: list[Effect] = []  # contents of new objects, before the replayed mutations
         self.effects: list[Effect] = []
+        self.stopped_in: dict[int, Place] = {}  # generators by id: where the graph ends inside of them
         self._changed: dict[int, Value] = {}  # objects with effects, which are not to be other ones that were read
 
     def recipe(self, value: Value) -> Recipe:
@@ -109,6 +112,9 @@ class ExitBuilder:
         for name, attribute in (value.attributes or {}).items():
             if attribute is not MISSING:
                 self.set_attr(made, name, attribute, raw=True)
+
+    def is_made(self, value: Value) -> bool:
+        return id(value) in self._recipes
 
     def dict_items(self, value: DictValue) -> list[tuple[Recipe, Recipe]]:
         return [(self.recipe(key), self.recipe(item)) for key, item in value.items(self.tracer)]
@@ -196,6 +202,10 @@ class ExitBuilder:
 
     def _iterator(self, iterator: LiveIterator, name: str) -> None:
         self.steps.append(iterator.advance())
+
+    def _generator(self, live: LiveGenerator, name: str) -> None:
+        self.effects.append(live.put(self))
+        self._changed[id(live)] = live
 
     def _message(self, message: Message, name: str) -> None:
         self.effects.append(message.effect(self))
@@ -305,6 +315,7 @@ _REPLAY: dict[str, Callable[[ExitBuilder, Any, str], None]] = {
     "attribute": ExitBuilder._attribute,
     "cell": ExitBuilder._cell,
     "class": ExitBuilder._class,
+    "generator": ExitBuilder._generator,
     "iterator": ExitBuilder._iterator,
     "message": ExitBuilder._message,
     "scope": ExitBuilder._scope,

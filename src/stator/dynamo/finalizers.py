@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from .bytecode import decode
 from .guard import GuardKind
 from .naming import module_of, qualified_name
 from .resume import Slot
-from .source import CellSource, LocalSource
+from .source import CellSource, LocalSource, ReadSource
 from .values.base import Lazy, Value, unsupported
 from .values.mappings import DictValue
 from .values.objects import MISSING, ObjectValue, lookup_in_class
@@ -34,22 +34,23 @@ _OF_CODE = (types.CodeType, types.FrameType, types.TracebackType)
 _OF_OTHERS = ("stator.", "torch.")  # whose callbacks a program does not see
 
 
-def ends_quietly(obj: object, depth: int = _DEPTH) -> bool:
-    """Whether nothing happens when the object goes, and what it alone may hold. Runs no code of the program."""
+def ends_quietly(obj: object, depth: int = _DEPTH, ended: Container[int] = ()) -> bool:
+    """Whether nothing happens when the object goes, and what it alone may hold. Runs no code of the program.
+    `ended`: generators by id that will have come to their end by then."""
     level = [obj]
     for _ in range(depth + 1):
-        if not all(map(_ends_quietly_itself, level)):
+        if not all(_ends_quietly_itself(one, ended) for one in level):
             return False
         level = list(islice((part for one in level for part in _parts(one, type(one))), _MOST))
     return True
 
 
-def _ends_quietly_itself(obj: object) -> bool:
+def _ends_quietly_itself(obj: object, ended: Container[int]) -> bool:
     kind = type(obj)
     if type(kind) is type and kind in _CODES:  # it is closed: whether it does something then, its code says
         code = getattr(obj, _CODES[kind])
         handles = code.co_exceptiontable and any(one.opname == "PUSH_EXC_INFO" for one in decode(code))
-        return not handles and has_no_callbacks(obj)
+        return (not handles or id(obj) in ended) and has_no_callbacks(obj)
     return _is_quiet(kind) or (lookup_in_class(kind, "__del__") is MISSING and has_no_callbacks(obj))
 
 
@@ -162,23 +163,44 @@ def _is_held(frame: Frame, value: Value) -> bool:
     return now is not None and now.source == source
 
 
-def check_handed_on(frame: Frame, values: Iterable[Value]) -> None:
-    """The rest of a function that the outermost frame had called is followed, and lets go of these before that ends."""
+def check_handed_on(frame: Frame, values: Iterable[Value]) -> Callable[[], None]:
+    """The rest of a function that the outermost frame had called is followed, and lets go of these before that ends.
+    Gives what is to be called when it has been followed: whether generators have come to their end is known then."""
+    values = list(values)
+    waiting: list[Value] = []
     for value in values:
         if id(value) not in frame.tracer.handed_on:
             frame.tracer.handed_on[id(value)] = value
-            _check_given(frame, value)
+            given = _given(frame, value)
+            if given is not None and not ends_quietly(given.obj) and ends_quietly(given.obj, ended=_AnyGenerator()):
+                waiting.append(value)
+            else:
+                _check_given(frame, value, values)
+
+    def check() -> None:
+        for value in waiting:
+            _check_given(frame, value, values)
+
+    return check
 
 
-def _check_given(frame: Frame, value: Value) -> None:
+class _AnyGenerator(Container[int]):
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
+def _check_given(frame: Frame, value: Value, handed_on: Iterable[Value] = ()) -> None:
     tracer, given = frame.tracer, _given(frame, value)
     if given is None or _is_quiet(type(given.obj)):
         return
-    if not ends_quietly(given.obj):
+    ended = {id(one.live.obj) for one in tracer.live_generators if one.live is not None and one.returned is not None}
+    if not ends_quietly(given.obj, ended=ended):
+        if _is_kept(frame, given, handed_on):
+            return
         raise unsupported("finalizer", f"letting go of {_shown(given.obj)}")
     tracer.guard(given.source, GuardKind.TYPE, type(given.obj))  # type: ignore[arg-type]
     tracer.class_lookup(type(given.obj), "__del__")
-    quiet = ends_quietly if _is_iterator(type(given.obj)) else has_no_callbacks
+    quiet = ends_quietly if _is_iterator(type(given.obj)) and id(given.obj) not in ended else has_no_callbacks
     tracer.guard(given.source, GuardKind.PREDICATE, quiet)  # type: ignore[arg-type]
 
 
@@ -220,6 +242,44 @@ def check_change(old: Any) -> None:
     changes become one there.)"""
     if not ends_quietly(old, 1):
         raise unsupported("finalizer", f"letting go of {_shown(old)}")
+
+
+# ---- generators, which may do something when they are closed ----
+
+
+def check_operand(frames: Sequence[Frame], operand: Any) -> None:
+    """An instruction lets go of an object from outside that was on the stack, and whose end the program would notice.
+    Raises Unsupported if it may be the last to hold it."""
+    held = (value for frame in frames for value in (*frame.stack, *frame.locals.values()))
+    if any(value is operand or (type(value) is Lazy and value.obj is operand.obj) for value in held):
+        return
+    source = operand.source
+    if type(source) is not LocalSource:
+        return  # it is held by what it was read from
+    if not _is_kept(frames[0], operand, ()):
+        raise unsupported("finalizer", f"letting go of {_shown(operand.obj)}")
+
+
+def _is_kept(frame: Frame, given: Any, but: Iterable[Value]) -> bool:
+    """Whether something else that the outermost frame was given, none of `but`, holds the object: that is relied on."""
+    going = {value.source for value in but}
+    for other in frame.tracer.given.values():
+        holder = getattr(other, "obj", None)
+        if other.source not in going and holder is not given.obj and holds(holder, given.obj):
+            keeps = ReadSource(holds, (other.source, given.source))  # type: ignore[arg-type]
+            frame.tracer.guard(keeps, GuardKind.EQUALS, True)
+            return True
+    return False
+
+
+def holds(holder: object, obj: object, depth: int = _DEPTH) -> bool:
+    """Whether the object is found in this one, or in what that holds. Runs no code of the program."""
+    level = [holder]
+    for _ in range(depth):
+        level = list(islice((part for one in level for part in _parts(one, type(one))), _MOST))
+        if any(part is obj for part in level):
+            return True
+    return False
 
 
 def _shown(obj: object) -> str:

@@ -25,6 +25,7 @@ from .values.constants import LastInstruction
 if TYPE_CHECKING:
     from .scopes import GlobalScope
     from .tracer import Tracer
+    from .values.generators import GeneratorValue
 
 RETURNED = object()
 YIELDED = object()
@@ -56,6 +57,7 @@ class Frame:
         "collecting",
         "contexts",
         "furthest",
+        "generator",
         "globals",
         "handlers",
         "handlers_kept",
@@ -93,6 +95,7 @@ class Frame:
         self.now = 0  # the one that is running
         self.furthest = -1  # the last instruction, in their order, that it has been at before it went back
         self.began = 0  # the step of the capture at which that began
+        self.generator: GeneratorValue | None = None  # whose frame it is
         self.way: Way | None = None  # how its caller entered it, if all that is left to do there is to finish that
         self.collecting: Collecting | None = None  # of items, by an instruction that it was at
         self.result: Value | None = None

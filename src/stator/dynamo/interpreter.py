@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -20,6 +21,7 @@ from .captured import Break, BreakReason, Captured, InnerFrame, Return
 from .exits import ExitBuilder
 from .finishing import Finish
 from .frame import Frame, StopAtBreak
+from .generator_places import Place, Waits
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
 from .naming import class_name
@@ -34,6 +36,7 @@ from .tracer import Tracer
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
 from .values.constants import ConstantValue, LastInstruction, SourcedConstant
+from .values.generators import GeneratorValue
 from .values.numbers import NumberValue
 from .values.objects import ObjectValue
 from .values.pending_text import PendingTextValue
@@ -170,6 +173,8 @@ class _Attempt:
             return captured
         finally:
             tracer.recorder.forget()
+            for generator in (*tracer.generators, *tracer.live_generators):
+                generator.forget()
             # lists and constants from outside lead back to the tracer, and would keep these until a collection
             vars(tracer).clear()
             self.entry_state.restore()
@@ -249,7 +254,10 @@ class _Attempt:
         runs = _may_run_as_it_is(tracer) and outermost.now > outermost.furthest
         if not self.nested or (runs and outermost.program.finishes_call < 0):
             return outermost
-        innermost = left_together(frames, kind)[-1]
+        chain = left_together(frames, kind)
+        while chain[-1].generator is not None and _may_run_as_it_is(tracer):
+            chain.pop()  # it runs as it is to its next yield
+        innermost = chain[-1]
         if not tracer.recorder.op_count and user_code(innermost.program.code) in self.apart:
             return outermost
         return innermost
@@ -303,20 +311,26 @@ class _Attempt:
         """The graph ends in these frames, each of which called the next."""
         assert self.reason is not None
         frame = frames[0]
-        if len(frames) == 1 and _may_run_as_it_is(tracer) and frame.now > frame.furthest:
-            return self._captured(frame, None, [], self._reached(frame))
         exits = ExitBuilder(tracer)
+        count = sum(one.generator is None for one in frames)
+        frames, generators = frames[:count], frames[count:]
+        exits.stopped_in = _stopped_in(generators)
+        if len(frames) == 1 and not generators and _may_run_as_it_is(tracer) and frame.now > frame.furthest:
+            return self._captured(frame, None, [], self._reached(frame))
         running = handled[len(handled) - len(frame.handlers) :]  # no frame inside runs any
         handlers = tuple(zip(frame.handlers, map(exits.recipe, running), strict=True))
         stack = _stack(exits, frame, frames[1:])
         names = _locals(exits, frame)
         cells: dict[str, Recipe] = {name: exits.recipe(cell) for name, cell in frame.cells.items()}
         inner = tuple(one for at in range(1, len(frames)) for one in _inner_frames(exits, frames[at:]))
+        steps = exits.recipe(generators[0].generator) if generators else None  # type: ignore[arg-type]
+        if inner and steps is not None:
+            inner, steps = (*inner[:-1], replace(inner[-1], steps=steps)), None
         effects = self._effects(exits)
         if inner and _may_run_as_it_is(tracer) and not exits.only_reads():
             raise unsupported("reconstruct", "objects that were made where nothing is compiled")
         finish = _finish(frames[1:])
-        exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner, finish)
+        exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner, finish, steps)
         return self._captured(frame, exits, effects, exit_)
 
     def _reached(self, frame: Frame) -> Break:
@@ -339,9 +353,10 @@ class _Attempt:
         return Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept)
 
     def _effects(self, exits: ExitBuilder) -> list[Effect]:
-        for generator in exits.tracer.generators:
-            generator.rely_on_no_cleanup()
         exits.replay()
+        for generator in exits.tracer.generators:
+            if not exits.is_made(generator):
+                generator.rely_on_no_cleanup()
         exits.rely_on_unwritten_elements()
         exits.rely_on_distinct_inputs()
         exits.rely_on_distinct_objects()
@@ -439,6 +454,16 @@ def _stack(exits: ExitBuilder, frame: Frame, inside: Sequence[Frame]) -> tuple[R
     return tuple(exits.recipe(value) if value is not None else None for value in (*frame.stack, *below))
 
 
+def _stopped_in(generators: Sequence[Frame]) -> dict[int, Place]:
+    """Where generators are put, each of which gets its items from the next, that the graph ends in."""
+    found: dict[int, Place] = {}
+    for frame in generators:
+        last = frame is generators[-1]
+        place = Place(Waits.STEPPING, frame.now) if last else Place(Waits.YIELDED, frame.now + 1)
+        found[id(frame.generator)] = place
+    return found
+
+
 def _finish(inside: Sequence[Frame]) -> Finish | None:
     return inside[0].way.finish if inside else None  # type: ignore[union-attr]
 
@@ -473,6 +498,8 @@ def _end_shows(value: Value) -> bool:
         return not (issubclass(kind, torch.Tensor) or (type(kind) is type and kind in CONSTANT_TYPES))
     if isinstance(value, (TensorValue, ConstantValue)):
         return False
+    if isinstance(value, GeneratorValue):
+        return value.started and value.returned is None and value.frame.waits_in_try()
     if isinstance(value, ObjectValue):  # also containers
         return type(value) is ObjectValue or value.source is not None or is_of_program(value.cls)
     return value.source is not None

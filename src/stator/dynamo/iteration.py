@@ -12,6 +12,7 @@ from .polyfills import sorting
 from .values.base import Raised, Value, unsupported
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, ResumedValue, stop_aware
+from .values.live_generators import generator_of
 from .values.mappings import DictValue
 from .values.objects import MISSING, ObjectValue
 from .values.sequences import TupleValue
@@ -67,6 +68,9 @@ _MOST_TAKEN = 4  # before an instruction is left in the middle: each number of i
 def _next_item(tracer: Tracer, iterator: Value) -> Value | None:
     if isinstance(iterator, (IteratorValue, GeneratorValue)):
         return iterator.next_item(tracer)
+    generator = generator_of(tracer, iterator)
+    if generator is not None:
+        return generator.next_item(tracer)
     step = tracer.get_attr(iterator, "__next__")
     tracer.enters_through(iterator, step, Role.OPERAND)
     return next(stop_aware(tracer, step), None)

@@ -12,7 +12,7 @@ from typing import Any
 from .cache import mark_as_ours
 from .captured import Break, BreakReason, Captured, InnerFrame
 from .emit import InnerCall, emit, slot_of
-from .emit.breaks import Hook, first_of_call
+from .emit.breaks import STEPPED, Hook, first_of_call
 from .finishing import AGAIN, CAUGHT, Finish
 from .native_status import native
 from .program import program_of
@@ -40,6 +40,8 @@ def put_back(frames: Sequence[InnerFrame], leaving: Leaving, finish: Finish | No
     frame, rest = frames[0], frames[1:]
     callee = put_back(rest, leaving, frame.finish) if rest else None
     point = _point_in_call(frame, rest) if rest else _point_before(frame)
+    if frame.steps is not None and not frame.is_loop():
+        point = replace(_point(frame, frame.index + 1), inner=STEPPED, finish=Finish.RESULT, entering=frame.index)
     resumed = function_without_cells(resume_code(point, native.arrived, never_called), frame.namespace)
     inner = None
     if callee is not None:
@@ -61,7 +63,8 @@ def put_back(frames: Sequence[InnerFrame], leaving: Leaving, finish: Finish | No
 def key_of(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
     """What the code that puts them back goes by, other than what it is made with. (Equal code is not the same.)"""
     return tuple(
-        (id(frame.code), id(frame.namespace), frame.index, _point(frame, frame.index), frame.finish) for frame in frames
+        (id(one.code), id(one.namespace), one.index, _point(one, one.index), one.finish, one.steps is not None)
+        for one in frames
     )
 
 
@@ -159,13 +162,21 @@ def _stopped_at(function: FunctionType, point: ResumePoint, frame: InnerFrame, r
         loaded = Load(LocalSource(point.stack_parameter(position))) if slot is Slot.VALUE else None
         stack.append(frame.stack[position] if slot is Slot.LASTI else loaded)
     handed_on = tuple(Load(LocalSource(name)) for name in point.inner or ())
+    steps: Recipe | None = None
+    if frame.steps is not None:  # a loop finds it on its stack
+        steps = stack[-1] if frame.is_loop() else handed_on[0]
     exit_ = Break(
         resumption.indices.index(frame.index),
         tuple(stack),
         {name: Load(LocalSource(name)) for name in point.locals},
         {name: FrameCell(name) for name in point.closure},
         reason,
-        inner=() if point.inner is None else (InnerFrame(frame.code, frame.namespace, 0, handed_on),),
+        inner=() if point.inner is None or steps is not None else (_called_with(frame, handed_on),),
         finish=point.finish,
+        steps=steps,
     )
     return Captured(function, code, None, [], [], exit_, [])
+
+
+def _called_with(frame: InnerFrame, values: tuple[Recipe, ...]) -> InnerFrame:
+    return InnerFrame(frame.code, frame.namespace, 0, values)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .scopes import GlobalScope
     from .values.base import Value
     from .values.cells import CellValue
+    from .values.live_generators import LiveGenerator
     from .values.live_iterators import LiveIterator
     from .values.tensors import TensorValue
 
@@ -81,6 +82,9 @@ class MutationLog:
 
     def iterator(self, iterator: LiveIterator) -> None:
         self._note("iterator", iterator)
+
+    def generator(self, generator: LiveGenerator) -> None:
+        self._note("generator", generator)
 
     def scope(self, scope: GlobalScope) -> None:
         self._note("scope", scope)

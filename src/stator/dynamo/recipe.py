@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any
 
 from .bytecode import Position
+from .generator_places import Place
 from .source import Source
 
 
@@ -117,6 +118,17 @@ class NewFunction(Recipe):
 
 
 @dataclass(eq=False, slots=True)
+class NewGenerator(Recipe):
+    """A generator of this code, the user's, that has not begun: `SetGenerator` follows as an effect."""
+
+    code: CodeType
+    globals: Recipe
+    name: str
+    qualname: str
+    place: Place | None = None  # where it will wait
+
+
+@dataclass(eq=False, slots=True)
 class CallRecipe(Recipe):
     """`function(*args, **kwargs)`, evaluated once however often it is referred to."""
 
@@ -216,6 +228,20 @@ class SetCell(Effect):
 
     cell: Recipe
     value: Recipe | None
+
+
+@dataclass(eq=False, slots=True)
+class SetGenerator(Effect):
+    """A generator waits at this place of the user's code (None: it has come to its end) with these variables, in the
+    order of its frame, and stack; None: unbound, or a NULL. `kept`: the code that it has and keeps; None: code that is
+    made of the user's."""
+
+    target: Recipe
+    code: CodeType
+    place: Place | None
+    variables: list[Recipe | None] = field(default_factory=list)
+    stack: list[Recipe | None] = field(default_factory=list)
+    kept: CodeType | None = None
 
 
 @dataclass(eq=False, slots=True)

@@ -52,7 +52,8 @@ class ResumePoint:
     handlers: positions of stack slots that keep what was handled before, one for each handler that is running.
     inner: the instruction `entering` entered a function, and the frame goes on by finishing that: it calls what goes
         on with the function, with values that come in as arguments of these names, and does with what that gives what
-        `finish` says. None: the frame is not in a call.
+        `finish` says. None: the frame is not in a call. (What is called may be `next`, of a generator in which a graph
+        ended.)
     """
 
     code: CodeType

@@ -39,6 +39,7 @@ from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
 from .values.generators import GeneratorValue
 from .values.grown_lists import GrownList
 from .values.iterators import IteratorValue, MapValue
+from .values.live_generators import LiveGenerator
 from .values.live_iterators import live_iterator
 from .values.mappings import DictValue, MappingProxyValue
 from .values.modules import ModuleValue, PythonModuleValue, module_name
@@ -451,6 +452,12 @@ def _map(tracer: Tracer, obj: Any, source: Source | None) -> Value:
     if not all(isinstance(one, (IteratorValue, GeneratorValue, ObjectValue)) for one in iterated):
         return _object(tracer, obj, source)
     return MapValue(function, iterated, obj, source)
+
+
+@wraps(types.GeneratorType)
+def _generator(tracer: Tracer, obj: types.GeneratorType[Any, Any, Any], source: Source | None) -> Value:
+    _guard_type(tracer, obj, source)
+    return LiveGenerator(obj, source)  # type: ignore[arg-type]
 
 
 @wraps(slice)

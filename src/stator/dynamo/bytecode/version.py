@@ -24,6 +24,7 @@ class Version:
         of a free variable, which may share its name with a local.
     conditional_jumps: truth of "jump if" condition -> opname of the forward jump.
     backward_twins: forward jump -> the backward instruction with the same condition.
+    plain_yield: the operand of a YIELD_VALUE that no `yield from` does and after which closing runs the frame.
     """
 
     number: tuple[int, int]
@@ -40,6 +41,7 @@ class Version:
     backward_twins: MappingProxyType[str, str]
     to_bool_before_jump: bool
     pair_operands: frozenset[str]
+    plain_yield: int | None
 
 
 _PY311 = Version(
@@ -65,6 +67,7 @@ _PY311 = Version(
     ),
     to_bool_before_jump=False,
     pair_operands=frozenset(),
+    plain_yield=None,
 )
 
 _PY312 = Version(
@@ -82,6 +85,7 @@ _PY312 = Version(
     backward_twins=MappingProxyType({"JUMP_FORWARD": "JUMP_BACKWARD"}),
     to_bool_before_jump=False,
     pair_operands=frozenset(),
+    plain_yield=2,
 )
 
 _PY313 = Version(
@@ -99,6 +103,7 @@ _PY313 = Version(
     backward_twins=_PY312.backward_twins,
     to_bool_before_jump=True,
     pair_operands=frozenset({"LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"}),
+    plain_yield=0,
 )
 
 _VERSIONS = {version.number: version for version in (_PY311, _PY312, _PY313)}

@@ -12,6 +12,7 @@ from types import FunctionType, GetSetDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ..calling import calls, fold, folded_argument, run_folded
+from ..finishing import OPERATING
 from ..guard import GuardKind
 from ..imports import imported
 from ..long_loops import counted
@@ -23,8 +24,9 @@ from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.classes import ClassValue, is_immutable_class
 from ..values.constants import ConstantMethod, ConstantValue
 from ..values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
-from ..values.generators import GeneratorValue
+from ..values.generators import STEPPING
 from ..values.iterators import EnumerateValue, IteratorValue, MapValue, ZipValue
+from ..values.live_generators import generator_of
 from ..values.mappings import DictValue
 from ..values.modules import PythonModuleValue
 from ..values.objects import MISSING, ObjectValue
@@ -324,15 +326,18 @@ def _next(tracer: Tracer, iterator: Value, default: Value | None = None) -> Valu
     kind = iterator.python_type(tracer)
     if tracer.class_lookup(kind, "__next__") is MISSING:
         raise tracer.raised(TypeError, f"'{class_name(kind)}' object is not an iterator")
-    ended_before = isinstance(iterator, GeneratorValue) and iterator.returned is not None
+    generator = generator_of(tracer, iterator)
+    ended_before = generator is not None and generator.returned is not None
+    if generator is not None and default is None and tracer.direct is iterator and tracer.way is OPERATING:
+        tracer.enters(generator, STEPPING)
     item = tracer.next_item(iterator)
+    if generator is not None:
+        generator.check_kept(tracer)
     if item is not None:
         return item
     if default is not None:
         return default
-    raise tracer.stop_iteration(
-        iterator.returned if isinstance(iterator, GeneratorValue) and not ended_before else None
-    )
+    raise tracer.stop_iteration(generator.returned if generator is not None and not ended_before else None)
 
 
 def _steps(tracer: Tracer, value: Value) -> Iterator[Value]:

@@ -29,6 +29,7 @@ from ..values.cells import CellValue
 from ..values.constants import ConstantValue
 from ..values.generators import GeneratorValue
 from ..values.iterators import IteratorValue
+from ..values.live_generators import LiveGenerator
 from ..values.mappings import DictValue
 from ..values.objects import MISSING, ObjectValue
 from ..values.sequences import ListValue
@@ -154,7 +155,7 @@ class _Start:
 def _conditional(tracer: Tracer, *roots: Value) -> Iterator[None]:
     """Raises Unsupported when the captured code in the block does not leave everything but tensors as it is."""
     protected = reachable(roots)
-    if any(isinstance(one, (IteratorValue, GeneratorValue)) for one in protected.values()):
+    if any(isinstance(one, (IteratorValue, GeneratorValue, LiveGenerator)) for one in protected.values()):
         raise _refused("may advance an iterator")
     outer, modes = tracer.mutations, TorchState.now()
     changes = tracer.mutations = ConditionalChanges(tracer, outer, protected)

@@ -47,7 +47,7 @@ class InnerFrameValue(Value):
         cells = tuple(cell for cell in args[:free] if isinstance(cell, CellValue))
         if len(cells) < free:
             raise unsupported("unguardable", "a closure that was made of something else than cells")
-        check_handed_on(tracer.frames[-1], args[free:])
+        check = check_handed_on(tracer.frames[-1], args[free:])
         names = dict(zip(code.co_varnames, args[free:], strict=False))
         frame = Frame(tracer, program_of(code), tracer.scope_of(function.__globals__), names, cells, code.co_qualname)
         frame.way = _way(tracer.frames[-1])
@@ -58,6 +58,7 @@ class InnerFrameValue(Value):
             if caught is None or not issubclass(raised.value.python_type(tracer), caught):
                 raise
             return tracer.known(native.missed)
+        check()
         assert frame.result is not None
         return frame.result
 

@@ -96,6 +96,7 @@ PyObject *stator_take_waiting(void);
 void stator_raise_now(PyObject const *error, PyObject **result);
 int stator_raised_later_add_to(PyObject *module);
 int stator_finishing_add_to(PyObject *module); /* finishing.c */
+int stator_generators_add_to(PyObject *module); /* generators.c */
 
 /* ---- what the frame at work holds (frame_at_work.c) ---- */
 

@@ -6,8 +6,10 @@ from .frame import emit
 from .inner import InnerCall
 from .own_code import emit_own_code, is_right_on_any_path
 from .steps import calls_something, emit_steps
+from .writer import GeneratorCode
 
 __all__ = [
+    "GeneratorCode",
     "InnerCall",
     "OnFailure",
     "calls_something",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from stator.base.errors import CompileError
 from ..bytecode import VERSION, Handler, Instruction, stack_effect
 from ..captured import Break
 from ..finishing import AGAIN, BELOW, METHODS, Finish, write_finish
+from ..generator_places import PAUSED
 from ..program import program_of
 from ..recipe import FrameCell, Load, RaisedAt, Recipe
 from ..resume import LOOP_ENDS, ResumePoint, Slot, loop_end, resumption_of
@@ -37,6 +39,9 @@ _STORES: dict[str, Callable[[Any], tuple[str, ...]]] = {
 _DROPPED = {Finish.NOTHING: 1, Finish.INSTANCE: 1, **BELOW}  # of what a function gave and what was below
 _OF_HANDLERS = ("PUSH_EXC_INFO", "POP_EXCEPT")
 NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
+
+
+STEPPED = ("a generator",)  # the name, of a parameter, for one that goes on before the frame does
 
 
 class BreakWriter:
@@ -80,6 +85,8 @@ class BreakWriter:
         if main.target is not None:
             self._jump_exit(native, exits)
         self.builder.instructions += native
+        if self.exit.steps is not None:
+            self._paused_exit(exits)
         if was_method:
             self._continue_at(after, self._split_method(native))
         elif main.opname not in NO_WAY_ON:
@@ -298,6 +305,26 @@ class BreakWriter:
 
         exits.append(write)
 
+    def _paused_exit(self, exits: list[Callable[[], None]]) -> None:
+        """The way on when the generator of a loop waits in the middle: the loop asks it again."""
+        label = self._jump_if_paused()
+
+        def write() -> None:
+            self.builder.append(label)
+            self.builder.pop()
+            self._continue_at(self.exit.index, self._slots())
+
+        exits.append(write)
+
+    def _jump_if_paused(self) -> Instruction:
+        """x -> x"""
+        label = self.builder.label()
+        self.builder.duplicate()
+        self.builder.const(PAUSED)
+        self.builder.add("IS_OP", 0, 0)
+        self.builder.jump_if_true(label)
+        return label
+
     def _jump_exit(self, native: list[Instruction], exits: list[Callable[[], None]]) -> None:
         """The way on when the operation jumps."""
         main = native[-1]
@@ -319,14 +346,20 @@ class BreakWriter:
 
         exits.append(write)
 
-    def _continue_at(self, index: int, slots: list[Slot], *, cut: int | None = None, joined: bool = False) -> None:
+    def _continue_at(
+        self, index: int, slots: list[Slot], *, cut: int | None = None, joined: bool = False, steps: bool = False
+    ) -> None:
         """Take what is on the emitted stack and the live locals, and return what the resume function returns.
 
         cut: the operation raised, and the stack was cut to this depth.
-        joined: what is on top is what is still to run of the function that was called."""
+        joined: what is on top is what is still to run of the function that was called.
+        steps: what is on top is a generator, which is to go on first."""
         builder = self.builder
         self._turn_hook(on=False)
         point = self._point(index, slots, len(slots) if cut is None else cut, joined=joined)
+        if steps:
+            entering = program_of(self.writer.code).user_index(self.exit.index)
+            point = replace(point, stack=point.stack[:-1], inner=STEPPED, finish=Finish.RESULT, entering=entering)
         held: list[str] = []
         for position in reversed(range(len(slots))):
             if slots[position] is Slot.VALUE:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..generator_places import Waits, variables_of
+from ..native_status import native
 from ..recipe import (
     DelAttr,
     Evaluate,
@@ -18,6 +20,7 @@ from ..recipe import (
     Say,
     SetAttr,
     SetCell,
+    SetGenerator,
     SetGlobal,
     SetItem,
 )
@@ -115,6 +118,39 @@ def _set_cell(writer: Writer, effect: SetCell) -> None:
         _call_support(writer, support.clear_content, effect.cell)
     else:
         _call_support(writer, support.set_content, effect.cell, effect.value)
+
+
+@effects.register(SetGenerator)
+def _set_generator(writer: Writer, effect: SetGenerator) -> None:
+    builder = writer.builder
+    code, unit = writer.generator_code(effect)
+    if effect.place is None:
+        builder.const_callee(support.end_generator)
+        writer.load(effect.target)
+        for constant in (code, unit, len(variables_of(code))):
+            builder.const(constant)
+        builder.call(4)
+    else:
+        builder.const_callee(native.set_generator)
+        writer.load(effect.target)
+        for constant in (code, unit, effect.place.waits is Waits.CREATED):
+            builder.const(constant)
+        for held in (effect.variables, effect.stack):
+            _load_held(writer, held)
+        builder.call(6)
+    builder.pop()
+
+
+def _load_held(writer: Writer, held: Sequence[Recipe | None]) -> None:
+    if not held:
+        writer.builder.const(())
+        return
+    for recipe in held:
+        if recipe is None:
+            writer.builder.const(native.UNBOUND)
+        else:
+            writer.load(recipe)
+    writer.builder.tuple(len(held))
 
 
 @effects.register(Say)

@@ -18,8 +18,8 @@ from . import recipes as _recipes
 from . import sources as _sources
 from .breaks import BreakWriter, Hook, MakeResume
 from .failures import GraphCall, OnFailure
-from .inner import InnerCall, InnerCallWriter
-from .writer import Writer
+from .inner import InnerCall, InnerCallWriter, StepWriter, is_step_by_call
+from .writer import GeneratorCode, Writer
 
 # a compiled module has an entry of its own: what is compiled there lives no longer than its parameters
 _CALL_OF_A_MODULE = ("Module._wrapped_call_impl", "torch/nn/modules/module.py")
@@ -36,6 +36,7 @@ def emit(
     hook: Hook | None = None,
     on_failure: OnFailure | None = None,
     inner: InnerCall | None = None,
+    generator_code: GeneratorCode | None = None,
 ) -> CodeType:
     """Code with the captured frame's signature that does what the frame does, by the compiled graph.
 
@@ -46,9 +47,10 @@ def emit(
     hook: for other operations than calls that reach code which could be compiled: what has that done, and what ends it.
     on_failure: what is called where the graph raises. None: the error leaves the frame.
     inner: where the frame is left in a call, what that calls.
+    generator_code: gives the code of generators that outlive the graph, and the unit where they go on.
     Raises CompileError for what cannot be expressed as bytecode.
     """
-    writer = Writer(captured)
+    writer = Writer(captured, generator_code)
     try:
         _prologue(writer)
         writer.begin_guarded()
@@ -83,6 +85,8 @@ def _break_writer(
     hook: Hook | None,
     inner: InnerCall | None,
 ) -> BreakWriter:
+    if exit_.steps is not None and not exit_.inner and is_step_by_call(writer, exit_):
+        return StepWriter(writer, exit_, make_resume, dispatch, None)
     if not exit_.inner:
         return BreakWriter(writer, exit_, make_resume, dispatch, hook)
     if inner is None:

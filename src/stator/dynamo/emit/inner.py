@@ -10,6 +10,7 @@ from typing import Any
 
 from ..bytecode import Instruction
 from ..captured import Break
+from ..program import program_of
 from ..resume import ResumePoint, Slot
 from .breaks import BreakWriter, Hook, MakeResume
 from .writer import Writer
@@ -64,3 +65,42 @@ class InnerCallWriter(BreakWriter):
 
     def _resume(self, point: ResumePoint, *, joined: bool) -> Any:
         return self.call.make_joined(point) if joined else self.make_resume(point)
+
+
+def is_step_by_call(writer: Writer, exit_: Break) -> bool:
+    """Whether a generator in which the graph ends was to give its next item to a call, not to a loop."""
+    return program_of(writer.code).instructions[exit_.index].opname != "FOR_ITER"
+
+
+class StepWriter(BreakWriter):
+    """Writes the exit of a frame that calls what has a generator go on, in which the graph ends: `next`, whatever the
+    program called. What the generator was sent or thrown has arrived there."""
+
+    def write(self) -> None:
+        index = self.exit.index
+        builder = self.builder
+        builder.position = self.original[index].position
+        self._put_back(None, len(self.stack))
+        exits: list[Callable[[], None]] = []
+        before = len(builder.instructions)
+        builder.call(1)
+        native: list[Instruction] = builder.instructions[before:]
+        del builder.instructions[before:]
+        self._protect(native, exits)
+        builder.instructions += native
+        paused = self._jump_if_paused()
+        builder.swap(2)
+        builder.pop()  # the generator
+        self._continue_at(index + 1, self._finished(native, [*self._slots(), Slot.VALUE], exits))
+        builder.append(paused)
+        builder.pop()
+        self._continue_at(index + 1, [*self._slots(), Slot.VALUE], steps=True)
+        for write_exit in exits:
+            write_exit()
+
+    def _push_operands(self) -> None:
+        """-> the generator, what is called, the generator"""
+        assert self.exit.steps is not None
+        self.writer.load(self.exit.steps)
+        self.builder.const_callee(next)
+        self.writer.load(self.exit.steps)

@@ -16,6 +16,7 @@ from ..recipe import (
     NewCell,
     NewDict,
     NewFunction,
+    NewGenerator,
     NewList,
     NewObject,
     NewSet,
@@ -121,6 +122,17 @@ def _function(writer: Writer, recipe: NewFunction) -> None:
             writer.load(part)
     builder.tuple(_all(writer, recipe.closure))
     builder.call(8)
+
+
+@recipes.register(NewGenerator)
+def _generator(writer: Writer, recipe: NewGenerator) -> None:
+    builder = writer.builder
+    builder.const_callee(support.new_generator)
+    builder.const(writer.generator_code(recipe)[0])
+    writer.load(recipe.globals)
+    builder.const(recipe.name)
+    builder.const(recipe.qualname)
+    builder.call(4)
 
 
 @recipes.register(CallRecipe)

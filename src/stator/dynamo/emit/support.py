@@ -6,8 +6,10 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from itertools import islice
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, GeneratorType
 from typing import Any
+
+from ..native_status import native
 
 _MISSING = object()
 
@@ -96,6 +98,22 @@ def new_function(
     if annotations is not None:
         function.__annotations__ = annotations
     return function
+
+
+def new_generator(code: CodeType, namespace: dict[str, Any], name: str, qualname: str) -> GeneratorType[Any, Any, Any]:
+    """A generator of this code that has not begun. What it is called with counts for nothing."""
+    nothing = (None,) * code.co_argcount
+    function = FunctionType(code, namespace, name, nothing, tuple(CellType() for _ in code.co_freevars))
+    function.__qualname__ = qualname
+    first = code.co_argcount
+    function.__kwdefaults__ = dict.fromkeys(code.co_varnames[first : first + code.co_kwonlyargcount])
+    return native.call_with_hook(None, function)
+
+
+def end_generator(generator: Any, code: CodeType, unit: int, variables: int) -> None:
+    """Let a generator come to its end: as one that has not begun, at that unit of its code, and is closed."""
+    native.set_generator(generator, code, unit, True, (native.UNBOUND,) * variables, ())
+    generator.close()
 
 
 def set_content(cell: CellType, value: Any) -> None:

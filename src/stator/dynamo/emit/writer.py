@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from types import CodeType
 from typing import Any
 
 from stator.base.errors import CompileError
@@ -15,7 +16,7 @@ from stator.base.registry import Registry
 from ..bytecode import Builder, Handler, Instruction
 from ..captured import Break, Captured, Return
 from ..guard import GuardKind
-from ..recipe import Effect, Load, NewCell, NewDict, NewList, Recipe
+from ..recipe import Effect, Load, NewCell, NewDict, NewGenerator, NewList, Recipe, SetGenerator
 from ..resume import resumption_of
 from ..source import ConstantSource, FunctionSource, LocalSource, Source
 from .children import effect_recipes, recipe_children, source_bases
@@ -23,6 +24,8 @@ from .children import effect_recipes, recipe_children, source_bases
 SourceWriter = Callable[["Writer", Any], None]
 RecipeWriter = Callable[["Writer", Any], None]
 EffectWriter = Callable[["Writer", Any], None]
+# the code of a generator that is made or put somewhere, and the unit where it goes on
+GeneratorCode = Callable[[NewGenerator | SetGenerator], tuple[CodeType, int]]
 
 sources: Registry[type, SourceWriter] = Registry("source")
 recipes: Registry[type, RecipeWriter] = Registry("recipe")
@@ -34,8 +37,9 @@ _ALLOCATED_FIRST = (NewCell, NewList, NewDict)  # what can close a cycle of refe
 class Writer:
     """Emits one frame. `load_source` and `load` push a value; each shared value is computed once into a temporary."""
 
-    def __init__(self, captured: Captured) -> None:
+    def __init__(self, captured: Captured, generator_code: GeneratorCode | None = None) -> None:
         self.captured = captured
+        self._generator_code = generator_code
         self.code = captured.code
         self.builder = Builder()
         self.temporaries: list[str] = []
@@ -56,6 +60,11 @@ class Writer:
         self.outermost_before = ""
         self._guarded_from = 0
         self.used_recipes = self._count_uses()
+
+    def generator_code(self, wanted: NewGenerator | SetGenerator) -> tuple[CodeType, int]:
+        if self._generator_code is None:
+            raise CompileError("dynamo", "a generator leaves code that is to make none")
+        return self._generator_code(wanted)
 
     # ---- temporaries ----
 
@@ -260,6 +269,7 @@ def break_recipes(exit_: Break) -> list[Recipe]:
         *exit_.cells.values(),
         *(error for _, error in exit_.handlers),
         *exit_.inner_values(),
+        *([] if exit_.steps is None else [exit_.steps]),
     ]
 
 
@@ -273,4 +283,4 @@ def unshared(kind: type[Recipe]) -> type[Recipe]:
     return kind
 
 
-__all__ = ["Writer", "allocations", "break_recipes", "effects", "recipes", "sources", "unshared"]
+__all__ = ["GeneratorCode", "Writer", "allocations", "break_recipes", "effects", "recipes", "sources", "unshared"]

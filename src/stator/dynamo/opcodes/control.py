@@ -11,7 +11,8 @@ from ..frame import RETURNED, YIELDED, Frame
 from ..program import opcode
 from ..values.base import Raised, Value, unsupported
 from ..values.constants import ConstantValue
-from ..values.generators import GeneratorValue
+from ..values.generators import STEPPING
+from ..values.live_generators import generator_of
 from ..values.numbers import is_changing
 from ..values.objects import ObjectValue
 
@@ -83,8 +84,10 @@ def get_iter(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("FOR_ITER")
 def for_iter(frame: Frame, instruction: Instruction) -> None:
-    frame.tracer.enters(frame.stack[-1], TAKING_ITEM)
-    item = frame.tracer.next_item(frame.stack[-1])
+    iterator = frame.stack[-1]
+    generator = generator_of(frame.tracer, iterator)
+    frame.tracer.enters(iterator if generator is None else generator, TAKING_ITEM if generator is None else STEPPING)
+    item = frame.tracer.next_item(iterator)
     if item is not None:
         frame.stack.append(item)
         return
@@ -135,7 +138,7 @@ def yield_value(frame: Frame, instruction: Instruction) -> object:
 
 @opcode("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(frame: Frame, instruction: Instruction) -> None:
-    if not isinstance(frame.stack[-1], GeneratorValue):
+    if generator_of(frame.tracer, frame.stack[-1]) is None:
         frame.stack.append(frame.tracer.iterator(frame.stack.pop()))
 
 
@@ -143,9 +146,11 @@ def get_yield_from_iter(frame: Frame, instruction: Instruction) -> None:
 def send(frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
     receiver = frame.stack[-1]
-    if isinstance(receiver, GeneratorValue):
-        item = receiver.resume(frame.tracer, value)
-        result = receiver.returned
+    generator = generator_of(frame.tracer, receiver)
+    if generator is not None:
+        frame.tracer.enters(generator, STEPPING)
+        item = generator.resume(frame.tracer, value)
+        result = generator.returned
     else:
         item, result = _sent(frame.tracer, receiver, value)
     if item is not None:

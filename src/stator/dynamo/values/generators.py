@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, GeneratorType, MethodWrapperType
 from typing import TYPE_CHECKING
 
-from ..recipe import Recipe
+from ..finalizers import check_operand
+from ..finishing import Role, Way
+from ..generator_places import Place, Waits, places_of, variables_of
+from ..recipe import GetAttr, Load, NewGenerator, Recipe, SetGenerator
 from .base import CannotRebuild, Raised, Value, cannot_rebuild, unsupported
+from .constants import LastInstruction
 from .iterators import stopped_inside
 from .objects import MISSING, ObjectValue, lookup_in_class
 
@@ -15,6 +19,9 @@ if TYPE_CHECKING:
     from ..exits import ExitBuilder
     from ..frame import Frame
     from ..tracer import Tracer
+    from .live_generators import LiveGenerator
+
+STEPPING = Way()  # an instruction has a generator go on, and nothing else
 
 
 def raised_by_generator(tracer: Tracer, stop: Value) -> Raised:
@@ -25,18 +32,32 @@ def raised_by_generator(tracer: Tracer, stop: Value) -> Raised:
 
 
 class GeneratorValue(Value):
-    """A generator made by calling a generator function. `returned` is set once it has run to its end."""
+    """A generator made by calling a generator function, or one that was there before. `returned` is set once it has run
+    to its end.
 
-    __slots__ = ("cls", "frame", "made_at", "returned", "running", "started")
+    paused: it waits in the middle, where a graph ended, and is to be given nothing there.
+    live: the generator that was there before, which this goes on with.
+    """
 
-    def __init__(self, frame: Frame) -> None:
+    __slots__ = ("cls", "frame", "live", "made_at", "name", "paused", "returned", "running", "started")
+
+    def __init__(self, frame: Frame, name: str, live: LiveGenerator | None = None) -> None:
         self.source = None
         self.cls: type = GeneratorType  # or that of an iterator in C, in whose place the generator stands
         self.frame = frame
+        self.name = name
+        self.live = live
         self.started = False
+        self.paused = False
         self.running = False
         self.returned: Value | None = None
-        self.made_at = frame.tracer.end_step()
+        self.made_at = frame.tracer.end_step() if live is None else None
+        frame.generator = self
+
+    def forget(self) -> None:
+        """Let go of what leads back here, when the capture is over."""
+        self.frame.generator = None
+        self.live = None
 
     def python_type(self, tracer: Tracer) -> type:
         return self.cls
@@ -49,11 +70,19 @@ class GeneratorValue(Value):
             return None
         if self.running:
             raise tracer.raised(ValueError, "generator already executing")
-        self.running = True
         frame = self.frame
+        frame.way = tracer.way if tracer.direct is self and tracer.role is Role.CALL else None
+        tracer.direct = None
+        if self.live is not None:
+            self.live.check_change(tracer)
+            if self.paused and error is not None:
+                raise unsupported("generator", "throwing into a generator in which a graph ended")
+        self.running = True
         depth = len(tracer.handled)
         try:
             if not self.started:
+                if error is None and not tracer.is_none(sent):
+                    raise tracer.raised(TypeError, "can't send non-None value to a just-started generator")
                 self.started = True
                 if error is not None:
                     self.returned = tracer.constant(None)
@@ -61,11 +90,15 @@ class GeneratorValue(Value):
             elif error is not None:
                 item = self._throw_into_delegate(tracer, error)
                 if item is not None:
+                    self._came_to_yield()
                     return item
-            else:
+            elif not self.paused:
                 frame.stack.append(sent)
+            self.paused = False
             yielded = frame.run_generator()
         except Raised as raised:
+            if not self.started:
+                raise
             self.returned = tracer.constant(None)
             del tracer.handled[depth:]
             if issubclass(raised.value.python_type(tracer), StopIteration):
@@ -77,7 +110,17 @@ class GeneratorValue(Value):
             self.running = False
         if yielded is None:
             self.returned = frame.result
+        self._came_to_yield()
         return yielded
+
+    def check_kept(self, tracer: Tracer) -> None:
+        """It has been asked by a call that had it on the stack, which lets go of it: maybe as the last."""
+        if self.live is not None and self.returned is None and self.frame.waits_in_try():
+            check_operand(tracer.frames, self.live)
+
+    def _came_to_yield(self) -> None:
+        if self.live is not None:
+            self.live.check_can_wait()
 
     def _throw_into_delegate(self, tracer: Tracer, error: Value) -> Value | None:
         """Raise `error` where the generator waits. Inside `yield from` the inner generator is asked first: it may catch
@@ -147,8 +190,70 @@ class GeneratorValue(Value):
             return GeneratorMethod(self, name)
         raise unsupported("attribute", f"attribute {name!r} of a generator")
 
+    # -- leaving the graph --
+    def can_stop_inside(self) -> bool:
+        """Whether a graph may end in its frame."""
+        if self.cls is not GeneratorType or self.problem() is not None:
+            return False
+        return self.live is None or self.live.has_made_code()
+
+    def problem(self) -> str | None:
+        """Why a real generator cannot be put where this one is."""
+        frame = self.frame
+        code = frame.program.code
+        if frame.handlers or any(type(value) is LastInstruction for value in frame.stack):
+            return "a generator that waits in a handler of exceptions"
+        if not set(code.co_varnames).isdisjoint(code.co_freevars):
+            return "a generator with a variable of the name of another function's"
+        return None
+
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        raise cannot_rebuild("a generator cannot leave the graph", self.made_at)
+        if self.live is not None:
+            return exits.recipe(self.live)
+        if self.cls is not GeneratorType:
+            raise cannot_rebuild("an iterator of code in C cannot leave the graph", self.made_at)
+        problem = self.problem() if self.returned is None else None
+        if problem is not None:
+            raise cannot_rebuild(problem, self.made_at)
+        frame = self.frame
+        made = NewGenerator(frame.program.code, Load(frame.globals.source), self.name, frame.name)
+        exits.remember(self, made)
+        effect = self.put(exits, made)
+        made.place = effect.place
+        exits.fills.append(effect)
+        return made
+
+    def put(self, exits: ExitBuilder, target: Recipe) -> SetGenerator:
+        """What puts a real generator where this one is."""
+        frame = self.frame
+        code = frame.program.code
+        if self.returned is not None:
+            return SetGenerator(target, code, None)
+        self._make_cells()
+        place = exits.stopped_in.get(id(self)) or self.place()
+        held: dict[str, Value] = {**frame.locals, **frame.cells}
+        return SetGenerator(
+            target,
+            code,
+            place,
+            [exits.recipe(held[name]) if name in held else None for name in variables_of(code)],
+            [None if value is None else exits.recipe(value) for value in frame.stack],
+        )
+
+    def place(self) -> Place:
+        """Where it waits."""
+        frame = self.frame
+        if not self.started:
+            return next(place for place in places_of(frame.program.code).units if place.waits is Waits.CREATED)
+        return Place(Waits.BEFORE, frame.pc) if self.paused else Place(Waits.YIELDED, frame.pc - 1)
+
+    def _make_cells(self) -> None:
+        """What the frame does when the generator is made."""
+        frame = self.frame
+        instructions, handlers = frame.program.instructions, frame.program.handlers
+        while not self.started and instructions[frame.pc].opname != "RETURN_GENERATOR":
+            handlers[frame.pc](frame, instructions[frame.pc])  # type: ignore[misc]
+            frame.pc += 1
 
 
 _OF_GENERATORS = frozenset(("send", "throw", "close"))
@@ -167,10 +272,12 @@ class GeneratorMethod(Value):
         return MethodWrapperType if self.name.startswith("__") else BuiltinFunctionType
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        return self.generator.recipe(exits)  # which says that it cannot leave the graph
+        return GetAttr(exits.recipe(self.generator), self.name)
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         generator = self.generator
+        if tracer.direct is self and self.name != "close":
+            tracer.enters(generator, STEPPING)
         if self.name == "__iter__":
             return generator
         if self.name == "close":
@@ -189,6 +296,7 @@ class GeneratorMethod(Value):
             item = generator.resume(tracer, tracer.constant(None), error)
         else:
             item = generator.resume(tracer, args[0] if self.name == "send" else tracer.constant(None))
+        generator.check_kept(tracer)
         if item is None:
             raise tracer.stop_iteration(generator.returned)
         return item

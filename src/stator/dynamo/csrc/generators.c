@@ -1,0 +1,169 @@
+/* Generators that wait: what their frames hold, and putting them into another state, as if their code had run to there. The
+ * only writes of a waiting generator's frame. Which places of which code there are is said in generator_places.py. */
+#include "native.h"
+
+#define Py_BUILD_CORE
+#undef _PyGC_FINALIZED
+#include <internal/pycore_frame.h>
+#include <internal/pycore_code.h>
+#undef Py_BUILD_CORE
+
+typedef struct _PyInterpreterFrame Frame;
+
+#define FRAME_OF(generator) ((Frame *)(generator)->gi_iframe)
+#if PY_VERSION_HEX >= 0x030D0000
+#define FRAME_CODE(frame) ((PyCodeObject *)(frame)->f_executable)
+#define FRAME_SET_CODE(frame, code) ((frame)->f_executable = (PyObject *)(code))
+#define NEXT_INSTRUCTION(frame) ((frame)->instr_ptr)
+#define SET_NEXT(frame, instruction) ((frame)->instr_ptr = (instruction))
+#define IS_SUSPENDED(state) FRAME_STATE_SUSPENDED(state)
+#else
+#define FRAME_CODE(frame) ((frame)->f_code)
+#define FRAME_SET_CODE(frame, code) ((frame)->f_code = (code))
+#define NEXT_INSTRUCTION(frame) ((frame)->prev_instr + 1)
+#define SET_NEXT(frame, instruction) ((frame)->prev_instr = (instruction) - 1)
+#define IS_SUSPENDED(state) ((state) == FRAME_SUSPENDED)
+#endif
+
+enum { HIDDEN = -1, FINISHED = -2 };
+
+static PyObject *unbound = NULL; /* stands for what is not there: an unbound variable, a NULL on the stack */
+
+static int is_generator(PyObject *object)
+{
+    if (!PyGen_CheckExact(object)) {
+        PyErr_Format(PyExc_TypeError, "a generator is expected, not %.100s", Py_TYPE(object)->tp_name);
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *shown(PyObject *held)
+{
+    return Py_NewRef(held ? held : unbound);
+}
+
+static PyObject *without_contents(int unit)
+{
+    return Py_BuildValue("(iOO)", unit, Py_None, Py_None);
+}
+
+static PyObject *generator_contents(PyObject *Py_UNUSED(self), PyObject *object)
+{
+    if (!is_generator(object)) {
+        return NULL;
+    }
+    PyGenObject *generator = (PyGenObject *)object;
+    int const state = generator->gi_frame_state;
+    if (state >= FRAME_COMPLETED) {
+        return without_contents(FINISHED);
+    }
+    PyObject *handled = generator->gi_exc_state.exc_value;
+    if ((state != FRAME_CREATED && !IS_SUSPENDED(state)) || (handled && handled != Py_None)) {
+        return without_contents(HIDDEN);
+    }
+    Frame *frame = FRAME_OF(generator);
+    PyCodeObject *code = FRAME_CODE(frame);
+    PyObject *found = PyTuple_New(3 + frame->stacktop);
+    PyObject *unit = found ? PyLong_FromSsize_t(NEXT_INSTRUCTION(frame) - _PyCode_CODE(code)) : NULL;
+    if (!unit) {
+        Py_XDECREF(found);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(found, 0, unit);
+    PyTuple_SET_ITEM(found, 1, Py_NewRef(code));
+    PyTuple_SET_ITEM(found, 2, Py_NewRef(frame->f_globals));
+    for (int i = 0; i < frame->stacktop; i++) {
+        PyTuple_SET_ITEM(found, 3 + i, shown(frame->localsplus[i]));
+    }
+    return found;
+}
+
+static int room_of(PyCodeObject *code)
+{
+    return code->co_nlocalsplus + code->co_stacksize;
+}
+
+/* What is wrong with the state, or NULL. */
+static const char *problem_of(PyGenObject *generator, PyCodeObject *code, Py_ssize_t unit, Py_ssize_t variables,
+                              Py_ssize_t held)
+{
+    int const state = generator->gi_frame_state;
+    if (state != FRAME_CREATED && !IS_SUSPENDED(state)) {
+        return "it does not wait";
+    }
+    PyCodeObject *now = FRAME_CODE(FRAME_OF(generator));
+    if (code->co_nlocalsplus != now->co_nlocalsplus || room_of(code) != room_of(now)) {
+        return "its frame has room for another code";
+    }
+    if (unit <= 0 || unit >= Py_SIZE(code)) {
+        return "there is no such instruction";
+    }
+    return variables != code->co_nlocalsplus || held > room_of(code) ? "there is no room for so much" : NULL;
+}
+
+static PyObject *set_generator(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    PyObject *object, *variables, *stack;
+    PyCodeObject *code;
+    Py_ssize_t unit;
+    int created;
+    if (!PyArg_ParseTuple(args, "OO!npO!O!", &object, &PyCode_Type, &code, &unit, &created, &PyTuple_Type, &variables,
+                          &PyTuple_Type, &stack)
+        || !is_generator(object)) {
+        return NULL;
+    }
+    PyGenObject *generator = (PyGenObject *)object;
+    Frame *frame = FRAME_OF(generator);
+    Py_ssize_t const count = PyTuple_GET_SIZE(variables), held = count + PyTuple_GET_SIZE(stack);
+    const char *problem = problem_of(generator, code, unit, count, held);
+    if (problem) {
+        PyErr_Format(PyExc_SystemError, "stator: a generator cannot be put there: %s", problem);
+        return NULL;
+    }
+    PyObject *before = PyTuple_New(frame->stacktop);
+    if (!before) {
+        return NULL;
+    }
+    for (int i = 0; i < frame->stacktop; i++) {
+        PyTuple_SET_ITEM(before, i, frame->localsplus[i] ? frame->localsplus[i] : Py_NewRef(Py_None));
+    }
+    for (Py_ssize_t i = 0; i < held; i++) {
+        PyObject *item = i < count ? PyTuple_GET_ITEM(variables, i) : PyTuple_GET_ITEM(stack, i - count);
+        frame->localsplus[i] = item == unbound ? NULL : Py_NewRef(item);
+    }
+    frame->stacktop = (int)held;
+    PyCodeObject *old = FRAME_CODE(frame);
+    FRAME_SET_CODE(frame, (PyCodeObject *)Py_NewRef(code));
+    SET_NEXT(frame, _PyCode_CODE(code) + unit);
+    generator->gi_frame_state = created ? FRAME_CREATED : FRAME_SUSPENDED;
+#if PY_VERSION_HEX >= 0x030D0000
+    if (!created) {
+        generator->gi_frame_state += _PyCode_CODE(code)[unit - 1].op.arg; /* of its `yield`: behind `yield from` */
+    }
+#endif
+#if PY_VERSION_HEX < 0x030C0000
+    Py_SETREF(generator->gi_code, (PyCodeObject *)Py_NewRef(code));
+#endif
+    Py_DECREF(old);
+    Py_DECREF(before); /* what it held, which may run code of the program */
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"generator_contents", generator_contents, METH_O,
+     "generator_contents(generator) -> (unit, code, globals, *variables, *stack): where it goes on and with what, UNBOUND for\n"
+     "what is not there. (-1, None, None) while it runs or handles an exception; (-2, None, None) at its end."},
+    {"set_generator", set_generator, METH_VARARGS,
+     "set_generator(generator, code, unit, created, variables, stack): it waits to go on there, with these."},
+    {0},
+};
+
+int stator_generators_add_to(PyObject *module)
+{
+    unbound = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+    if (!unbound || PyModule_AddObjectRef(module, "UNBOUND", unbound) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, methods);
+}
