@@ -49,7 +49,7 @@ class NestedWriter(Writer):
             name = f"call{at}"
             getattr(self, f"{kind}_")(name, names[-2:])
             names.append(name)
-        self.line(0, "shared = []")
+        self.line(0, "shared, flags = [], []")
         self.function("main", names[-2:])
         return "\n".join(self.lines) + "\n"
 
@@ -60,6 +60,7 @@ class NestedWriter(Writer):
             "shared[:] = shared[-3:]",
             "log(list(shared), n)",
             "x = x.sin()",
+            "x = x + len(flags)",
         )
         if self.random.random() < 0.3:
             self.line(depth, self.random.choice(more))
@@ -412,10 +413,12 @@ def check(random):
     namespace, again = made(source), made(source)
     function, twin = namespace["main"], again["main"]
     stator.reset()
-    compiled = stator.compile(function, backend="eager")
+    limit = random.choice((1, 2, 8))  # at which parts of them run as they are
+    compiled = stator.compile(function, backend="eager", options={"recompile_limit": limit})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for turn in range(3):
+        for turn in range(4):
+            namespace["flags"][:] = again["flags"][:] = "a" * (turn % 3)
             expected = outcome(twin, ())
             assert same(outcome(compiled, ()), expected), f"in call {turn} of\n{source}"
             assert namespace["shared"] == again["shared"]

@@ -205,3 +205,68 @@ def test_functions_that_are_made_anew_share_a_limit() -> None:
         "    return each(x * 2) + 1\n"
     )
     assert captures(functions(source)["program"], [(X,)]) < 25
+
+
+WAYS_IN = {
+    "call": "y = f(x, mode)",
+    "loop": "for y in items:\n        pass",
+    "operator": "y = items + 1",
+    "list": "(y,) = map(lambda mode: f(x, mode), [mode])",
+    "truth": "y = f(x, mode) if items else x",
+    "with": "with items as y:\n        y = y + 1",
+}
+
+
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_what_is_behind_a_function_that_meets_the_limit_stays_compiled(way: str) -> None:
+    """The function inside relies on something that is another in each call; the one around does not."""
+    source = f"""
+def f(x, mode):
+    x = x + 1
+    stator.graph_break()
+    return x * len(mode)
+
+class Items:
+    def __iter__(self):
+        return self
+    def __next__(self):
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+        return f(self.x, self.mode)
+    def __add__(self, other):
+        return f(self.x, self.mode) + other
+    def __bool__(self):
+        return len(f(self.x, self.mode)) > 0
+    def __enter__(self):
+        return f(self.x, self.mode)
+    def __exit__(self, *error):
+        pass
+
+items = Items()
+
+def program(x, mode):
+    x = x.sin()
+    items.x, items.mode, items.left = x, mode, 1
+    {WAYS_IN[way]}
+    return y.cos() + x
+"""
+    program = functions(source)["program"]
+    ran: list[str] = []
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
+        names = " ".join(node.name for node in gm.graph.nodes)
+
+        def run(*args: Any) -> Any:
+            ran.append(names)
+            return gm.forward(*args)
+
+        return run
+
+    compiled = stator.compile(program, backend=backend)
+    for turn in range(20):
+        mode = "m" * turn
+        ran.clear()
+        assert torch.equal(compiled(X, mode), program(X, mode))
+    assert any("sin" in names for names in ran) and any("cos" in names for names in ran)
+    assert not any("mul" in names for names in ran)

@@ -49,6 +49,7 @@ class CompiledFrame:
     last_resort: bool = False
 
 
+MakeApart = Callable[[], tuple[FunctionType, CompiledFrame] | None]
 CompileFrame = Callable[[FunctionType, dict[str, object]], CompiledFrame]
 
 
@@ -97,14 +98,15 @@ def make_cache(
     as_function: bool = True,
     receiver: str = "self",
     inside: Inside | None = None,
+    apart: MakeApart | None = None,
 ) -> Any:
     """An empty Cache for frames of `code`.
 
     `as_function`: versions are called as functions (by an Entry); otherwise only their code is used (by the hook).
     `receiver`: the parameter that says whom the frame works for.
-    `inside`: what else compiles a part of it, once this is given up.
+    `inside`: what else compiles a part of it, once this is given up. `apart`: makes what runs then.
     """
-    cache = _native.Cache(code, Miss(compile_frame, options, fullgraph, as_function, receiver, inside))
+    cache = _native.Cache(code, Miss(compile_frame, options, fullgraph, as_function, receiver, inside, apart))
     _caches.add(cache)
     return cache
 
@@ -157,8 +159,11 @@ class Miss:
         as_function: bool,
         receiver: str = "self",
         inside: Inside | None = None,
+        apart: MakeApart | None = None,
     ) -> None:
         self.compile_frame, self.options, self.receiver, self.inside = compile_frame, options, receiver, inside
+        self.apart = apart
+        self.instead: Any = None  # the version that runs where this was given up, if that is not the original
         self.fullgraph, self.as_function = fullgraph, as_function
         self.failures = 0
         self.made_for: dict[int, NotedOwner] = {}  # by the id of a version in the cache
@@ -188,7 +193,7 @@ class Miss:
         self.given_up.clear()
         self.changing.clear()
         self.lost.clear()
-        self.failures = 0
+        self.failures, self.instead = 0, None
 
     def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         values = tuple(bound.values())
@@ -197,7 +202,7 @@ class Miss:
                 return version
         owner = owner_of(bound, self.receiver, function)
         if any(given_up.is_(owner) for given_up in self.given_up):
-            return None
+            return self.run_instead(cache)
         reasons = self._why_none_fits(cache, function, values, owner)
         of_owner = [version for version in cache.versions if self._was_made_for(owner, version)]
         gone = [version for version in cache.versions if self.made_for.get(id(version), NOBODY).is_gone()]
@@ -349,15 +354,30 @@ class Miss:
             tree, frame.code, target, notes(frame.guards), receiver, frame.followed + frame.last_resort
         )
 
+    def run_instead(self, cache: Any) -> Any:
+        """The version that is run where this was given up; None: the original."""
+        made = None if self.apart is None or self.instead is not None else self.apart()
+        if made is not None:
+            function, frame = made
+            self.instead = self._make_version(cache, function, frame, None)
+        return self.instead
+
     def give_up(self, cache: Any, owner: Owner, function: FunctionType | None = None) -> None:
         """For this one; where it is nobody, and nothing was compiled for somebody, for all calls."""
         if owner.is_nobody() and all(self._was_made_for(owner, version) for version in cache.versions):
-            cache.eager = True
+            self._give_up_all(cache)
         elif not any(one.is_(owner) for one in self.given_up):
             self.given_up = [one for one in self.given_up if not one.is_gone()]
             self.given_up.append(owner.noted(by_id=False))
             if function is not None:
                 self._find_quickly(cache, owner, function)
+
+    def _give_up_all(self, cache: Any) -> None:
+        instead = self.run_instead(cache)
+        if instead is None:
+            cache.eager = True
+        else:
+            cache.versions = (*cache.versions, instead)
 
     def _find_quickly(self, cache: Any, owner: Owner, function: FunctionType) -> None:
         """That this one was given up is found out without us from now on, behind all that was compiled for it."""
@@ -366,15 +386,17 @@ class Miss:
             dead = _DropDead(cache)
             tree = build_guard_tree(guards, function, dead)
             dead.tree = weakref.ref(tree)
-            version = _native.Version(tree, None, None, notes(guards), owner.instances[0], _GIVEN_UP)
+            instead = self.run_instead(cache)
+            code, target = (None, None) if instead is None else (instead.code, instead.target)
+            version = _native.Version(tree, code, target, notes(guards), owner.instances[0], _GIVEN_UP)
             self.made_for[id(version)] = owner.noted(by_id=False)
             cache.versions = (*cache.versions, version)
 
-    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> None:
+    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> Any:
         """For `owner`, or for all: each call is for another one."""
         if owner is None:
             whom = " for objects that are gone: each call is given another object,"
-            cache.eager = True
+            self._give_up_all(cache)
         else:
             whom = "" if owner.is_nobody() else f" for {owner.described()}"
             self.give_up(cache, owner, function)  # others keep what was compiled for them
@@ -390,6 +412,7 @@ class Miss:
         logs.log("recompiles", "%s", text)
         if any(version.code is not None and not version.followed for version in cache.versions):  # else nothing is lost
             logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
+        return self.instead
 
 
 def _first(reasons: list[str]) -> list[str]:

@@ -35,7 +35,16 @@ from .guard import Guard, GuardKind
 from .guard_filter import kept_guards
 from .hook import call_with_hook, leave_frame_alone
 from .interpreter import capture
-from .joining import Leaving, function_without_cells, joined_function, key_of, names_inside, never_called, put_back
+from .joining import (
+    Leaving,
+    function_without_cells,
+    joined_function,
+    key_of,
+    left_behind_call,
+    names_inside,
+    never_called,
+    put_back,
+)
 from .marks import disabled, is_of_torch_compile, left_alone_by_torch
 from .native_status import native
 from .observers import observer_in
@@ -328,10 +337,27 @@ class Converter:
                 options = self.settings.options
                 inside = None if inner._cache is None else Inside(inner._cache, names_inside(function, inner))
                 code = function.__code__
-                cache = make_cache(code, self.compile_frame, options, receiver=receiver, inside=inside)
+                apart = partial(self._apart, weakref.ref(function))
+                cache = make_cache(code, self.compile_frame, options, receiver=receiver, inside=inside, apart=apart)
             made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
             self._joined[id(outer), id(inner)] = made
         return made
+
+    def _apart(self, joined: weakref.ref[FunctionType]) -> tuple[FunctionType, CompiledFrame] | None:
+        """What runs instead of a frame together with those that it had called, which was compiled too often: these by
+        themselves, then the rest of the frame by itself."""
+        function = joined()
+        if function is None:
+            return None
+        captured = left_behind_call(function)
+        resume = partial(self.continuation, captured)
+        try:
+            code = emit_own_code(captured, make_resume=resume, dispatch=self.dispatch, hook=self._hook())
+        except CompileError as error:
+            logs.log("graph_breaks", "the rest of the frames around runs as it is, too: %s", error)
+            counters.count("dynamo.not_left_apart")
+            return None
+        return None if code is None else (function, CompiledFrame((), code, last_resort=True))
 
     def _inner_call(self, captured: Captured) -> InnerCall | None:
         """What the frame calls where its graph ends inside of a function that it called."""

@@ -9,6 +9,9 @@ from functools import cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from stator.base.errors import UserPlace
+
+from .bytecode import VERSION
 from .cache import mark_as_ours
 from .captured import Break, BreakReason, Captured, InnerFrame
 from .emit import InnerCall, emit, slot_of
@@ -16,7 +19,7 @@ from .emit.breaks import STEPPED, Hook, first_of_call
 from .finishing import AGAIN, CAUGHT, Finish
 from .native_status import native
 from .program import program_of
-from .recipe import FrameCell, Load, RaisedAt, Recipe
+from .recipe import Constant, FrameCell, Load, RaisedAt, Recipe
 from .resume import ResumePoint, Slot, closure_of, resume_code, resumption_of
 from .source import LocalSource
 
@@ -75,6 +78,34 @@ def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -
     caught = CAUGHT.get(point.finish) if point.finish is not None else None
     callee = native.Inner(inner, 0, caught, native.missed)
     return function_without_cells(resume_code(whole, native.arrived, callee, native.going_on), namespace)
+
+
+def left_behind_call(function: FunctionType) -> Captured:
+    """The capture of a joined function as if it had ended where it calls what goes on inside. Nothing is compiled."""
+    code = function.__code__
+    resumption = resumption_of(code)
+    assert resumption is not None and resumption.point.inner is not None
+    point, raised_at = resumption.point, iter(resumption.point.raised_at)
+    stack: list[Recipe | None] = [
+        None if slot is Slot.NULL else RaisedAt(next(raised_at)) if slot is Slot.LASTI else _IN_PLACE
+        for slot in point.stack
+    ]
+    stack += [_IN_PLACE, None] if VERSION.callee_first else [None, _IN_PLACE]
+    stack += [_IN_PLACE] * len(resumption.point.inner)
+    place = UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
+    exit_ = Break(
+        resumption.finishes_call(),
+        tuple(stack),
+        dict.fromkeys(point.locals, _IN_PLACE),
+        dict.fromkeys(point.closure, _IN_PLACE),
+        BreakReason("disabled", "what goes on inside is not compiled together with it any more", place),
+        tuple((position, _IN_PLACE) for position in point.handlers),
+        len(point.handlers),
+    )
+    return Captured(function, code, None, [], [], exit_, [], as_it_is=True)
+
+
+_IN_PLACE: Recipe = Constant(None)  # stands for a value that is where it belongs already
 
 
 @cache
