@@ -61,3 +61,36 @@ def test_super_finds_its_receiver(kind: type[Base]) -> None:
     run = stator.compile(kind().turns, backend="eager")
     for _ in range(2):
         assert repr(run(torch.ones(2))) == repr(kind().turns(torch.ones(2)))
+
+
+class Made:
+    def __new__(cls, *args: Any) -> Any:
+        return object.__new__(cls)
+
+    def __init__(self, log: list[str]) -> None:
+        log.append("made")
+
+
+class MadeByWayOfSuper(Made):
+    """What `super()` gives waits in a variable while the graph breaks; its own class has methods of these names, too."""
+
+    def __new__(cls, x: torch.Tensor, log: list[str]) -> Any:
+        found = super()
+        stator.graph_break()
+        return found.__new__(cls)
+
+    def __init__(self, x: torch.Tensor, log: list[str]) -> None:
+        found = super()
+        stator.graph_break()
+        found.__init__(log)
+        self.x = x
+
+
+def test_super_itself_goes_on_behind_a_break() -> None:
+    def program(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+        return MadeByWayOfSuper(x + 1, log).x * 2
+
+    x = torch.rand(3, generator=torch.Generator().manual_seed(1))
+    logs: list[list[str]] = [[], []]
+    assert torch.equal(stator.compile(program, backend="eager")(x, logs[0]), program(x, logs[1]))
+    assert logs[0] == logs[1] == ["made"]

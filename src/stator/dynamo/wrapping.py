@@ -29,7 +29,7 @@ from .plain import is_number, numpy_numbers, plain_converter
 from .source import AttrSource, CallSource, ConstantSource, ItemSource, LocalSource, ReadSource, Source, is_fixed
 from .values.attribute_dicts import meet_dict
 from .values.base import Lazy, Value, unsupported
-from .values.classes import ClassValue
+from .values.classes import ClassValue, SuperValue
 from .values.compiled import CompiledFunctionValue
 from .values.constants import ConstantValue, SourcedConstant
 from .values.deques import DequeValue
@@ -458,6 +458,18 @@ def _map(tracer: Tracer, obj: Any, source: Source | None) -> Value:
 def _generator(tracer: Tracer, obj: types.GeneratorType[Any, Any, Any], source: Source | None) -> Value:
     _guard_type(tracer, obj, source)
     return LiveGenerator(obj, source)  # type: ignore[arg-type]
+
+
+@wraps(super)
+def _super(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    if source is None or obj.__self__ is None:
+        raise unsupported("super", "a super() that was made elsewhere, or is bound to nothing")
+    _guard_type(tracer, obj, source)
+    where = AttrSource(source, "__thisclass__")
+    tracer.guard(where, GuardKind.IS, obj.__thisclass__)
+    made = SuperValue(obj.__thisclass__, tracer.wrap(obj.__self__, AttrSource(source, "__self__")))
+    made.source = source
+    return made
 
 
 @wraps(slice)

@@ -223,6 +223,8 @@ class SuperValue(Value):
         return super
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
         return CallRecipe(
             Constant(super), [exits.recipe(ClassValue(self.cls, _as_constant(self.cls))), exits.recipe(self.owner)]
         )
