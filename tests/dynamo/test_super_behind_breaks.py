@@ -72,7 +72,7 @@ class Made:
 
 
 class MadeByWayOfSuper(Made):
-    """What `super()` gives waits in a variable while the graph breaks; its own class has methods of these names, too."""
+    """What `super()` gives waits in a variable while the graph breaks; its class has methods of these names, too."""
 
     def __new__(cls, x: torch.Tensor, log: list[str]) -> Any:
         found = super()

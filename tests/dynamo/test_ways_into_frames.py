@@ -8,6 +8,7 @@ import functools
 import itertools
 import linecache
 import operator
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ import stator
 from stator.base.errors import Unsupported
 
 BREAKS = {
-    "print": "print('result', y)",
+    "builtin": "os.getcwd() and print('result', tuple(y.shape))",
     "branch": "y = y + 2 if y.sum() > 0 else y - 2",
     "requested": "stator.graph_break()",
 }
@@ -612,7 +613,7 @@ def made(way: Way, kind: str) -> dict[str, Any]:
     )
     filename = f"<way{next(NUMBER)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    namespace: dict[str, Any] = {"stator": stator, "torch": torch, "nn": nn, "functools": functools}
+    namespace: dict[str, Any] = {"stator": stator, "torch": torch, "nn": nn, "functools": functools, "os": os}
     namespace |= {"contextlib": contextlib, "operator": operator, "dataclass": dataclass, "__name__": __name__}
     exec(compile(source, filename, "exec"), namespace)
     return namespace
