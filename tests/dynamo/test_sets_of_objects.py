@@ -85,3 +85,15 @@ def test_members_are_not_kept_alive() -> None:
     frozen.clear()
     gc.collect()
     assert gone() is None
+
+
+def test_a_recompile_reason_names_the_members() -> None:
+    members: set[object] = {1, "a"}
+    compiled = stator.compile(lambda x: x + len(members), backend="eager")
+    compiled(torch.ones(2))
+    members.add(5)
+    members.discard("a")
+    members.add("b")
+    with stator.set_stance("fail_on_recompile"), pytest.raises(stator.RecompileError) as caught:
+        compiled(torch.ones(2))
+    assert "its members gained 'b', 5 and lost 'a'" in caught.value.reasons[0]

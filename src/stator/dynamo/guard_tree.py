@@ -434,6 +434,8 @@ def _finds(cls: Any, lookup: Lookup) -> bool:
 
 @describers.register(GuardKind.PREDICATE)
 def _describe_predicate(guard: Guard, found: object) -> str:
+    if hasattr(guard.expected, "what_changed"):
+        return guard.expected.what_changed(found)
     return f"{getattr(guard.expected, '__name__', 'a predicate')} no longer holds for {brief(found)}"
 
 

@@ -21,6 +21,7 @@ from stator.graph.fake import FakeTensor
 
 from .contents import follow_contents
 from .guard import GuardKind
+from .guard_tree import brief
 from .hook import is_left_alone
 from .iterator_state import READABLE, iterated_count, iterated_part
 from .naming import class_name, full_name, module_of
@@ -418,6 +419,16 @@ class _SameMembers:
 
     def __call__(self, now: Any) -> bool:
         return len(now) == len(self.members) + len(self.objects) and all(map(self._has, now))
+
+    def what_changed(self, now: Any) -> str:
+        """For explanations; asks the members nothing."""
+        if not issubclass(type(now), (set, frozenset)):
+            return f"a set became {brief(now)}"
+        found = {(type(member), member) for member in now if _is_plain_member(member)}
+        gained = [brief(member) for _, member in found - self.members]
+        lost = [brief(member) for _, member in self.members - found]
+        parts = [f"{verb} {', '.join(sorted(some))}" for verb, some in (("gained", gained), ("lost", lost)) if some]
+        return f"its members {' and '.join(parts) or 'are other objects'}"
 
     def _has(self, member: Any) -> bool:
         known = self.objects.get(id(member))

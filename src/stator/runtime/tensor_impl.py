@@ -18,7 +18,7 @@ import torch
 from stator.base import counters, logs
 
 OBJECT_BYTES = 48  # of a tensor's PyObject
-IMPL_BYTES = 200  # of a TensorImpl; torch's is 208 long
+IMPL_BYTES = 200  # of a TensorImpl, and what lies behind: torch 2.13's is 176 long
 STORAGE_BYTES = 96  # of a StorageImpl
 META_BYTES = 192  # of an AutogradMeta
 INLINE_DIMS = 5
