@@ -127,19 +127,26 @@ CHOSEN_BY_DATA = {
 }
 
 
+@pytest.mark.parametrize("options", [OPTIONS, {"verify": True}], ids=["exact", "kernels"])
 @pytest.mark.parametrize("name", CHOSEN_BY_DATA)
-def test_gradients_that_depend_on_which_elements_count(name: str) -> None:
-    """Eager's formulas choose elements, and add up or divide by those."""
+def test_gradients_that_depend_on_which_elements_count(name: str, options: dict[str, bool]) -> None:
+    """Eager's formulas choose elements, and add up or divide by those; kernels take all, and round in their own way."""
     torch.manual_seed(0)
     x, v = torch.randn(903, 13, requires_grad=True), torch.randn(129, 13, requires_grad=True)
     results = []
-    for function in (CHOSEN_BY_DATA[name], stator.compile(CHOSEN_BY_DATA[name], options=OPTIONS, fullgraph=True)):
+    for function in (CHOSEN_BY_DATA[name], stator.compile(CHOSEN_BY_DATA[name], options=options, fullgraph=True)):
         made = function(x, v)
         torch.manual_seed(1)
         found = torch.autograd.grad(made, (x, v), torch.randn_like(made), allow_unused=True)
         results.append([made, *[gradient for gradient in found if gradient is not None]])
     actual, expected = results
-    assert [at for at, pair in enumerate(zip(actual, expected, strict=True)) if not same_bits(*pair)] == []
+    for mine, theirs in zip(actual, expected, strict=True):
+        assert same_bits(mine, theirs) if options is OPTIONS else _close(mine, theirs)
+
+
+def _close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Within 1e-5 of the largest element."""
+    return bool((actual - expected).abs().max() <= 1e-5 * expected.abs().max())
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")

@@ -89,7 +89,7 @@ def prod_gradient_shape(gradient: Any, factors: Any, product: Any, dim: int, who
 
 @decomposition(sum_where)
 def _sum_of_all(gradient: Any, mask: Any) -> Any:
-    return aten.sum.default(aten.where.ScalarOther(mask, gradient, 0))
+    return aten.sum.default(aten.masked_fill.Scalar(gradient, aten.logical_not.default(mask), 0))
 
 
 @decomposition(sum_where_to)
@@ -131,4 +131,5 @@ def _prod_gradient_by_others(gradient: Any, factors: Any, product: Any, dim: int
     behind = aten.flip.default(aten.cumprod.default(aten.cat.default([ones, behind], dim), dim), [dim])
     others = aten.mul.Tensor(before, behind)
     others = aten._conj_physical.default(others) if others.dtype.is_complex else others
-    return aten.clone.default(aten.mul.Tensor(gradient, others), memory_format=torch.contiguous_format)
+    # in this order: inside of autograd's formula the other one stands for this operator
+    return aten.clone.default(aten.mul.Tensor(others, gradient), memory_format=torch.contiguous_format)
