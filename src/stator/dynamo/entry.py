@@ -21,6 +21,7 @@ from . import guard_torch as guard_torch  # registers what tensors and torch's s
 from .cache import CompiledFrame, CompileFrame, Miss, around_compilations, code_marks, make_cache, reset
 from .hook import compile_wherever_it_is, leave_alone
 from .last_resort import TENSORS
+from .naming import OF_C
 from .native_status import native as _native
 from .native_status import warn_if_missing
 from .torch_state import modes_put_back, own_saved_tensors
@@ -92,6 +93,7 @@ def _hide_from_torch_compile(code: CodeType) -> None:
 
 
 TENSORS.append(torch.Tensor)
+OF_C.append(type(torch._C._SDPBackend))  # of classes that are made in C++
 code_marks.append(_hide_from_torch_compile)
 around_compilations.append(modes_put_back)
 around_compilations.append(own_saved_tensors)  # not only while capturing: what reads tensors tries itself on some

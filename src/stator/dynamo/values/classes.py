@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
-from ..naming import OF_PYBIND, class_name, full_name, qualified_name
+from ..naming import OF_C, class_name, full_name, qualified_name
 from ..recipe import CallRecipe, Constant, Load, Recipe
 from ..source import AttrSource, ConstantSource, InstanceDictSource, Source
 from .base import Raised, Value, unsupported
@@ -58,7 +58,7 @@ class ClassValue(Value):
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         """type.__getattribute__, and the metaclass's `__getattr__` behind it."""
         kind = type(self.cls)
-        member = vars(self.cls).get(name) if kind is OF_PYBIND else None
+        member = vars(self.cls).get(name) if kind in OF_C else None
         if member is not None and type(member) is self.cls and tracer.is_constant_object(member):  # an enumeration
             tracer.guard(AttrSource(_as_constant(self.cls), name), GuardKind.EQUALS, member)
             return ConstantValue(member)
