@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -177,8 +178,10 @@ def _is_of_program(part: Any) -> bool:
 
 @cache
 def _installed() -> tuple[str, ...]:
+    """Where libraries lie: those of this interpreter, of the user, and of environments that are stacked on it."""
     paths = sysconfig.get_paths()
-    return tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+    known = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return tuple(known | {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")})
 
 
 # ---- warnings ----
