@@ -13,7 +13,11 @@ from stator.base import counters
 def put_back():
     """torch's own test tools, once imported, forbid to assign to the attributes of torch.backends.cudnn."""
     before = torch._C._get_cudnn_enabled(), torch._C._get_cudnn_benchmark()
+    onednn, allowed = torch._C._get_mkldnn_enabled(), torch.backends.flags_frozen()
+    torch.backends.__allow_nonbracketed_mutation_flag = True
     yield
+    torch.backends.__allow_nonbracketed_mutation_flag = not allowed
+    torch._C._set_mkldnn_enabled(onednn)
     torch._C._set_cudnn_enabled(before[0])
     torch._C._set_cudnn_benchmark(before[1])
 
@@ -46,3 +50,42 @@ def test_a_switch_left_set_is_set_for_the_program() -> None:
         torch._C._set_cudnn_benchmark(False)
         compiled(torch.randn(3))
         assert torch.backends.cudnn.benchmark
+
+
+def switched_by_attributes(x: torch.Tensor) -> tuple[torch.Tensor, list[object]]:
+    seen: list[object] = [torch.backends.cudnn.benchmark, torch.backends.mkldnn.enabled]
+    torch.backends.cudnn.benchmark = True
+    y = x * (2 if torch.backends.cudnn.benchmark else 3)
+    torch.backends.mkldnn.enabled = False
+    y = torch.nn.functional.linear(y, y)
+    seen += [torch.backends.cudnn.benchmark, torch.backends.mkldnn.enabled]
+    with torch.backends.cudnn.flags(enabled=False):
+        seen.append(torch.backends.cudnn.enabled)
+    torch.backends.cudnn.benchmark, torch.backends.mkldnn.enabled = seen[:2]
+    return y + 1, [*seen, torch.backends.cudnn.benchmark, torch.backends.mkldnn.enabled]
+
+
+def test_attributes_of_the_backends_are_the_switches() -> None:
+    compiled = stator.compile(switched_by_attributes, backend="eager")
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    for benchmark, onednn in ((False, True), (True, True), (False, False)):
+        torch.backends.cudnn.benchmark, torch.backends.mkldnn.enabled = benchmark, onednn
+        actual, expected = compiled(x), switched_by_attributes(x)
+        assert torch.equal(actual[0], expected[0]) and actual[1] == expected[1]
+        assert (torch.backends.cudnn.benchmark, torch.backends.mkldnn.enabled) == (benchmark, onednn)
+
+
+def switches_on_the_way(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    torch.backends.mkldnn.enabled = False
+    y = torch._C._nn.linear(y, y)
+    torch.backends.mkldnn.enabled = True
+    return y * 2
+
+
+def test_the_graph_ends_where_onednn_is_switched() -> None:
+    compiled = stator.compile(switches_on_the_way, backend="eager")
+    x = torch.randn(3, 4)
+    counters.clear()
+    assert torch.equal(compiled(x), switches_on_the_way(x))
+    assert counters.counts["graph_breaks"] == 2 and counters.counts["graphs"] == 3

@@ -1,7 +1,7 @@
 """Switches of cuDNN, as `torch.backends.cudnn.flags` reads and sets them, and of kinds of attention, as
 `torch.nn.attention.sdpa_kernel` does: relied on, and set for real while capturing.
 
-Precision of float32 is only relied on: where the program changes it, the graph ends.
+Whether oneDNN is used and the precision of float32 are only relied on: where the program changes them, the graph ends.
 """
 
 from __future__ import annotations
@@ -67,8 +67,11 @@ def _unchanged(tracer: Tracer, read: Callable[[], Any], wanted: Value) -> Value:
     """A setter that sets what is set already; anything else ends the graph."""
     value = tracer.constant_of(wanted, "a switch of torch")
     if _relied_on(tracer, read) != value:
-        raise unsupported("call-builtin", f"setting a precision of float32 to {value!r}")
+        raise unsupported("call-builtin", f"setting a switch of torch's backends to {value!r}", _SET_OUTSIDE)
     return ConstantValue(None)
+
+
+_SET_OUTSIDE = "set it outside of the compiled function, or accept the break"
 
 
 @calls(torch._C._get_fp32_precision_getter)
@@ -83,11 +86,18 @@ def _set_precision(tracer: Tracer, backend: Value, operators: Value, wanted: Val
     return _unchanged(tracer, _precision(*names), wanted)
 
 
-@calls(torch._C._get_cudnn_allow_tf32)
-def _get_tf32(tracer: Tracer) -> Value:
-    return ConstantValue(_relied_on(tracer, torch._C._get_cudnn_allow_tf32))
+def _only_relied_on(read: Callable[[], Any], write: Any) -> None:
+    calls(read)(lambda tracer: tracer.wrap_result(_relied_on(tracer, read), f"the result of {read.__name__}"))
+    calls(write)(lambda tracer, wanted: _unchanged(tracer, read, wanted))
 
 
-@calls(torch._C._set_cudnn_allow_tf32)
-def _set_tf32(tracer: Tracer, wanted: Value) -> Value:
-    return _unchanged(tracer, torch._C._get_cudnn_allow_tf32, wanted)
+for _name in (
+    "cudnn_allow_tf32",
+    "onednn_allow_tf32",
+    "cublas_allow_tf32",
+    "float32_matmul_precision",
+    "mkldnn_enabled",
+    "mkldnn_deterministic",
+):
+    if hasattr(torch._C, f"_get_{_name}") and hasattr(torch._C, f"_set_{_name}"):
+        _only_relied_on(getattr(torch._C, f"_get_{_name}"), getattr(torch._C, f"_set_{_name}"))

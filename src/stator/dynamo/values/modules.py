@@ -16,7 +16,7 @@ from .base import Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
 from .functions import BoundMethodValue
 from .mappings import DictValue
-from .objects import MISSING, ObjectValue
+from .objects import MISSING, ObjectValue, is_data_descriptor, set_through
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -265,10 +265,22 @@ class PythonModuleValue(Value):
         return f"the module {module_name(self.module)}"
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
+        computed = self._computed(tracer, name)
+        if computed is not MISSING:
+            return tracer.bind(self, type(self.module), name, computed)
         found = self.attributes.get(name)
         if found is None:
             found = self.attributes[name] = self._read(tracer, name)
         return found
+
+    def _computed(self, tracer: Tracer, name: str) -> Any:
+        """What the module's own class says that is asked and told each time (as torch.backends' switches are), or
+        MISSING."""
+        kind = type(self.module)
+        if kind is ModuleType:
+            return MISSING
+        found = tracer.class_lookup(kind, name)
+        return found if found is not MISSING and is_data_descriptor(found) and name != "__dict__" else MISSING
 
     def _read(self, tracer: Tracer, name: str) -> Value:
         if name in vars(self.module):
@@ -287,6 +299,10 @@ class PythonModuleValue(Value):
         return module_name(self.module).partition(".")[0] == "torch"
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        computed = self._computed(tracer, name)
+        if computed is not MISSING:
+            set_through(tracer, self, type(self.module), name, computed, value)
+            return
         self.attributes[name] = value
         self._scope(tracer).store(tracer, name, value)
 

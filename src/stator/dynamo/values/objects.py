@@ -290,26 +290,9 @@ class ObjectValue(Value):
         """object.__setattr__."""
         in_class = tracer.class_lookup(self.cls, name)
         if in_class is not MISSING and is_data_descriptor(in_class):
-            if isinstance(in_class, property):
-                if in_class.fset is None:
-                    raise tracer.raised(
-                        AttributeError, f"property '{name}' of '{qualified_name(self.cls)}' object has no setter"
-                    )
-                function = tracer.class_function(self.cls, name, in_class.fset)
-                tracer.enters_through(self, function, Role.ATTRIBUTE)
-                function.call(tracer, [self, value], {})
-                return
             if not is_python_slot(in_class):
-                setter = tracer.class_lookup(type(in_class), "__set__")
-                if isinstance(setter, FunctionType):
-                    descriptor = tracer.class_value(self.cls, name)
-                    function = tracer.class_function(type(in_class), "__set__", setter)
-                    tracer.enters_through(self, function, Role.ATTRIBUTE)
-                    function.call(tracer, [descriptor, self, value], {})
-                    return
-                raise unsupported(
-                    "attribute-write", f"writing {name!r} of {self.describe(tracer)} through a descriptor"
-                )
+                set_through(tracer, self, self.cls, name, in_class, value)
+                return
         elif not has_dict(self.cls):
             raise self._no_dict(tracer, name, in_class)
         self.set_own(tracer, name, value)
@@ -512,6 +495,22 @@ def runs_code_when_compared(key: Any) -> bool:
 
 _PLAIN_KEYS = frozenset((str, int, float, bool, bytes, type(None)))
 _GENERATED = "<string>"  # the file name of code that was never in a file
+
+
+def set_through(tracer: Tracer, owner: Value, cls: type, name: str, descriptor: Any, value: Value) -> None:
+    """Write an attribute through the data descriptor in `cls` that stands for it."""
+    if isinstance(descriptor, property):
+        if descriptor.fset is None:
+            raise tracer.raised(AttributeError, f"property '{name}' of '{qualified_name(cls)}' object has no setter")
+        function, arguments = tracer.class_function(cls, name, descriptor.fset), [owner, value]
+    else:
+        setter = tracer.class_lookup(type(descriptor), "__set__")
+        if not isinstance(setter, FunctionType):
+            raise unsupported("attribute-write", f"writing {name!r} of {owner.describe(tracer)} through a descriptor")
+        function = tracer.class_function(type(descriptor), "__set__", setter)
+        arguments = [tracer.class_value(cls, name), owner, value]
+    tracer.enters_through(owner, function, Role.ATTRIBUTE)
+    function.call(tracer, arguments, {})
 
 
 def is_data_descriptor(found: Any) -> bool:
