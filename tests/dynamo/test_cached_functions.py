@@ -159,6 +159,123 @@ def test_what_is_said_once_for_each_message(caplog: pytest.LogCaptureFixture) ->
     assert said[0] == said[1] == ["first", "number 1", "number 2", "number 3"]
 
 
+# ---- what the cache holds is what counts ----
+
+SCALE = [2]
+
+
+class Holder:
+    scale = 2
+
+    @functools.lru_cache  # noqa: B019
+    def scaled(self, number: int) -> int:
+        return self.scale * number
+
+
+def _cached_forms() -> dict[str, tuple[Any, Callable[[Any, int], Any]]]:
+    """Each cached function with one that calls it."""
+
+    @functools.lru_cache(maxsize=3)
+    def bounded(number: int, *, by: int = 1) -> int:
+        return SCALE[0] * number * by
+
+    @functools.lru_cache(None)
+    def unbounded(number: int) -> int:
+        return SCALE[0] * number
+
+    @functools.lru_cache(typed=True)
+    def typed(name: str, pair: tuple[int, float]) -> float:
+        return SCALE[0] * pair[0] + len(name)
+
+    @functools.lru_cache
+    def listed(number: int) -> list[int]:
+        return [SCALE[0]] * number
+
+    @functools.lru_cache
+    def tensor(number: int) -> torch.Tensor:
+        return torch.full((2,), float(SCALE[0] * number))
+
+    @functools.lru_cache(maxsize=1)
+    def single(number: int) -> int:
+        return SCALE[0] * number
+
+    return {
+        "bounded": (bounded, lambda x, number: x + bounded(number, by=2)),
+        "unbounded": (unbounded, lambda x, number: x + unbounded(number)),
+        "typed": (typed, lambda x, number: x + typed("one", (number, 1.0))),
+        "listed": (listed, lambda x, number: (x + sum(listed(number)), listed(number))),
+        "tensor": (tensor, lambda x, number: x + tensor(number)),
+        "single": (single, lambda x, number: x + single(number) * single(number + 1)),
+    }
+
+
+@pytest.mark.parametrize("name", ["bounded", "unbounded", "typed", "listed", "tensor", "single"])
+def test_a_cache_that_was_cleared_and_filled_again(name: str) -> None:
+    found = []
+    for compiled in (False, True):
+        cached, program = _cached_forms()[name]
+        run = stator.compile(program, backend="eager") if compiled else program
+        log = []
+        for scale, clear in ((2, False), (2, False), (5, False), (5, True), (7, False), (7, True), (7, False)):
+            SCALE[0] = scale
+            if clear:
+                cached.cache_clear()
+                for number in (4, 5):
+                    program(X, number)
+            log.append((repr(run(X, 3)), cached.cache_info()))
+        found.append(log)
+    assert found[1] == found[0]
+
+
+def test_an_object_s_entry_is_taken_from_the_cache() -> None:
+    found = []
+    for compiled in (False, True):
+        one = Holder()
+        program = lambda x, one=one: x + one.scaled(3)  # noqa: E731
+        run = stator.compile(program, backend="eager") if compiled else program
+        log = []
+        for scale, clear in ((2, False), (3, False), (4, True), (5, False)):
+            if clear:
+                Holder.scaled.cache_clear()
+            one.scale = scale
+            one.scaled(3)
+            log.append(repr(run(X)))
+        found.append(log)
+    assert found[1] == found[0]
+
+
+def test_a_function_that_is_first_called_behind_a_change_that_it_reads() -> None:
+    def make() -> tuple[Program, Callable[[], Any]]:
+        scale = [2]
+
+        @functools.lru_cache
+        def cached(number: int) -> int:
+            return scale[0] * number
+
+        def program(x: torch.Tensor, number: int) -> torch.Tensor:
+            scale[0] = 9
+            return x + cached(number)
+
+        return program, lambda: (cached.cache_info(), scale)
+
+    compare(make, [1, 1, 2, 1])
+
+
+def test_one_of_the_cache_is_changed_and_stays_so() -> None:
+    def make() -> tuple[Program, Callable[[], Any]]:
+        @functools.lru_cache
+        def cached(number: int) -> dict[int, int]:
+            return {}
+
+        def program(x: torch.Tensor, number: int) -> torch.Tensor:
+            cached(0)[number] = len(cached(0))
+            return x + len(cached(0))
+
+        return program, lambda: cached(0)
+
+    compare(make, [1, 1, 2, 1])
+
+
 # ---- variables of the frame as a dictionary ----
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
 from ..messages import Message
-from ..recipe import CallRecipe, Constant
+from ..recipe import CallRecipe, Constant, Load, Recipe
 from ..source import AttrSource, CallSource, ConstantSource, Source
 from ..subgraphs import outside_unchanged, reachable
 from ..values.base import NotConstant, Value, unsupported
@@ -24,7 +24,7 @@ from ..values.objects import ObjectValue
 from ..values.sequences import ListValue
 from ..values.sets import SetValue
 from ..values.tensors import TensorValue
-from ..wrapping import wraps
+from ..wrapping import is_constant_object, wraps
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -45,9 +45,9 @@ def _wrap_cached(tracer: Tracer, obj: Any, source: Source | None) -> Value:
 
 class CachedFunctionValue(Value):
     """A function under functools.lru_cache. On constants it is really called, in the capture and in each call of the
-    compiled code; a constant that it gives is part of the capture. Otherwise the function itself is followed: then it
-    may change nothing, and what it gives may neither be changed nor leave the captured code, for it would be another
-    object in each call."""
+    compiled code; what the cache holds for them is part of the capture, and relied on. What it holds for objects that
+    were there before is taken as well. Otherwise the function itself is followed: then it may change nothing, and what
+    it gives may neither be changed nor leave the captured code, for it would be another object in each call."""
 
     __slots__ = ("cached", "function")
 
@@ -63,30 +63,74 @@ class CachedFunctionValue(Value):
         return self.cached
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        try:
-            constants = tuple(arg.constant() for arg in args)
-            named = {name: arg.constant() for name, arg in kwargs.items()}
-            hash((constants, tuple(named.values())))
-        except (NotConstant, TypeError):
-            return self._follow(tracer, args, kwargs)
         if self.cached.cache_parameters()["maxsize"] == 0:
             return self.function.call(tracer, args, kwargs)
-        key = (id(self.cached), *_key(constants, named))
-        known = tracer.cached_calls.get(key)
+        try:
+            objects = [_real(arg) for arg in args]
+            named = {name: _real(arg) for name, arg in kwargs.items()}
+            hash((tuple(objects), tuple(named.values())))
+        except (NotConstant, TypeError):
+            return self._follow(tracer, args, kwargs)
+        key = _key(tuple(objects), named)
+        known = tracer.cached_calls.get((id(self.cached), key))
         if known is None:
-            result = tracer.run_real(self.cached, constants, named)
-            _pay(self.cached, _key(constants, named), 1)
-            constant = tracer.is_constant_object(result)
-            known = ConstantValue(result) if constant else self._follow(tracer, args, kwargs)
-            tracer.cached_calls[key] = known
-            tracer.guard(CallSource(_Kept(self.cached), (self.source,)), GuardKind.EQUALS, True)  # type: ignore[arg-type]
+            known = self._look_up(tracer, args, kwargs, objects, named)
+            if known is None:
+                return self._follow(tracer, args, kwargs)
+            tracer.cached_calls[id(self.cached), key] = known
         count = CallRecipe(
             Constant(_count_call),
-            [Constant(self.cached), *map(Constant, constants)],
-            {name: Constant(value) for name, value in named.items()},
+            [Constant(self.cached), *map(_recipe, args)],
+            {name: _recipe(value) for name, value in kwargs.items()},
         )
         tracer.counted_calls.append(count)
         return known
+
+    def _look_up(
+        self,
+        tracer: Tracer,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        objects: list[Any],
+        named: dict[str, Any],
+    ) -> Value | None:
+        """What the cache holds for these arguments, after a call of the function if need be; None where there is no
+        entry and it may not be called now: for objects, whose state it might read."""
+        entry = _Entry(self.cached, objects, named)
+        result = entry.result(self.cached, *objects, *named.values())
+        if result is _NOTHING:
+            if any(map(_is_object, (*args, *kwargs.values()))):
+                tracer.guard(self._read(entry, args, kwargs), GuardKind.IS, _NOTHING)
+                return None
+            if tracer.mutations.entries or tracer.recorder.mode.writes_outside():
+                tracer.guard(self._read(entry, args, kwargs), GuardKind.IS, _NOTHING)
+                raise unsupported(
+                    "functools", f"{self.cached.__qualname__}, whose cache is empty, behind a change it might read"
+                )
+            if self._would_lose(tracer, entry):
+                raise unsupported("functools", f"{self.cached.__qualname__}, whose cache is full")
+            tracer.run_real(self.cached, tuple(objects), named)
+            _pay(self.cached, _key(tuple(objects), named), 1)
+            result = entry.result(self.cached, *objects, *named.values())
+            if result is _NOTHING:
+                raise unsupported("functools", f"{self.cached.__qualname__}, whose cache lost an entry at once")
+        tracer.guard(self._read(entry, args, kwargs), GuardKind.IS, result)
+        if is_constant_object(result):
+            return ConstantValue(result)
+        return tracer.wrap(result, AttrSource(ConstantSource(self.cached.__qualname__, _Held(result)), "held"))
+
+    def _would_lose(self, tracer: Tracer, entry: _Entry) -> bool:
+        """Whether one more entry may take the place of one that is relied on."""
+        relied_on = sum(cached == id(self.cached) for cached, _ in tracer.cached_calls)
+        size = self.cached.cache_info().currsize
+        return entry.bounded and relied_on > 0 and size >= self.cached.cache_parameters()["maxsize"]
+
+    def _read(self, entry: _Entry, args: list[Value], kwargs: dict[str, Value]) -> Source:
+        given = [
+            arg.source if _is_object(arg) else ConstantSource("a constant", arg.constant())
+            for arg in (*args, *kwargs.values())
+        ]
+        return CallSource(entry.result, (self.source, *given))  # type: ignore[arg-type]
 
     def _follow(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         what = f"{self.cached.__qualname__}, whose results are cached,"
@@ -115,17 +159,84 @@ class CachedFunctionValue(Value):
         return self.function if name == "__wrapped__" else self.function.get_attr(tracer, name)
 
 
-class _Kept:
-    """Whether a cache has not been cleared since: then it may give something else for what it gave."""
+_NOTHING = object()  # a cache has no entry
 
-    def __init__(self, cached: Any) -> None:
-        self.misses = cached.cache_info().misses
 
-    def __call__(self, cached: Any) -> bool:
-        return cached is not None and cached.cache_info().misses >= self.misses
+class _Held:
+    """An object that a cache gave, by a name: what is in it is relied on as for all that the program holds."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+class _Entry:
+    """Finds what the cache holds for a call, without counting that as one. The cache visits its entries, oldest first,
+    for the garbage collector: key, result, and the type of the entry, if it has a largest size; else its dictionary."""
+
+    def __init__(self, cached: Any, args: list[Any], named: dict[str, Any]) -> None:
+        self.name = cached.__qualname__
+        parameters = cached.cache_parameters()
+        self.bounded, self.typed = parameters["maxsize"] is not None, parameters["typed"]
+        self.names = list(named)
+        self.count = len(args)
+
+    def result(self, cached: Any, *given: Any) -> Any:
+        """`given`: positional arguments, then named ones, in the order of the call."""
+        if cached is None:
+            return _NOTHING
+        size = cached.cache_info().currsize  # other threads may change it
+        held = gc.get_referents(cached)
+        if self.bounded:
+            for at in range(1, min(1 + 3 * size, len(held) - 2), 3):
+                if self._is_key(held[at], given):
+                    return held[at + 1]
+            return _NOTHING
+        entries = next(part for part in held if type(part) is dict)
+        return next((result for key, result in list(entries.items()) if self._is_key(key, given)), _NOTHING)
+
+    def _is_key(self, key: Any, given: tuple[Any, ...]) -> bool:
+        """As the C implementation of functools makes keys."""
+        if len(given) == 1 and not self.names and not self.typed and type(given[0]) in (int, str):
+            return type(key) is type(given[0]) and bool(key == given[0])
+        if type(key) is not tuple:
+            return False
+        named = [part for pair in zip(self.names, given[self.count :], strict=True) for part in pair]
+        parts = [*given[: self.count], *([None, *named] if named else ()), *(map(type, given) if self.typed else ())]
+        mark = self.count if named else -1
+        return len(key) == len(parts) and all(
+            at == mark or _same(mine, its) for at, (mine, its) in enumerate(zip(key, parts, strict=True))
+        )
 
     def __repr__(self) -> str:
-        return "has kept what it held"
+        return f"what {self.name} holds"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """As far as the cache tells them apart; of what is no constant, whether it is the same object."""
+    if one is other:
+        return True
+    if type(one) is tuple and type(other) is tuple:
+        return len(one) == len(other) and all(map(_same, one, other))
+    return is_constant_object(one) and is_constant_object(other) and bool(one == other)
+
+
+def _is_object(arg: Value) -> bool:
+    """An object that was there before and is told from others by what it is."""
+    if not isinstance(arg, ObjectValue) or arg.source is None:
+        return False
+    cls = type(arg.obj)
+    return cls.__eq__ is object.__eq__ and cls.__hash__ is object.__hash__
+
+
+def _real(arg: Value) -> Any:
+    """Raises NotConstant for other objects, and what the captured code made."""
+    return arg.obj if _is_object(arg) else arg.constant()  # type: ignore[attr-defined]
+
+
+def _recipe(arg: Value) -> Recipe:
+    return Load(arg.source) if _is_object(arg) else Constant(arg.constant())  # type: ignore[arg-type]
 
 
 def _key(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
