@@ -140,7 +140,9 @@ def _make(output: Any, history: History) -> Make:
         with torch.no_grad():
             tensor = make(inputs, results, made)
         # a view is said to require grad although nothing was recorded: so in eager
-        return tensor.detach() if history is History.NONE and tensor.requires_grad else tensor
+        if history is History.DETACHED or (history is History.NONE and tensor.requires_grad):
+            return tensor.detach()
+        return tensor
 
     return apart
 

@@ -55,6 +55,7 @@ class FakeTensor(torch.Tensor):
     seen: int = 0
     steps: tuple[Any, ...] = ()
     is_input: bool = False
+    detached: bool = False  # it is `detach()` of what shares its memory, or a view of that
     # the real tensor that stands behind a constant
     real_value: torch.Tensor | None = None
     # what its constant was read from, if that is another one in the next call: see FakeMode.rely_on

@@ -105,11 +105,16 @@ def describe_outputs(tracer: Tracer, leaves: Sequence[Any], differentiable: bool
         earlier = first.setdefault(id(leaf), position) if isinstance(leaf, FakeTensor) else position
         outputs.append(SameAs(earlier) if earlier != position else _describe(tracer, collected, leaf, sharing))
     mutated = _mutated_inputs(tracer, collected)
-    histories = tuple(map(_history, leaves)) if differentiable else ()
+    detached = any(isinstance(leaf, FakeTensor) and leaf.detached for leaf in leaves)
+    histories = tuple([_history(leaf, differentiable) for leaf in leaves]) if differentiable or detached else ()
     return Described(collected.values, collected.handles, mutated, outputs, histories)
 
 
-def _history(leaf: Any) -> History:
+def _history(leaf: Any, differentiable: bool) -> History:
+    if isinstance(leaf, FakeTensor) and leaf.detached and not leaf.requires_grad:
+        return History.DETACHED
+    if not differentiable:
+        return History.AMBIENT
     if not isinstance(leaf, FakeTensor) or not leaf.requires_grad:
         return History.NONE
     return History.LEAF if leaf.grad_fn is None else History.FOLLOWED

@@ -351,6 +351,7 @@ class Tracer(FakeMode):
             fake.constant = base.constant
             if base.constant is not None:
                 fake.constant_version = base.constant_version
+            fake.detached = base.detached or func is aten.detach.default
             node = self.current(base)
             return self.bind(fake, node, base.steps)
         if func is aten.as_strided.default:
@@ -435,6 +436,7 @@ class Tracer(FakeMode):
         base = tensors[meta.view_of or 0]
         step = view_step(info.target, args, kwargs, base.meta, meta, index)
         fake = FakeTensor(self, meta, base.fake_storage)
+        fake.detached = base.detached
         return self.bind(fake, node, (*base.steps, step))
 
     def _as_strided(self, meta: TensorMeta, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
@@ -462,7 +464,9 @@ class Tracer(FakeMode):
         node = self._node(op_info(aten.as_strided.default), (owner, meta.shape, meta.stride, offset), {})
         node.meta["val"] = meta
         step = ViewStep(aten.as_strided.default, (meta.shape, meta.stride, offset), {}, storage.meta, meta)
-        return self.bind(FakeTensor(self, meta, storage), node, (step,))
+        fake = FakeTensor(self, meta, storage)
+        fake.detached = base.detached
+        return self.bind(fake, node, (step,))
 
     # -- mutation -------------------------------------------------------------------------------------------------
 

@@ -95,6 +95,7 @@ class History(Enum):
     FOLLOWED = "it follows from its base"
     LEAF = "it requires grad by itself: a view made under no_grad of what requires grad"
     NONE = "nothing: it does not require grad"
+    DETACHED = "nothing, and it is nobody's view"
 
 
 Output = Fresh | InputItself | ViewOfInput | ViewOfOutput | ViewOfConstant | SameAs | Value
@@ -109,7 +110,7 @@ class Traced:
     outputs: one per leaf of the user's result, in the order of `spec`.
     spec: the pytree spec of the user's result (None for a flat tuple of a graph).
     constants: tensors the graph reads by get_attr, by name.
-    histories: one per output; empty when the graph was traced below autograd.
+    histories: one per output; empty when the graph was traced below autograd and nothing was detached.
     fixed_offsets: indices of inputs that have to begin their storage, as when they were traced: memory is addressed
         from there.
     """
