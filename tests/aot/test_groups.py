@@ -7,6 +7,7 @@ float64, 1e-12.
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -300,3 +301,22 @@ def test_what_saved_nothing_is_not_freed() -> None:
         return []
 
     compare(program, look)
+
+
+def test_views_of_what_is_no_result_where_results_depend_on_different_inputs() -> None:
+    """The node of what they are views of is there before theirs."""
+
+    def program(x: Any, w: Any) -> Any:
+        base = x * 2
+        first, second = base[0], base[1]
+        return first, first.exp() * w[0], w.cos(), second
+
+    found = []
+    for run in (program, stator.compile(program, backend="aot_eager", fullgraph=True)):
+        x, w = (torch.arange(6.0, dtype=torch.float64).view(2, 3).div(at).requires_grad_() for at in (5, 7))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it would run eagerly
+            results = run(x, w)
+        results[0].register_hook(lambda gradient: gradient * 3)
+        found.append(torch.autograd.grad(sum(one.sin().sum() for one in results), [x, w]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)

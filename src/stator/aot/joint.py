@@ -294,9 +294,9 @@ def _finish(
         )
         if len(groups) == 1 and set(groups[0].positions) == set(differentiable):
             groups = ()
-    if groups:  # each value gets a node of its own
+    if groups:  # each value gets a node of its own, and the base of a view before it
         known_links = {one.position for one in links}
-        links += tuple(Link(at, ()) for at in differentiable if at not in known_links)
+        links = (*[Link(at, ()) for at in differentiable if at not in known_links], *links)
     if wanted.positions is not None:
         wanted = replace(wanted, stops=with_hooked(wanted.stops, hooked, wanted.targets))
     visible = tuple([at for at in differentiable if at < first])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .fake import FakeMode
     from .followed_memory import FollowedMemory
 
+aten = torch.ops.aten
 _wrapper = torch.Tensor._make_wrapper_subclass
 
 
@@ -149,6 +150,18 @@ class FakeTensor(torch.Tensor):
         copy = self.fake_mode.make(self.meta, requires_grad=self.requires_grad)
         memo[id(self)] = copy
         return copy
+
+    def resolve_conj(self) -> torch.Tensor:
+        """A copy where a real tensor would be conjugated lazily."""
+        return self.clone() if self._is_seen_by(aten._conj.default) else self
+
+    def resolve_neg(self) -> torch.Tensor:
+        """A copy where a real tensor would be negated lazily."""
+        return self.clone() if self._is_seen_by(aten._neg_view.default) else self
+
+    def _is_seen_by(self, func: OpOverload) -> bool:
+        """Whether its memory holds what this operator makes it of."""
+        return sum(step.func is func for step in self.steps) % 2 == 1
 
     @property
     def data(self) -> FakeTensor:  # type: ignore[override]

@@ -32,7 +32,7 @@ from .traced import (
     ViewOfInput,
     ViewOfOutput,
 )
-from .views import REINTERPRETING
+from .views import REINTERPRETING, with_bits
 
 aten = torch.ops.aten
 
@@ -226,7 +226,7 @@ def geometry(base: TensorMeta, view: FakeTensor) -> Geometry:
     meta = view.meta
     # the gradient of the view operators themselves is cheaper than that of as_strided
     exact = view.requires_grad or any(step.func in REINTERPRETING for step in view.steps)
-    steps = view.steps if exact else ()
+    steps = with_bits(view.steps) if exact else ()
     return Geometry(meta.shape, meta.stride, meta.offset - base.offset if not steps else 0, steps)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from stator.base.errors import Unsupported
 from stator.base.registry import Registry
 from stator.prims.record import TensorMeta
 
@@ -48,6 +49,28 @@ def view_step(
         start = sum(sizes[:index]) if isinstance(sizes, (list, tuple)) else index * sizes
         return ViewStep(aten.slice.Tensor, (dim, start, start + after.shape[dim]), {}, before, after)
     return ViewStep(func, args[1:], kwargs, before, after)
+
+
+def with_bits(steps: tuple[ViewStep, ...]) -> tuple[ViewStep, ...]:
+    """The steps as they run on real tensors, which carry a bit for conjugation: the real part of a conjugate is that of
+    the number, and its imaginary part the number's, seen negated. Raises Unsupported where both parts are seen at once,
+    which needs a copy."""
+    found: list[ViewStep] = []
+    conjugated = False
+    negated_at = -1
+    for at, step in enumerate(steps):
+        conjugated ^= step.func is aten._conj.default
+        if conjugated and step.func is aten.view_as_real.default:
+            part = steps[at + 1] if at + 1 < len(steps) else None
+            if part is None or part.func is not aten.select.int or part.args[0] not in (-1, len(step.before.shape)):
+                raise Unsupported("lazy-conjugate", "an output is a view of what was conjugated, as real numbers")
+            found.append(ViewStep(aten._conj.default, (), {}, step.before, step.before))
+            conjugated = False
+            negated_at = at + 1 if part.args[1] % 2 else -1
+        found.append(step)
+        if at == negated_at:
+            found.append(ViewStep(aten._neg_view.default, (), {}, step.after, step.after))
+    return tuple(found)
 
 
 def _dim(args: tuple[Any, ...], kwargs: dict[str, Any], position: int) -> Any:
