@@ -255,6 +255,9 @@ class Linked:
     def are_looked_at(self) -> bool:
         if self.nodes_have_hooks or any(hooks and at in self.tensors for at, hooks in self.hooks.items()):
             return True
+        for node in (reference() for reference in self.nodes.values()):  # some are of the call that made the result
+            if node is not None and node.linked is not None and node.linked.nodes_have_hooks:
+                return True
         alive = [tensor for tensor in (reference() for reference in self.tensors.values()) if tensor is not None]
         if any(tensor.retains_grad for tensor in alive):
             return True
