@@ -320,3 +320,22 @@ def test_views_of_what_is_no_result_where_results_depend_on_different_inputs() -
         results[0].register_hook(lambda gradient: gradient * 3)
         found.append(torch.autograd.grad(sum(one.sin().sum() for one in results), [x, w]))
     torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+def test_a_hook_of_a_node_in_a_second_derivative_sees_the_whole_sum() -> None:
+    def program(x: Any, w: Any, v: Any) -> Any:
+        first = x * x
+        return first, (first * w).sum() * first * v
+
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        for at, one in enumerate(results):
+            one.grad_fn.register_prehook(lambda gradients, at=at: log.append((f"node {at}", gradients[0].clone())))
+        sum(one.sin().sum() for one in results).backward(create_graph=True)
+        first = [one.grad for one in given]
+        for one in given:
+            one.grad = None
+        sum(one.square().sum() for one in first).backward()
+        return []
+
+    compare(program, look)
