@@ -49,6 +49,7 @@ from .values.objects import ObjectValue
 from .values.sequences import TupleValue
 from .values.sets import ObjectMember, SetValue
 from .values.slices import RangeValue, SliceValue
+from .values.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters
 from .values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _guard_identity(tracer: Tracer, obj: Any, source: Source | None) -> None:
 def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source | None) -> Value:
     if isinstance(obj, FakeTensor):
         raise unsupported("nested-trace", "a fake tensor as input")
-    if type(obj) not in (torch.Tensor, nn.Parameter, nn.Buffer):
+    if type(obj) not in TENSOR_CLASSES and not relies_on_plain_parameters(tracer, type(obj)):
         raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
     if torch._C._functorch.is_functorch_wrapped_tensor(obj):  # it has no memory of its own
         raise unsupported("function-transform", "a tensor as it is inside of a function transform")

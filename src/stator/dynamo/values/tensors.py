@@ -17,9 +17,10 @@ from ..recipe import CallRecipe, Constant, GetAttr, Load, Recipe
 from ..source import AttrSource, Source
 from .base import Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
-from .objects import lookup_in_class
+from .objects import MISSING, is_data_descriptor, lookup_in_class, set_through
 from .sequences import TupleValue
 from .slices import SliceValue
+from .tensor_classes import TENSOR_CLASSES
 from .unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
@@ -199,14 +200,28 @@ class TensorValue(Value):
         return TensorMethodValue(self, name)
 
     def _extra(self, tracer: Tracer, name: str) -> Value:
-        """An attribute that the program put on the tensor."""
+        """An attribute that the program put on the tensor, or that its class adds."""
+        in_class = self._added(tracer, name)
+        if in_class is not MISSING and (is_data_descriptor(in_class) or not self._has_own(name)):
+            return tracer.bind(self, self.cls, name, in_class)
         if self.obj is not None and self.source is not None and hasattr(self.obj, name):
             return tracer.wrap(getattr(self.obj, name), AttrSource(self.source, name))
         if self.obj is not None and self.source is not None:
             tracer.guard(self.source, GuardKind.ABSENT, name)
         raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
 
+    def _added(self, tracer: Tracer, name: str) -> Any:
+        """What a class of the program's own says of the attribute, or MISSING."""
+        return MISSING if self.cls in TENSOR_CLASSES else tracer.class_lookup(self.cls, name)
+
+    def _has_own(self, name: str) -> bool:
+        return self.obj is not None and name in self.obj.__dict__
+
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        in_class = self._added(tracer, name)
+        if in_class is not MISSING and not hasattr(torch.Tensor, name) and is_data_descriptor(in_class):
+            set_through(tracer, self, self.cls, name, in_class, value)
+            return
         if name == "grad" and self.obj is not None and self._may_be_grad(tracer, value):
             self.set_grad(tracer, value)
             return
