@@ -7,6 +7,7 @@ float64, 1e-12.
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from torch import nn
 
 import stator
 from stator.aot.autograd_step import Step
+from stator.aot.groups import Group, Progress, run_in_one_thread
+from stator.base import counters
 
 Run = Callable[..., Any]
 
@@ -217,6 +220,178 @@ def test_one_backward_of_all_results_is_compiled_as_one(monkeypatch: pytest.Monk
     last = compiled(*given)[1]
     last.sum().backward()
     assert [kind[2] for kind in calls] == [None, None]
+
+
+def with_caches(x: Any, w: Any, v: Any) -> Any:
+    """A loss of all inputs, and two results of one each."""
+    first, second = (w * 2).exp(), (v * 2).sin()
+    return (x * first * second).cos(), first, second
+
+
+def partly_shared(x: Any, w: Any, v: Any) -> Any:
+    return (x * w).sin(), (w * v).exp()
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Notes of which groups gradients are computed, in one go each."""
+    found: list[Any] = []
+    plain = Step.gradients
+    monkeypatch.setattr(Step, "gradients", lambda *given: found.append(given[2][2]) or plain(*given))
+    return found
+
+
+def backward_graphs(program: Run, look: Run) -> int:
+    before = counters.counts["compiled:backward"]
+    compare(program, look)
+    return counters.counts["compiled:backward"] - before
+
+
+@pytest.mark.parametrize("places", [(0,), (1,), (0, 1), (0, 1, 2)])
+@pytest.mark.parametrize("hooked", [True, False])
+def test_one_backward_graph(computed: list[Any], places: tuple[int, ...], hooked: bool) -> None:
+    """Of groups that lead to sets of results of which neither contains the other."""
+
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        for at, result in enumerate(results if hooked else ()):
+            result.register_hook(partial(noted, log, str(at)))
+        sum(results[at].sum() for at in places).backward()
+        log.sort(key=lambda entry: entry[0])
+        return []
+
+    assert backward_graphs(with_caches, look) >= 1  # more between results, if somebody looks there
+    assert computed == [None]
+    if not hooked:
+        assert backward_graphs(with_caches, look) == 1
+
+
+def test_only_the_groups_that_are_asked_for(computed: list[Any]) -> None:
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        return torch.autograd.grad(sum(one.sum() for one in results), given[1])
+
+    assert backward_graphs(partly_shared, look) == 1
+    assert len(computed) == 1
+    assert len(computed[0]) == 1
+
+
+def in_a_thread(function: Run) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_tangent_that_comes_late(computed: list[Any]) -> None:
+    """Autograd counts nodes in each thread: one of another thread may run behind those that the call made."""
+
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        first, second = results
+        late = in_a_thread(lambda: second.sin())
+        assert late.grad_fn._sequence_nr() < first.grad_fn._sequence_nr()
+        (first.sum() + late.sum()).backward()
+        return []
+
+    compare(partly_shared, look)
+    assert len(computed) == 2
+    assert None not in computed
+
+
+def test_a_backward_inside_of_another() -> None:
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        first, second = results
+
+        def inner(gradient: torch.Tensor) -> None:
+            with torch.enable_grad():
+                total = second.sum()
+            log.append(("inner", torch.autograd.grad(total, given[2], retain_graph=True)[0]))
+
+        for one in given[:2]:
+            one.register_hook(inner)
+        (first.sum() + (second * 3).sum()).backward(retain_graph=True)
+        first.sum().backward()
+        return []
+
+    compare(partly_shared, look)
+
+
+def test_after_a_hook_that_raised() -> None:
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        def fails(gradient: torch.Tensor) -> None:
+            raise ValueError("no")
+
+        for one in given:
+            handle = one.register_hook(fails)
+            with pytest.raises(ValueError, match="no"):
+                torch.stack([result.sum() for result in results]).sum().backward(retain_graph=True)
+            handle.remove()
+        for one in given:
+            one.grad = None
+        (results[0] * 2).sum().backward(retain_graph=True)
+        results[1].sum().backward()
+        return []
+
+    compare(partly_shared, look)
+    compare(with_caches, look)
+
+
+def test_tangents_are_not_kept() -> None:
+    """When only gradients by results are asked for, nobody takes them; nor are gradients when a backward has raised."""
+    results = stator.compile(with_caches, backend="aot_eager", fullgraph=True)(*leaves())
+    gone: list[Any] = []
+    results[1].register_hook(lambda gradient: gone.append(weakref.ref(gradient)))
+    found = torch.autograd.grad((results[1] * 3).sum() + results[0].sum(), results[1])
+    del found
+    assert len(gone) == 1
+    assert gone[0]() is None
+
+    given = leaves()
+    results = stator.compile(partly_shared, backend="aot_eager", fullgraph=True)(*given)
+    waiting: list[int] = []
+
+    def fails(gradient: torch.Tensor) -> None:
+        waiting.extend(len(one.found) for one in gc.get_objects() if type(one) is Progress)
+        raise ValueError("no")
+
+    for one in given:
+        one.register_hook(fails)
+    with pytest.raises(ValueError, match="no"):
+        (results[0].sum() + results[1].sum()).backward()
+    assert waiting == [2]  # of three groups
+    assert not any(type(one) is Progress for one in gc.get_objects())
+
+
+def test_nodes_that_run_in_several_threads() -> None:
+    """Autograd has one for each accelerator, and runs a node where the first of its gradients is that is on one."""
+    cpu, first, second = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
+    groups = (Group((0,), (0, 1)), Group((1,), (1, 2)))
+    assert run_in_one_thread(groups, {0: cpu, 1: cpu, 2: cpu})
+    assert run_in_one_thread(groups, {0: cpu, 1: first, 2: cpu})
+    assert not run_in_one_thread(groups, {0: cpu, 1: cpu, 2: first})
+    assert not run_in_one_thread(groups, {0: first, 1: cpu, 2: second})
+
+
+def test_groups_one_by_one(computed: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where their nodes run in several threads, with two backwards over one graph."""
+    plain = Step.__init__
+
+    def started(step: Any, *given: Any) -> None:
+        plain(step, *given)
+        step.in_one_thread = False
+
+    monkeypatch.setattr(Step, "__init__", started)
+
+    def look(given: list[Any], results: Any, log: list[Any]) -> Any:
+        for retain in (True, False):
+            sum(one.sum() for one in results).backward(retain_graph=retain)
+        with pytest.raises(RuntimeError, match="second time"):
+            results[0].sum().backward()
+        for one in given:  # of which some have theirs twice, and some three times, before it raised
+            one.grad = None
+        return []
+
+    compare(with_caches, look)
+    assert sorted(computed[:3]) == [(0,), (1,), (2,)]
 
 
 def test_nothing_is_kept_when_a_backward_has_run() -> None:

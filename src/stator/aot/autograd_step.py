@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from stator.graph.generators import drawn_devices, replayed, states_of
 from stator.runtime.host import below_autograd
 
 from .backward import Backward, CompileGraph, dropped_unused, is_plain
-from .groups import NotLedTo, will_run
+from .groups import NotLedTo, Progress, all_tangents, progress, run_in_one_thread
 from .held import ANY, saved_values, unchanged_inputs
 from .independent import Kept, Reads
 from .joint import Joint
@@ -96,6 +96,7 @@ class Step:
         self.saved = parts.saved
         self.groups = joint.groups
         self.layouts = _layouts(joint) if joint.groups else {}
+        self.in_one_thread = run_in_one_thread(joint.groups, {at: found[2] for at, found in self.layouts.items()})
         self.results = [position for position in joint.results if position < joint.value_count]
         self.is_single = joint.value_count == 1 and self.results == [0]
         self.lock = fork_safe_lock()
@@ -183,41 +184,55 @@ class Step:
     def gradients_of_group(
         self, step_node: Any, index: int, tangents: Sequence[torch.Tensor | None]
     ) -> Sequence[torch.Tensor | None]:
-        """Of one group of primals, when all tangents are there that lead to it. Those of groups that need no other
-        tangents are computed with them, and kept until their nodes run."""
-        task = torch._C._current_graph_task_id()
-        state: _Groups | None = step_node.computed
-        if state is None or state.task != task:
-            nodes = [reference() for reference in step_node.groups]
-            running = {at for at, node in enumerate(nodes) if node is not None and will_run(node)}
-            state = step_node.computed = _Groups(task, running)
+        """Of one group of primals, when all tangents are there that lead to it: usually all that will come. Those of
+        groups that need no others are computed with them, and kept until their nodes run."""
+        state = progress(step_node)
         if index not in state.found:
             given = dict(zip(self.groups[index].positions, tangents, strict=True))
-            pattern = tuple(given.get(position) is not None for position in self.joint.differentiable)
-            together = [
-                at
-                for at, group in enumerate(self.groups)
-                if at not in state.done and given.keys() >= set(group.positions)
-            ]
+            if self.in_one_thread and (arrived := all_tangents(step_node, state, self.groups)) is not None:
+                given = {**arrived, **given}
+            together = self._computed_together(state, index, given)
             needed = state.open.intersection(together)
             state.done.update(together)
-            state.open -= needed
+            pattern = tuple(given.get(position) is not None for position in self.joint.differentiable)
             present = [one for position in self.joint.differentiable if (one := given.get(position)) is not None]
             kind = pattern, _looked_at(step_node), None if len(together) == len(self.groups) else tuple(together)
             found: Sequence[Any] = [None] * self.joint.primal_count
             if present:
-                found = self.gradients(step_node, kind, present, state)
+                found = self.gradients(step_node, kind, present, state, needed)
+            state.open -= needed
             for at in needed:
                 state.found[at] = [found[primal] for primal in self.groups[at].primals]
         return state.found.pop(index)
 
+    def _computed_together(
+        self, state: Progress, index: int, given: Mapping[int, torch.Tensor | None]
+    ) -> Sequence[int]:
+        """The groups that are computed with that at `index`: those that need no other tangents; only those whose nodes
+        run, if there is something to compute for others (not where the gradients are differentiated again)."""
+        if not self.in_one_thread:  # the node of another may be running now
+            return [index]
+        able = [at for at, one in enumerate(self.groups) if at not in state.done and given.keys() >= set(one.positions)]
+        led_to = [at for at in able if any(given[position] is not None for position in self.groups[at].positions)]
+        if torch.is_grad_enabled() or state.open.issuperset(led_to):
+            return able
+        return [at for at in able if at in state.open]
+
     def gradients(
-        self, step_node: Any, kind: BackwardKind, present: list[torch.Tensor], state: _Groups | None = None
+        self,
+        step_node: Any,
+        kind: BackwardKind,
+        present: list[torch.Tensor],
+        state: Progress | None = None,
+        needed: Collection[int] = (),
     ) -> Sequence[torch.Tensor | None]:
-        """Per primal. present: the tangents. state: of groups, where the backward may come again for others."""
+        """Per primal. present: the tangents. state: of groups, where the backward may come again for others than those
+        that are `needed` now."""
         pattern = kind[0]
         wanted = self.bits(pattern)
         saved = saved_values(step_node, wanted)
+        if state is not None:  # not before: who comes last frees what was saved
+            state.open.difference_update(needed)
         kept: Kept | None = getattr(step_node, "kept", None)
         keep = torch._C._autograd._get_current_graph_task_keep_graph()
         if torch.is_grad_enabled():
@@ -463,21 +478,6 @@ def _layouts(joint: Joint) -> dict[int, Any]:
     return {at: (meta.shape, meta.dtype, meta.device) for at, meta in zip(joint.differentiable, metas, strict=True)}
 
 
-@dataclass(slots=True)
-class _Groups:
-    """Gradients of groups of primals in one backward.
-
-    open: groups whose gradients it will need and that were not computed yet. done: those that were. found: gradients of
-    groups whose nodes did not run yet. wanted: which values had tangents, as bits.
-    """
-
-    task: int
-    open: set[int]
-    done: set[int] = field(default_factory=set)
-    found: dict[int, list[torch.Tensor | None]] = field(default_factory=dict)
-    wanted: int = 0
-
-
 def _looked_at(step_node: Any) -> bool:
     return step_node.linked is not None and step_node.linked.looked_at
 
@@ -549,11 +549,11 @@ def _note_hooks(step_node: Any, tensor: torch.Tensor) -> None:
 
 def _describe_nodes() -> None:
     """What nodes of calls have that most of them have no own of. hooks: those on results, by position. groups: nodes of
-    the groups of inputs. computed: what is known of their gradients in the running backward."""
+    the groups of inputs. value_nodes: those before them, by position. progress: of backwards that are running."""
     node_type: Any = StepFunction._backward_cls  # type: ignore[attr-defined]
     node_type.states = node_type.places = node_type.groups = ()
-    node_type.linked = node_type.computed = None
-    node_type.hooks = {}
+    node_type.linked = None
+    node_type.hooks = node_type.value_nodes = node_type.progress = {}
     node_type._register_hook_dict = _note_hooks
 
 

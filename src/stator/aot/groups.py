@@ -1,4 +1,5 @@
-"""Which inputs of a graph each of its values leads to, for autograd: groups of inputs, and the nodes of these groups.
+"""Which inputs of a graph each of its values leads to, for autograd: groups of inputs, and the nodes of these groups,
+and what is known of them in the backward that is running.
 
 Autograd decides by where a node leads what it runs, which hooks it calls, and whether a gradient that is asked for has
 been through them. So a value must lead to the inputs it depends on and to no others. What is
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -59,6 +60,16 @@ def _reached(starts: Mapping[int, Any], primals: Mapping[int, torch.Tensor]) -> 
     return {position: masks[node] for position, node in starts.items()}
 
 
+def run_in_one_thread(groups: Sequence[Group], devices: Mapping[int, torch.device]) -> bool:
+    """Whether autograd runs the nodes of all groups one after the other: it has a thread for each accelerator, and runs
+    a node in that of the first that its gradients are on. devices: of the values, by position."""
+    threads = set()
+    for group in groups:
+        found = [devices[position] for position in group.positions]
+        threads.add(next((device for device in found if device.type != "cpu"), torch.device("cpu")))
+    return len(threads) < 2
+
+
 class NotLedTo:
     """An argument that autograd does not see."""
 
@@ -103,6 +114,63 @@ def will_run(node: Any) -> bool:
         if node.next_functions:
             raise
         return True
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Progress:
+    """How far one backward has come with one call. It ends with that backward, also where that raises.
+
+    open: groups whose gradients it will need and that were not computed yet. arrived: tangents of values whose nodes
+    have run, by position; they are not kept alive, the nodes of groups that wait for them do that. done: groups that
+    were computed. found: gradients of groups whose nodes did not run yet. wanted: which values had tangents, as bits.
+    """
+
+    open: set[int]
+    arrived: dict[int, weakref.ref[torch.Tensor] | None] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+    found: dict[int, list[torch.Tensor | None]] = field(default_factory=dict)
+    wanted: int = 0
+
+    def kept(self) -> None:
+        """Called by the running backward when it ends; as its callback it is kept alive until then."""
+
+
+def progress(step_node: Any) -> Progress:
+    """Of the call with this node in the backward that is running. There are several while one runs inside of another,
+    or in another thread."""
+    task = torch._C._current_graph_task_id()
+    all_known: Mapping[int, weakref.ref[Progress]] = step_node.progress
+    reference = all_known.get(task)
+    known = None if reference is None else reference()
+    if known is None:
+        nodes = [group() for group in step_node.groups]
+        known = Progress({at for at, node in enumerate(nodes) if node is not None and will_run(node)})
+        torch.autograd.Variable._execution_engine.queue_callback(known.kept)
+        left = {at: one for at, one in step_node.progress.items() if one() is not None}
+        step_node.progress = {**left, task: weakref.ref(known)}
+    return known
+
+
+def note_tangent(step_node: Any, position: int, tangent: torch.Tensor | None) -> None:
+    """To be called when the node of the value at `position` runs, with what it passes on to the nodes of groups."""
+    progress(step_node).arrived[position] = None if tangent is None else weakref.ref(tangent)
+
+
+def all_tangents(step_node: Any, known: Progress, groups: Sequence[Group]) -> dict[int, torch.Tensor | None] | None:
+    """The tangents of all values, when no more can come for groups whose nodes run; None when some can."""
+    found: dict[int, torch.Tensor | None] = {position: None for group in groups for position in group.positions}
+    nodes: Mapping[int, weakref.ref[Any]] = step_node.value_nodes
+    for position in {position for at in known.open for position in groups[at].positions}:
+        if position in known.arrived:
+            arrived = known.arrived[position]
+            tangent = found[position] = None if arrived is None else arrived()
+            if arrived is not None and tangent is None:
+                return None
+        elif position in nodes:  # otherwise it was computed before, in another step
+            node = nodes[position]()
+            if node is not None and will_run(node):
+                return None
+    return found
 
 
 def runs(step_node: Any) -> bool:

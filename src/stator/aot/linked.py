@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from stator.runtime.host import below_autograd
 
-from .groups import runs, will_run
+from .groups import note_tangent, runs, will_run
 
 aten = torch.ops.aten
 
@@ -333,6 +333,8 @@ class _LinkFunction(torch.autograd.Function):
                 tangent = ctx.hooked(step_node, ctx.position, tangent)
             if behind and tangent is not None:
                 gradients = [*ctx.above(step_node, ctx.position, tangent), None]
+        if places:
+            note_tangent(holder.grad_fn, ctx.position, tangent)
         return None, None, None, None, None, tangent, *gradients, *[tangent] * places
 
 

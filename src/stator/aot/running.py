@@ -114,6 +114,7 @@ def _linked(
     for position, tensor in (*zip(hidden, values[count:], strict=True), *shown.items()):
         seen[position] = tensor
     places: Mapping[int, list[torch.Tensor]] = {}
+    nodes: dict[int, weakref.ref[Any]] = {}
     if step is not None and holder is not None:
         places = _before_groups(step, holder, primals)
     for one in joint.links:
@@ -127,10 +128,14 @@ def _linked(
             hooked = step.hooked if at >= joint.first_hidden else None
             behind = [seen[earlier] for earlier in one.behind]
             link(step.gradients_between, hooked, linked, at, seen[at], behind, holder, places.get(at, ()))
+            nodes[at] = weakref.ref(seen[at].grad_fn)
         index = joint.written.get(at)
         if index is not None:
             with torch.enable_grad():
                 seen[at] = primals[index].copy_(values[at])
+    if holder is not None:
+        step_node: Any = holder.grad_fn
+        step_node.value_nodes = nodes
     return seen
 
 
