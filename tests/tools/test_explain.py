@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -204,3 +206,28 @@ def test_memory_is_not_measured_under_another_profiler(perceptron: torch.nn.Modu
     with torch.autograd.profiler.profile():
         found = stator.explain(perceptron, memory=True)(torch.randn(4, 256))
     assert found.memory[0].parts["forward"].measured is None and "not measured" in str(found)
+
+
+def _halves(x: torch.Tensor) -> torch.Tensor:
+    y = x / 2
+    stator.graph_break()
+    return y + 1
+
+
+def _in_a_call(x: torch.Tensor) -> torch.Tensor:
+    return _halves(x + 1) * 3
+
+
+def _in_a_with_block(x: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = x * 2
+    return x + 1
+
+
+@pytest.mark.parametrize("program", [_in_a_call, _in_a_with_block])
+def test_breaks_in_functions_that_the_program_calls(program: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.randn(3)
+    found = stator.explain(program)(x)
+    assert torch.equal(found.result, program(x))
+    assert found.graph_break_count == len(found.break_reasons) >= 1

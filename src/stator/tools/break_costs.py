@@ -53,7 +53,7 @@ class WatchingConverter(Converter):
 
     def __init__(self, backend: Backend, on_captured: Callable[[Captured], None]) -> None:
         self._costs: dict[tuple[str, UserPlace], BreakCost] = {}
-        self._apart = 0.0  # seconds so far in what is not the native code of the call at hand
+        self._seconds_apart = 0.0  # seconds so far in what is not the native code of the call at hand
         super().__init__(Settings(self._timed(backend), on_captured=on_captured))
 
     def costs(self) -> list[BreakCost]:
@@ -65,7 +65,7 @@ class WatchingConverter(Converter):
         try:
             return super().compile_frame(function, bound)
         finally:
-            self._apart += time.perf_counter() - began
+            self._seconds_apart += time.perf_counter() - began
 
     def dispatch_at(self, captured: Captured) -> Callable[[Any], Any]:
         if not isinstance(captured.exit, Break):
@@ -73,13 +73,13 @@ class WatchingConverter(Converter):
         cost = self._cost(captured.exit.reason)
 
         def timed(callee: Any, *args: Any, **kwargs: Any) -> Any:
-            began, apart = time.perf_counter(), self._apart
+            began, apart = time.perf_counter(), self._seconds_apart
             try:
                 return callee(*args, **kwargs)
             finally:
-                took = time.perf_counter() - began - (self._apart - apart)
+                took = time.perf_counter() - began - (self._seconds_apart - apart)
                 cost.native_seconds += took
-                self._apart += took
+                self._seconds_apart += took
 
         return lambda callee: partial(timed, self.dispatch(callee))
 
@@ -92,15 +92,15 @@ class WatchingConverter(Converter):
         begun: list[tuple[float, float]] = []
 
         def on() -> None:
-            begun.append((time.perf_counter(), self._apart))
+            begun.append((time.perf_counter(), self._seconds_apart))
             turn_on()
 
         def off() -> None:
             turn_off()
             began, apart = begun.pop()
-            took = time.perf_counter() - began - (self._apart - apart)
+            took = time.perf_counter() - began - (self._seconds_apart - apart)
             cost.native_seconds += took
-            self._apart += took
+            self._seconds_apart += took
 
         return on, off
 
@@ -133,7 +133,7 @@ class WatchingConverter(Converter):
                 try:
                     return compiled(*args)
                 finally:
-                    self._apart += time.perf_counter() - began
+                    self._seconds_apart += time.perf_counter() - began
 
             return run
 
