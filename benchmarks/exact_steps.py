@@ -174,7 +174,7 @@ def row(name: str, found: dict[str, Any]) -> tuple[str, ...]:
             cells[at : at + 2] = bits(way, 1), bits(way, STEPS)
     ways = [found[way] for way in ("exact", "random", "default") if way in found]
     if ways:
-        cells[6] = "; ".join(sorted({f"{way['forward_graphs']} + {way['backward_graphs']}" for way in ways}))
+        cells[6] = "; ".join(sorted(set(map(graphs, ways))))
         cells[7] = str(max(way["breaks"] for way in ways))
     for at, way in ((8, "default"), (12, "rounded")):
         if way in found:
@@ -182,6 +182,15 @@ def row(name: str, found: dict[str, Any]) -> tuple[str, ...]:
             both = [(f"{step['loss']:.0e}", f"{step['scaled']:.0e}") for step in steps]
             cells[at:] = [*both[0], *both[1], *cells[at + 4 :]] if way == "default" else [both[0][1], both[1][1]]
     return tuple(cells)
+
+
+def graphs(way: dict[str, Any]) -> str:
+    """Forward and backward graphs; of each version, where a model without breaks has several with one of both each: a
+    later step was not as the first one relied on. (Every version is run forward and backward.)"""
+    forward, backward, versions = way["forward_graphs"], way["backward_graphs"], way["graphs"]
+    if versions > 1 and not way["breaks"] and forward == backward == versions:
+        return f"1 + 1 ({versions} versions)"
+    return f"{forward} + {backward}"
 
 
 def markdown(results: dict[str, dict[str, Any]]) -> str:
