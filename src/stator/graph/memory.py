@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -27,12 +29,14 @@ def memory_root(node: fx.Node) -> fx.Node:
 
 
 def output_memory(graph: fx.Graph) -> set[fx.Node]:
-    """The values whose memory a graph returns, as they are or seen through views.
+    """The values whose memory a graph returns, as they are or seen through views; and the operators that give one of
+    them among several results.
 
     A rewrite must not put an input, a constant or another output in the place of one of these.
     """
     output = next(iter(reversed(graph.nodes)))
-    return {memory_root(node) for node in output.all_input_nodes}
+    roots = {memory_root(node) for node in output.all_input_nodes}
+    return roots | {maker for node in roots for maker in _makers(node)}
 
 
 @cache
@@ -50,6 +54,13 @@ def fixed_memory(graph: fx.Graph) -> set[fx.Node]:
     returns, and those whose storage is addressed."""
     addressed = {source for node in graph.nodes if addresses_storage(node.target) for source in node.all_input_nodes}
     return output_memory(graph) | addressed
+
+
+def _makers(node: fx.Node) -> Iterator[fx.Node]:
+    """The operator with several results that this is one of; and what stands between."""
+    while node.target is operator.getitem and isinstance(source := node.args[0], fx.Node):
+        yield source
+        node = source
 
 
 def _is_view(node: fx.Node) -> bool:
