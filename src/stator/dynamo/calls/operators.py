@@ -275,6 +275,7 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
         found = _through_comparisons(tracer, left, right, name, reflected)
         if found is not None:
             return found
+        left, right = _keys_as_sets(tracer, left, right)
         if function in (operator.eq, operator.ne):
             return ConstantValue(structurally_equal(tracer, left, right) is (function is operator.eq))
         if isinstance(left, SetValue) and isinstance(right, SetValue):
@@ -287,6 +288,20 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
         return found
 
     calls(function)(handler)
+
+
+def _keys_as_sets(tracer: Tracer, left: Value, right: Value) -> tuple[Value, Value]:
+    """Where the keys of a dictionary are compared with a set or other keys: as sets."""
+    keys = [isinstance(one, DictViewValue) and one.kind == "keys" for one in (left, right)]
+    if not any(keys) or not all(
+        is_keys or isinstance(one, SetValue) for is_keys, one in zip(keys, (left, right), strict=True)
+    ):
+        return left, right
+    one, other = (
+        SetValue.of(tracer, list(tracer.iterate(side))) if is_keys else side
+        for is_keys, side in zip(keys, (left, right), strict=True)
+    )
+    return one, other
 
 
 def _in_order(tracer: Tracer, function: Any, left: SequenceValue, right: SequenceValue) -> Value | None:
@@ -373,6 +388,8 @@ def _register_unary(function: Any, name: str) -> None:
 
 
 def _family(value: Value) -> str:
+    if isinstance(value, DictViewValue) and value.kind == "values":
+        return ""  # no set
     return _FAMILIES.get(type(value), "")
 
 

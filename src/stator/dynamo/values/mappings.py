@@ -394,7 +394,7 @@ class DictViewValue(Value):
         return any(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self.iterate(tracer))
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
-        if self.kind == "keys":
+        if self.kind == "keys" and name == "isdisjoint":  # the one method that it shares with sets
             return SetValue.of(tracer, list(self.iterate(tracer))).get_attr(tracer, name)
         return super().get_attr(tracer, name)
 
