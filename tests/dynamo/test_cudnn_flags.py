@@ -89,3 +89,26 @@ def test_the_graph_ends_where_onednn_is_switched() -> None:
     counters.clear()
     assert torch.equal(compiled(x), switches_on_the_way(x))
     assert counters.counts["graph_breaks"] == 2 and counters.counts["graphs"] == 3
+
+
+def sets_the_precision(x: torch.Tensor) -> tuple[torch.Tensor, str, str]:
+    before = torch.get_float32_matmul_precision()
+    y = x + 1
+    torch.set_float32_matmul_precision("medium")
+    y, inside = y * 2, torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(before)
+    return y + 1, inside, torch.get_float32_matmul_precision()
+
+
+def test_the_graph_ends_where_a_precision_is_set() -> None:
+    compiled = stator.compile(sets_the_precision, backend="eager")
+    x = torch.randn(3, 4)
+    before = torch.get_float32_matmul_precision()
+    for precision in ("highest", "high"):
+        torch.set_float32_matmul_precision(precision)
+        try:
+            actual, expected = compiled(x), sets_the_precision(x)
+            assert torch.get_float32_matmul_precision() == precision
+        finally:
+            torch.set_float32_matmul_precision(before)
+        assert torch.equal(actual[0], expected[0]) and actual[1:] == expected[1:] == ("medium", precision)

@@ -86,18 +86,18 @@ def _set_precision(tracer: Tracer, backend: Value, operators: Value, wanted: Val
     return _unchanged(tracer, _precision(*names), wanted)
 
 
-def _only_relied_on(read: Callable[[], Any], write: Any) -> None:
+def _only_relied_on(read: Callable[[], Any]) -> None:
     calls(read)(lambda tracer: tracer.wrap_result(_relied_on(tracer, read), f"the result of {read.__name__}"))
+
+
+def _kept(read: Callable[[], Any], write: Any) -> None:
     calls(write)(lambda tracer, wanted: _unchanged(tracer, read, wanted))
 
 
-for _name in (
-    "cudnn_allow_tf32",
-    "onednn_allow_tf32",
-    "cublas_allow_tf32",
-    "float32_matmul_precision",
-    "mkldnn_enabled",
-    "mkldnn_deterministic",
-):
+for _name in ("cudnn_allow_tf32", "onednn_allow_tf32", "mkldnn_enabled", "mkldnn_deterministic"):
     if hasattr(torch._C, f"_get_{_name}") and hasattr(torch._C, f"_set_{_name}"):
-        _only_relied_on(getattr(torch._C, f"_get_{_name}"), getattr(torch._C, f"_set_{_name}"))
+        _only_relied_on(getattr(torch._C, f"_get_{_name}"))
+        _kept(getattr(torch._C, f"_get_{_name}"), getattr(torch._C, f"_set_{_name}"))
+# these set other precisions, too, also where they are what is asked for already: the graph ends
+_only_relied_on(torch._C._get_cublas_allow_tf32)
+_only_relied_on(torch._C._get_float32_matmul_precision)
