@@ -277,6 +277,20 @@ def hooks_are_called(compiled):
     return grads(net), log
 
 
+@scenario
+def hooks_that_were_removed(compiled):
+    """Of a leaf, and of one with a history."""
+    x, log = leaf(3), []
+    f = compiled(lambda y: torch.autograd.grad((y * y.sin()).sum(), y)[0])
+    found = []
+    for y in (x, x * 2):
+        found.append(f(y))
+        y.register_hook(lambda g: log.append(g)).remove()
+        found.append(f(y))
+    x.register_post_accumulate_grad_hook(log.append).remove()
+    return found, f(x), log
+
+
 @scenario(whole=False)
 def second_backward_is_an_error(compiled):
     def program(x):

@@ -121,9 +121,12 @@ class _Run:
 
     def _rely_on_no_hooks(self, value: TensorValue) -> None:
         for name in _HOOKS:
-            if getattr(value.obj, name):
+            hooks = getattr(value.obj, name)
+            if hooks:
                 raise unsupported("autograd", f"a backward that reaches {value.describe(self.tracer)}, which has hooks")
-            self.tracer.guard(AttrSource(value.source, name), GuardKind.EQUALS, None)  # type: ignore[arg-type]
+            # empty once the hooks were removed, and on results of compiled code; None before the first one
+            kind, expected = (GuardKind.EQUALS, None) if hooks is None else (GuardKind.LENGTH, 0)
+            self.tracer.guard(AttrSource(value.source, name), kind, expected)  # type: ignore[arg-type]
 
     def leaves(self) -> list[TensorValue]:
         """The frame's leaves that gradients flow to, in the order the graph took them as inputs."""
