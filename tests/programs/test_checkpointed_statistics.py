@@ -1,9 +1,11 @@
 """Batch normalisation in a checkpoint: eager runs the function again in each backward, which moves the running
-statistics once more. Compiled code does, too, though it runs nothing twice: up to rounding."""
+statistics once more. Compiled code does, too, though it runs nothing twice: up to rounding. In float64: the gradient of
+a bias in front of a normalisation is zero but for rounding, and in float32 that rounding, beside gradients of up to 30,
+is larger than a difference that would count elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,6 +18,14 @@ import stator
 
 Compiler = Callable[[Any], Any]
 scenarios: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
 
 
 def scenario(*, whole: bool = True) -> Callable[[Any], Any]:
@@ -260,4 +270,4 @@ def test_statistics_are_moved_as_in_eager(run: Callable[[Compiler], Any], whole:
     expected = run(lambda target: target)
     stator.reset()
     actual = run(lambda target: stator.compile(target, backend=backend, fullgraph=whole))
-    torch.testing.assert_close(actual, expected, rtol=2e-5, atol=1e-6)
+    torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-13)
