@@ -84,6 +84,11 @@ def polyfill(*functions: Any) -> Callable[[F], F]:
     return decorate
 
 
+def standing_for(kind: type, generator: Any) -> Any:
+    """In traced code: this generator stands for an iterator in C of that class, and cannot leave the graph as one."""
+    return generator
+
+
 def fold(*functions: Any) -> None:
     """Allow pure functions to be run for real on constants."""
     foldable.update(functions)
@@ -199,6 +204,12 @@ def _replaced(
             if isinstance(one, GeneratorValue):
                 one.cls = kind
     return made
+
+
+@calls(standing_for)
+def _standing_for(tracer: Tracer, kind: ClassValue, generator: GeneratorValue) -> Value:
+    generator.cls = kind.cls
+    return generator
 
 
 _MADE_BY: dict[Any, type] = {

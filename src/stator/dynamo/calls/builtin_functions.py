@@ -17,7 +17,7 @@ from ..guard import GuardKind
 from ..imports import imported
 from ..long_loops import counted
 from ..naming import class_name, full_name, module_of, qualified_name
-from ..polyfills.iteration import called_until
+from ..polyfills.iteration import until_as_iterator
 from ..recorded_numbers import may_be_read
 from ..source import CallSource, ConstantSource
 from ..values.base import NotConstant, Raised, Value, unsupported
@@ -76,8 +76,11 @@ def _is_instance(tracer: Tracer, value: Value, kind: type, wanted: Any) -> bool:
     if isinstance(check, FunctionType) and not _asks_class_alone(check):
         answer = tracer.class_function(type(wanted), "__instancecheck__", check)
         return tracer.truth(answer.call(tracer, [tracer.known(wanted), value], {}))
-    if wanted is typing.Any or getattr(wanted, "_is_protocol", False):
-        return _is_known_subclass(kind, wanted) or _has_members(tracer, value, kind, wanted)
+    if wanted is typing.Any or (isinstance(wanted, type) and getattr(wanted, "_is_protocol", False)):
+        if _is_known_subclass(kind, wanted) or _has_members(tracer, value, kind, wanted):
+            return True
+        _rely_on_members_alone(tracer, wanted)
+        return False
     if isinstance(wanted, type) and check is type.__instancecheck__:
         found = wanted in (kind.__mro__ or ())  # it asks no __subclasscheck__
     else:
@@ -128,11 +131,24 @@ def _has_members(tracer: Tracer, value: Value, kind: type, protocol: Any) -> boo
     return True
 
 
+def _rely_on_members_alone(tracer: Tracer, protocol: Any) -> None:
+    """What lacks a protocol's members is no instance, as long as no class is registered with it or with one below."""
+    if protocol is typing.Any:
+        return
+    if _has_registered(protocol):
+        raise unsupported("call-builtin", f"isinstance() with {protocol.__qualname__}, where classes are registered")
+    tracer.guard(CallSource(_has_registered, (_class_source(protocol),)), GuardKind.EQUALS, False)
+
+
+def _has_registered(cls: Any) -> bool:
+    return bool(abc._get_dump(cls)[0]) or any(map(_has_registered, type.__subclasses__(cls)))  # type: ignore[attr-defined]
+
+
 def _is_known_subclass(kind: type, protocol: Any) -> bool:
     try:
         return protocol is not typing.Any and issubclass(kind, protocol)
     except TypeError:  # of protocols with more than methods, and those that are not checked when the program runs
-        return False
+        return getattr(protocol, "_is_runtime_protocol", False) and protocol in kind.__mro__
 
 
 def _asks_class_alone(check: FunctionType) -> bool:
@@ -317,7 +333,7 @@ def _iter(tracer: Tracer, value: Value, sentinel: Value | None = None) -> Value:
     if sentinel is not None:
         if tracer.class_lookup(value.python_type(tracer), "__call__") is MISSING:
             raise unsupported("call-builtin", "iter() of two arguments, the first of which cannot be called")
-        return tracer.call(tracer.known(called_until), [value, sentinel], {})
+        return tracer.call(tracer.known(until_as_iterator), [value, sentinel], {})
     return tracer.iterator(value)
 
 

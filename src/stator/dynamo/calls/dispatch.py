@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..calling import made_functions
@@ -20,11 +21,20 @@ def _dispatch(tracer: Tracer, function: FunctionValue, args: list[Value], kwargs
     """`generic.dispatch(cls)`, whose cache holds weak references."""
     if len(args) != 1 or kwargs or function.fn is None:
         raise unsupported("functools", "dispatch() of a generic function with other arguments than a class")
+    _check_cache(function.fn)
     cls = tracer.real_of(args[0], "a class")
     chosen: Any = tracer.run_real(function.fn, (cls,))
     source = CallSource(_chosen, (function.source or ConstantSource("dispatch", function.fn), _constant(cls)))
     tracer.guard(source, GuardKind.IS, chosen)
     return tracer.wrap(chosen, source)
+
+
+def _check_cache(dispatch: Any) -> None:
+    """Asking fills the cache, which is nobody's business unless it is a dictionary of the program's own."""
+    names = dispatch.__code__.co_freevars
+    cache = dispatch.__closure__[names.index("dispatch_cache")].cell_contents
+    if type(cache) is not weakref.WeakKeyDictionary:
+        raise unsupported("functools", "a generic function that keeps what it chose in a dictionary of another class")
 
 
 def _chosen(dispatch: Any, cls: Any) -> Any:

@@ -6,13 +6,23 @@ import collections
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ..calling import polyfill
+from ..calling import polyfill, standing_for
 
 
-def called_until(function: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
+def until_as_iterator(function: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
     """iter(function, sentinel)."""
+    return standing_for(_CALLABLE_ITERATOR, _called_until(function, sentinel))
+
+
+_CALLABLE_ITERATOR = type(iter(int, 1))
+
+
+def _called_until(function: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
     while True:
-        value = function()
+        try:
+            value = function()
+        except StopIteration:  # which is the end, too
+            return
         if value is sentinel or sentinel == value:
             return
         yield value

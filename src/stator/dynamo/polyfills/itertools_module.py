@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ..calling import polyfill
+from ..calling import polyfill, standing_for
 
 
 @polyfill(itertools.chain)
@@ -313,7 +313,7 @@ def _groups(source: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator
             if not step():
                 return
         target, first = now, False
-        yield now, members(turn, target)
+        yield now, standing_for(itertools._grouper, members(turn, target))  # type: ignore[attr-defined]
 
 
 @polyfill(itertools.tee)

@@ -69,6 +69,8 @@ class GeneratorValue(Value):
                 raise Raised(error)
             return None
         if self.running:
+            if self.cls is not GeneratorType:
+                raise unsupported("generator", "an iterator of code in C that is asked while it is being asked")
             raise tracer.raised(ValueError, "generator already executing")
         frame = self.frame
         frame.way = tracer.way if tracer.direct is self and tracer.role is Role.CALL else None
