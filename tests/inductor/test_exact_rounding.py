@@ -144,6 +144,24 @@ def test_gradients_that_depend_on_which_elements_count(name: str, options: dict[
         assert same_bits(mine, theirs) if options is OPTIONS else _close(mine, theirs)
 
 
+@pytest.mark.parametrize("options", [OPTIONS, {"verify": True}], ids=["exact", "kernels"])
+@pytest.mark.parametrize("dim", [None, 1])
+@pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0), (0, 2, 1)])
+def test_gradients_of_products_are_laid_out_as_eagers(
+    order: tuple[int, ...], dim: int | None, options: dict[str, bool]
+) -> None:
+    torch.manual_seed(0)
+    leaf = torch.empty(3, 4, 5).uniform_(0.5, 2).permute(order).requires_grad_()
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        made = x.prod() if dim is None else x.prod(dim)
+        return torch.autograd.grad(made.square().sum(), x)[0]
+
+    expected, actual = gradient(leaf), stator.compile(gradient, options=options, fullgraph=True)(leaf)
+    assert actual.stride() == expected.stride()
+    assert same_bits(actual, expected) if options is OPTIONS else _close(actual, expected)
+
+
 def _close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     """Within 1e-5 of the largest element."""
     return bool((actual - expected).abs().max() <= 1e-5 * expected.abs().max())
@@ -194,13 +212,15 @@ def test_batch_statistics_are_eagers_without_the_option(memory_format: torch.mem
 @pytest.mark.parametrize("way", ["exact", "random"])
 @pytest.mark.parametrize("name", NAMES)
 def test_ten_steps_of_models_equal_eager_to_the_last_bit(name: str, way: str) -> None:
-    """Without dropout, and with it where random numbers are eager's."""
+    """Without dropout, and with it where random numbers are eager's. Each version of a model (whose first call writes
+    what a later one reads) is one graph forward and one backward."""
     found = measure(name, "small", WAYS[way])
     others = {step: list(at["other_bits"]) for step, at in found["steps"].items()}
     assert others == {"1": [], "10": []}
     assert all(at["loss_same_bits"] and at["scaled"] == 0 for at in found["steps"].values())
     assert found["state_of_other_bits"] == []
-    assert (found["forward_graphs"], found["backward_graphs"], found["breaks"]) == (1, 1, 0)
+    assert found["breaks"] == 0 and 1 <= found["graphs"] <= 2
+    assert (found["forward_graphs"], found["backward_graphs"]) == (found["graphs"], found["graphs"])
 
 
 def test_a_difference_of_one_bit_is_told() -> None:

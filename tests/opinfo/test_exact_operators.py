@@ -37,7 +37,7 @@ COMPUTED_OTHERWISE = frozenset(("cumprod",)) if torch.__version__ < "2.12" else 
 def check_gradients(part: list, count: int | None, layouts: tuple[str | None, ...], dtypes: Any) -> None:
     torch.manual_seed(0)
     part = [(name, op) for name, op in part if name not in COMPUTED_OTHERWISE]
-    found = gradients.cases(part, count, layouts, dtypes)
+    found = (case for case in gradients.cases(part, count, layouts, dtypes) if not _is_left_out(case))
     told = bits.problems(
         found,
         lambda case: gradients.by_operators([case])[0],
@@ -49,8 +49,9 @@ def check_gradients(part: list, count: int | None, layouts: tuple[str | None, ..
 
 def check_results(part: list, count: int, layouts: tuple[str | None, ...]) -> None:
     torch.manual_seed(0)
+    found = chain.from_iterable(compiled.cases([one], count, _defined(one[0], layouts)) for one in part)
     told = bits.problems(
-        chain.from_iterable(compiled.cases([one], count, _defined(one[0], layouts)) for one in part),
+        (case for case in found if not _is_left_out(case)),
         _traced,
         lambda case: compiled.eager([case])[0],
         lambda case, error: case.name in compiled.UNSUPPORTED and isinstance(error, (Unsupported, RuntimeError)),
@@ -63,6 +64,27 @@ def _defined(name: str, layouts: tuple[str | None, ...]) -> tuple[str | None, ..
     if not name.startswith(gradients.READS_MEMORY):
         return layouts
     return tuple(layout for layout in layouts if layout not in ("gapped", "overlapping"))
+
+
+def _is_left_out(case: compiled.Case | gradients.GradientCase) -> bool:
+    """Least squares by `gelsy` (see below), and embeddings whose weights are normalised and lie in memory with gaps: a
+    graph normalises a dense copy and writes it back, and the norm of a dense row is added up in another order."""
+    options = case.sample[2]
+    if case.name.startswith("linalg.lstsq"):
+        return options.get("driver") in ("gelsy", None)
+    if not case.name.startswith("nn.functional.embedding") or options.get("max_norm") is None:
+        return False
+    return any(tensor.is_floating_point() and 1 not in tensor.stride() for tensor in case.tensors)
+
+
+def test_least_squares_by_gelsy_have_other_bits_from_call_to_call() -> None:
+    """Of eager: it passes pivots that nobody has written. That is why they are left out above."""
+    torch.manual_seed(0)
+    a, b, held, found = torch.randn(3, 4, 3), torch.randn(3, 4, 3), [], []
+    for size in range(8, 408, 4):
+        held.append(torch.empty(size))
+        found.append(torch.linalg.lstsq(a.clone(), b.clone(), driver="gelsy").solution)
+    assert not all(torch.equal(one, found[0]) for one in found)
 
 
 def _traced(case: compiled.Case) -> Any:

@@ -140,9 +140,7 @@ def _of_a_product(mode: FakeMode, node: Any, args: tuple[Any, ...]) -> Any:
     if torch.is_grad_enabled() or tuple(gradient.shape) != shape:  # what is before with what is behind
         return NotImplemented
     with mode:
-        if whole:
-            factors = aten.reshape.default(factors, [-1])
-        elif not node._saved_keepdim:
+        if not whole and not node._saved_keepdim:
             product = aten.unsqueeze.default(product, dim)
         return prod_gradient(gradient, factors, product, dim, whole)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .layout import contiguous_strides
+from .layout import Sizes, contiguous_strides, elementwise_strides, has_zero
 from .record import TensorMeta, decomposition, shape_rule
 
 aten = torch.ops.aten
@@ -39,7 +39,19 @@ def _prod_gradient(
         found = torch.zeros_like(factors)
     else:
         found = _prod_gradient_by_others(gradient, factors, product, dim, whole)
-    return found.resolve_conj().contiguous()
+    strides = _prod_gradient_strides(gradient, factors, product)
+    if found.stride() == strides and not found.is_conj():
+        return found
+    return torch.empty_strided(found.shape, strides, dtype=found.dtype, device=found.device).copy_(found)
+
+
+def _prod_gradient_strides(gradient: Any, factors: Any, product: Any) -> Sizes:
+    """Those of gradient * (product / factors), whichever way it is computed."""
+    shape = tuple(factors.shape)
+    if has_zero(shape):
+        return contiguous_strides(shape)
+    first, second, third = ((tuple(one.shape), tuple(one.stride())) for one in (gradient, product, factors))
+    return elementwise_strides(shape, (first, (shape, elementwise_strides(shape, (second, third)))))
 
 
 _library = torch.library.Library("stator", "FRAGMENT")
@@ -82,9 +94,10 @@ def sum_of_slices_shape(gradient: Any, dim: int, index: Any) -> TensorMeta:
 
 @shape_rule(prod_gradient, tags=("reduction",))
 def prod_gradient_shape(gradient: Any, factors: Any, product: Any, dim: int, whole: bool) -> TensorMeta:
-    """The gradient of product = factors.prod(dim, keepdim=True), contiguous. whole: factors has one dimension, of
-    all elements of a tensor; two zeros then make a gradient of zeros."""
-    return TensorMeta(tuple(factors.shape), contiguous_strides(tuple(factors.shape)), gradient.dtype, gradient.device)
+    """The gradient of product = factors.prod(dim, keepdim=True), in the layout that eager gives it where no factor is
+    zero. whole: product = factors.prod(), and `dim` says nothing; two zeros then make a gradient of zeros."""
+    strides = _prod_gradient_strides(gradient, factors, product)
+    return TensorMeta(tuple(factors.shape), strides, gradient.dtype, gradient.device)
 
 
 @decomposition(sum_where)
@@ -122,9 +135,21 @@ def _sum_of_slices_and_zeros(gradient: Any, dim: int, index: Any) -> Any:
 @decomposition(prod_gradient)
 def _prod_gradient_by_others(gradient: Any, factors: Any, product: Any, dim: int, whole: bool) -> Any:
     """gradient * (the product of all factors before) * (the product of all behind)."""
+    shape, strides = list(factors.shape), _prod_gradient_strides(gradient, factors, product)
+    if whole:
+        factors, dim = aten.reshape.default(factors, [-1]), 0
+    found = aten.reshape.default(_times_others(gradient, factors, dim), shape)
+    if strides == contiguous_strides(tuple(shape)):
+        return aten.clone.default(found, memory_format=torch.contiguous_format)
+    slowest_first = sorted(range(len(shape)), key=lambda at: (strides[at], shape[at]), reverse=True)
+    copy = aten.clone.default(aten.permute.default(found, slowest_first), memory_format=torch.contiguous_format)
+    return aten.permute.default(copy, [slowest_first.index(at) for at in range(len(shape))])
+
+
+def _times_others(gradient: Any, factors: Any, dim: int) -> Any:
     size = factors.shape[dim]
     if size == 1:
-        return aten.clone.default(aten.expand.default(gradient, list(factors.shape)))
+        return aten.expand.default(gradient, list(factors.shape))
     ones = aten.ones_like.default(aten.narrow.default(factors, dim, 0, 1))
     before = aten.cumprod.default(aten.cat.default([ones, aten.narrow.default(factors, dim, 0, size - 1)], dim), dim)
     behind = aten.flip.default(aten.narrow.default(factors, dim, 1, size - 1), [dim])
@@ -132,4 +157,4 @@ def _prod_gradient_by_others(gradient: Any, factors: Any, product: Any, dim: int
     others = aten.mul.Tensor(before, behind)
     others = aten._conj_physical.default(others) if others.dtype.is_complex else others
     # in this order: inside of autograd's formula the other one stands for this operator
-    return aten.clone.default(aten.mul.Tensor(others, gradient), memory_format=torch.contiguous_format)
+    return aten.mul.Tensor(others, gradient)

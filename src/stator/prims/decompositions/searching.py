@@ -101,7 +101,8 @@ def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
 
 def covariance(rows: Any, correction: Any) -> Any:
     number = rows.shape[1]
-    centred = aten.sub.Tensor(rows, aten.mean.dim(rows, [1], True))
+    mean = aten.div.Tensor(aten.sum.dim_IntList(rows, [1], True), number)  # the sum is rounded too, as in eager
+    centred = aten.sub.Tensor(rows, mean)
     product = aten.mm.default(centred, aten.t.default(centred))
     return aten.div.Tensor(product, float(max(number - correction, 0)))
 
