@@ -6,6 +6,7 @@ import copy
 import gc
 import inspect
 import io
+import itertools
 import pickle
 import weakref
 from typing import Any
@@ -286,7 +287,7 @@ def test_a_sequential_behind_a_break_is_compiled() -> None:
             self.layers = layers
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return next(map(self.layers, [x])) + 1
+            return next(itertools.starmap(self.layers, [(x,)])) + 1
 
     model = Outer()
     x = torch.randn(2, 3)

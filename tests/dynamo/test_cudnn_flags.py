@@ -10,13 +10,12 @@ from stator.base import counters
 
 
 @pytest.fixture(autouse=True)
-def put_back():
-    """torch's own test tools, once imported, forbid to assign to the attributes of torch.backends.cudnn."""
-    before = torch._C._get_cudnn_enabled(), torch._C._get_cudnn_benchmark()
-    onednn, allowed = torch._C._get_mkldnn_enabled(), torch.backends.flags_frozen()
-    torch.backends.__allow_nonbracketed_mutation_flag = True
+def put_back(monkeypatch):
+    """torch's own test tools, once imported, forbid to assign to the attributes of torch.backends.cudnn. What says so
+    is a global of the module that `torch.backends` stands in front of."""
+    before, onednn = (torch._C._get_cudnn_enabled(), torch._C._get_cudnn_benchmark()), torch._C._get_mkldnn_enabled()
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
     yield
-    torch.backends.__allow_nonbracketed_mutation_flag = not allowed
     torch._C._set_mkldnn_enabled(onednn)
     torch._C._set_cudnn_enabled(before[0])
     torch._C._set_cudnn_benchmark(before[1])

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType
+from typing import Any
 
 from .bytecode import Instruction, code_units, decode
 
@@ -76,11 +77,12 @@ def note_places(
 
 def _remember(code: CodeType, places: Places | None) -> None:
     key = id(code)
-    _known[key] = weakref.ref(code, partial(_forget, key)), places
+    _known[key] = weakref.ref(code, partial(_forget, _known, key)), places
 
 
-def _forget(key: int, _: object) -> None:
-    _known.pop(key, None)
+def _forget(known: dict[int, Any], key: int, _: object) -> None:
+    """Also when the interpreter ends, and names of the module are gone."""
+    known.pop(key, None)
 
 
 _WAITING = {"RETURN_GENERATOR": Waits.CREATED, "YIELD_VALUE": Waits.YIELDED}

@@ -115,6 +115,26 @@ long stator_hook_users(void)
 
 static __thread int depth = 0; /* frames of this thread that are evaluated under the hook, one in another */
 
+#if PY_VERSION_HEX >= 0x030C0000
+static __thread int room = 0; /* calls of the evaluator that were allowed when the first of these frames began */
+#endif
+
+/* Calls that compiled code makes from C are not counted in `depth`, but take of the room as well. */
+static int is_deep(PyThreadState *thread)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    if (depth == 0) {
+        room = thread->c_recursion_remaining;
+    }
+    if (thread->c_recursion_remaining < room / 2) {
+        return 1;
+    }
+#else
+    (void)thread;
+#endif
+    return depth >= DEEP;
+}
+
 static void resume(PyInterpreterState *interpreter)
 {
     own_suspended--;
@@ -127,7 +147,7 @@ PyObject *stator_evaluate_unless_deep(PyThreadState *thread, struct _PyInterpret
                                       _PyFrameEvalFunction evaluate)
 {
     PyInterpreterState *interpreter = PyThreadState_GetInterpreter(thread);
-    if (depth < DEEP || below || _PyInterpreterState_GetEvalFrameFunc(interpreter) != ours) {
+    if (!is_deep(thread) || below || _PyInterpreterState_GetEvalFrameFunc(interpreter) != ours) {
         depth++;
         PyObject *result = evaluate(thread, frame, throwing);
         depth--;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from types import GeneratorType
 
 from ..bytecode import Instruction
 from ..finishing import called
@@ -13,6 +14,7 @@ from ..values.base import unsupported
 from ..values.exceptions import ExceptionValue
 from ..values.functions import FunctionValue
 from ..values.generators import raised_by_generator
+from ..values.iterators import stopped_inside
 from ..values.sequences import ListValue, TupleValue
 
 
@@ -102,6 +104,8 @@ def call_intrinsic_1(frame: Frame, instruction: Instruction) -> None:
     top = frame.stack.pop()
     if instruction.arg == 3 and isinstance(top, ExceptionValue):  # StopIteration leaving a generator
         stopped = issubclass(top.python_type(frame.tracer), StopIteration)
+        if stopped and frame.generator is not None and frame.generator.cls is not GeneratorType:
+            raise stopped_inside()
         frame.stack.append(raised_by_generator(frame.tracer, top).value if stopped else top)
     elif instruction.arg == 5:
         frame.stack.append(frame.tracer.unary(operator.pos, top))
