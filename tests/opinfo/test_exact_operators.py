@@ -136,8 +136,9 @@ def test_gradients_around_what_runs_in_aten_have_eagers_bits(name: str) -> None:
         return _contiguous_gradients(gradients._differentiated([case], results)[0])
 
     found = gradients.cases([one for one in NAMED if one[0] == name], 4, dtypes=(torch.float32,))
+    steady = [case for case in found if not _is_left_out(case)]
     told = bits.problems(
-        found, run, lambda case: _contiguous_gradients(gradients.eager([case])[0]), lambda case, error: False
+        steady, run, lambda case: _contiguous_gradients(gradients.eager([case])[0]), lambda case, error: False
     )
     assert not (wrong := list(told)), "\n".join(wrong)
 
