@@ -304,8 +304,8 @@ class Converter:
         made = self._resumed.get(key)
         if made is None and joined:
             made = native.Continuation(never_called, None, None, None, len(point.closure), self._join)
-            self._resumed[key] = made
             self._points[id(made)] = namespace, point
+            made = self._resumed.setdefault(key, made)  # another thread's: emitted code refers to it weakly
         elif made is None:
             self._places[point.code] += 1
             callee = None if point.inner is None else next  # of a generator in which a graph ended
@@ -313,7 +313,7 @@ class Converter:
             function = function_without_cells(code, namespace)
             cache = make_cache(code, self.compile_frame, self.settings.options)
             made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
-            self._resumed[key] = made
+            made = self._resumed.setdefault(key, made)
         return made
 
     def joined_continuation(self, captured: Captured, point: ResumePoint) -> Any:
@@ -340,7 +340,7 @@ class Converter:
                 apart = partial(self._apart, weakref.ref(function))
                 cache = make_cache(code, self.compile_frame, options, receiver=receiver, inside=inside, apart=apart)
             made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
-            self._joined[id(outer), id(inner)] = made
+            made = self._joined.setdefault((id(outer), id(inner)), made)
         return made
 
     def _apart(self, joined: weakref.ref[FunctionType]) -> tuple[FunctionType, CompiledFrame] | None:
