@@ -100,3 +100,29 @@ def over_attributes_of_another() -> Made:
 @pytest.mark.parametrize("first", [over_its_attributes, over_attributes_of_another])
 def test_an_iterator_over_the_attributes_that_are_written(first: Callable[[], Made]) -> None:
     check(adding, [first, over_its_attributes, over_attributes_of_another])
+
+
+class Doubled(map):
+    """Its items are not those of a map."""
+
+    def __next__(self):
+        return super().__next__() * 2
+
+    def named(self):
+        return type(self).__name__
+
+
+def test_a_class_below_map_is_no_map():
+    def program(x):
+        found = Doubled(abs, [-1, 2, -3])
+        return x + 1, type(found), found.named(), next(found), list(found)
+
+    def given(x, found):
+        return x + 1, type(found), next(found), list(found)
+
+    x = torch.ones(2)
+    for function, make in ((program, lambda: ()), (given, lambda: (Doubled(abs, [-1, 2, -3]),))):
+        compiled = stator.compile(function, backend="eager")
+        for _ in range(2):
+            actual, expected = compiled(x, *make()), function(x, *make())
+            assert torch.equal(actual[0], expected[0]) and actual[1:] == expected[1:]

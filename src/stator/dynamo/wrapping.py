@@ -453,8 +453,9 @@ def _iterator(tracer: Tracer, obj: Any, source: Source | None) -> Value:
 
 @wraps(map)
 def _map(tracer: Tracer, obj: Any, source: Source | None) -> Value:
-    """What it calls, and the iterators whose items it calls that with, are those that it says it is made of."""
-    if source is None:
+    """What it calls, and the iterators whose items it calls that with, are those that it says it is made of. A class
+    below it may do something else."""
+    if source is None or type(obj) is not map:
         return _object(tracer, obj, source)
     _guard_type(tracer, obj, source)
     count = iterated_count(obj)
