@@ -4,11 +4,11 @@ that is left there goes on by finishing the instruction. How frames are left is 
 from __future__ import annotations
 
 import enum
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .arithmetic import ARITHMETIC
 from .bytecode import VERSION, Builder, Instruction
 from .native_status import native
 
@@ -167,25 +167,10 @@ def _how_it_goes_on(finish: Finish, instruction: Instruction) -> tuple[Any, ...]
 
 
 _FURTHER = frozenset((Finish.ANSWER, Finish.LEFT_ANSWER, Finish.RIGHT_ANSWER, Finish.IN_PLACE_ANSWER))
-_ARITHMETIC = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
-    "@": operator.matmul,
-    "&": operator.and_,
-    "|": operator.or_,
-    "^": operator.xor,
-    "<<": operator.lshift,
-    ">>": operator.rshift,
-}
-_PLAIN = {f"{symbol}=": function for symbol, function in _ARITHMETIC.items()}
+_PLAIN = {f"{symbol}=": function for symbol, function in ARITHMETIC.items()}
 _COMPARISONS = {"<": ("lt", "gt"), "<=": ("le", "ge"), "==": ("eq", "eq"), "!=": ("ne", "ne")}
 _SPECIAL_METHODS: dict[str, tuple[str, str]] = {}
-for _symbol, _function in _ARITHMETIC.items():
+for _symbol, _function in ARITHMETIC.items():
     _name = _function.__name__.strip("_")
     _SPECIAL_METHODS[_symbol] = _SPECIAL_METHODS[f"{_symbol}="] = f"__{_name}__", f"__r{_name}__"
 for _symbol, (_name, _other) in _COMPARISONS.items():

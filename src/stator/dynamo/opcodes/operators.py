@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from ..arithmetic import ARITHMETIC
 from ..bytecode import Instruction
 from ..calls.checks import decide, jump_behind
 from ..finishing import CONTAINING, DECIDING, OPERATING, Finish, Role, Way
@@ -16,19 +17,7 @@ from ..values.checked_numbers import CheckedNumberValue
 from ..values.objects import ObjectValue
 
 BINARY = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
-    "@": operator.matmul,
-    "&": operator.and_,
-    "|": operator.or_,
-    "^": operator.xor,
-    "<<": operator.lshift,
-    ">>": operator.rshift,
+    **ARITHMETIC,
     "[]": operator.getitem,
     "+=": operator.iadd,
     "-=": operator.isub,
