@@ -5,35 +5,11 @@ from __future__ import annotations
 import abc
 import types
 
+from readers import changeable, collecting
+
 READERS = {}
-
-
-def reads(reader):
-    READERS[reader.__name__] = reader
-    return reader
-
-
-class C0:
-    v = 2
-
-    def f(self, x):
-        return x * 2
-
-    @property
-    def p(self):
-        return 2
-
-    @staticmethod
-    def s(x):
-        return x * 2
-
-    @classmethod
-    def c(cls, x):
-        return x * cls.v
-
-
-def fresh(base=C0, **k):
-    return type("Fresh", (base,), k)
+reads = collecting(READERS)
+C0, fresh = changeable()
 
 
 @reads

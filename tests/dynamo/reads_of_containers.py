@@ -6,13 +6,10 @@ import collections
 import types
 
 import torch
+from readers import collecting
 
 READERS = {}
-
-
-def reads(reader):
-    READERS[reader.__name__] = reader
-    return reader
+reads = collecting(READERS)
 
 
 @reads

@@ -8,13 +8,10 @@ import functools
 import types
 
 import torch
+from readers import collecting
 
 READERS = {}
-
-
-def reads(reader):
-    READERS[reader.__name__] = reader
-    return reader
+reads = collecting(READERS)
 
 
 TABLE = {1: 2, 2: 3}

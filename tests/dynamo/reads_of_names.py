@@ -10,13 +10,10 @@ import threading
 import types
 
 import torch
+from readers import collecting
 
 READERS = {}
-
-
-def reads(reader):
-    READERS[reader.__name__] = reader
-    return reader
+reads = collecting(READERS)
 
 
 glob = 2

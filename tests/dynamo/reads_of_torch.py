@@ -9,13 +9,10 @@ import types
 
 import numpy as np
 import torch
+from readers import collecting
 
 READERS = {}
-
-
-def reads(reader):
-    READERS[reader.__name__] = reader
-    return reader
+reads = collecting(READERS)
 
 
 @reads

@@ -1,0 +1,43 @@
+"""What the readers of the files `reads_of_*.py` share: how they are collected, and classes that they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def collecting(readers: dict[str, Any]) -> Callable[[Any], Any]:
+    """A decorator that puts a reader there, by its name."""
+
+    def reads(reader: Any) -> Any:
+        readers[reader.__name__] = reader
+        return reader
+
+    return reads
+
+
+def changeable() -> tuple[type, Callable[..., type]]:
+    """A class made anew, and what makes classes below it, or below others, with these attributes."""
+
+    class C0:
+        v = 2
+
+        def f(self, x):
+            return x * 2
+
+        @property
+        def p(self):
+            return 2
+
+        @staticmethod
+        def s(x):
+            return x * 2
+
+        @classmethod
+        def c(cls, x):
+            return x * cls.v
+
+    def fresh(base: type = C0, **attributes: Any) -> type:
+        return type("Fresh", (base,), attributes)
+
+    return C0, fresh
