@@ -10,7 +10,8 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,16 @@ def rounded_once_more(model: Any) -> Any:
     return model
 
 
-def measure(name: str, *, peer: bool, seconds: float, size: str, steps: int) -> dict[str, Any]:
+def measure(
+    name: str, *, peer: bool, seconds: float, size: str, steps: int, options: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Figures of one model, in this very process. options: those of stator.compile to switch on."""
     import torch
 
     import stator
 
-    systems: dict[str, Wrap] = {"stator": stator.compile}
+    compiled = partial(stator.compile, options=dict.fromkeys(options, True))
+    systems: dict[str, Wrap] = {"stator": compiled}
     if peer:
         import torch._dynamo
         import torch._inductor.compile_fx  # loaded before the clock starts: only compiling is timed
@@ -100,7 +105,8 @@ def measure(name: str, *, peer: bool, seconds: float, size: str, steps: int) -> 
         "graphs": report.graph_count,
         "breaks": report.graph_break_count,
         "first_step_s": first,
-        "difference": differences(name, size, stator.compile, steps),
+        "options": list(options),
+        "difference": differences(name, size, compiled, steps),
         "median_ms": {system: statistics.median(samples) * 1e3 for system, samples in times.items()},
         "steps": {system: len(samples) for system, samples in times.items()},
     }
@@ -113,10 +119,16 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true", help="leave torch.compile out")
     parser.add_argument("--seconds", type=float, default=15.0, help="seconds of alternating steady-state steps")
     parser.add_argument("--size", choices=("full", "small"), default="full")
+    parser.add_argument("--options", nargs="*", default=[], help="options of stator.compile to switch on")
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps after which gradients are compared")
     options = parser.parse_args()
     result = measure(
-        options.model, peer=not options.no_peer, seconds=options.seconds, size=options.size, steps=options.steps
+        options.model,
+        peer=not options.no_peer,
+        seconds=options.seconds,
+        size=options.size,
+        steps=options.steps,
+        options=options.options,
     )
     options.out.write_text(json.dumps(result, indent=1))
 

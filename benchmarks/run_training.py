@@ -2,6 +2,8 @@
 
 `python -m benchmarks.run_training [MODEL ...]` prints the Markdown table and keeps the raw figures in
 benchmarks/results/training/. With --jobs N, N models are measured at a time, each on processor cores of its own.
+
+With `--options exact_rounding` stator compiles with that option on; figures are then kept in training-exact_rounding/.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from benchmarks.fresh_process import run_module, shared_out
 from benchmarks.table import geometric_mean
 from benchmarks.training_models import NAMES
 
-RESULTS = Path(__file__).parent / "results" / "training"
+RESULTS = Path(__file__).parent / "results"
 HEADER = (
     "model",
     "first step s",
@@ -93,9 +95,12 @@ def main() -> None:
     parser.add_argument("--size", choices=("full", "small"), default="full")
     parser.add_argument("--jobs", type=int, default=1, help="models measured at a time, on separate cores")
     parser.add_argument("--cores", type=int, default=2, help="cores for each of several jobs")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the raw figures")
+    parser.add_argument("--options", nargs="*", default=[], help="options of stator.compile to switch on")
+    parser.add_argument("--out", type=Path, help="folder of the raw figures")
     options = parser.parse_args()
+    options.out = options.out or RESULTS / "-".join(["training", *options.options])
     extra = ["--seconds", str(options.seconds), "--size", options.size] + (["--no-peer"] if options.no_peer else [])
+    extra += ["--options", *options.options] if options.options else []
     options.out.mkdir(parents=True, exist_ok=True)
     free: SimpleQueue[list[int] | None] = SimpleQueue()
     for cores in shared_out(options.jobs, options.cores):

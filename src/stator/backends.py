@@ -14,6 +14,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from stator.base.config import FRONT_END, Options, make_options
 from stator.base.errors import UsageError
 from stator.base.registry import Registry
+from stator.graph.graph_text import PlainGraphModule
 
 CompiledGraph = Callable[..., Sequence[Any]]
 Backend = Callable[..., CompiledGraph]  # (gm, example_inputs) -> callable returning a tuple or list
@@ -127,7 +128,7 @@ def _checked(compiled: Any, results: int, name: str) -> Any:
 def _plain(gm: fx.GraphModule) -> fx.GraphModule:
     if not isinstance(gm, _LazyGraphModule):
         return gm
-    made = fx.GraphModule(gm, gm.graph)
+    made = PlainGraphModule(gm, gm.graph)
     made.meta.update(gm.meta)
     return made
 
@@ -157,7 +158,7 @@ def observed(
     observe: Callable[[fx.GraphModule, CompiledGraph], CompiledGraph], options: Mapping[str, object] | None = None
 ) -> Backend:
     """The backend "inductor" with `observe(graph, compiled)` called for every functional graph that it compiles; what
-    it returns runs instead. graph.meta["peak"] tells what memory that will need, but under `exact_rounding`."""
+    it returns runs instead. graph.meta["peak"] tells what memory that will need, unless it runs by operators."""
     chosen = make_options(None, options)
     return lambda gm, inputs: _pipeline().inductor_backend(gm, inputs, options=chosen, observe=observe)
 

@@ -15,13 +15,22 @@ from torch import fx
 from stator import aot
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
+from stator.base.errors import StatorError
 from stator.graph import verifier as graph_verifier
 from stator.graph.parts import PartKey, part_of
 from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
 from stator.inductor.passes import run_passes
-from stator.inductor.program import order_for_memory, plan, predict_peak, print_program, take_over, write_inputs
+from stator.inductor.program import (
+    hand_over_pages,
+    order_for_memory,
+    plan,
+    predict_peak,
+    print_program,
+    take_over,
+    write_inputs,
+)
 from stator.inductor.program import verify as verify_program
 from stator.inductor.program.steps import KernelSource, Program
 from stator.inductor.schedule import schedule
@@ -29,6 +38,7 @@ from stator.inductor.schedule.groups import Group, Schedule
 from stator.inductor.schedule.printer import print_schedule
 from stator.inductor.schedule.verifier import verify_schedule
 from stator.runtime.build import build_kernels
+from stator.runtime.huge_pages import LARGE_BYTES
 
 Compiled = Callable[..., Sequence[Any]]
 Observe = Callable[[fx.GraphModule, Compiled], Compiled]
@@ -61,8 +71,8 @@ def inductor_backend(
     compile_with: aot.CompileGraph = partial(compile_graph, options=options, predict=observe is not None)
     rewrite = None if options.exact_random else aot.functionalize_random
     keep: aot.Keep = can_lower
-    if options.exact_rounding:  # kernels round in their own way: operators run as they are
-        compile_with, keep = aot.run_eagerly, aot.keep_all
+    if options.exact_rounding:  # operators stay as they are: most of them are called
+        compile_with, keep = partial(compile_exactly, options=options, predict=observe is not None), aot.keep_all
     if observe is not None:
         compile_with = _observed(compile_with, observe)
     return _ahead_of_time(
@@ -117,10 +127,10 @@ def compile_graph(
     if options.verify:
         graph_verifier.verify(gm)
     with counters.timed("lower"):
-        gm = run_passes(gm)
+        gm = run_passes(gm, options.exact_rounding)
     _compile_parts(gm, options)
     with counters.timed("lower"):
-        lowered = lower(gm)
+        lowered = lower(gm, options.exact_rounding)
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))
     if options.verify:
         verify_lowered(lowered)
@@ -144,13 +154,26 @@ def compile_graph(
             arena_share=ARENA_SHARE if "part" in gm.meta else None,
         )
         if "part" in gm.meta:
-            program = take_over(program, _held(gm, program.inputs))
+            held = _held(gm, program.inputs)
+            program = hand_over_pages(take_over(program, held), held, LARGE_BYTES)
     if predict or "part" in gm.meta:
         _predict_memory(gm, program)
     dumps.write("50_program.txt", lambda: print_program(program))
     if options.verify:
         verify_program(program)
     return _load(program, options)
+
+
+def compile_exactly(
+    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options, predict: bool = False
+) -> Compiled:
+    """The same with eager's bits. What kernels cannot be made for runs operator by operator, which has them too."""
+    try:
+        return compile_graph(gm, example_inputs, options=options, predict=predict)
+    except StatorError as error:
+        logs.log("graph", "a graph runs operator by operator: %s", error)
+        counters.count("exact_by_operators")
+        return aot.run_eagerly(gm, example_inputs)
 
 
 def _compile_parts(gm: fx.GraphModule, options: Options) -> None:

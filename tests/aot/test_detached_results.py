@@ -47,3 +47,34 @@ def test_history_written_to_a_detached_result_is_not_the_inputs(grad: bool) -> N
         detached.mul_(factor)
         assert detached.requires_grad and not x.requires_grad
         assert x.tolist() == [2.0] * 3
+
+
+VIEWS: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
+    "of an input": lambda x: (d := x.detach(), d[0], x + 1),
+    "of a view": lambda x: (d := x.view(-1).detach(), d[1:4], x + 1),
+    "twice": lambda x: (d := x.detach(), v := d[:, 1:], v, v.t(), x + 1),
+    "of a result": lambda x: (y := x.sin(), d := y.detach(), d[0], y * 2),
+}
+
+
+def _before(x: Tensor) -> tuple[Tensor, ...]:
+    d = x.detach()
+    return d[1], d, x + 1
+
+
+VIEWS["before what it is of"] = _before
+
+
+@pytest.mark.parametrize("at", range(2))
+@pytest.mark.parametrize("name", VIEWS)
+def test_history_written_to_a_detached_result_is_that_of_its_views(name: str, at: int) -> None:
+    """And what is written to a view is that of what it is a view of."""
+    seen = []
+    for run in (VIEWS[name], stator.compile(VIEWS[name], backend="aot_eager", fullgraph=True)):
+        x, factor = torch.linspace(0, 1, 6).reshape(2, 3).requires_grad_(), torch.tensor(2.0, requires_grad=True)
+        results = run(x)
+        [one for one in results if not one.requires_grad][at].mul_(factor)
+        sum((one * one).sum() for one in results if one.requires_grad).backward()
+        found = [(one.requires_grad, one.is_leaf, one._is_view(), one._version) for one in results]
+        seen.append((found, x.grad, factor.grad, [one.detach() for one in results]))
+    torch.testing.assert_close(seen[1], seen[0], rtol=0, atol=0)

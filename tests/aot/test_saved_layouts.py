@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import stator
+from stator import aot
+from stator.aot.joint import trace_joint
 
 
 def network() -> nn.Module:
@@ -84,3 +86,15 @@ def test_a_batch_of_tangents(pair) -> None:
     actual = torch.autograd.grad(compiled(x), [x], tangents, is_grads_batched=True)
     expected = torch.autograd.grad(eager(x), [x], tangents, is_grads_batched=True)
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_tangents_of_results_with_gaps_are_laid_out_as_what_is_like_them() -> None:
+    """As eager's are behind anything element by element: matrix products of other layouts have other bits."""
+    torch.manual_seed(0)
+    given = [torch.randn(5, 3, requires_grad=True), torch.randn(5, 2, requires_grad=True)]
+    solve = lambda a, b: torch.linalg.lstsq(a, b, driver="gels").solution  # noqa: E731
+    joint = trace_joint(solve, given, keep=aot.keep_all)
+    (tangent,) = [node for node in joint.graph.graph.nodes if node.name.startswith("tangent")]
+    solution = solve(*given)
+    assert solution.stride() == (1, 5)
+    assert tangent.meta["val"].stride == torch.empty_like(solution).stride() == (1, 3)

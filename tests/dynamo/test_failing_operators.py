@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import stator
+from stator.base import counters
 
 GOOD, BAD = torch.eye(2), -torch.eye(2)
 
@@ -83,3 +84,53 @@ def test_without_a_handler_it_is_part_of_the_graph() -> None:
 
     compiled = stator.compile(program, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(GOOD), program(GOOD))
+
+
+def in_two_graphs(x: torch.Tensor, restored: Any, log: list[str]) -> torch.Tensor:
+    """The graph behind the break writes to what was there before it, and holds an operator that may fail."""
+    total = torch.zeros_like(x)
+    try:
+        stator.graph_break()
+        total.add_(x)
+        with torch.no_grad():
+            total = total + torch.nn.functional.one_hot(x[0].long(), 2)
+    finally:
+        if restored is not None:
+            log.append("put back")
+    return total
+
+
+@pytest.mark.parametrize(("restored", "graphs"), [(None, 2), ("a", 3)])
+def test_a_finally_that_does_nothing_this_time_ends_no_graph(restored: Any, graphs: int) -> None:
+    compiled, log, wanted = stator.compile(in_two_graphs, backend="eager"), [], []
+    counters.clear()
+    torch.testing.assert_close(compiled(GOOD, restored, log), in_two_graphs(GOOD, restored, wanted))
+    assert (log, counters.counts["graphs"]) == (wanted, graphs)
+    for given in (restored, None, "b"):
+        with pytest.raises(RuntimeError, match="smaller than num_classes"):
+            compiled(GOOD * 3, given, log)
+        with pytest.raises(RuntimeError, match="smaller than num_classes"):
+            in_two_graphs(GOOD * 3, given, wanted)
+        assert log == wanted
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_finally_with_a_switch(flag: bool) -> None:
+    def program(x: torch.Tensor, flag: bool, log: list[str]) -> torch.Tensor:
+        total = torch.zeros_like(x)
+        stator.graph_break()
+        try:
+            total.add_(x)
+            return total + torch.nn.functional.one_hot(x[0].long(), 2)
+        finally:
+            if flag:
+                log.append("put back")
+
+    compiled, log, wanted = stator.compile(program, backend="eager"), [], []
+    for given in (flag, not flag, flag):
+        torch.testing.assert_close(compiled(GOOD, given, log), program(GOOD, given, wanted))
+        with pytest.raises(RuntimeError, match="smaller than num_classes"):
+            compiled(GOOD * 3, given, log)
+        with pytest.raises(RuntimeError, match="smaller than num_classes"):
+            program(GOOD * 3, given, wanted)
+        assert log == wanted

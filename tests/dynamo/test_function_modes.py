@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.overrides import TorchFunctionMode
@@ -62,3 +63,84 @@ def test_a_programs_own_mode_sees_what_it_would_in_eager() -> None:
 
     x = torch.randn(4)
     assert torch.equal(stator.compile(program, backend="eager")(x), program(x))
+
+
+class Heard(TorchFunctionMode):
+    """Notes each torch function that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def two_parts(x: torch.Tensor) -> torch.Tensor:
+    y = torch.sin(x)
+    stator.graph_break()
+    return y.add(1).relu()
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("compiled_before", [False, True])
+def test_a_mode_around_compiled_code_sees_the_programs_functions_and_no_others(
+    backend: str, compiled_before: bool
+) -> None:
+    x, compiled = torch.randn(4), stator.compile(two_parts, backend=backend)
+    if compiled_before:
+        compiled(x)
+    for _ in range(2):
+        with Heard() as mode:
+            assert torch.equal(compiled(x), two_parts(x))
+        assert mode.names == ["sin", "add", "relu"] * 2 + ["equal"]
+    counters.clear()
+    torch.testing.assert_close(compiled(x), two_parts(x))
+    assert bool(counters.counts["graphs"]) is not compiled_before
+
+
+def test_a_mode_inside_compiled_code_sees_the_programs_functions_and_no_others() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, list[str]]:
+        y = x.cos()
+        with Heard() as mode:
+            z = torch.sin(y) + 1
+        return z.relu(), mode.names
+
+    x = torch.randn(4)
+    (got, names), (wanted, wanted_names) = stator.compile(program, backend="eager")(x), program(x)
+    assert torch.equal(got, wanted) and names == wanted_names == ["sin", "add"]
+
+
+class Noted(TorchFunctionMode):
+    """Multiplies what torch.sin gives, and notes what it sees."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor, self.seen = factor, []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen.append(function.__name__)
+        made = function(*args, **(kwargs or {}))
+        return made * self.factor if function is torch.sin else made
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("first", ["inside", "outside"])
+def test_a_mode_around_a_compiled_function_sees_the_program_and_nothing_else(backend: str, first: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x) + 1
+
+    x = torch.randn(4)
+    compiled = stator.compile(program, backend=backend)
+    if first == "outside":
+        compiled(x)
+    for factor in (2.0, 3.0):
+        with Noted(factor) as expected_by:
+            expected = program(x)
+        with Noted(factor) as mode:
+            found = compiled(x)
+        assert torch.equal(found, expected) and mode.seen == expected_by.seen == ["sin", "add"]
+    torch.testing.assert_close(compiled(x), program(x))
+    with torch.device("cpu"):
+        torch.testing.assert_close(compiled(x), program(x))

@@ -35,7 +35,15 @@ def packed(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return x[:, :3] if (lengths > 4).any() and bool(mask.to(torch.bool)[0, 0]) else x - lengths.unsqueeze(1)
 
 
-@pytest.mark.parametrize("program", [skips, padded_where, packed])
+def read_out(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    hidden = (mask < 1).flatten().any().item()
+    own = torch.ones(2, 6, dtype=torch.long)
+    if not own.all() or (torch.zeros_like(own) > 0).any().item():
+        return x, hidden
+    return x * mask if hidden else x + 3, hidden
+
+
+@pytest.mark.parametrize("program", [skips, padded_where, packed, read_out])
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_each_way_is_one_graph(program: Callable[..., Any], backend: str) -> None:
     counters.clear()

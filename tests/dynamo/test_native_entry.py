@@ -265,6 +265,23 @@ def pickled_entry(x):
 pickled_entry = entry_of(pickled_entry, Compiler())
 
 
+def test_an_entry_whose_name_finds_another_is_pickled_as_its_original():
+    """As compiled modules are: what is compiled belongs to this process."""
+    entry = entry_of(pickled_by_name, Compiler())
+    assert pickle.loads(pickle.dumps(entry)) is pickled_by_name
+    assert copy.deepcopy(entry) is entry and copy.copy(entry) is entry
+    try:
+        pickle.dumps(entry_of(lambda x: x, Compiler()))
+    except (pickle.PicklingError, AttributeError) as error:  # as of the function itself
+        assert "<lambda>" in str(error)
+    else:
+        raise AssertionError("a lambda was pickled")
+
+
+def pickled_by_name(x):
+    return x + 2
+
+
 def test_exceptions_of_the_compiled_code_pass():
     def failing(x):
         raise KeyError(x)

@@ -445,7 +445,7 @@ WAYS = [
         "generator_expression",
         "if True:\n    def f(y, log):BODY\n        return y",
         "for y in (f(x + i, log) for i in range(3)):\n        x = x + y",
-        graphs=6,
+        graphs=4,
     ),
     Way(
         "comprehension",
@@ -601,6 +601,46 @@ WAYS = [
         "c = C()\n    c.log = log\n    c.f = x\n    x = c.y",
     ),
     Way("list", "if True:\n    def g(y, log):BODY\n        yield y", "(x,) = list(g(x, log))"),
+    Way(
+        "getattr_with_a_default",
+        "class C:\n    @property\n    def f(self):\n        y, log = self.y, self.logBODY\n        return y",
+        "c = C()\n    c.y, c.log = x, log\n    x = getattr(c, 'f', None)",
+    ),
+    Way(
+        "getattr_with_a_default_that_is_taken",
+        "class C:\n    @property\n    def f(self):\n        y, log = self.y, self.logBODY\n"
+        "        self.y = y\n        raise AttributeError",
+        "c = C()\n    c.y, c.log = x, log\n    x = getattr(c, 'f', x * 5) + c.y",
+    ),
+    Way(
+        "hasattr",
+        "class C:\n    def __getattr__(self, name):\n        y, log = self.y, self.logBODY\n"
+        "        self.y = y\n        raise AttributeError(name)",
+        "c = C()\n    c.y, c.log = x, log\n    log.append(hasattr(c, 'f'))\n    x = c.y",
+    ),
+    Way(
+        "setattr_by_name",
+        "class C:\n    def __setattr__(self, name, y):\n"
+        "        log = self.__dict__['log']BODY\n        self.__dict__[name] = y",
+        "c = C()\n    c.__dict__['log'] = log\n    log.append(setattr(c, 'f', x))\n    x = c.f",
+    ),
+    Way(
+        "delattr_by_name",
+        "class C:\n    def __delattr__(self, name):\n        y, log = self.y, self.logBODY\n        self.y = y",
+        "c = C()\n    c.y, c.log = x, log\n    log.append(delattr(c, 'f'))\n    x = c.y",
+    ),
+    Way(
+        "any_of_a_generator",
+        "if True:\n    def f(y, log):BODY\n        return len(log)",
+        "if any(f(x + i, log) > 5 for i in range(3)):\n        x = x - 1",
+        graphs=4,
+    ),
+    Way(
+        "max_of_map",
+        "if True:\n    def f(y, log):BODY\n        return len(log)",
+        "x = x * max(map(f, [x, x + 1], [log] * 2))",
+        graphs=3,
+    ),
 ]
 
 NUMBER = itertools.count()

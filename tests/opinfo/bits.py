@@ -1,4 +1,4 @@
-"""Whether results and gradients have eager's bits: of operators that run one by one, as with `exact_rounding`."""
+"""Whether results and gradients have eager's bits, as with `exact_rounding`."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from stator.inductor.lower import can_lower
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 OPTIONS = Options(verify=True, exact_random=True)
+EXACT = Options(verify=True, exact_random=True, exact_rounding=True)
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 # What OpInfo seeds some of its operators with, inside of the call.
 SEED = 42
@@ -151,6 +152,11 @@ def eager(batch: Sequence[GradientCase], dtype: torch.dtype | None = None) -> li
 def by_operators(batch: Sequence[GradientCase]) -> list[Results]:
     """The functional graphs of forward and backward, run operator by operator."""
     return _trained(batch, aot.run_eagerly, aot.keep_all)
+
+
+def exactly(batch: Sequence[GradientCase]) -> list[Results]:
+    """As `exact_rounding` runs them: some in kernels, the others called."""
+    return _trained(batch, partial(pipeline.compile_exactly, options=EXACT), aot.keep_all)
 
 
 def compiled(batch: Sequence[GradientCase]) -> list[Results]:

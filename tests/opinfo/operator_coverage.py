@@ -30,6 +30,8 @@ from stator.inductor.passes import run_passes
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)
 KINDS = ("own", "partly", "whole", "refused")
 FALLBACK = "inductor_fallback:"
+# Calls that look at values and raise or warn, as eager does: no number of a result comes from them.
+CHECKS = frozenset({"aten._assert_async.msg", "stator.check.default"})
 
 
 @dataclass(slots=True)
@@ -54,6 +56,11 @@ class Coverage:
         if self.counts["own"] == total:
             return "own"
         return "whole" if 2 * (self.counts["whole"] + self.counts["refused"]) > total else "partly"
+
+    @property
+    def only_checked(self) -> bool:
+        """Whether the library is called for checks of values alone, and for all samples kernels compute the result."""
+        return bool(self.fallbacks) and not (self.counts["refused"] or self.fallbacks.keys() - CHECKS)
 
 
 def coverage(name: str, op: Any, count: int, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Coverage:
@@ -128,6 +135,7 @@ def page() -> str:
     whole = [one for one in found if one.kind == "whole"]
     refused = [one for one in whole if one.counts["refused"] > one.counts["whole"]]
     partly = [one for one in found if one.kind == "partly"]
+    checked = sum(one.only_checked for one in partly)
     lines = [
         "# Which operators compile to kernels",
         "",
@@ -136,7 +144,9 @@ def page() -> str:
         "and lowered for backend `inductor`.",
         "",
         f"- {total['own']} need no fallback: kernels, and library calls by choice (matrix products, convolutions).",
-        f"- {total['partly']} are kernels and fallback library calls together, or need the library for some samples.",
+        f"- {total['partly']} are kernels and fallback library calls together, or need the library for some samples. "
+        f"For {checked} of them these calls are only checks of values, which raise or warn as eager does "
+        "(`_assert_async.msg`, `stator.check`): the results are computed as those of the operators without fallback.",
         f"- {total['whole']} ({100 * total['whole'] / len(found):.1f}%) are, for most of their samples, nothing but a "
         f"fallback: {len(whole) - len(refused)} as library calls in the compiled graph, {len(refused)} because the "
         "shape of their result, or a Python value, depends on data: capture ends before them and ATen runs them, as it "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +22,12 @@ def plain(value: Any) -> Any:
     return value
 
 
-def outcome(function: Callable[..., Any], x: torch.Tensor) -> Any:
-    """Result or exception, log, output, what became of the input, and the grad mode it left."""
+def outcome(function: Callable[..., Any], x: torch.Tensor, collected: bool = False) -> Any:
+    """Result or exception, log, output, what became of the input, and the grad mode it left.
+
+    `collected`: the log is read when cycles that the program left have been collected, and what they held has been
+    closed.
+    """
     log: list[Any] = []
     x = x.clone()
     output = io.StringIO()
@@ -33,4 +38,6 @@ def outcome(function: Callable[..., Any], x: torch.Tensor) -> Any:
             result = (type(error), str(error))
     mode = torch.is_grad_enabled()
     torch.set_grad_enabled(True)
+    if collected:
+        gc.collect()
     return plain((result, log, x)), output.getvalue(), mode

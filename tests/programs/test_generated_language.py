@@ -42,13 +42,16 @@ def test_generated_program(seed: int, replaced: bool, monkeypatch: pytest.Monkey
     monkeypatch.setattr(config, "keep_empty_graphs", replaced)
     program = load(seed)
     x = torch.rand(2, 2, generator=torch.Generator().manual_seed(seed)) - seed % 2
-    expected = outcome(program, x)
+    expected = outcome(program, x, collected=True)
+    # On CPython 3.12 an exception that left a managed block may stay in a cycle with the frame, and what the frame
+    # holds is closed by the collector: compiled code has no such frame and may close it at once.
+    in_a_cycle = outcome(program, x) != expected
     compiled = stator.compile(program, backend="eager")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", ".*recompile_limit")
         for _ in range(2):
-            found = outcome(compiled, x)
+            found = outcome(compiled, x, in_a_cycle)
             gc.collect()
             assert found == expected, f"rerun: generate_language({seed})"
     stator.reset()

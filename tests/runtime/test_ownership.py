@@ -75,6 +75,10 @@ def test_memory_of_an_array_is_left_alone() -> None:
     assert not taken(lambda: torch.frombuffer(bytearray(4 * COUNT), dtype=torch.float32))
 
 
+def test_memory_that_other_processes_may_see_is_left_alone() -> None:
+    assert not taken(lambda: torch.zeros(COUNT).share_memory_())
+
+
 def test_memory_of_another_size_is_left_alone() -> None:
     assert not taken(lambda: torch.zeros(2 * COUNT))
     assert not taken(lambda: torch.zeros(2 * COUNT)[:COUNT])

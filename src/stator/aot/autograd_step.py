@@ -7,7 +7,6 @@ here.
 from __future__ import annotations
 
 import functools
-import operator
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import fx
 
 from stator.base import counters, logs
 from stator.base.errors import CompileError, StatorError
@@ -24,10 +22,19 @@ from stator.graph.generators import drawn_devices, replayed, states_of
 from stator.runtime.host import below_autograd
 
 from .backward import Backward, CompileGraph, dropped_unused, is_plain
-from .groups import NotLedTo, Progress, all_tangents, progress, run_in_one_thread
-from .held import ANY, saved_values, unchanged_inputs
+from .groups import NotLedTo, Progress, all_tangents, asked_for, progress, run_in_one_thread
+from .held import (
+    ANY,
+    NOTHING,
+    note_freed,
+    saved_values,
+    unchanged_inputs,
+    versions_of,
+    watch,
+)
 from .independent import Kept, Reads
 from .joint import Joint
+from .joint_facts import layouts, overwritten
 from .linked import (
     Linked,
     Reference,
@@ -43,12 +50,12 @@ from .program import Program
 from .rows import is_batched, row_by_row
 
 Pattern = tuple[bool, ...]
-# which values have a tangent, whether it stops there (see linked.py), and of which groups it is the backward (see
-# groups.py); None: of all
+# which values have a tangent, whether it stops there (see linked.py), and by which primals it differentiates; None: by
+# all
 BackwardKind = tuple[Pattern, bool, tuple[int, ...] | None]
-# the same to be differentiated again: the kind (or the value that it starts from), which results of the forward it may
-# be differentiated by, and what is known of the tangents
-_SecondKey = tuple[BackwardKind | int, tuple[int, ...], tuple[Any, ...]]
+# the same to be differentiated again: the kind (or which values it starts from), which results of the forward it may be
+# differentiated by, and what is known of the tangents
+_SecondKey = tuple[BackwardKind | tuple[str, tuple[int, ...]], tuple[int, ...], tuple[Any, ...]]
 # compile_training itself, handed over: a backward that is differentiated is compiled like any other program
 CompileTraining = Callable[..., Callable[..., Any]]
 
@@ -58,7 +65,7 @@ class _Second:
     """A backward that is differentiated again. kind: what tells it from others of its step; the rest are arguments of
     `Program.gradients`."""
 
-    kind: BackwardKind | int
+    kind: BackwardKind | tuple[str, tuple[int, ...]]
     positions: Sequence[int]
     targets: Sequence[int] | None
     stops: Sequence[int]
@@ -82,28 +89,35 @@ class Step:
         differentiable = set(joint.differentiable)
         self.constant_positions = [p for p in range(joint.value_count) if p not in differentiable]
         self.mutated = frozenset(index for index, _ in joint.traced.mutated)
-        self.overwritten = _overwritten(joint)
+        self.overwritten = overwritten(joint)
         self.saved_inputs = [saved.index for saved in parts.saved if isinstance(saved, SavedInput)]
         self.devices = drawn_devices(joint.graph)
         self.behind = {one.position: one.behind for one in joint.links if not joint.is_view(one.position)}
         # of what can be differentiated, the places among the results of the function, where what is hidden comes last
         visible = [position for position in joint.differentiable if position < joint.first_hidden]
         self.slots = (*visible, *range(joint.value_count, joint.value_count + len(joint.hidden)))
-        self.visible = (1 << len(visible)) - 1
         self.hidden = [(meta.shape, meta.dtype, meta.device) for meta in joint.hidden_metas]
         self.stops = tuple({position: None for behind in self.behind.values() for position in behind})
         self.is_tied = bool(joint.links or joint.hooked)
         self.saved = parts.saved
         self.groups = joint.groups
-        self.layouts = _layouts(joint) if joint.groups else {}
+        self.layouts = layouts(joint) if joint.groups else {}
         self.in_one_thread = run_in_one_thread(joint.groups, {at: found[2] for at, found in self.layouts.items()})
         self.results = [position for position in joint.results if position < joint.value_count]
+        led_to = [at for at in range(joint.primal_count) if at not in joint.unreached]
+        self.led_to = tuple(led_to)  # by the node of a call, where there are no groups
+        # whether it matters which of them are asked for: not where each value leads to one place
+        self.asks = bool(joint.savers.values) and any(one & (one - 1) for one in joint.savers.reach)
+        watched_inputs, self.watched = joint.savers.watched(-1)
+        self.is_watched = bool(watched_inputs or self.watched)
+        self.watched_written = tuple([index for index in watched_inputs if index in self.mutated])
+        self.places_kept: dict[int, list[int] | None] = {}  # by what was freed: see `_kept`
         self.is_single = joint.value_count == 1 and self.results == [0]
         self.lock = fork_safe_lock()
         self.names = _saved_names(parts)
         self.backwards: dict[BackwardKind, Backward] = {}
-        self.between: dict[int, Backward] = {}  # from a value to the results right behind it
-        self.hooks: dict[int, Backward] = {}  # what the program's hooks on a value make of its tangent
+        self.between: dict[tuple[int, ...], Backward] = {}  # from values of one operator to the results right behind
+        self.hooks: dict[tuple[int, ...], Backward] = {}  # what the program's hooks on a value make of its tangent
         # the same three, to be differentiated again
         self.second: dict[_SecondKey, Callable[..., Any] | None] = {}
         full = tuple(position in joint.tangents for position in joint.differentiable)
@@ -115,7 +129,7 @@ class Step:
     @functools.cached_property
     def reads(self) -> Reads:
         """Of the backward for all tangents."""
-        return Reads.of(self.parts.backward, len(self.names))
+        return Reads.of(self.parts.backward, len(self.names), self.joint.gradients)
 
     def backward_for(self, kind: BackwardKind) -> Backward:
         """The backward for the differentiable values that have a tangent."""
@@ -123,28 +137,28 @@ class Step:
         if found is None:
             with self.lock:
                 found = self.backwards.get(kind) or self._trace_backward(
-                    self._positions(kind[0]), None, self.stops if kind[1] else (), self._primals(kind)
+                    self._positions(kind[0]), None, self.stops if kind[1] else (), _set_of(kind[2])
                 )
                 self.backwards[kind] = found
         return found
 
-    def _backward_between(self, position: int) -> Backward:
-        found = self.between.get(position)
+    def _backward_between(self, positions: tuple[int, ...]) -> Backward:
+        found = self.between.get(positions)
         if found is None:
             with self.lock:
-                behind = self.behind[position]
-                found = self.between.get(position) or self._trace_backward(
-                    [position], behind, self._stops_between(position)
+                behind = self.behind[positions[0]]
+                found = self.between.get(positions) or self._trace_backward(
+                    positions, behind, self._stops_between(positions)
                 )
-                self.between[position] = found
+                self.between[positions] = found
         return found
 
-    def _backward_of_hook(self, position: int) -> Backward:
-        found = self.hooks.get(position)
+    def _backward_of_hook(self, positions: tuple[int, ...]) -> Backward:
+        found = self.hooks.get(positions)
         if found is None:
             with self.lock:
-                found = self.hooks.get(position) or self._trace_backward([position], [position], ())
-                self.hooks[position] = found
+                found = self.hooks.get(positions) or self._trace_backward(positions, positions, ())
+                self.hooks[positions] = found
         return found
 
     def _trace_backward(
@@ -173,13 +187,21 @@ class Step:
         return Backward(parts.backward, reads, joint.gradients, self.compile_graph)
 
     def bits(self, pattern: Sequence[bool]) -> int:
-        """The pattern as bits. What is hidden may lead where anything does: all are set."""
-        found = sum(1 << at for at, present in enumerate(pattern) if present)
-        return found if found <= self.visible else found | self.visible
+        return sum([1 << at for at, present in enumerate(pattern) if present])
 
-    def _primals(self, kind: BackwardKind) -> frozenset[int] | None:
-        groups = kind[2]
-        return None if groups is None else frozenset(at for group in groups for at in self.groups[group].primals)
+    def _kept(self, freed: int) -> list[int] | None:
+        """Which saved values are still needed when this was freed in eager; None if nothing can be differentiated. Not
+        those for a backward from one result to another: it computes the forward again."""
+        if freed not in self.places_kept:
+            left = self.joint.savers.left(freed)
+            self.places_kept[freed] = self.reads.needed(left) if any(left) else None
+        return self.places_kept[freed]
+
+    def _primals(self, groups: Sequence[int]) -> tuple[int, ...] | None:
+        """Of these groups; None where they are all."""
+        if len(groups) == len(self.groups):
+            return None
+        return tuple(sorted(at for group in groups for at in self.groups[group].primals))
 
     def gradients_of_group(
         self, step_node: Any, index: int, tangents: Sequence[torch.Tensor | None]
@@ -196,7 +218,7 @@ class Step:
             state.done.update(together)
             pattern = tuple(given.get(position) is not None for position in self.joint.differentiable)
             present = [one for position in self.joint.differentiable if (one := given.get(position)) is not None]
-            kind = pattern, _looked_at(step_node), None if len(together) == len(self.groups) else tuple(together)
+            kind = pattern, _looked_at(step_node), self._primals(together)
             found: Sequence[Any] = [None] * self.joint.primal_count
             if present:
                 found = self.gradients(step_node, kind, present, state, needed)
@@ -228,30 +250,40 @@ class Step:
     ) -> Sequence[torch.Tensor | None]:
         """Per primal. present: the tangents. state: of groups, where the backward may come again for others than those
         that are `needed` now."""
-        pattern = kind[0]
-        wanted = self.bits(pattern)
-        saved = saved_values(step_node, wanted)
+        pattern, stops, by = kind
+        asked = state.asked if state is not None else asked_for(step_node, self.led_to) if self.asks else -1
+        classes = self.joint.savers.run(self.bits(pattern), asked)
+        saved = saved_values(step_node, classes)
         if state is not None:  # not before: who comes last frees what was saved
             state.open.difference_update(needed)
-        kept: Kept | None = getattr(step_node, "kept", None)
+        kept: Kept | None = step_node.kept
         keep = torch._C._autograd._get_current_graph_task_keep_graph()
         if torch.is_grad_enabled():
-            if saved and not keep and kept is None:
-                # the gradients lead through here again; eager has freed what some of its nodes saved, not all of them
-                step_node.kept = Kept.everything(saved, len(pattern))
+            if not keep:
+                note_freed(step_node, classes)
+                if saved and kept is None:  # the gradients lead through here again, past what eager has not freed
+                    step_node.kept = Kept.of(range(len(saved)), saved)
             return self.twice_differentiable(kind, step_node, present)
-        if state is not None:
-            wanted = state.wanted = wanted | state.wanted
-            keep = keep or bool(state.open)
-        if saved and not keep:
-            freed = wanted | (kept.freed if kept is not None else 0)
-            step_node.kept = Kept.of(self.reads, freed, saved) if len(pattern) > 1 else None
+        if not keep:
+            freed = note_freed(step_node, classes)
+            if state is None or not state.open:
+                self._free(step_node, freed, saved)
+        if kept is not None:  # not all is there any more
+            wanted = [at for at in range(self.joint.primal_count) if asked >> at & 1 and (by is None or at in by)]
+            kind = pattern, stops, tuple(wanted)
+        backward = self.backward_for(kind)
+        if kept is not None and not backward.can_run(saved):
+            return self.twice_differentiable(kind, step_node, present)
+        return backward(saved, present)
+
+    def _free(self, step_node: Any, freed: int, saved: Sequence[Any]) -> None:
+        """What nothing needs that can still be differentiated when this was freed in eager."""
+        places = self._kept(freed)
+        if self.parts.saved:
+            step_node.kept = None if places is None else Kept.of(places, saved)
             step_node.maybe_clear_saved_tensors()
-            if step_node.kept is None:
-                step_node.primals = ()
-        elif not self.parts.saved and not keep:
-            step_node.freed = wanted | getattr(step_node, "freed", 0)
-        return self.backward_for(kind)(saved, present)
+        if places is None:
+            step_node.primals = ()
 
     def _positions(self, pattern: Pattern) -> list[int]:
         return [p for p, present in zip(self.joint.differentiable, pattern, strict=True) if present]
@@ -262,7 +294,7 @@ class Step:
         It computes the forward once more, with the random numbers that were drawn then. step_node: autograd's node of
         the call.
         """
-        by = self._primals(kind)
+        by = _set_of(kind[2])
         second = _Second(kind, self._positions(kind[0]), None, self.stops if kind[1] else (), by)
         found = iter(self._run_again(second, step_node, tangents))
         return [
@@ -270,48 +302,51 @@ class Step:
             for at, entry in enumerate(step_node.primals)
         ]
 
-    def gradients_between(self, step_node: Any, position: int, tangent: torch.Tensor) -> Sequence[Any]:
-        """What reaches the results right behind the value at `position`, of which this is the tangent."""
-        behind = self.behind[position]
+    def gradients_between(
+        self, step_node: Any, positions: Sequence[int], tangents: Sequence[torch.Tensor]
+    ) -> Sequence[Any]:
+        """What reaches the results right behind the values at `positions`, which are of one operator and have these
+        tangents."""
+        behind = self.behind[positions[0]]
         if self.joint.hooks_inside:
             _check_apart(step_node, behind)
-        return self._on_the_way(
-            step_node,
-            position,
-            tangent,
-            self._backward_between,
-            _Second(position, (position,), behind, self._stops_between(position)),
-        )
+        second = _Second(("between", tuple(positions)), positions, behind, self._stops_between(positions))
+        return self._on_the_way(step_node, tangents, self._backward_between, second)
 
-    def _stops_between(self, position: int) -> tuple[int, ...]:
-        """The tangent of what is hidden has been through its hooks, as that of results has."""
-        return (*self.behind[position], *((position,) if position in self.joint.hidden else ()))
+    def _stops_between(self, positions: Sequence[int]) -> tuple[int, ...]:
+        """The tangents of what is hidden have been through its hooks, as those of results have."""
+        return (*self.behind[positions[0]], *[position for position in positions if position in self.joint.hidden])
 
     def hooked(self, step_node: Any, position: int, tangent: torch.Tensor | None) -> torch.Tensor | None:
         """What the program's hooks on the value at `position` make of its tangent."""
         if tangent is None:
             return None
-        return self._on_the_way(
-            step_node, position, tangent, self._backward_of_hook, _Second(~position, (position,), (position,), ())
-        )[0]
+        second = _Second(("hooks", (position,)), (position,), (position,), ())
+        return self._on_the_way(step_node, [tangent], self._backward_of_hook, second)[0]
 
     def _on_the_way(
         self,
         step_node: Any,
-        position: int,
-        tangent: torch.Tensor,
-        backward_for: Callable[[int], Backward],
+        tangents: Sequence[torch.Tensor],
+        backward_for: Callable[[tuple[int, ...]], Backward],
         second: _Second,
     ) -> Sequence[Any]:
-        saved = saved_values(step_node, self.bits([position == one for one in self.joint.differentiable]))
+        savers, positions = self.joint.savers, tuple(second.positions)
+        places = sum([1 << savers.places[target] for target in second.targets or () if target not in positions])
+        classes = savers.run(self.bits([position in positions for position in self.joint.differentiable]), places)
+        saved = saved_values(step_node, classes)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            note_freed(step_node, classes)
         if not torch.is_grad_enabled():
             try:
-                return backward_for(position)(saved, [tangent])
+                backward = backward_for(positions)
+                if backward.can_run(saved):
+                    return backward(saved, tangents)
             except StatorError as error:
                 logs.warn_once(
                     f"aot:between:{error}", f"stator: a backward between results computes the forward again. {error}"
                 )
-        return self._run_again(second, step_node, [tangent])
+        return self._run_again(second, step_node, tangents)
 
     def _run_again(
         self,
@@ -354,7 +389,7 @@ class Step:
 
     def _is_part(self, second: _Second) -> bool:
         """Whether the running backward may come for other gradients of the same call."""
-        return isinstance(second.kind, int) or second.kind[1] or bool(self.joint.hooked) or second.by is not None
+        return second.targets is not None or bool(second.kind[1] or self.joint.hooked) or second.by is not None
 
     def _handles_of_backward(self, step_node: Any, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """The program run once for all parts of the running backward: a hook inside of it, when these parts are
@@ -406,6 +441,10 @@ class Step:
             return None
 
 
+def _set_of(primals: Sequence[int] | None) -> frozenset[int] | None:
+    return None if primals is None else frozenset(primals)
+
+
 def _compiled_for(tangent: torch.Tensor) -> tuple[bool, tuple[int, ...], int]:
     """What a compiled second derivative relies on: whether it is differentiated by the tangent, and the layout."""
     return tangent.requires_grad, tangent.stride(), torch._C._dispatch_keys(tangent).raw_repr()
@@ -427,34 +466,6 @@ def _distinct(values: Sequence[Any], apart: set[int]) -> tuple[Any, ...]:
     return tuple(made)
 
 
-def _overwritten(joint: Joint) -> frozenset[int]:
-    """Inputs that are written to past autograd, and whose old contents no gradient depends on: running statistics."""
-    output = next(iter(reversed(joint.graph.graph.nodes)))
-    needed: set[fx.Node] = set()
-    todo = [node for node in output.args[0][joint.value_count :] if isinstance(node, fx.Node)]  # type: ignore[index]
-    while todo:
-        node = todo.pop()
-        if node not in needed:
-            needed.add(node)
-            todo += _inputs_of(node)
-    placeholders = [node for node in joint.graph.graph.nodes if node.op == "placeholder"]
-    differentiable = set(joint.differentiable)
-    return frozenset(
-        index
-        for index, position in joint.traced.mutated
-        if position not in differentiable and placeholders[index] not in needed
-    )
-
-
-def _inputs_of(node: fx.Node) -> list[fx.Node]:
-    """What a node depends on. Of batch norm in training all but the new statistics depends on the batch alone."""
-    if node.target is operator.getitem and node.args[1] in (0, 1, 2):
-        source: Any = node.args[0]
-        if source.target is torch.ops.aten._native_batch_norm_legit_functional.default and source.args[5]:
-            return [part for part in source.args[:3] if isinstance(part, fx.Node)]
-    return node.all_input_nodes
-
-
 def _saved_names(parts: Partition) -> list[str]:
     nodes = parts.backward.graph.nodes
     return [str(node.target) for node, _ in zip(nodes, parts.saved, strict=False)]
@@ -466,16 +477,6 @@ def _before_writing(step: Step, index: int, primal: torch.Tensor) -> tuple[torch
         return primal, ANY
     with torch.enable_grad():
         return primal.clone(), 0
-
-
-def _layouts(joint: Joint) -> dict[int, Any]:
-    """Shape, dtype and device of what can be differentiated, by position."""
-    (output,) = [node for node in joint.graph.graph.nodes if node.op == "output"]
-    metas = [
-        joint.hidden_metas[joint.hidden.index(at)] if at in joint.hidden else output.args[0][at].meta["val"]
-        for at in joint.differentiable
-    ]
-    return {at: (meta.shape, meta.dtype, meta.device) for at, meta in zip(joint.differentiable, metas, strict=True)}
 
 
 def _looked_at(step_node: Any) -> bool:
@@ -523,10 +524,12 @@ class StepFunction(torch.autograd.Function):
             if step.saved_inputs:
                 ctx.places = [primals[index].data_ptr() for index in step.saved_inputs]
         # for a backward that is differentiated itself; not what this very program writes to: it may get our history
-        known = [(primal, primal._version) for primal in primals]
+        known = versions_of(primals)
         for index, copy in copies.items():
             known[index] = copy
         ctx.primals = known
+        if step.is_watched:
+            watch(ctx, values, step.watched, step.watched_written)
         return values
 
     @staticmethod
@@ -552,8 +555,9 @@ def _describe_nodes() -> None:
     the groups of inputs. value_nodes: those before them, by position. progress: of backwards that are running."""
     node_type: Any = StepFunction._backward_cls  # type: ignore[attr-defined]
     node_type.states = node_type.places = node_type.groups = ()
-    node_type.linked = None
+    node_type.linked = node_type.kept = None
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
+    node_type.watched, node_type.written, node_type.freed = {}, {}, NOTHING
     node_type._register_hook_dict = _note_hooks
 
 

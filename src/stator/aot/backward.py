@@ -40,6 +40,10 @@ class Backward:
         self.compiled: Callable[..., Sequence[Any]] | None = None
         self.deterministic = False  # what was compiled is, whatever the order in which threads come to it
 
+    def can_run(self, saved: Sequence[torch.Tensor | None]) -> bool:
+        """Whether all is there that it reads."""
+        return all(saved[index] is not None for index in self.reads)
+
     def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor]) -> list[Any]:
         """Gradients per primal. Empties `saved`, so that its tensors can be freed as the backward proceeds."""
         arguments = [saved[index] for index in self.reads]

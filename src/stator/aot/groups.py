@@ -116,20 +116,34 @@ def will_run(node: Any) -> bool:
         return True
 
 
+def asked_for(node: Any, primals: Sequence[int]) -> int:
+    """The primals, as bits, whose gradients the running backward asks of a node; of all, if none is running.
+
+    primals: those that the node leads to, in order.
+    """
+    running = torch._C._current_graph_task_id() != -1
+    found = 0
+    for at, (edge, _) in zip(primals, node.next_functions, strict=False):
+        if edge is not None and (not running or will_run(edge)):
+            found |= 1 << at
+    return found
+
+
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Progress:
     """How far one backward has come with one call. It ends with that backward, also where that raises.
 
     open: groups whose gradients it will need and that were not computed yet. arrived: tangents of values whose nodes
     have run, by position; they are not kept alive, the nodes of groups that wait for them do that. done: groups that
-    were computed. found: gradients of groups whose nodes did not run yet. wanted: which values had tangents, as bits.
+    were computed. found: gradients of groups whose nodes did not run yet. asked: the primals whose gradients it needs,
+    as bits.
     """
 
     open: set[int]
     arrived: dict[int, weakref.ref[torch.Tensor] | None] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     found: dict[int, list[torch.Tensor | None]] = field(default_factory=dict)
-    wanted: int = 0
+    asked: int = 0
 
     def kept(self) -> None:
         """Called by the running backward when it ends; as its callback it is kept alive until then."""
@@ -145,6 +159,8 @@ def progress(step_node: Any) -> Progress:
     if known is None:
         nodes = [group() for group in step_node.groups]
         known = Progress({at for at, node in enumerate(nodes) if node is not None and will_run(node)})
+        for at in known.open:
+            known.asked |= asked_for(nodes[at], step_node.step.groups[at].primals)
         torch.autograd.Variable._execution_engine.queue_callback(known.kept)
         left = {at: one for at, one in step_node.progress.items() if one() is not None}
         step_node.progress = {**left, task: weakref.ref(known)}

@@ -5,7 +5,7 @@ Traces through the autograd engine, which runs on fake tensors. How the joint gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,12 +22,13 @@ from stator.graph.outputs import Described, describe_outputs
 from stator.graph.recording import Keep, Tracer, without_onednn
 from stator.graph.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
 from stator.graph.tracer import close_graph, placeholder_names, run_function
-from stator.prims.layout import contiguous_strides, is_dense
+from stator.prims.layout import preserved_strides
 from stator.prims.record import TensorMeta
 
 from .captured import owned_tensors_replaced
 from .groups import Group, find_groups
 from .linked import Link, find_links, gradients_between, with_hooked
+from .savers import NONE, Savers, WriteToView, find_savers
 
 
 @dataclass(slots=True)
@@ -42,6 +43,8 @@ class Joint:
     results: positions of the values that the caller gets as they are; and, counted on behind the values, of outputs
         that are views, if `links` has them.
     links: between results and others that they were computed from, in the order in which they are made.
+    together: of links those of one operator with several results: the positions of all of these, None for those that
+        are not linked.
     written: where others were computed from an input that was written to, the position of its contents and its index.
     hooked: positions of results, or of what results are views of, whose gradient the program has hooked. Where the
         tangents were asked for one by one, these hooks are not part of the gradients: they are called when the tangent
@@ -54,6 +57,7 @@ class Joint:
     groups: primals by which of `differentiable` lead to them, for autograd; none where these are all the same. Known of
         a joint that has all tangents, as is what follows.
     unreached: primals that require grad and that nothing leads to.
+    savers: what eager would save.
     tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
     gradients: for each primal (or forward value that was differentiated by) the position of its gradient among the
         outputs after the values, or None.
@@ -66,6 +70,7 @@ class Joint:
     differentiable: tuple[int, ...]
     results: tuple[int, ...]
     links: tuple[Link, ...]
+    together: tuple[tuple[int | None, ...], ...]
     written: dict[int, int]
     hooked: tuple[int, ...]
     hidden: tuple[int, ...]
@@ -73,6 +78,7 @@ class Joint:
     hooks_inside: bool
     groups: tuple[Group, ...]
     unreached: tuple[int, ...]
+    savers: Savers
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     traced: Traced
@@ -194,22 +200,34 @@ class _JointTracer(Tracer):
         self.in_backward = False
         self.requiring: frozenset[int] = frozenset()  # primals that require grad before anything is written to them
         self.entries: dict[int, Any] = {}  # the first grad_fn of inputs that are no leaves, by id(fake)
+        self.writes: dict[int, WriteToView] = {}  # by the number of the node that autograd makes next
 
     def forget(self) -> None:
         super().forget()
         self.entries.clear()
+        self.writes.clear()
         self.inputs = []
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in SPARSE_GRADIENTS and not self.in_backward:
             _refuse_sparse_gradients(func, args, kwargs)
-        return super().dispatch(func, args, kwargs)
+        if not func._schema.is_mutable or self.in_backward or not _writes_to_view(args):
+            return super().dispatch(func, args, kwargs)
+        write = WriteToView.of(func, args, kwargs)  # before it is followed: the target may require grad afterwards
+        result = super().dispatch(func, args, kwargs)
+        self.writes[torch._C._autograd._get_sequence_nr()] = write  # type: ignore[attr-defined]
+        return result
 
     def _node(self, *arguments: Any) -> fx.Node:
         node = super()._node(*arguments)
         if self.in_backward:
             node.meta["backward"] = True
         return node
+
+
+def _writes_to_view(args: tuple[Any, ...]) -> bool:
+    target = args[0] if args else None
+    return isinstance(target, FakeTensor) and target._is_view() and torch.is_grad_enabled()
 
 
 class _Entry(torch.autograd.Function):
@@ -287,6 +305,7 @@ def _finish(
     differentiable += tuple(hidden)
     groups: tuple[Group, ...] = ()
     unreached: tuple[int, ...] = ()
+    savers = NONE
     if wanted.positions is None:
         groups, unreached = find_groups(
             {at: handle for at in differentiable if (handle := handles[at]) is not None},
@@ -294,6 +313,7 @@ def _finish(
         )
         if len(groups) == 1 and set(groups[0].positions) == set(differentiable):
             groups = ()
+        savers = _savers(tracer, primals, handles, differentiable, {one.position for one in links}, described)
     if groups:  # each value gets a node of its own, and the base of a view before it
         known_links = {one.position for one in links}
         links = (*[Link(at, ()) for at in differentiable if at not in known_links], *links)
@@ -313,7 +333,16 @@ def _finish(
             gradient_nodes.append(gradient)
     graph, constants = close_graph(tracer, (*value_nodes, *gradient_nodes))
     offsets = tuple(sorted(tracer.fixed_offsets))
-    traced = Traced(graph, described.mutated, described.outputs, spec, constants, described.histories, offsets)
+    traced = Traced(
+        graph,
+        described.mutated,
+        described.outputs,
+        spec,
+        constants,
+        described.histories,
+        offsets,
+        described.unannounced,
+    )
     return Joint(
         graph,
         len(tracer.inputs),
@@ -321,6 +350,7 @@ def _finish(
         differentiable,
         tuple(results),
         links,
+        _together(handles, [one.position for one in links if not count <= one.position < first]),
         written,
         hooked,
         tuple(hidden),
@@ -328,6 +358,7 @@ def _finish(
         hooks_inside,
         groups,
         unreached,
+        savers,
         tangent_positions,
         tuple(gradient_positions),
         traced,
@@ -363,6 +394,21 @@ def _reached(links: Sequence[Link], first: int) -> tuple[Link, ...]:
     return tuple([one for one in links if one.position in reached])
 
 
+def _together(handles: Sequence[FakeTensor | None], positions: Iterable[int]) -> tuple[tuple[int | None, ...], ...]:
+    """The positions of what operators with several results have made, in the order of these."""
+    found: dict[Any, list[int | None]] = {}
+    for position in positions:
+        handle = handles[position]
+        if handle is not None and handle.grad_fn is not None:
+            node: Any = handle.grad_fn
+            count = len(node._input_metadata)
+            if count > 1:
+                places = found.setdefault(node, [None] * count)
+                if places[handle.output_nr] is None:
+                    places[handle.output_nr] = position
+    return tuple(map(tuple, found.values()))
+
+
 def _views(described: Described, leaves: Sequence[Any], count: int) -> tuple[dict[int, FakeTensor], dict[int, int]]:
     """Outputs that are views for autograd too, by their positions behind `count` values; and of which values."""
     contents = dict(described.mutated)
@@ -375,6 +421,33 @@ def _views(described: Described, leaves: Sequence[Any], count: int) -> tuple[dic
             if base is not None:
                 bases[at] = base
     return views, bases
+
+
+def _savers(
+    tracer: _JointTracer,
+    primals: Sequence[FakeTensor],
+    handles: Sequence[FakeTensor | None],
+    differentiable: Sequence[int],
+    results: Collection[int],
+    described: Described,
+) -> Savers:
+    """What eager saves. An input that the program writes to past autograd's versions is not one that others may write
+    to: they do it so as well."""
+    written = {index for index, _ in described.mutated}
+    inputs = {
+        storage: index
+        for storage, index in tracer.input_storages.items()
+        if index not in written or tracer.inputs[index]._version
+    }
+    contents = {id(value.fake_storage): at for at, value in enumerate(described.values)}
+    return find_savers(
+        {at: handle for at in differentiable if (handle := handles[at]) is not None},
+        {index: primals[index] for index in tracer.requiring},
+        {at: handle for at in sorted(results) if (handle := handles[at]) is not None},
+        inputs,
+        {storage: at for storage, at in contents.items() if storage not in tracer.input_storages},
+        tracer.writes,
+    )
 
 
 def _is_real(leaf: Any) -> bool:
@@ -425,11 +498,11 @@ def _differentiate(
 
 
 def _add_tangent(tracer: Tracer, meta: TensorMeta, index: int) -> FakeTensor:
-    """A placeholder after the primals, laid out as the value it belongs to where that is dense."""
+    """A placeholder after the primals, laid out as what eager computes from the value element by element."""
     last = next(node for node in reversed(tracer.graph.nodes) if node.op == "placeholder")
     with tracer.graph.inserting_after(last):
         node = tracer.graph.placeholder(f"tangent_{index}")
-    stride = meta.stride if is_dense(meta.shape, meta.stride) else contiguous_strides(meta.shape)
+    stride = preserved_strides(meta.shape, meta.stride)
     node.meta["val"] = TensorMeta(meta.shape, stride, meta.dtype, meta.device)
     return tracer.bind(tracer.make(node.meta["val"]), node)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -169,44 +170,46 @@ class Linked:
 
     tensors: the results that others were computed from; they are not kept alive. hooks: of results that were hooked, by
     position, the dictionary that autograd has their hooks from, which outlives the result, as the hooks do. nodes:
-    those of what is hooked or hidden; they live as long as something that was computed from there.
+    those of what is hooked or hidden, and which of their results it is; they live as long as something that was
+    computed from there. hidden: positions of what nobody gets.
     """
 
-    __slots__ = ("_hidden", "_hooked", "_looked_at", "_task", "hooks", "nodes", "nodes_have_hooks", "places", "tensors")
+    __slots__ = ("_hooked", "_looked_at", "_task", "hidden", "hooks", "nodes", "nodes_have_hooks", "places", "tensors")
 
     def __init__(self, hooked: Iterable[int] = ()) -> None:
         """hooked: those that the program has hooked."""
         self.tensors: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: dict[int, dict[Any, Any]] = {}
-        self.nodes: dict[int, weakref.ref[Any]] = {}
+        self.nodes: dict[int, tuple[weakref.ref[Any], int]] = {}
         self.nodes_have_hooks = False
         self.places: dict[int, torch.Tensor] = {}
         self._hooked = frozenset(hooked)
-        self._hidden: frozenset[int] = frozenset()
+        self.hidden: frozenset[int] = frozenset()
         self._task: int | None = None
         self._looked_at = False
 
     def watch(self, tensors: Mapping[int, Any], hidden: Collection[int] = ()) -> None:
         """To be called when these have their nodes, before the caller gets them. hidden: those nobody gets."""
-        self._hidden = frozenset(hidden)
+        self.hidden = frozenset(hidden)
         for position, tensor in tensors.items():
             is_link = isinstance(tensor.grad_fn, _LINK_NODE)
-            if position in self._hidden:
-                self.nodes[position] = weakref.ref(tensor.grad_fn)
+            if position in self.hidden:
+                self.nodes[position] = weakref.ref(tensor.grad_fn), tensor.output_nr
                 continue
             self.tensors[position] = weakref.ref(tensor)
             if is_link and tensor.grad_fn.linked is self:  # which says so when the first hook comes
                 continue
             if is_link:
-                self.nodes[position] = weakref.ref(tensor.grad_fn)
+                self.nodes[position] = weakref.ref(tensor.grad_fn), tensor.output_nr
             if tensor._backward_hooks is None:  # as the first hook would
                 tensor._backward_hooks = OrderedDict()
                 tensor.grad_fn._register_hook_dict(tensor)
             self.hooks[position] = tensor._backward_hooks
 
-    def has_hooks(self, position: int, node: Any, hooks: dict[Any, Any]) -> None:
-        """The first hook was registered on the result that this is the node of."""
-        self.nodes[position] = weakref.ref(node)
+    def has_hooks(self, node: Any, number: int, hooks: dict[Any, Any]) -> None:
+        """The first hook was registered on the result of this number of the node."""
+        position = node.positions[number]
+        self.nodes[position] = weakref.ref(node), number
         self.hooks[position] = hooks
 
     def look(self) -> bool:
@@ -226,13 +229,14 @@ class Linked:
         """For what is hidden, and for results other than `but` that are hooked: tensors that have their places for
         autograd, and no contents; where these places can still be had."""
         found = {}
-        for position, reference in self.nodes.items():
-            hooks = _SOME if position in self._hidden else self.hooks[position]
+        for position, (reference, number) in self.nodes.items():
+            hooks = _SOME if position in self.hidden else self.hooks[position]
             node = reference()
             if node is not None and hooks and position not in but:
                 kept = self.places.get(position)
+                at = number - node.positions[:number].count(None)
                 try:
-                    (found[position],) = node.saved_tensors if kept is None else (kept,)
+                    found[position] = node.saved_tensors[at] if kept is None else kept
                 except RuntimeError as error:  # which says that a second backward needs them; it may be the first
                     raise RuntimeError(
                         "stator: the gradients of a compiled graph are to be differentiated again (create_graph=True) "
@@ -242,11 +246,11 @@ class Linked:
                 found[position]._backward_hooks = hooks
         return found
 
-    def keep_place(self, position: int, place: torch.Tensor) -> None:
+    def keep_places(self, positions: Sequence[int], places: Sequence[torch.Tensor]) -> None:
         """Until the running backward, which frees it before those behind it have run, ends."""
         if not self.places:
             torch.autograd.Variable._execution_engine.queue_callback(self.places.clear)
-        self.places[position] = place
+        self.places.update(zip(positions, places, strict=True))
 
     def hooked_in_passing(self, but: Collection[int]) -> bool:
         """Whether the caller hooked another of the results than these."""
@@ -255,7 +259,7 @@ class Linked:
     def are_looked_at(self) -> bool:
         if self.nodes_have_hooks or any(hooks and at in self.tensors for at, hooks in self.hooks.items()):
             return True
-        for node in (reference() for reference in self.nodes.values()):  # some are of the call that made the result
+        for node in (reference() for reference, _ in self.nodes.values()):  # some are of the call that made the result
             if node is not None and node.linked is not None and node.linked.nodes_have_hooks:
                 return True
         alive = [tensor for tensor in (reference() for reference in self.tensors.values()) if tensor is not None]
@@ -285,22 +289,25 @@ def _everywhere() -> Any:
     return _NOBODYS_NODE[0]
 
 
-# above(step_node, position, tangent) -> what reaches the results right behind the value at `position`
-Above = Callable[[Any, int, torch.Tensor], Sequence[torch.Tensor | None]]
+# above(step_node, positions, tangents) -> what reaches the results right behind the values at these positions, which
+# are of one operator
+Above = Callable[[Any, Sequence[int], Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]
 # hooked(step_node, position, tangent) -> what the program's hooks on what is hidden at `position` make of it
 HookedBy = Callable[[Any, int, torch.Tensor], "torch.Tensor | None"]
 
 
 # What keeps the node of the call, where it is not the first that the value's leads to; how many results are behind the
-# value; and to how many places it leads
-Call = tuple[torch.Tensor | None, int, int]
+# values; and to how many places each value leads
+Call = tuple[torch.Tensor | None, int, tuple[int, ...]]
 
 
 class _LinkFunction(torch.autograd.Function):
-    """apply(above, hooked, linked, position, call, value, *results behind it, nobody, *places before groups): the
-    value, with a node of its own. The places are there where the value has no node that leads to inputs (see `groups`).
+    """apply(above, hooked, linked, positions, call, *values, *results behind them, nobody, *places before groups): the
+    values, with a node of their own: the results of one operator, each where that gave it. None, in `positions` too,
+    stands for those that nobody gets. The places are there where the values have no node that leads to inputs (see
+    `groups`).
 
-    It saves the value's place for autograd, not its contents: see `stand_ins`.
+    It saves the values' places for autograd, not their contents: see `stand_ins`.
     """
 
     @staticmethod
@@ -309,33 +316,41 @@ class _LinkFunction(torch.autograd.Function):
         above: Above,
         hooked: HookedBy | None,
         linked: Linked | None,
-        position: int,
+        positions: Sequence[int | None],
         call: Call,
-        value: torch.Tensor,
-        *behind: Any,
+        *tensors: Any,
     ) -> Any:
-        ctx.above, ctx.hooked, ctx.linked, ctx.position, ctx.call = above, hooked, linked, position, call
+        ctx.above, ctx.hooked, ctx.linked, ctx.positions, ctx.call = above, hooked, linked, positions, call
         ctx.set_materialize_grads(False)
-        ctx.mark_dirty(value)
-        ctx.save_for_backward(value)
-        return value
+        values = tensors[: len(positions)]
+        given = [value for value in values if value is not None]
+        ctx.mark_dirty(*given)
+        ctx.save_for_backward(*given)
+        return values if len(values) > 1 else values[0]
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         holder, behind, places = ctx.call
-        tangent = tangents[0]
-        gradients: Sequence[Any] = [None] * (len(ctx.needs_input_grad) - 6 - places)
+        flowing = [(at, one) for at, one in zip(ctx.positions, tangents, strict=True) if at is not None]
+        gradients: Sequence[Any] = [None] * (len(ctx.needs_input_grad) - 5 - len(tangents) - sum(places))
         if torch.is_grad_enabled() and ctx.linked is not None and not _keeps_graph():
-            ctx.linked.keep_place(ctx.position, *ctx.saved_tensors)
-        if tangent is not None and (behind or ctx.hooked is not None) and ctx.linked.look():
+            # where a backward before this one has freed it, hooks say so that need it
+            with suppress(RuntimeError):
+                ctx.linked.keep_places([at for at, _ in flowing], ctx.saved_tensors)
+        if any(one is not None for _, one in flowing) and (behind or ctx.hooked is not None) and ctx.linked.look():
             step_node = ctx.next_functions[0][0] if holder is None else holder.grad_fn
             if ctx.hooked is not None:
-                tangent = ctx.hooked(step_node, ctx.position, tangent)
-            if behind and tangent is not None:
-                gradients = [*ctx.above(step_node, ctx.position, tangent), None]
+                hidden = ctx.linked.hidden
+                flowing = [(at, ctx.hooked(step_node, at, one) if at in hidden else one) for at, one in flowing]
+            present = [(at, one) for at, one in flowing if one is not None]
+            if behind and present:
+                gradients = [*ctx.above(step_node, *map(tuple, zip(*present, strict=True))), None]
         if places:
-            note_tangent(holder.grad_fn, ctx.position, tangent)
-        return None, None, None, None, None, tangent, *gradients, *[tangent] * places
+            for at, tangent in flowing:
+                note_tangent(holder.grad_fn, at, tangent)
+        found = dict(flowing)
+        passed_on = [one for (_, one), count in zip(flowing, places, strict=False) for _ in range(count)]
+        return None, None, None, None, None, *map(found.get, ctx.positions), *gradients, *passed_on
 
 
 _apply = super(torch.autograd.Function, _LinkFunction).apply  # without the preparations for functions of other kinds
@@ -345,33 +360,37 @@ def link(
     above: Above,
     hooked: HookedBy | None,
     linked: Linked | None,
-    position: int,
-    value: torch.Tensor,
+    values: Mapping[int, torch.Tensor],
+    positions: Sequence[int | None],
     behind: Sequence[Any],
     holder: torch.Tensor | None = None,
-    places: Sequence[torch.Tensor] = (),
+    places: Mapping[int, Sequence[torch.Tensor]] | None = None,
 ) -> None:
-    """Give a value a node of its own, in place, with edges to the tensors it was computed from, and to these places.
+    """Give values a node of their own, in place, with edges to the tensors they were computed from, and to the places
+    of each.
 
-    holder: keeps the node of the call, where that is not the value's.
+    values: by position. positions: of the results of one operator, in the order in which it gives them; None for those
+    that are no values. holder: keeps the node of the call, where that is not the values'.
     """
-    version = value._version
+    versions = [value._version for value in values.values()]
+    found = [None if at is None else values[at] for at in positions]
+    leading = [] if not places else [places.get(at, ()) for at in positions if at is not None]
     _push_saving(_layout, without_contents)
     try:
         _apply(
             above,
             hooked,
             linked,
-            position,
-            (holder, len(behind), len(places)),
-            value,
+            positions,
+            (holder, len(behind), tuple([len(one) for one in leading])),
+            *found,
             *behind,
-            *((_nobody,) if behind or not (holder is None or places) else ()),
-            *places,
+            *((_nobody,) if behind or not (holder is None or any(leading)) else ()),
+            *[place for one in leading for place in one],
         )
     finally:
         _pop_saving()
-    torch._C._autograd._unsafe_set_version_counter((value,), (version,))  # nothing was written
+    torch._C._autograd._unsafe_set_version_counter(tuple(values.values()), tuple(versions))  # nothing was written
 
 
 _LINK_NODE: Any = _LinkFunction._backward_cls  # type: ignore[attr-defined]
@@ -381,7 +400,7 @@ def _note_hooks(node: Any, tensor: torch.Tensor) -> None:
     """What `Tensor.register_hook` calls when the first hook is registered on a result."""
     torch._C._FunctionBase._register_hook_dict(node, tensor)  # type: ignore[attr-defined]
     if node.linked is not None:
-        node.linked.has_hooks(node.position, node, tensor._backward_hooks)
+        node.linked.has_hooks(node, tensor.output_nr, tensor._backward_hooks)
 
 
 def _note_look(register: Callable[..., Any]) -> Callable[..., Any]:

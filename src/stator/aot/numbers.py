@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.graph.graph_text import PlainGraphModule
 from stator.graph.numbers import number_of
 
 CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -56,6 +57,6 @@ def _reading_tensors(gm: fx.GraphModule, positions: Sequence[int]) -> fx.GraphMo
             number = graph.call_function(number_of, (placeholder,))
         for user in users:
             user.replace_input_with(placeholder, number)
-    made = fx.GraphModule(gm, graph)
+    made = PlainGraphModule(gm, graph)
     made.meta.update(gm.meta)
     return made

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from stator.base import counters
 from stator.base.errors import CompileError
+from stator.graph.graph_text import LazyGraphModule
 from stator.graph.memory import memory_root
 from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta
@@ -231,7 +231,7 @@ def _finish(graph: fx.Graph, outputs: list[Any]) -> None:
 
 
 def _module(joint: JointGraph, graph: fx.Graph, name: str) -> fx.GraphModule:
-    module = _LazyGraphModule(joint.graph, graph, name)  # its Python code is made when somebody asks for it
+    module = LazyGraphModule(joint.graph, graph, name)  # its Python code is made when somebody asks for it
     module.meta["part"] = name
     return module
 

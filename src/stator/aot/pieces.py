@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
 from stator.graph.differentiated import GradientHook
+from stator.graph.graph_text import PlainGraphModule
 
 CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -181,7 +182,7 @@ class Part:
                     outputs.append(node)
         if outputs is not None:
             graph.output(tuple([_given_out(graph, node, copies[node]) for node in outputs]))
-        module = fx.GraphModule(gm, graph)
+        module = PlainGraphModule(gm, graph)
         module.meta.update(gm.meta)
         return Part(module, inputs, outputs)
 
@@ -287,7 +288,7 @@ def _with_flat_inputs(module: fx.GraphModule, args: Sequence[Any]) -> tuple[list
             kwargs_of_node = fx.map_arg(node.kwargs, copies.__getitem__)
             copies[node] = graph.create_node(node.op, node.target, args_of_node, kwargs_of_node, node.name)
             copies[node].meta.update(node.meta)
-    made = fx.GraphModule(module, graph)
+    made = PlainGraphModule(module, graph)
     made.meta.update(module.meta)
     return flat, made
 

@@ -17,16 +17,18 @@ from stator.graph.traced import (
     Geometry,
     History,
     InputItself,
+    Output,
     SameAs,
     Traced,
     Value,
     ViewOfConstant,
     ViewOfInput,
     ViewOfOutput,
+    ViewOfResult,
 )
 
 Inner = Callable[..., Sequence[Any]]
-# make(inputs, results, made) -> one of the user's outputs; `made` holds those before it
+# make(inputs, results, made) -> one of the user's outputs; `made` holds those that are made before it
 Make = Callable[[Sequence[torch.Tensor], Sequence[Any], list[Any]], Any]
 makers: Registry[type, Callable[[Any], Make]] = Registry("output kind")
 
@@ -70,6 +72,12 @@ def _same_as(output: SameAs) -> Make:
     return lambda inputs, results, made: made[index]
 
 
+@makers.register(ViewOfResult)
+def _view_of_result(output: ViewOfResult) -> Make:
+    index, view = output.index, _viewer(output.geometry)
+    return lambda inputs, results, made: view(made[index])
+
+
 @makers.register(Value)
 def _value(output: Value) -> Make:
     value = output.value
@@ -97,28 +105,50 @@ def with_effects(
     differentiable: positions of the values that autograd follows; an input that gets one of them as its new contents
     gets its history too. Where `inner` returns None for new contents it has written them itself.
     """
-    mutated = tuple((index, position, position in differentiable) for index, position in traced.mutated)
+    mutated = tuple(
+        (index, position, position in differentiable, index not in traced.unannounced)
+        for index, position in traced.mutated
+    )
+    places = tuple([index for index, _ in traced.mutated])
     makes = tuple(map(_make, traced.outputs, _histories(traced)))
+    order = sorted(range(len(makes)), key=lambda at: _after_others(traced.outputs[at]))
+    ordered = tuple([(at, makes[at]) for at in order])
     build = _builder(traced)
 
     def run(inputs: Sequence[torch.Tensor]) -> Any:
+        if mutated and not torch.is_inference_mode_enabled():
+            for index in places:
+                if inputs[index].is_inference():  # before `inner` writes to it
+                    raise RuntimeError(_OF_INFERENCE_MODE)
         results = inner(*inputs)
         written: list[torch.Tensor] = []
-        for index, position, with_history in mutated:
-            contents = results[position]
+        for index, position, with_history, announced in mutated:
+            contents, place = results[position], inputs[index]
             if contents is None:
-                written.append(inputs[index])
+                if announced:
+                    written.append(place)
                 continue
             with torch.set_grad_enabled(with_history):
-                inputs[index].copy_(contents)
+                (place if announced else place.data).copy_(contents)
         if written:
             _say_written(written)
-        made: list[Any] = []
-        for make in makes:
-            made.append(make(inputs, results, made))
+        made: list[Any] = [None] * len(ordered)
+        for at, make in ordered:
+            made[at] = make(inputs, results, made)
         return build(made)
 
     return run
+
+
+def _after_others(output: Output) -> int:
+    """What is made of other outputs is made behind them; what is the same as one behind that."""
+    return 2 if isinstance(output, SameAs) else 1 if isinstance(output, ViewOfResult) else 0
+
+
+_OF_INFERENCE_MODE = (
+    "Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a normal "
+    "tensor before doing inplace update.See https://github.com/pytorch/rfcs/pull/17 for more details."
+)
 
 
 def _say_written(tensors: list[torch.Tensor]) -> None:
@@ -139,6 +169,8 @@ def _make(output: Any, history: History) -> Make:
     def apart(inputs: Sequence[torch.Tensor], results: Sequence[Any], made: list[Any]) -> Any:
         with torch.no_grad():
             tensor = make(inputs, results, made)
+        if history is History.DATA:
+            return tensor.data
         # a view is said to require grad although nothing was recorded: so in eager
         if history is History.DETACHED or (history is History.NONE and tensor.requires_grad):
             return tensor.detach()

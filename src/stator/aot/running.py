@@ -16,6 +16,7 @@ from stator.graph.traced import Fresh, History, Output, Traced, ViewOfInput, Vie
 
 from .autograd_step import Step, StepFunction
 from .groups import NotLedTo, apply_group
+from .held import begun, finished
 from .joint import Joint
 from .linked import Link, Linked, link, refer_to
 from .replay import makers
@@ -117,6 +118,7 @@ def _linked(
     nodes: dict[int, weakref.ref[Any]] = {}
     if step is not None and holder is not None:
         places = _before_groups(step, holder, primals)
+    together = {at: one for one in joint.together for at in one if at is not None}
     for one in joint.links:
         at = one.position
         if at in shown:
@@ -124,11 +126,13 @@ def _linked(
         if joint.is_view(at):
             seen[at] = _view(joint, one)(primals, seen, seen)
             continue
-        if step is not None and (at in places or seen[at].requires_grad):
-            hooked = step.hooked if at >= joint.first_hidden else None
+        if step is not None and at not in nodes and (at in places or seen[at].requires_grad):
+            positions = [None if other in shown else other for other in together.get(at, (at,))]
+            made = {other: seen[other] for other in positions if other is not None}
+            hooked = step.hooked if any(other >= joint.first_hidden for other in made) else None
             behind = [seen[earlier] for earlier in one.behind]
-            link(step.gradients_between, hooked, linked, at, seen[at], behind, holder, places.get(at, ()))
-            nodes[at] = weakref.ref(seen[at].grad_fn)
+            link(step.gradients_between, hooked, linked, made, positions, behind, holder, places)
+            nodes.update({other: weakref.ref(value.grad_fn) for other, value in made.items()})
         index = joint.written.get(at)
         if index is not None:
             with torch.enable_grad():
@@ -182,6 +186,21 @@ def effects_left(joint: Joint) -> Traced:
     mutated = [(index, position) for index, position in traced.mutated if position not in joint.written]
     histories = tuple(History.FOLLOWED if at in made else one for at, one in enumerate(traced.histories, count))
     return replace(traced, mutated=mutated, outputs=outputs, histories=histories)
+
+
+def noting_writes(step: Step, run: Callable[[Sequence[torch.Tensor]], Any]) -> Callable[[Sequence[torch.Tensor]], Any]:
+    """`run`, which then notes the versions of the inputs that it has written to and that eager would save."""
+    written = step.watched_written
+    if not written:
+        return run
+
+    def noted(inputs: Sequence[torch.Tensor]) -> Any:
+        begun()
+        result = run(inputs)
+        finished(written, inputs)
+        return result
+
+    return noted
 
 
 def _hook(step: Step, step_node: Any, position: int, value: torch.Tensor) -> None:

@@ -33,7 +33,7 @@ from .joint import Joint
 from .partition import partition
 from .program import Program
 from .replay import is_flat, with_effects
-from .running import effects_left, run_step, run_step_of_shown, views_of_views
+from .running import effects_left, noting_writes, run_step, run_step_of_shown, views_of_views
 
 
 def compile_training(
@@ -93,12 +93,12 @@ def compile_training(
     if not torch.is_grad_enabled():  # the program switches it on for what is differentiable
         inner = torch.enable_grad()(inner)
     if shown:
-        run = with_effects(effects_left(joint), inner, differentiable)
+        run = noting_writes(step, with_effects(effects_left(joint), inner, differentiable))
         return lambda *arguments: run(arguments)[:-shown]
     only_tensors = len(tensors) == len(example_inputs) and not captured
     if only_tensors and joint.traced.is_plain and is_flat(joint.traced):
         return inner
-    run = with_effects(effects_left(joint), inner, differentiable)
+    run = noting_writes(step, with_effects(effects_left(joint), inner, differentiable))
     return wrap(function, joint.traced, run, equalities_of(tensors) if program.merge_equal else None, captured)
 
 

@@ -30,8 +30,8 @@ class Options:
     threads: most compiler processes at once; 0 means one per core.
     exact_random: draw random numbers as eager does, the same ones in the same order, by library calls; off, they are
         computed inside kernels from one number of torch's generator per call.
-    exact_rounding: give eager's results and gradients to the last bit: the graphs of forward and backward run operator
-        by operator in ATen instead of in kernels, which add up in other orders (docs/exactness.md).
+    exact_rounding: give eager's results and gradients to the last bit: kernels compute only what has the same bits
+        however it is computed, and ATen is called for everything else (docs/exactness.md).
     memory_budget: how much memory a training step may need at its peak, from 1 (what makes it fastest) to 0 (the
         least that computing parts of the forward again can give), linear in bytes of the predicted peak.
     unknown_sizes: keep operators whose result's size depends on data (`x[mask]`, `nonzero`, `unique`) and whole numbers

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stator.base.errors import Unsupported
+
 from .numpy_boundary import BOOL, FOLLOWED, NUMPY_OF, TORCH_OF, numpy
 from .plain import is_number
-from .values.arrays import ArrayValue, made
+from .values.arrays import ArrayValue, made, natives
 from .values.base import Value, unsupported
 from .values.constants import ConstantValue
 from .values.numbers import NumberValue, is_changing
+from .values.sequences import SequenceValue
 from .values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -91,8 +94,12 @@ _OPERATORS: dict[Any, str] = {
     operator.sub: "subtract",
     operator.mul: "multiply",
     operator.truediv: "divide",
+    operator.floordiv: "floor_divide",
     operator.mod: "remainder",
     operator.pow: "power",
+    operator.lshift: "left_shift",
+    operator.rshift: "right_shift",
+    operator.pos: "positive",
     operator.and_: "bitwise_and",
     operator.or_: "bitwise_or",
     operator.xor: "bitwise_xor",
@@ -108,6 +115,32 @@ _OPERATORS: dict[Any, str] = {
 }
 
 
+def holds_array(value: Value) -> bool:
+    """Whether a value is an array, or a list or tuple in which there is one."""
+    if isinstance(value, SequenceValue):
+        return any(map(holds_array, value.items))
+    return isinstance(value, ArrayValue)
+
+
+def or_native(name: str, handler: Callable[..., Value]) -> Callable[..., Value]:
+    """The handler, and NumPy itself where that refuses arguments among which there are arrays."""
+
+    def answer(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+        try:
+            return tracer.call_handler(handler, list(args), kwargs)
+        except Unsupported as error:
+            if not any(map(holds_array, [*args, *kwargs.values()])):
+                raise
+            first = error
+        try:
+            return natives[0](tracer, name, list(args), kwargs)
+        except Unsupported:
+            raise first from None
+
+    answer.__name__ = handler.__name__
+    return answer
+
+
 def refused(tracer: Tracer, what: str, args: list[Value]) -> Exception:
     described = ", ".join(arg.describe(tracer) for arg in args)
     return unsupported("call-builtin", f"{what} of {described}", "use torch's function on tensors, or call it outside")
@@ -118,11 +151,12 @@ def apply_operator(tracer: Tracer, function: Any, args: list[Value]) -> Value:
     if any(isinstance(arg, TensorValue) for arg in args):
         return _number_beside_tensor(tracer, function, args)
     if function is operator.matmul:
-        return matrix_product(tracer, *args)
+        return or_native("matmul", matrix_product)(tracer, *args)
     name = _OPERATORS.get(function)
     if name is None:
         raise refused(tracer, f"operator {function.__name__}", args)
-    return apply_elementwise(tracer, getattr(numpy, name), args)
+    ufunc = getattr(numpy, name)
+    return or_native(name, lambda tracer, *args: apply_elementwise(tracer, ufunc, list(args)))(tracer, *args)
 
 
 def _number_beside_tensor(tracer: Tracer, function: Any, args: list[Value]) -> Value:
@@ -242,6 +276,9 @@ def matrix_product(tracer: Tracer, left: Value, right: Value) -> ArrayValue:
 def write(tracer: Tracer, array: ArrayValue, part: TensorValue, value: Value) -> None:
     """Write into an array, or into a part of it, as assignment does: cast whatever the dtypes are. What is written is
     copied first where it may share the array's memory, for NumPy reads all before it writes."""
+    held = {array.dtype, value.dtype if isinstance(value, ArrayValue) else array.dtype}
+    if len(held) > 1 and not held <= TORCH_OF.keys():
+        raise refused(tracer, f"writing to {array.dtype}", [value])
     if isinstance(value, ArrayValue):
         operand: Value = value.tensor
         if value.dtype.kind == "f" and array.dtype.kind in "iu":
@@ -252,6 +289,8 @@ def write(tracer: Tracer, array: ArrayValue, part: TensorValue, value: Value) ->
     else:
         kind = operand_kind(tracer, value)
         if kind is float and array.dtype.kind in "iu":
+            raise refused(tracer, f"writing to {array.dtype}", [value])
+        if array.dtype not in TORCH_OF:
             raise refused(tracer, f"writing to {array.dtype}", [value])
         operand = cast_operand(tracer, value, array.dtype)
     tracer.record_method("copy_", [part, operand], {})

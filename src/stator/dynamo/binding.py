@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Callable
 from types import FunctionType
@@ -15,7 +16,7 @@ from .source import AttrSource, ConstantSource
 from .values.base import Value, unsupported
 from .values.classes import ClassValue
 from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
-from .values.objects import MISSING, owner_in_class
+from .values.objects import CYTHON_FUNCTION, MISSING, owner_in_class
 from .values.sequences import TupleValue
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def bind(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
     getter = tracer.class_lookup(kind, "__get__")
     if getter is MISSING:
         return tracer.class_value(cls, name)
+    if class_name(kind) == CYTHON_FUNCTION:  # which binds as a Python function does
+        return BoundMethodValue(tracer.class_value(cls, name), owner)
     for base in kind.__mro__[1:]:
         if base in _BINDERS and base.__dict__.get("__get__") is getter:  # a subclass that leaves reading as it is
             return _BINDERS[base](tracer, owner, cls, name, raw)
@@ -52,7 +55,7 @@ def bind_to_class(tracer: Tracer, cls_value: ClassValue, name: str, raw: Any) ->
     if isinstance(raw, staticmethod):
         return _bind_static(tracer, cls_value, cls, name, raw)
     if isinstance(raw, classmethod):
-        return BoundMethodValue(tracer.class_function(cls, name, raw.__func__), cls_value)
+        return bind_class_method(tracer, cls_value, cls, name, raw)
     if isinstance(raw, (types.ClassMethodDescriptorType, types.BuiltinFunctionType)):
         return BuiltinValue(getattr(cls, name))
     if isinstance(raw, _C_DESCRIPTORS):
@@ -83,8 +86,20 @@ def _bind_static(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -
 
 
 def _bind_class_method(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
-    kind = owner.python_type(tracer)
-    return BoundMethodValue(tracer.class_function(cls, name, raw.__func__), tracer.known(kind))
+    return bind_class_method(tracer, tracer.known(owner.python_type(tracer)), cls, name, raw)
+
+
+def bind_class_method(tracer: Tracer, target: Value, cls: type, name: str, raw: Any) -> Value:
+    """What `classmethod.__get__` gives for the class `target`. Up to CPython 3.12 it asks what it holds to bind itself:
+    only what binds to the class as a function does, or not at all, is followed."""
+    inner = raw.__func__
+    standing = tracer.made.standing(inner)
+    kind = type(inner) if standing is None else standing.python_type(tracer)
+    if not (kind in _BIND_AS_FUNCTIONS or is_entry(inner) or class_name(kind) == CYTHON_FUNCTION):
+        binds = sys.version_info < (3, 13) and tracer.class_lookup(kind, "__get__") is not MISSING
+        if binds or tracer.class_lookup(kind, "__call__") is MISSING:
+            raise unsupported("descriptor", f"the class method {name!r} of {class_name(cls)}, of a {class_name(kind)}")
+    return BoundMethodValue(tracer.class_function(cls, name, inner), target)
 
 
 def _bind_cached_property(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
@@ -126,6 +141,7 @@ _C_DESCRIPTORS = (
     property,
     functools.cached_property,
 )
+_BIND_AS_FUNCTIONS = frozenset({FunctionType, functools._lru_cache_wrapper})
 _BINDERS: dict[type, Callable[[Tracer, Value, type, str, Any], Value]] = {
     property: _bind_property,
     staticmethod: _bind_static,

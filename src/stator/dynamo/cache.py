@@ -26,7 +26,7 @@ from .guard_tree import bound_count, build_guard_tree, describe_failure, notes
 from .iterator_state import is_known_iterator
 from .last_resort import guards_on_types
 from .native_status import native as _native
-from .owners import NOBODY, NotedOwner, Owner, first_instance, owner_of
+from .owners import NOBODY, NotedOwner, Owner, first_instance, owner_of, with_generators
 from .resume import resumption_of
 from .source import Source
 from .stance import may_compile, refuse_recompile
@@ -41,12 +41,14 @@ class CompiledFrame:
     followed: the original, and all that it calls, runs as it is; or `code` is its own but for the way out of it. Then
         guards only say where there is nothing to compile.
     last_resort: only for calls that no other version fits.
+    silent: `code` does not tell of the lines that it stands for, and is not run where somebody is told of lines.
     """
 
     guards: Sequence[Guard]
     code: CodeType | None
     followed: bool = False
     last_resort: bool = False
+    silent: bool = False
 
 
 MakeApart = Callable[[], tuple[FunctionType, CompiledFrame] | None]
@@ -197,6 +199,8 @@ class Miss:
 
     def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         values = tuple(bound.values())
+        if _native.lines_traced():
+            self._drop_silent(cache, function, values)
         for version in cache.versions[:_SHOWN_REASONS]:  # another thread may have been quicker
             if version.guards.check(values, function):
                 return version
@@ -228,11 +232,17 @@ class Miss:
             return self._rely_on_types(cache, function, bound, of_owner)
         return self._compile(cache, function, bound, values)
 
+    def _drop_silent(self, cache: Any, function: FunctionType, values: tuple[object, ...]) -> None:
+        """Another takes the place of what fits but for that it tells of no lines, which is no recompilation."""
+        silent = {id(one) for one in cache.versions if one.silent and one.guards.check(values, function)}
+        cache.versions = tuple(one for one in cache.versions if id(one) not in silent)
+
     def _loops(self, bound: dict[str, object]) -> int:
         """In how many loops a frame is that goes on in the middle; each has two ways to go on: a turn more, and the
         end. Of frames that go on together, the one with most counts."""
         names = {} if self.inside is None else self.inside.names
-        own = sum(is_known_iterator(value) for name, value in bound.items() if name not in names)
+        found = with_generators({name: value for name, value in bound.items() if name not in names})
+        own = sum(map(is_known_iterator, found.values()))
         if self.inside is None:
             return own
         inside = {there: bound[name] for name, there in names.items()}
@@ -351,7 +361,13 @@ class Miss:
             if self.as_function:
                 target = _function_like(function, frame.code)
         return _native.Version(
-            tree, frame.code, target, notes(frame.guards), receiver, frame.followed + frame.last_resort
+            tree,
+            frame.code,
+            target,
+            notes(frame.guards),
+            receiver,
+            frame.followed + frame.last_resort,
+            frame.silent,
         )
 
     def run_instead(self, cache: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from .finishing import Role
+from .finishing import Finish, Role
 from .program import program_of
 from .resume import resumption_of
 
@@ -26,7 +26,7 @@ def left_together(frames: Sequence[Frame], kind: str = "") -> list[Frame]:
     for frame in frames[1:MOST_FRAMES]:
         if frame.way is None or frame.handlers or not _can_be_left(frame):
             break
-        if not _is_next_in_generators(found[-1], frame):
+        if not _is_next_in_generators(found, frame):
             break
         if kind == "changing-number" and frame.way.by is not Role.CALL:
             break  # `layers[number]`: what it comes to may be worth a version of its own, not the text of the number
@@ -37,18 +37,23 @@ def left_together(frames: Sequence[Frame], kind: str = "") -> list[Frame]:
     return found
 
 
-def _is_next_in_generators(around: Frame, frame: Frame) -> bool:
-    """A generator can be left in the middle; one that is around it, only where it passes on what that yields."""
+def _is_next_in_generators(found: Sequence[Frame], frame: Frame) -> bool:
+    """A generator can be left in the middle; one that is around it, only where it passes on what that yields. So can a
+    function that it calls, whose result it takes as it is, and what that calls, but for another generator's."""
+    around = found[-1]
     if frame.generator is None:
-        return around.generator is None
+        assert frame.way is not None
+        return around.generator is None or (frame.way.finish is Finish.RESULT and not frame.way.below)
     if not frame.generator.can_stop_inside():
+        return False
+    if around.generator is None and any(one.generator is not None for one in found):
         return False
     return around.generator is None or around.program.instructions[around.now].opname == "SEND"
 
 
 def _finishes_another(frame: Frame) -> bool:
     """Whether it is about to finish an instruction that had entered a function, or does so."""
-    return frame.now == frame.program.finishes_call or frame.is_added()
+    return frame.now == frame.program.finishes_call or frame.is_added() or frame.went_on == frame.began
 
 
 def _can_be_left(frame: Frame) -> bool:

@@ -308,7 +308,9 @@ _TREATMENTS: dict[Treatment, Callable[..., Value]] = {
 
 def _is_constant_method(fn: Any) -> bool:
     owner = getattr(fn, "__self__", None)
-    return isinstance(owner, (str, bytes, int, float, complex, tuple, frozenset)) or owner in (str, bytes, int, float)
+    return isinstance(owner, (str, bytes, int, float, complex, tuple, frozenset)) or any(
+        owner is kind for kind in (str, bytes, int, float)
+    )
 
 
 def _unbound_method(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -377,6 +379,8 @@ def class_call(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: dict[
         function = tracer.class_function(type(cls.cls), "__call__", metaclass_call)
         tracer.enters_through(cls, function)
         return function.call(tracer, [cls, *args], kwargs)
+    if metaclass_call is dict:  # of a typed dictionary
+        return tracer.call(tracer.known(dict), args, kwargs)
     if not isinstance(metaclass_call, types.WrapperDescriptorType):
         raise unsupported("call", f"calling {cls.describe(tracer)}, whose metaclass has a __call__ that is no function")
     return make_instance(tracer, cls, args, kwargs)
@@ -395,6 +399,8 @@ def make_instance(tracer: Tracer, cls: ClassValue, args: list[Value], kwargs: di
             named = tracer.dict_of([one for name, value in kwargs.items() for one in (ConstantValue(name), value)])
             tracer.enters(function, Way(Finish.MADE, (cls, TupleValue(list(args)), named)))
         made = function.call(tracer, [cls, *args], kwargs)
+    elif inner is type.__new__:
+        made = tracer.call(tracer.known(inner), [cls, *args], kwargs)
     elif isinstance(inner, types.BuiltinFunctionType):
         made = new_object(tracer, kind, args, kwargs)
     else:

@@ -11,6 +11,7 @@ from torch import fx
 
 from stator.base.errors import UserPlace
 
+from .covered_lines import Ran
 from .finishing import Finish
 from .guard import Guard
 from .program import program_of
@@ -81,6 +82,7 @@ class InnerFrame:
     the code's variables. cells: of all free variables, then of the cell variables that exist, in the code's order.
     finish: what that instruction does with what the next frame gives; what it needs for that is on the stack.
     steps: of the last, the generator in which the graph ends, and whose next item the instruction is to get.
+    waiting: where that will wait; see `ResumePoint`.
     """
 
     code: CodeType
@@ -91,6 +93,7 @@ class InnerFrame:
     cells: dict[str, Recipe] = field(default_factory=dict)
     finish: Finish | None = None
     steps: Recipe | None = None
+    waiting: tuple[int, ...] = ()
 
     def values(self) -> list[Recipe]:
         """What the code that goes on there takes: cells, variables, then the stack but for NULLs and offsets."""
@@ -131,6 +134,7 @@ class Break:
     inner: tuple[InnerFrame, ...] = ()
     finish: Finish | None = None
     steps: Recipe | None = None
+    waiting: tuple[int, ...] = ()
 
     def inner_values(self) -> list[Recipe]:
         return [value for frame in self.inner for value in frame.values()]
@@ -140,6 +144,7 @@ class Break:
 class Captured:
     """A frame, symbolically executed. `graph` is None when nothing was recorded.
 
+    ran: the lines that it stands for, if somebody was told of lines when it was made.
     as_it_is: the frame's own code does the same up to the exit, and nothing of it is to be compiled. There are no
     effects then, and recipes say no more than what kind of thing there is.
     """
@@ -157,4 +162,6 @@ class Captured:
     handled_before: Recipe | None = None
     entry_modes: TorchState | None = None
     side_effects: SideEffects = SideEffects()
+    draws: list[Recipe] = field(default_factory=list)  # made in this order before the graph runs
     as_it_is: bool = False
+    ran: tuple[Ran, ...] | None = None

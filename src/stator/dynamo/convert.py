@@ -24,11 +24,23 @@ from .break_kinds import way_out
 from .bytecode import decode, instructions_text, reachable
 from .cache import make_cache, mark_as_ours
 from .call_chain import has_shadowed_cell, receiver_of, user_code
-from .captured import Break, BreakReason, Captured
-from .emit import InnerCall, OnFailure, calls_something, emit, emit_own_code, emit_steps, is_right_on_any_path
+from .captured import Break, BreakReason, Captured, InnerFrame
+from .covered_lines import telling
+from .drawing import draws_apart, types_of
+from .emit import (
+    InnerCall,
+    LeftInside,
+    OnFailure,
+    calls_something,
+    emit,
+    emit_own_code,
+    emit_steps,
+    is_right_on_any_path,
+)
 from .entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .failed_graphs import Failure, generator_states
-from .generator_places import Waits, places_of
+from .finishing import TOLD, Finish
+from .generator_places import Place, Waits, places_of
 from .giving_up import Inside
 from .global_state import read_global_state
 from .guard import Guard, GuardKind
@@ -43,6 +55,7 @@ from .joining import (
     left_behind_call,
     names_inside,
     never_called,
+    operand_entering,
     put_back,
 )
 from .marks import disabled, is_of_torch_compile, left_alone_by_torch
@@ -100,7 +113,7 @@ class Converter:
             set()
         )  # functions of which that was at so many places that they no longer are
         # by the ids of generators' code, and where a graph ended in them
-        self._made_steps: dict[tuple[int, int | None], tuple[weakref.ref[CodeType], CodeType]] = {}
+        self._made_steps: dict[tuple[int, int | None, int | None], tuple[weakref.ref[CodeType], CodeType]] = {}
         self._put_back: dict[Any, Any] = {}  # what puts frames back that are left together
         self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by a continuation's id
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
@@ -145,6 +158,8 @@ class Converter:
         observer = observer_in(code, function.__globals__)
         if observer is not None:
             return self._observing(code, observer)
+        if not self.settings.fullgraph and draws_apart(code, function.__globals__, types_of(bound.values())):
+            return CompiledFrame((), None, followed=True)
         now = read_global_state()
         if now.observed or in_function_transform() or in_forward_ad():
             # vmap, grad and the like: their tensors are no plain ones; who counts or traces operators is to see those
@@ -185,7 +200,7 @@ class Converter:
             with counters.timed("emit"):
                 emitted = self._emit(captured, compiled)
             _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(emitted)), f"new {name}")
-            return CompiledFrame(self._guards(captured, bound), emitted)
+            return CompiledFrame(self._guards(captured, bound), emitted, silent=captured.ran is None)
 
     def _steps(self, code: CodeType) -> CompiledFrame:
         """A generator or coroutine function: it runs by itself, and what it calls is compiled."""
@@ -202,26 +217,40 @@ class Converter:
             return CompiledFrame((), None)
         return CompiledFrame((), self._steps_code(code))
 
-    def _steps_code(self, code: CodeType, stopped_at: int | None = None) -> CodeType:
+    def _steps_code(self, code: CodeType, stopped_at: int | None = None, inside: LeftInside | None = None) -> CodeType:
         """See `emit_steps`."""
-        key = id(code), stopped_at
+        key = id(code), stopped_at, None if inside is None else id(inside.callee)
         found = self._made_steps.get(key)
         if found is None or found[0]() is not code:
             begin = partial(native.begin_step, self._hook_callback)
-            made = emit_steps(code, begin, native.end_step, stopped_at)
+            made = emit_steps(code, begin, native.end_step, stopped_at, inside)
             mark_as_ours(made)
             found = self._made_steps[key] = weakref.ref(code), made
         return found[1]
 
-    def _generator_code(self, wanted: NewGenerator | SetGenerator) -> tuple[CodeType, int]:
+    def _generator_code(self, captured: Captured, wanted: NewGenerator | SetGenerator) -> tuple[CodeType, int]:
         """The code of a generator that outlives the graph, and the unit of it where the generator goes on."""
         place, code = wanted.place, wanted.kept if isinstance(wanted, SetGenerator) else None
+        if place is not None and place.waits is Waits.CALLING:
+            code = self._code_inside(captured, wanted, place)
+            if isinstance(wanted, NewGenerator):
+                return code, 0
         stopped_at = place.index if place is not None and place.waits is Waits.STEPPING else None
         if code is None:
             made = stopped_at is not None or calls_something(wanted.code)
             code = self._steps_code(wanted.code, stopped_at) if made else wanted.code
         units = places_of(code).units
         return code, units[place or next(one for one in units if one.waits is Waits.CREATED)]
+
+    def _code_inside(self, captured: Captured, wanted: NewGenerator | SetGenerator, place: Place) -> CodeType:
+        """Of a generator that goes on in the middle of a function that it had called."""
+        if isinstance(wanted, NewGenerator):
+            return self._steps_code(wanted.code)  # in whose frame there is room for the other
+        try:
+            callee = self._putting_back(captured, wanted.called, Finish.RESULT, None)
+            return self._steps_code(wanted.code, place.index, LeftInside(callee, len(wanted.stack) - 1))
+        except CompileError as error:
+            raise _InnerCompileError("dynamo", str(error)) from error
 
     def _observing(self, code: CodeType, observer: str) -> CompiledFrame:
         """A function that looks at the interpreter: it runs as it is, and all that it calls."""
@@ -309,7 +338,8 @@ class Converter:
         elif made is None:
             self._places[point.code] += 1
             callee = None if point.inner is None else next  # of a generator in which a graph ended
-            code = resume_code(point, native.arrived, callee, last_call=native.going_on)
+            raising = None if point.waiting else native.going_on  # it is the generator that goes on
+            code = resume_code(point, native.arrived, callee, last_call=raising)
             function = function_without_cells(code, namespace)
             cache = make_cache(code, self.compile_frame, self.settings.options)
             made = native.Continuation(function, cache, self._hook_callback, None, len(point.closure))
@@ -364,7 +394,17 @@ class Converter:
         exit_ = captured.exit
         if not isinstance(exit_, Break) or not exit_.inner:
             return None
-        key = key_of(exit_.inner), exit_.finish, exit_.reason.kind, exit_.reason.place
+        entering = operand_entering(captured.code, exit_.index) if exit_.finish in TOLD else None
+        callee = self._putting_back(captured, exit_.inner, exit_.finish, entering)
+        return InnerCall(callee, partial(self.joined_continuation, captured))
+
+    def _putting_back(
+        self, captured: Captured, frames: Sequence[InnerFrame], finish: Finish | None, entering: str | None
+    ) -> Any:
+        """What puts these frames back. finish: for what the first was entered; entering: by reading this attribute."""
+        exit_ = captured.exit
+        assert isinstance(exit_, Break)
+        key = key_of(frames), finish, entering, exit_.reason.kind, exit_.reason.place
         callee = self._put_back.get(key)
         if callee is None:
             leaving = Leaving(
@@ -374,8 +414,8 @@ class Converter:
                 self.dispatch_at(captured),
                 self._hook(),
             )
-            callee = self._put_back[key] = put_back(exit_.inner, leaving, exit_.finish)
-        return InnerCall(callee, partial(self.joined_continuation, captured))
+            callee = self._put_back[key] = put_back(frames, leaving, finish, entering)
+        return callee
 
     def _on_failure(self, captured: Captured) -> OnFailure:
         """What emitted code calls where the graph raises."""
@@ -454,7 +494,8 @@ class Converter:
                 hook=self._hook(),
                 on_failure=on_failure,
                 inner=self._inner_call(captured),
-                generator_code=self._generator_code,
+                generator_code=partial(self._generator_code, captured),
+                tell=telling(captured.ran or ()),
             )
         except CompileError as error:
             if isinstance(captured.exit, Break) and captured.exit.inner:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import combinations
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+from .captured import InnerFrame
 from .generator_places import Place
 from .guard import GuardKind
 from .messages import Message
@@ -22,6 +24,7 @@ from .recipe import (
     GraphOutput,
     Load,
     NewDict,
+    NewTuple,
     RaisedAt,
     Recipe,
     ReplaceDict,
@@ -55,6 +58,19 @@ if TYPE_CHECKING:
 _PAIRS_AT_MOST = 16
 
 
+@dataclass(slots=True)
+class CalledFrames:
+    """Functions in which the graph ends and that a generator had called: how they are put back, and with what values.
+    Known after what is put there, as the functions may lead to the generator."""
+
+    frames: list[InnerFrame] = field(default_factory=list)
+    values: NewTuple = field(default_factory=lambda: NewTuple([]))
+
+    def add(self, frame: InnerFrame) -> None:
+        self.frames.append(frame)
+        self.values.items.extend(frame.values())
+
+
 class ExitBuilder:
     """Collects the graph's outputs and the effects while recipes are made."""
 
@@ -67,15 +83,25 @@ class ExitBuilder:
         self.fills: list[Effect] = []  # contents of new objects, before the replayed mutations
         self.effects: list[Effect] = []
         self.stopped_in: dict[int, Place] = {}  # generators by id: where the graph ends inside of them
+        self.called_in: dict[int, CalledFrames] = {}  # the same: the functions that it ends in, which they had called
         self._changed: dict[int, Value] = {}  # objects with effects, which are not to be other ones that were read
+        self._changed_cells: list[CellValue] = []  # the same of cells
 
     def recipe(self, value: Value) -> Recipe:
         known = self._recipes.get(id(value))
         if known is None:
             self.tracer.mutations.check_free(value)
             made = value.recipe(self)
+            if self.tracer.made.records:
+                self.tracer.made.check(made)
             known = self._recipes.setdefault(id(value), (value, made))
         return known[1]
+
+    def class_recipe(self, cls: type) -> Recipe:
+        """The class of an object that is made."""
+        if self.tracer.made.records and cls in self.tracer.made.records:
+            return self.recipe(self.tracer.known(cls))
+        return Constant(cls)
 
     def remember(self, value: Value, recipe: Recipe) -> None:
         """Let a value's recipe be known before its parts are made, so that cycles end."""
@@ -124,7 +150,7 @@ class ExitBuilder:
 
     def only_reads(self) -> bool:
         """Whether nothing was made or changed: what leaves the graph is found where it was."""
-        if self.fills or self.effects or self.tracer.draws or self.tracer.counted_calls:
+        if self.fills or self.effects or self.tracer.draws or self.tracer.random.shadows or self.tracer.counted_calls:
             return False
         return all(_is_found(recipe) for _, recipe in self._recipes.values())
 
@@ -199,6 +225,8 @@ class ExitBuilder:
     def _cell(self, cell: CellValue, name: str) -> None:
         content = self.recipe(cell.content) if cell.content is not None else None
         self.effects.append(SetCell(self.recipe(cell), content))
+        if cell.cell is not None:
+            self._changed_cells.append(cell)
 
     def _iterator(self, iterator: LiveIterator, name: str) -> None:
         self.steps.append(iterator.advance())
@@ -243,6 +271,10 @@ class ExitBuilder:
         for kind, values in changed.items():
             others = [other for other in by_kind.get(kind, ()) if not getattr(other, "is_static", False)]
             self._guard_distinct(values, others)
+        for cell in self._changed_cells:
+            for other in self.tracer.real_cells.values():
+                if other is not cell and not (cell.fixed and other.fixed):
+                    self.tracer.guard(other.place(self.tracer), GuardKind.DISTINCT, cell.place(self.tracer))
 
     def rely_on_distinct_iterators(self) -> None:
         """What was read ahead of one iterator must not be taken off it under another name."""

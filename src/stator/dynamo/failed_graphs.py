@@ -33,11 +33,14 @@ _FX_FILE = "<eval_with_key>"  # where torch.fx says that the code of graphs stan
 
 def generator_states(devices: Sequence[torch.device], *others: Any) -> list[Callable[[], object]]:
     """What puts torch's random number generators for these devices, and other ones (of `random.Random` or
-    `numpy.random.RandomState`), back to where they are now."""
+    `numpy.random.RandomState` or `Generator`), back to where they are now."""
     found: list[Callable[[], object]] = []
     for generator in (*map(_generator, devices), *others):
         if isinstance(generator, random.Random):
             found.append(partial(random.Random.setstate, generator, random.Random.getstate(generator)))
+        elif hasattr(generator, "bit_generator"):  # of NumPy's newer generators
+            bits = generator.bit_generator
+            found.append(partial(setattr, bits, "state", bits.state))
         else:
             found.append(partial(generator.set_state, generator.get_state()))
     return found
@@ -83,7 +86,7 @@ class Failure:
         self.chosen = 0  # how often the code had been chosen when the graph failed last
         self.assumed = False  # what failed was a check of what was assumed about sizes
         resumption = resumption_of(code)
-        self.goes_on = resumption is not None and resumption.last_call is not None
+        self.goes_on = resumption is not None and bool(resumption.last_call or resumption.point.waiting)
         self.passed_on = False  # the last error: the program's own code did nothing but raise it
         self.modes = captured.entry_modes
         self.repeatable = captured.side_effects.repeatable

@@ -6,29 +6,59 @@ Such an error comes while a graph runs, where no handler of the program is activ
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from .index_bounds import index_bound
 from .naming import module_of
+from .values.base import Lazy, Value
+from .values.constants import ConstantValue, SourcedConstant
 from .values.functions import BoundMethodValue
+from .values.numbers import is_changing
+from .values.tensors import TensorValue
 
 if TYPE_CHECKING:
+    from .bytecode import Instruction
     from .frame import Frame
     from .tracer import Tracer
 
 _NAMES = """
     cholesky cholesky_inverse inv inverse solve lstsq eig eigh eigvals eigvalsh svd svdvals pinv pinverse matrix_rank
     cond lu_factor lu ldl_factor tensorinv tensorsolve matrix_power multinomial
-    cov gaussian_nll_loss
+    cov gaussian_nll_loss numpy_call.default one_hot binary_cross_entropy
 """
 _MAY_FAIL = frozenset(_NAMES.split())
 # What a handler may consist of without the program noticing: the interpreter puts its own stack in order and goes on.
 _TIDYING = frozenset(("COPY", "POP_EXCEPT", "SWAP", "POP_TOP", "STORE_FAST", "CLEANUP_THROW"))
+_ENDS = ("RERAISE", "CALL_INTRINSIC_1", "END_SEND", "JUMP_BACKWARD_NO_INTERRUPT")
+_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"))
+_ONWARDS = frozenset(("PUSH_EXC_INFO", "NOP", "JUMP_FORWARD"))
+_TAKEN: dict[str, Callable[[bool | None], bool]] = {
+    "NONE": lambda value: value is None,
+    "NOT_NONE": lambda value: value is not None,
+    "TRUE": bool,
+    "FALSE": operator.not_,
+}  # by how the names of conditional jumps end
 
 
-def may_fail(name: str) -> bool:
-    """Whether a function or method of torch of this name raises for some matrices or weights."""
-    return name.removeprefix("linalg_").strip("_") in _MAY_FAIL
+def may_fail(name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
+    """Whether a function or method of torch of this name raises for some matrices, weights or indices."""
+    name = name.removeprefix("linalg_").strip("_")
+    return name in _MAY_FAIL and not (name == "one_hot" and _are_classes(args, kwargs))
+
+
+def _are_classes(args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
+    """Whether the indices that one_hot is given are known to be classes: they were chosen among so many."""
+    given = [*args, *([kwargs["num_classes"]] if "num_classes" in kwargs else [])]
+    if len(given) != 2 or not isinstance(given[0], TensorValue) or given[0].node is None:
+        return False
+    classes = given[1]
+    if not isinstance(classes, ConstantValue) or is_changing(classes) or type(classes.value) is not int:
+        return False
+    bound = index_bound(given[0].node)
+    return bound is not None and bound <= classes.value
 
 
 def is_noticed(tracer: Tracer) -> bool:
@@ -45,12 +75,53 @@ def _handles(tracer: Tracer, frame: Frame) -> bool:
             if not _is_of_torch(tracer, frame, region.depth - 1):
                 return True
         else:
-            while instructions[at].opname in _TIDYING:
-                at += 1
-            if instructions[at].opname not in ("RERAISE", "CALL_INTRINSIC_1", "END_SEND", "JUMP_BACKWARD_NO_INTERRUPT"):
+            if instructions[at].opname == "PUSH_EXC_INFO":
+                at = _without_doing(tracer, frame, at)
+                leaves = instructions[at].opname == "RERAISE"
+            else:
+                at = _tidied(instructions, at)
+                leaves = instructions[at].opname in _ENDS
+            if not leaves:
                 return True
         region = instructions[at].handler
     return False
+
+
+def _tidied(instructions: list[Instruction], at: int) -> int:
+    while instructions[at].opname in _TIDYING:
+        at += 1
+    return at
+
+
+def _without_doing(tracer: Tracer, frame: Frame, at: int) -> int:
+    """Where a `finally` that begins here gets to before it does anything, its variables being what they are now: only
+    `if variable:` and `if variable is None:` are followed, of variables that are None, True or False."""
+    instructions = frame.program.instructions
+    while True:
+        instruction = instructions[at]
+        if instruction.opname in _ONWARDS:
+            at = at + 1 if instruction.target is None else instruction.target.index
+            continue
+        behind = at + 2 if instructions[at + 1].opname == "TO_BOOL" else at + 1
+        jump = instructions[behind]
+        if instruction.opname not in _LOADS or not jump.opname.startswith("POP_JUMP_"):
+            return at
+        assert jump.target is not None
+        known, value = _switch(tracer, frame, instruction)
+        if not known or jump.target.index < at:
+            return at
+        at = jump.target.index if _TAKEN[jump.opname.partition("_IF_")[2]](value) else behind + 1
+
+
+def _switch(tracer: Tracer, frame: Frame, load: Instruction) -> tuple[bool, bool | None]:
+    """Whether the variable is known to hold None, True or False; and what it holds."""
+    value = frame.locals.get(load.argval)
+    if type(value) is Lazy and (value.obj is None or type(value.obj) is bool):
+        value = frame.locals[load.argval] = value.realize(tracer)
+    if not isinstance(value, ConstantValue) or is_changing(value):
+        return False, None
+    held = value.peek() if isinstance(value, SourcedConstant) else value.value  # others change: no guard on those
+    return (True, value.value) if held is None or type(held) is bool else (False, None)
 
 
 def _is_of_torch(tracer: Tracer, frame: Frame, slot: int) -> bool:

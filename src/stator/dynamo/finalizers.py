@@ -5,6 +5,7 @@ break, which owns what it was handed, may not let go of one in the middle: what 
 from __future__ import annotations
 
 import gc
+import io
 import types
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ import torch
 from .bytecode import decode
 from .guard import GuardKind
 from .naming import module_of, qualified_name
+from .native_status import native
 from .resume import Slot
 from .source import CellSource, LocalSource, ReadSource
 from .values.base import Lazy, Value, unsupported
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
 
 _DEPTH, _MOST = 3, 64  # how far an object is searched that would let go of others: so deep, so many at each depth
 _QUIET = (torch.Tensor, type, types.FunctionType, types.ModuleType)
+_QUIET += () if native is None else (native.Continuation,)
 _CONSTANTS = frozenset((str, int, float, types.NoneType))  # not classes of the program made of these
 _CODES = {types.GeneratorType: "gi_code", types.CoroutineType: "cr_code", types.AsyncGeneratorType: "ag_code"}
 _OF_CODE = (types.CodeType, types.FrameType, types.TracebackType)
+_IN_MEMORY = (io.StringIO, io.BytesIO)
 _OF_OTHERS = ("stator.", "torch.")  # whose callbacks a program does not see
 
 
@@ -51,7 +55,12 @@ def _ends_quietly_itself(obj: object, ended: Container[int]) -> bool:
         code = getattr(obj, _CODES[kind])
         handles = code.co_exceptiontable and any(one.opname == "PUSH_EXC_INFO" for one in decode(code))
         return (not handles or id(obj) in ended) and has_no_callbacks(obj)
-    return _is_quiet(kind) or (lookup_in_class(kind, "__del__") is MISSING and has_no_callbacks(obj))
+    return _is_quiet(kind) or (not has_finalizer(kind) and has_no_callbacks(obj))
+
+
+def has_finalizer(kind: type) -> bool:
+    """Whether the class says what happens when an object goes. A file in memory is closed then, which nobody sees."""
+    return lookup_in_class(kind, "__del__") is not MISSING and not any(kind is one for one in _IN_MEMORY)
 
 
 def _is_quiet(kind: type) -> bool:
@@ -118,7 +127,7 @@ def on_the_stack(frame: Frame) -> list[Value]:
         kind = type(getattr(given, "obj", None))
         if _is_quiet(kind) or _is_iterator(kind):
             continue
-        if at == latest or lookup_in_class(kind, "__del__") is not MISSING:
+        if at == latest or has_finalizer(kind):
             watched.append(given)
     return watched
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .arithmetic import ARITHMETIC
@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from .values.base import Value
 
 
+@enum.unique
 class Finish(enum.Enum):
     """What an instruction does with the result of the function that it entered. Its operands are gone from the stack
     then, but for what is named here, which lies below the result."""
 
     RESULT = "the result is pushed"
     METHOD = "it is pushed, to be called: with a NULL"
+    READ = "it is pushed; what is below is the object that it was read of, as an AttributeError is told"
+    READ_METHOD = "the same, to be called: with a NULL"
     NOTHING = "it is dropped"
+    NONE = "it is dropped, and None is pushed"
     INSTANCE = "it has to be None; the object below, which was made, stays"
     ANSWER = "it is what an operator gives of the operands below, but for NotImplemented; nothing else would be asked"
     LEFT_ANSWER = "the same, of the left operand's method; the right one's reflected method would be asked then"
@@ -38,6 +42,8 @@ class Finish(enum.Enum):
     ITEM = "it is pushed as an item of the iterator below, or that has ended, and the loop"
     FOUND = "it is pushed; or that of `__getattr__` of the object below, as it raised AttributeError"
     FOUND_METHOD = "the same, to be called"
+    HAS = "whether it did not raise AttributeError is pushed"
+    DEFAULTED = "it is pushed; or what is below, as it raised AttributeError"
     COLLECTED = "it is an item; the instruction is done again, on it behind those below it, and the iterator below it"
     REDUCED = "it is what was reduced so far; the instruction is done again, on it before the iterator below it"
     REDUCED_FROM = "the same, where that is an argument of its own"
@@ -45,15 +51,22 @@ class Finish(enum.Enum):
 
 
 AGAIN = frozenset((Finish.LENGTH_AGAIN, Finish.TRUTH_AGAIN, Finish.COLLECTED, Finish.REDUCED, Finish.REDUCED_FROM))
-METHODS = {Finish.METHOD: Finish.RESULT, Finish.FOUND_METHOD: Finish.FOUND}  # with a NULL -> without
+METHODS = {
+    Finish.METHOD: Finish.RESULT,
+    Finish.READ_METHOD: Finish.READ,
+    Finish.FOUND_METHOD: Finish.FOUND,
+}  # with a NULL -> without
 BELOW = {  # so many of its operands lie below the result, and are gone when the instruction is finished
     Finish.ANSWER: 2,
     Finish.LEFT_ANSWER: 2,
     Finish.RIGHT_ANSWER: 2,
     Finish.IN_PLACE_ANSWER: 2,
+    Finish.READ: 1,
+    Finish.READ_METHOD: 1,
     Finish.FOUND: 1,
     Finish.FOUND_METHOD: 1,
     Finish.MADE: 3,
+    Finish.DEFAULTED: 1,
     Finish.COLLECTED: 2,
     Finish.REDUCED: 1,
 }
@@ -62,7 +75,10 @@ CAUGHT: dict[Finish, type[Exception]] = {  # what the instruction makes somethin
     Finish.COLLECTED: StopIteration,
     Finish.FOUND: AttributeError,
     Finish.FOUND_METHOD: AttributeError,
+    Finish.HAS: AttributeError,
+    Finish.DEFAULTED: AttributeError,
 }
+TOLD = frozenset((Finish.READ, Finish.READ_METHOD))  # an AttributeError that leaves the function gets name and object
 
 
 class Role(enum.Enum):
@@ -83,8 +99,6 @@ class Way:
 
 
 DIRECTLY = Way()
-READING = Way(by=Role.ATTRIBUTE)
-READING_METHOD = Way(Finish.METHOD, by=Role.ATTRIBUTE)
 WRITING = Way(Finish.NOTHING, by=Role.ATTRIBUTE)
 OPERATING = Way(by=Role.OPERAND)
 STORING = Way(Finish.NOTHING, by=Role.OPERAND)
@@ -100,6 +114,14 @@ ASKING: dict[int, Way] = {
     id(next): OPERATING,
     id(abs): OPERATING,
 }
+# the same of those that are given the name of an attribute, by how many arguments they are called with; not getattr()
+# of two, which notes name and object in an AttributeError that leaves it
+_BY_NAME: dict[tuple[int, int], Way] = {
+    (id(getattr), 3): Way(Finish.DEFAULTED, by=Role.ATTRIBUTE),
+    (id(hasattr), 2): Way(Finish.HAS, by=Role.ATTRIBUTE),
+    (id(setattr), 3): Way(Finish.NONE, by=Role.ATTRIBUTE),
+    (id(delattr), 2): Way(Finish.NONE, by=Role.ATTRIBUTE),
+}
 BY_LENGTH = {Finish.TRUTH: Finish.LENGTH_TRUTH, Finish.TRUTH_AGAIN: Finish.LENGTH_AGAIN}
 
 
@@ -108,12 +130,23 @@ class Collecting:
     """An instruction that takes items as long as there are some, before it does anything with them.
 
     source: whose items; then, if that is another object, the iterator of it. below: what lies on the stack below the
-    operand, of what the instruction takes. step: at which of the capture it began. source None: it is left no more."""
+    operand, of what the instruction takes. step: at which of the capture it began. source None: it is left no more.
+    plainly: it looks at each item when it has it, which it is to do again only where nobody notices."""
 
     source: Value | None
     below: tuple[Any, ...]
     step: int
+    plainly: bool = False
     taken: list[Value] = field(default_factory=list)
+
+
+def takes_all(function: Any) -> bool | None:
+    """Of a built-in function that takes all items of its argument: whether it looks at each at once; None for others"""
+    return _TAKING_ALL.get(id(function))
+
+
+_TAKING_ALL = dict.fromkeys(map(id, (list, tuple, sum, sorted)), False)
+_TAKING_ALL |= dict.fromkeys(map(id, (set, frozenset, dict, any, all, max, min)), True)
 
 
 def called(callee: Value) -> tuple[Any, ...]:
@@ -121,9 +154,33 @@ def called(callee: Value) -> tuple[Any, ...]:
     return (callee, None) if VERSION.callee_first else (None, callee)
 
 
-def or_found(way: Way, owner: Value) -> Way:
-    """Reading an attribute of an object whose class has `__getattr__`, too."""
-    return Way(Finish.FOUND_METHOD if way.finish is Finish.METHOD else Finish.FOUND, (owner,), Role.ATTRIBUTE)
+def asked(function: Any, args: list[Value]) -> Way | None:
+    """How a call of this built-in function enters a method of its first argument, or an attribute's function."""
+    if len(args) == 1:
+        return ASKING.get(id(function))
+    way = _BY_NAME.get((id(function), len(args)))
+    return replace(way, below=(args[2],)) if way is not None and way.finish is Finish.DEFAULTED else way
+
+
+def reading(owner: Value, *, as_method: bool, by_generator: bool) -> Way:
+    """Reading an attribute. by_generator: by the code of one, which takes the result as it is."""
+    if by_generator:
+        return Way(Finish.METHOD if as_method else Finish.RESULT, by=Role.ATTRIBUTE)
+    return Way(Finish.READ_METHOD if as_method else Finish.READ, (owner,), Role.ATTRIBUTE)
+
+
+def or_found(way: Way, owner: Value) -> Way | None:
+    """Reading an attribute of an object whose class has `__getattr__`, too. None: a function was called for it."""
+    finish = _OR_FOUND.get(way.finish)
+    return None if finish is None or way.by is not Role.ATTRIBUTE else Way(finish, (owner,), Role.ATTRIBUTE)
+
+
+_OR_FOUND = {
+    Finish.RESULT: Finish.FOUND,
+    Finish.READ: Finish.FOUND,
+    Finish.METHOD: Finish.FOUND_METHOD,
+    Finish.READ_METHOD: Finish.FOUND_METHOD,
+}
 
 
 def write_finish(builder: Builder, finish: Finish, instruction: Instruction, ended: Instruction | None = None) -> None:
@@ -189,6 +246,33 @@ def _write_instance(builder: Builder) -> None:
     builder.pop()
 
 
+def _write_read(builder: Builder) -> None:
+    """object, result -> result"""
+    builder.swap(2)
+    builder.pop()
+
+
+def _write_read_method(builder: Builder) -> None:
+    _write_read(builder)
+    _write_method(builder)
+
+
+def _write_none(builder: Builder) -> None:
+    builder.pop()
+    builder.const(None)
+
+
+def _write_has(builder: Builder) -> None:
+    _call_on_top(builder, native.was_missed)
+    builder.add("UNARY_NOT")
+
+
+def _write_defaulted(builder: Builder) -> None:
+    """default, result ->"""
+    builder.tuple(2)
+    _call_on_top(builder, native.otherwise)
+
+
 def _write_made(builder: Builder) -> None:
     builder.tuple(4)
     _call_on_top(builder, native.made)
@@ -222,7 +306,12 @@ def _calling(name: str) -> Callable[[Builder], None]:
 _WRITERS: dict[Finish, Callable[[Builder], None]] = {
     Finish.RESULT: lambda builder: None,
     Finish.METHOD: _write_method,
+    Finish.READ: _write_read,
+    Finish.READ_METHOD: _write_read_method,
     Finish.NOTHING: Builder.pop,
+    Finish.NONE: _write_none,
+    Finish.HAS: _write_has,
+    Finish.DEFAULTED: _write_defaulted,
     Finish.INSTANCE: _write_instance,
     Finish.LENGTH: _calling("a_length"),
     Finish.LENGTH_AGAIN: _calling("a_length"),

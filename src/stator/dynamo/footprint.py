@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from stator.base.errors import Unsupported
 from stator.graph.fake import flat_tensors
 from stator.graph.schema import argument, op_info
 
@@ -18,14 +19,14 @@ aten = torch.ops.aten
 
 class Footprint:
     """`written`: storages of fake tensors, by id. `drawn_on`: devices whose generators were drawn from. `speaks`:
-    whether other processes take part."""
+    whether other processes take part. `closed`: the generators are set behind the graph, which draws no more."""
 
-    __slots__ = ("drawn_on", "speaks", "written")
+    __slots__ = ("closed", "drawn_on", "speaks", "written")
 
     def __init__(self) -> None:
         self.written: dict[int, Any] = {}
         self.drawn_on: set[torch.device] = set()
-        self.speaks = False
+        self.speaks = self.closed = False
 
     def note(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called with every operator that the capture runs on fake tensors."""
@@ -86,6 +87,8 @@ def _writes_statistics(seen: Footprint, func: OpOverload, args: tuple[Any, ...],
 
 
 def _draws(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if seen.closed:
+        raise Unsupported("call-builtin", "random numbers behind a change of the generator's state")
     tensors = flat_tensors([*args, *kwargs.values()])
     device = kwargs.get("device") or (tensors[0].device if tensors else torch.get_default_device())
     seen.drawn_on.add(torch.device(device))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 from traceback import walk_tb
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported, UserPlace
@@ -16,7 +17,7 @@ from .finalizers import check_variable, on_the_stack, still_on_the_stack
 from .finishing import Collecting, Way
 from .hook import is_left_alone
 from .naming import class_name
-from .program import Program
+from .program import Handler, Program, program_of
 from .resume import closure_of
 from .values.base import Lazy, Raised, Value, unsupported
 from .values.cells import CellValue
@@ -59,6 +60,7 @@ class Frame:
         "furthest",
         "generator",
         "globals",
+        "going_on",
         "handlers",
         "handlers_kept",
         "handling",
@@ -66,6 +68,7 @@ class Frame:
         "locals",
         "module_frames",
         "name",
+        "namespace",
         "now",
         "pc",
         "program",
@@ -73,6 +76,7 @@ class Frame:
         "stack",
         "tracer",
         "way",
+        "went_on",
     )
 
     def __init__(
@@ -96,10 +100,13 @@ class Frame:
         self.furthest = -1  # the last instruction, in their order, that it has been at before it went back
         self.began = 0  # the step of the capture at which that began
         self.generator: GeneratorValue | None = None  # whose frame it is
+        self.going_on: Handler | None = None  # what it does at its next instruction, which had entered a function
+        self.went_on = -1  # the step of the capture at which it did that
         self.way: Way | None = None  # how its caller entered it, if all that is left to do there is to finish that
         self.collecting: Collecting | None = None  # of items, by an instruction that it was at
         self.result: Value | None = None
         self.kw_names: tuple[str, ...] = ()
+        self.namespace: dict[str, Value] | None = None  # of the body of a class: what it has defined so far
         self.module_frames = 0  # so many of those that torch has for a call of a module, before this one, are left out
         self.handlers: list[int] = []  # that are running: where on the stack each keeps what was handled before it
         self.handling: list[Value] = []  # the exceptions of these, while the frame does not run
@@ -137,6 +144,9 @@ class Frame:
         handlers, instructions = self.program.handlers, self.program.instructions
         tracer = self.tracer
         tracer.frames.append(self)
+        lines = tracer.lines
+        if lines is not None:
+            lines.enter(self.program.code, self.globals.names.get("__name__"))
         handled, outermost = len(tracer.handled), len(tracer.frames) == 1
         tracer.handled += self.handling
         watched = on_the_stack(self) if outermost else []
@@ -151,7 +161,9 @@ class Frame:
                 tracer.step += 1
                 tracer.direct = None
                 self.pc = pc + 1
-                handler = handlers[pc]
+                handler = handlers[pc] if self.going_on is None else self._takes_going_on()
+                if lines is not None and not self.is_added():
+                    lines.at(instructions[pc].opname, instructions[pc].position[0])
                 try:
                     if handler is None:
                         raise unsupported("opcode", f"the instruction {instructions[pc].opname}")
@@ -189,8 +201,15 @@ class Frame:
             raise self.located(error) from error.__cause__
         finally:
             tracer.frames.pop()
+            if lines is not None:
+                lines.leave()
             self.handling = tracer.handled[handled:]
             del tracer.handled[handled:]
+
+    def _takes_going_on(self) -> Handler | None:
+        handler, self.going_on = self.going_on, None
+        self.went_on = self.began
+        return handler
 
     def run_generator(self) -> Value | None:
         """Run to the next yield and give the yielded value, or None when the frame returned."""
@@ -272,3 +291,16 @@ class Frame:
         for gone in reversed(self.stack[depth:]):
             check_variable(self, gone)
         del self.stack[depth:]
+
+
+def follow_rest(
+    tracer: Tracer, function: FunctionType, cells: tuple[CellValue, ...], args: list[Value], way: Way
+) -> Value:
+    """The result of what goes on with a function in the middle, behind a graph break, with the cells of its closure."""
+    code = function.__code__
+    names = dict(zip(code.co_varnames, args, strict=False))
+    frame = Frame(tracer, program_of(code), tracer.scope_of(function.__globals__), names, cells, code.co_qualname)
+    frame.way = way
+    frame.run()
+    assert frame.result is not None
+    return frame.result

@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any
 
 from .bytecode import Instruction, code_units, decode
+from .native_status import native
 
 
 class Waits(enum.Enum):
@@ -21,6 +22,8 @@ class Waits(enum.Enum):
     YIELDED = "a YIELD_VALUE, behind which it goes on"
     BEFORE = "the one that it does next: a graph ended inside of it, and whoever resumes it has not been given anything"
     STEPPING = "the one that it does next, and then waits before the one behind"
+    CALLING = "the one that entered a function, in the middle of which a graph ended: the function does one"
+    INSIDE = "the same, behind that: what is still to run of the function is on top of its stack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +34,8 @@ class Place:
     index: int
 
 
-class _Paused:
-    """What a generator yields that waits before an instruction which yields nothing. Never seen by a program."""
-
-    def __repr__(self) -> str:
-        return "<paused>"
-
-
-PAUSED = _Paused()
+# what a generator yields that waits before an instruction which yields nothing; never seen by a program
+PAUSED: Any = None if native is None else native.paused
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._device import DeviceContext
 
 from stator.base import counters
 
@@ -35,16 +36,18 @@ SYMBOLS = (
     ("libtorch_cpu", "_ZN2at15get_num_threadsEv"),
 )
 AUTOGRAD_STATE_BYTES = 32
+_FOLLOWED_MODES = (DeviceContext,)  # other modes that see torch functions are to see those of the program
 
 
 def read_global_state() -> GlobalState:
     """The state now, as the guard GLOBAL_STATE compares it. Takes some microseconds."""
     modes = torch._C._len_torch_function_stack()
+    observed = modes > 0 and _is_observed()
     return GlobalState(
         grad_enabled=torch.is_grad_enabled(),
         inference_mode=torch.is_inference_mode_enabled(),
         default_dtype=torch.get_default_dtype(),
-        default_device=torch.get_default_device() if modes else None,
+        default_device=torch.get_default_device() if modes and not observed else None,
         num_threads=torch.get_num_threads(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
         autocast=tuple(
@@ -54,13 +57,19 @@ def read_global_state() -> GlobalState:
         ),
         autocast_cache=torch.is_autocast_cache_enabled(),
         torch_function_enabled=torch._C._is_torch_function_enabled(),
-        observed=torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None,
+        observed=observed or torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None,
     )
+
+
+def _is_observed() -> bool:
+    """Whether a mode is on that is to see the torch functions of the program."""
+    stack = range(torch._C._len_torch_function_stack())
+    return any(type(torch._C._get_function_stack_at(at)) not in _FOLLOWED_MODES for at in stack)
 
 
 def is_ordinary(state: GlobalState) -> bool:
     """Does the C snapshot say everything about `state`? (It sees that autocast or modes are on, not what they do.)"""
-    return not state.autocast and state.default_device is None
+    return not state.autocast and state.default_device is None and not state.observed
 
 
 _trusted: bool | None = None  # None: not tried yet
@@ -68,10 +77,10 @@ _trying = threading.Lock()
 
 
 def install_probes() -> bool:
-    """Let the C extension read the state directly. False when this torch does not allow it, and while another thread is
-    trying: nobody waits (in a forked child, nobody might ever be done)."""
+    """Let the C extension read the state directly. False when this torch does not allow it, while a mode would see the
+    experiments, and while another thread is trying: nobody waits (in a forked child, nobody might ever be done)."""
     global _trusted
-    if _trusted is None and _trying.acquire(blocking=False):
+    if _trusted is None and not _is_observed() and _trying.acquire(blocking=False):
         try:
             _trusted = _try_probes()
         finally:

@@ -72,7 +72,7 @@ class GlobalState:
     autocast: tuple[tuple[str, bool, Any], ...]
     autocast_cache: bool
     torch_function_enabled: bool
-    observed: bool  # each operator: by a dispatch mode or by torch.jit.trace
+    observed: bool  # each operator: by a mode for dispatch or for torch functions, or by torch.jit.trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from .naming import full_name
 from .source import ConstantSource, ModuleGlobalSource, Source
 from .values.base import Value
 from .values.constants import SourcedConstant
+from .values.made_classes import MadeClasses
 from .values.objects import ObjectValue
 
 _OF_MODULES = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
@@ -30,7 +31,8 @@ _OF_REGISTRATION = ("_global_module_registration_hooks", "_global_parameter_regi
 class GuardLog:
     """`place()` is the user's line that is followed now."""
 
-    def __init__(self, place: Callable[[], UserPlace]) -> None:
+    def __init__(self, place: Callable[[], UserPlace], classes: MadeClasses) -> None:
+        self._classes = classes
         self.made: list[Guard] = []
         self._place = place
         self._once: set[tuple[int, str]] = set()
@@ -39,6 +41,8 @@ class GuardLog:
         self._global_hooks: bool | None = None
 
     def add(self, source: Source, kind: GuardKind, expected: Any) -> None:
+        if self._classes.records and self._classes.is_about(source):
+            return
         if not isinstance(source, ConstantSource):
             self.made.append(Guard(source, kind, expected, self._place()))
 

@@ -51,7 +51,7 @@ class Identities:
                 self.tracer.guard(source, GuardKind.SAME, found[2])
         elif known.source != source:
             fixed = isinstance(known, (ClassValue, BuiltinValue)) or (isinstance(known, FunctionValue) and known.fixed)
-            if fixed or isinstance(known.source, ConstantSource) or isinstance(obj, types.ModuleType):
+            if fixed or isinstance(known.source, ConstantSource) or issubclass(type(obj), types.ModuleType):
                 self.tracer.guard(source, GuardKind.IS, obj)
             else:
                 self.tracer.guard(source, GuardKind.SAME, known.source)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING
 
+from .drawing import draws_apart
 from .frame import Frame
 from .observers import observer_in
 from .program import program_of
@@ -35,6 +37,8 @@ def inline(
     observer = observer_in(function.code, function.scope.names)
     if observer is not None:
         raise unsupported("observer", f"{function.qualname} asks {observer}(), which would see what compiling makes")
+    if draws_apart(function.code, function.scope.names, _types(tracer, [*args, *kwargs.values()])):
+        raise unsupported("call-builtin", f"{function.qualname} draws random numbers of NumPy's, and runs as it is")
     tracer.count_call()
     program = program_of(function.code)
     names = bind(tracer, function, args, kwargs)
@@ -50,6 +54,15 @@ def inline(
     frame.run()
     assert frame.result is not None
     return frame.result
+
+
+def _types(tracer: Tracer, values: list[Value]) -> Iterator[type]:
+    """Of values, and of the items of tuples among them."""
+    for value in values:
+        if isinstance(value, TupleValue):
+            yield from _types(tracer, value.items)
+        else:
+            yield tracer.realized(value).python_type(tracer)
 
 
 def bind(tracer: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> dict[str, Value]:

@@ -1,6 +1,6 @@
 """Branches on truths about the data of inputs, such as `if mask.all():`. The graph goes on as the branch goes in this
-call, under a guard that computes the truth again. Only of small tensors of whole numbers and truths: ids and masks,
-of which such facts stay the same from call to call. Where they do not, the graph ends at the branch.
+call, under a guard that computes the truth again, if there is an input. Only of small tensors of whole numbers and
+truths: ids and masks, of which such facts stay the same from call to call. Where they do not, the graph ends there.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ _NAMES = """
     logical_not logical_and logical_or logical_xor
     bitwise_not bitwise_and bitwise_or bitwise_xor sum amax amin max min count_nonzero to bool int long float double
     view reshape flatten unsqueeze squeeze expand transpose permute contiguous clone detach diff cumsum masked_fill isin
+    pad ones zeros full ones_like zeros_like full_like
 """
 _PURE = frozenset(_NAMES.split())
 _CONSTANTS = (int, float, bool, str, type(None), type(...), torch.dtype, torch.device, torch.memory_format)
 
 
 def truth_of_inputs(tracer: Tracer, value: TensorValue) -> bool | None:
-    """The truth of a tensor of one element in this call, if it follows from inputs alone: then it is guarded."""
+    """The truth of a tensor of one element in this call, if it follows from inputs, and is guarded then, or from
+    numbers that the program names."""
     recorder = tracer.recorder
     if not tracer.in_the_call:
         return None
@@ -44,9 +46,12 @@ def truth_of_inputs(tracer: Tracer, value: TensorValue) -> bool | None:
         part.add(recorder.node_of(value))
     except _NotOfInputs:
         return None
-    if not part.steps or not part.inputs:
+    if not part.steps:
         return None
     fact = Fact(part.steps)
+    if not part.inputs:  # masks of ones that the program makes itself
+        with torch.no_grad():
+            return fact()
     source = CallSource(fact, tuple([one.source for one in part.inputs]))  # type: ignore[misc]
     if changing_sources().get(source, 0) >= _OFTEN:
         return None

@@ -6,7 +6,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
-from types import CellType, CodeType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from . import calls, input_facts, opcodes, polyfills
 from .break_kinds import way_out
 from .call_chain import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
 from .captured import Break, BreakReason, Captured, InnerFrame, Return
-from .exits import ExitBuilder
+from .exits import CalledFrames, ExitBuilder
 from .finishing import Finish
 from .frame import Frame, StopAtBreak
 from .generator_places import Place, Waits
@@ -34,7 +34,7 @@ from .status import Told
 from .torch_state import TorchState, forward_ad_guard
 from .tracer import Tracer
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
-from .values.cells import CellValue
+from .values.cells import CellValue, is_empty
 from .values.constants import ConstantValue, LastInstruction, SourcedConstant
 from .values.generators import GeneratorValue
 from .values.numbers import NumberValue
@@ -205,7 +205,7 @@ class _Attempt:
             tracer.real_cells[id(cell.cell)] = cell
             if cell.content is None:
                 source = ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
-                tracer.guard(source, GuardKind.PREDICATE, _is_empty)
+                tracer.guard(source, GuardKind.PREDICATE, is_empty)
         scope = tracer.scope_of(self.function.__globals__, None, self.function.__builtins__)  # type: ignore[attr-defined]
         tracer.given = {name: value for name, value in values.items() if _end_shows(value)}
         frame = Frame(tracer, program_of(code), scope, values, closure, code.co_qualname)
@@ -255,8 +255,8 @@ class _Attempt:
         if not self.nested or (runs and outermost.program.finishes_call < 0):
             return outermost
         chain = left_together(frames, kind)
-        while chain[-1].generator is not None and _may_run_as_it_is(tracer):
-            chain.pop()  # it runs as it is to its next yield
+        if _may_run_as_it_is(tracer):  # a generator runs as it is to its next yield
+            chain = chain[: _before_generators(chain)]
         innermost = chain[-1]
         if not tracer.recorder.op_count and user_code(innermost.program.code) in self.apart:
             return outermost
@@ -312,25 +312,38 @@ class _Attempt:
         assert self.reason is not None
         frame = frames[0]
         exits = ExitBuilder(tracer)
-        count = sum(one.generator is None for one in frames)
+        count = _before_generators(frames)
         frames, generators = frames[:count], frames[count:]
-        exits.stopped_in = _stopped_in(generators)
+        called = [one for one in generators if one.generator is None]
+        generators = generators[: len(generators) - len(called)]
+        exits.stopped_in = _stopped_in(generators, Waits.CALLING if called else Waits.STEPPING)
+        if called:
+            exits.called_in[id(generators[-1].generator)] = CalledFrames()
         if len(frames) == 1 and not generators and _may_run_as_it_is(tracer) and frame.now > frame.furthest:
             return self._captured(frame, None, [], self._reached(frame))
         running = handled[len(handled) - len(frame.handlers) :]  # no frame inside runs any
         handlers = tuple(zip(frame.handlers, map(exits.recipe, running), strict=True))
-        stack = _stack(exits, frame, frames[1:])
+        entered = [*frames, *generators[:1]]
+        if generators and generators[0].way.finish is not Finish.COLLECTED:  # type: ignore[union-attr]
+            entered.pop()
+        stack = _stack(exits, frame, entered[1:])
         names = _locals(exits, frame)
         cells: dict[str, Recipe] = {name: exits.recipe(cell) for name, cell in frame.cells.items()}
-        inner = tuple(one for at in range(1, len(frames)) for one in _inner_frames(exits, frames[at:]))
+        inner = tuple(one for at in range(1, len(frames)) for one in _inner_frames(exits, entered[at:]))
         steps = exits.recipe(generators[0].generator) if generators else None  # type: ignore[arg-type]
+        for at in range(len(called)):
+            for one in _inner_frames(exits, called[at:]):
+                exits.called_in[id(generators[-1].generator)].add(one)
+        waiting = tuple(at for one in (*generators, *called) for at in (id(user_code(one.program.code)), one.now))
         if inner and steps is not None:
-            inner, steps = (*inner[:-1], replace(inner[-1], steps=steps)), None
+            inner, steps = (*inner[:-1], replace(inner[-1], steps=steps, waiting=waiting)), None
         effects = self._effects(exits)
         if inner and _may_run_as_it_is(tracer) and not exits.only_reads():
             raise unsupported("reconstruct", "objects that were made where nothing is compiled")
-        finish = _finish(frames[1:])
-        exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner, finish, steps)
+        finish = _finish(entered[1:])
+        exit_ = Break(
+            frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner, finish, steps, waiting
+        )
         return self._captured(frame, exits, effects, exit_)
 
     def _reached(self, frame: Frame) -> Break:
@@ -353,6 +366,7 @@ class _Attempt:
         return Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept)
 
     def _effects(self, exits: ExitBuilder) -> list[Effect]:
+        listed = [Evaluate(exits.recipe(exits.tracer.known(cls))) for cls in exits.tracer.made.listed()]
         exits.replay()
         for generator in exits.tracer.generators:
             if not exits.is_made(generator):
@@ -361,7 +375,8 @@ class _Attempt:
         exits.rely_on_distinct_inputs()
         exits.rely_on_distinct_objects()
         exits.rely_on_distinct_iterators()
-        drawn = [Evaluate(draw) for draw in exits.tracer.draws]  # also those that nothing uses
+        drawn: list[Effect] = [Evaluate(draw) for draw in exits.tracer.draws]  # also those that nothing uses
+        drawn += [*exits.tracer.random.effects(), *exits.tracer.trailing]
         counted = [Evaluate(call) for call in exits.tracer.counted_calls]
         modes = [
             *self.entry_state.effects_since(),
@@ -369,7 +384,7 @@ class _Attempt:
             *calls.function_modes.entered(exits),
         ]
         again = exits.tracer.recorder.checkpoints.effects(exits)
-        return [*drawn, *counted, *exits.steps, *exits.fills, *exits.effects, *again, *modes]
+        return [*drawn, *counted, *exits.steps, *listed, *exits.fills, *exits.effects, *again, *modes]
 
     def _captured(
         self, frame: Frame, exits: ExitBuilder | None, effects: list[Effect], exit_: Return | Break
@@ -395,7 +410,9 @@ class _Attempt:
             None if exits is None else self._handled_before(frame),
             self.entry_state,
             tracer.recorder.side_effects(),
+            list(tracer.draws),
             as_it_is=exits is None,
+            ran=None if tracer.lines is None else tracer.lines.ran(),
         )
 
     def _handled_before(self, frame: Frame) -> Recipe | None:
@@ -454,12 +471,17 @@ def _stack(exits: ExitBuilder, frame: Frame, inside: Sequence[Frame]) -> tuple[R
     return tuple(exits.recipe(value) if value is not None else None for value in (*frame.stack, *below))
 
 
-def _stopped_in(generators: Sequence[Frame]) -> dict[int, Place]:
+def _before_generators(frames: Sequence[Frame]) -> int:
+    """How many frames there are before the first of a generator."""
+    return next((at for at, one in enumerate(frames) if one.generator is not None), len(frames))
+
+
+def _stopped_in(generators: Sequence[Frame], waits: Waits) -> dict[int, Place]:
     """Where generators are put, each of which gets its items from the next, that the graph ends in."""
     found: dict[int, Place] = {}
     for frame in generators:
         last = frame is generators[-1]
-        place = Place(Waits.STEPPING, frame.now) if last else Place(Waits.YIELDED, frame.now + 1)
+        place = Place(waits, frame.now) if last else Place(Waits.YIELDED, frame.now + 1)
         found[id(frame.generator)] = place
     return found
 
@@ -515,15 +537,6 @@ def _may_be_watched(value: Value, depth: int = 3) -> bool:
 
 
 _UNWATCHED = (Lazy, TensorValue, ConstantValue, NumberValue, ReadNumberValue, RangeValue, SliceValue, PendingTextValue)
-
-
-def _is_empty(cell: CellType) -> bool:
-    """Guard predicate."""
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
-    return False
 
 
 def _free_cell(name: str, cell: Any) -> CellValue:

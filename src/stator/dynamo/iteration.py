@@ -10,12 +10,14 @@ from .finishing import Finish, Role, Way
 from .naming import class_name
 from .polyfills import sorting
 from .values.base import Raised, Value, unsupported
+from .values.constants import ConstantValue
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue, ResumedValue, stop_aware
 from .values.live_generators import generator_of
 from .values.mappings import DictValue
 from .values.objects import MISSING, ObjectValue
 from .values.sequences import TupleValue
+from .values.tensors import TensorValue
 
 if TYPE_CHECKING:
     from .tracer import Tracer
@@ -40,7 +42,14 @@ def rely_on_iterator(tracer: Tracer, made: Value) -> None:
 
 
 def next_item(tracer: Tracer, iterator: Value) -> Value | None:
-    """The next item, or None at the end."""
+    """The next item, or None at the end; by what that was said, the tracer knows."""
+    item = _asked(tracer, iterator)
+    if item is not None:
+        tracer.ended_by = None
+    return item
+
+
+def _asked(tracer: Tracer, iterator: Value) -> Value | None:
     while isinstance(iterator, ResumedValue) and not iterator.taken:
         if iterator.iterated is None:
             return None
@@ -55,11 +64,22 @@ def next_item(tracer: Tracer, iterator: Value) -> Value | None:
         collecting.source = None
         return _next_item(tracer, iterator)
     taken = TupleValue(list(collecting.taken))
-    tracer.enters(iterator, Way(Finish.COLLECTED, (*collecting.below, taken, iterator), Role.OPERAND))
+    generator = generator_of(tracer, iterator)
+    asked, role = (iterator, Role.OPERAND) if generator is None else (generator, Role.CALL)
+    tracer.enters(asked, Way(Finish.COLLECTED, (*collecting.below, taken, iterator), role))
     item = _next_item(tracer, iterator)
-    if item is not None:
+    if item is not None and collecting.plainly and not _is_plain(item):
+        collecting.source = None
+    elif item is not None:
         collecting.taken.append(item)
     return item
+
+
+def _is_plain(item: Value) -> bool:
+    """Whether nothing of the program's runs when an instruction looks at it again."""
+    if isinstance(item, TupleValue):
+        return all(isinstance(part, (ConstantValue, TensorValue)) for part in item.items)
+    return isinstance(item, ConstantValue)
 
 
 _MOST_TAKEN = 4  # before an instruction is left in the middle: each number of items is code of its own

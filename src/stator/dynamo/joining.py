@@ -16,7 +16,7 @@ from .cache import mark_as_ours
 from .captured import Break, BreakReason, Captured, InnerFrame
 from .emit import InnerCall, emit, slot_of
 from .emit.breaks import STEPPED, Hook, first_of_call
-from .finishing import AGAIN, CAUGHT, Finish
+from .finishing import AGAIN, CAUGHT, TOLD, Finish
 from .native_status import native
 from .program import program_of
 from .recipe import Constant, FrameCell, Load, RaisedAt, Recipe
@@ -37,14 +37,21 @@ class Leaving:
     hook: Hook
 
 
-def put_back(frames: Sequence[InnerFrame], leaving: Leaving, finish: Finish | None) -> Callable[..., Any]:
+def put_back(
+    frames: Sequence[InnerFrame], leaving: Leaving, finish: Finish | None, entering: Any
+) -> Callable[..., Any]:
     """What takes the values of these frames, the outermost first, and has each call the next, and the last perform its
-    instruction. It gives back what is then still to run. finish: what the first was entered for."""
+    instruction. It gives back what is then still to run. finish: what the first was entered for. entering: the operand
+    of the instruction that entered it."""
     frame, rest = frames[0], frames[1:]
-    callee = put_back(rest, leaving, frame.finish) if rest else None
+    callee = put_back(rest, leaving, frame.finish, operand_entering(frame.code, frame.index)) if rest else None
     point = _point_in_call(frame, rest) if rest else _point_before(frame)
     if frame.steps is not None and not frame.is_loop():
-        point = replace(_point(frame, frame.index + 1), inner=STEPPED, finish=Finish.RESULT, entering=frame.index)
+        finish_of_step, behind = Finish.RESULT, frame.index + 1
+        if frame.finish in AGAIN:
+            finish_of_step = frame.finish
+            behind = first_of_call(program_of(frame.code).instructions, frame.index)
+        point = replace(_point(frame, behind), inner=STEPPED, finish=finish_of_step, entering=frame.index)
     resumed = function_without_cells(resume_code(point, native.arrived, never_called), frame.namespace)
     inner = None
     if callee is not None:
@@ -60,13 +67,33 @@ def put_back(frames: Sequence[InnerFrame], leaving: Leaving, finish: Finish | No
     mark_as_ours(emitted)
     made = function_without_cells(emitted, frame.namespace)
     caught = CAUGHT.get(finish) if finish is not None else None
-    return native.Inner(made, len(point.closure), caught, None if caught is None else _nothing_to_run())
+    missed = None if caught is None else _nothing_to_run()
+    return native.Inner(
+        made, len(point.closure), caught, missed, entering if finish in TOLD else None, finish is Finish.READ_METHOD
+    )
+
+
+def operand_entering(code: CodeType, index: int) -> Any:
+    """Of the instruction there; of one that goes on with the function which another had entered, that one's."""
+    program = program_of(code)
+    if index == program.finishes_call and program.resumption is not None:
+        point = program.resumption.point
+        return program_of(point.code).instructions[point.entering].argval
+    return program.instructions[index].argval
 
 
 def key_of(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
     """What the code that puts them back goes by, other than what it is made with. (Equal code is not the same.)"""
     return tuple(
-        (id(one.code), id(one.namespace), one.index, _point(one, one.index), one.finish, one.steps is not None)
+        (
+            id(one.code),
+            id(one.namespace),
+            one.index,
+            _point(one, one.index),
+            one.finish,
+            one.steps is not None,
+            one.waiting,
+        )
         for one in frames
     )
 
@@ -76,7 +103,8 @@ def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -
     called, whose result is on top of the stack there. It takes its own values, then those of `inner`."""
     whole = replace(point, stack=point.stack[:-1], inner=_of_function(_taken_by(inner), inner._function.__name__))
     caught = CAUGHT.get(point.finish) if point.finish is not None else None
-    callee = native.Inner(inner, 0, caught, native.missed)
+    read = operand_entering(point.code, point.entering) if point.finish in TOLD else None
+    callee = native.Inner(inner, 0, caught, native.missed, read, point.finish is Finish.READ_METHOD)
     return function_without_cells(resume_code(whole, native.arrived, callee, native.going_on), namespace)
 
 
@@ -91,7 +119,7 @@ def left_behind_call(function: FunctionType) -> Captured:
         for slot in point.stack
     ]
     stack += [_IN_PLACE, None] if VERSION.callee_first else [None, _IN_PLACE]
-    stack += [_IN_PLACE] * len(resumption.point.inner)
+    stack += [_IN_PLACE] * ((resumption.point.finish in TOLD) + len(resumption.point.inner))
     place = UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
     exit_ = Break(
         resumption.finishes_call(),
@@ -205,6 +233,7 @@ def _stopped_at(function: FunctionType, point: ResumePoint, frame: InnerFrame, r
         inner=() if point.inner is None or steps is not None else (_called_with(frame, handed_on),),
         finish=point.finish,
         steps=steps,
+        waiting=frame.waiting,
     )
     return Captured(function, code, None, [], [], exit_, [])
 

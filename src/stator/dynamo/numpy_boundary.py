@@ -21,14 +21,20 @@ def _is_followed_version() -> bool:
 FOLLOWED = _is_followed_version()
 _NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")
 TORCH_OF: dict[Any, torch.dtype] = {numpy.dtype(name): getattr(torch, name) for name in _NAMES} if FOLLOWED else {}
-NUMPY_OF: dict[torch.dtype, Any] = {dtype: of_numpy for of_numpy, dtype in TORCH_OF.items()}
+# Of these the graph holds arrays, too, but torch computes nothing by NumPy's rules: NumPy itself does.
+_ONLY_HELD = ("float16", "uint16", "uint32", "uint64", "complex64", "complex128")
+HELD: dict[Any, torch.dtype] = {
+    **TORCH_OF,
+    **({numpy.dtype(name): getattr(torch, name) for name in _ONLY_HELD} if FOLLOWED else {}),
+}
+NUMPY_OF: dict[torch.dtype, Any] = {dtype: of_numpy for of_numpy, dtype in HELD.items()}
 ARRAY: Any = numpy.ndarray if FOLLOWED else types.SimpleNamespace
 BOOL: Any = numpy.bool_ if FOLLOWED else bool
 
 
 def is_followed(array: Any) -> bool:
     """Whether capture follows this array: a plain one with elements, which torch can share the memory of."""
-    return type(array) is ARRAY and array.dtype in TORCH_OF and shared_tensor(array) is not None
+    return type(array) is ARRAY and array.dtype in HELD and shared_tensor(array) is not None
 
 
 def shared_tensor(array: Any) -> torch.Tensor | None:

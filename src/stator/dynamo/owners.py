@@ -7,13 +7,14 @@ import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import BuiltinMethodType, CellType, FunctionType, MethodType
+from types import BuiltinMethodType, CellType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 from .guard import Guard, GuardKind
 from .iterator_state import is_known_iterator, next_items
 from .last_resort import TENSORS
 from .naming import is_plain_class, qualified_name
+from .native_status import native
 from .resume import is_stack_name
 from .source import ItemSource, LocalSource, Source
 
@@ -87,11 +88,26 @@ def owner_of(bound: Mapping[str, object], receiver: str, function: FunctionType 
     on_stack = (value for name, value in bound.items() if is_stack_name(name))
     functions = [one for value in (*map(_content, cells), *on_stack) if (one := _function_of(value)) is not None]
     wraps = tuple(sorted(set(_wrapped(functions))))
-    waiting = _next_to_be_called(bound)
+    waiting = _next_to_be_called(with_generators(bound))
     if waiting is not None:
         return Owner((waiting,), wraps)
     found = list(itertools.islice(_instances(bound, receiver), _MOST))
     return Owner(tuple(instance for _, instance in found), wraps, tuple(source for source, _ in found))
+
+
+def with_generators(bound: Mapping[str, object]) -> Mapping[str, object]:
+    """Also what generators among these hold that wait, as the iterator of a loop over layers; and what is still to run
+    of a function that one had called, which stands there as (Continuation, *values)."""
+    generators = [name for name, value in bound.items() if type(value) is GeneratorType]
+    if not generators or native is None:
+        return bound
+    found = dict(bound)
+    for name in generators:
+        held = native.generator_contents(bound[name])[3:]
+        if held and type(held[-1]) is tuple and held[-1] and type(held[-1][0]) is native.Continuation:
+            held = (*held[:-1], *held[-1][1:])
+        found.update((f"{name}[{at}]", value) for at, value in enumerate(held))
+    return found
 
 
 def first_instance(bound: Mapping[str, object]) -> object:

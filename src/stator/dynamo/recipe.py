@@ -6,13 +6,17 @@ Two appearances of one `New*` recipe object (same Python identity) mean one obje
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .bytecode import Position
 from .generator_places import Place
 from .source import Source
+
+if TYPE_CHECKING:
+    from .captured import InnerFrame
 
 
 @dataclass(eq=False, slots=True)
@@ -234,7 +238,8 @@ class SetCell(Effect):
 class SetGenerator(Effect):
     """A generator waits at this place of the user's code (None: it has come to its end) with these variables, in the
     order of its frame, and stack; None: unbound, or a NULL. `kept`: the code that it has and keeps; None: code that is
-    made of the user's."""
+    made of the user's. `called`: the frames of functions in which the graph ended, which the generator had called; what
+    they are put back with is the last of its stack."""
 
     target: Recipe
     code: CodeType
@@ -242,6 +247,7 @@ class SetGenerator(Effect):
     variables: list[Recipe | None] = field(default_factory=list)
     stack: list[Recipe | None] = field(default_factory=list)
     kept: CodeType | None = None
+    called: Sequence[InnerFrame] = ()
 
 
 @dataclass(eq=False, slots=True)

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from stator.base.errors import Unsupported
 from stator.graph import drawn as drawn  # registers its handlers
 from stator.graph.asked import stand_ins
 from stator.graph.custom_under_transforms import Mapped, MissingRule
 from stator.graph.fake import FakeTensor
+from stator.graph.graph_text import LazyGraphModule
 from stator.graph.numbers import Number
 
 from .captured import GraphInput, SideEffects
 from .checkpoints import Checkpoints
 from .contents import FollowingMode
 from .failing import is_noticed, may_fail
+from .operator_warnings import none_given
 from .plain import plain_converter
 from .recipe import Load, Recipe
 from .recorded_numbers import RecordedNumbers
@@ -132,6 +133,12 @@ class Recorder:
         self.inputs.append(GraphInput(node.name, recipe, 0.5))
         return node
 
+    def drawn_tensor(self, name: str, recipe: Recipe, example: torch.Tensor) -> TensorValue:
+        """The same for a tensor, which has the memory of `example` in no call but this one."""
+        node = self._new_placeholder(name, self.mode.from_real(example))
+        self.inputs.append(GraphInput(node.name, recipe, example))
+        return self.wrap_input(TensorValue(node.meta["example_value"], node))
+
     def _new_placeholder(self, text: str, example: Any) -> fx.Node:
         """Behind the placeholders there are, and before everything else."""
         name = self._input_name(text)
@@ -223,7 +230,7 @@ class Recorder:
         """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
         noticed = is_noticed(self.tracer)
         self.any_noticed = self.any_noticed or noticed
-        if noticed and may_fail(_name(target)):
+        if noticed and may_fail(_name(target), args, kwargs):
             self.noticed = f"{_name(target)}, inside of `try` or `with`,"
             self.keep_repeatable()
         self.used, self.numbers = [], []
@@ -320,7 +327,7 @@ class Recorder:
 
     def run_fake(self, run: Callable[..., Any], target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
-            with outside_inference_mode(), self.mode:
+            with outside_inference_mode(), self.mode, none_given(self.tracer.warning_blocks):
                 return (stand_ins.get(target) or run)(*args, **kwargs)
         except (Unsupported, MissingRule):
             raise
@@ -329,8 +336,7 @@ class Recorder:
             if _NO_DATA in str(error):
                 raise unsupported("data-dependent-value", f"{name} looks at the data of a tensor") from error
             if _NEEDS_NUMBERS in str(error):
-                reason = f"{name} has to know sizes that only the run can tell"
-                raise unsupported("data-dependent-value", reason) from error
+                raise unsupported("data-dependent-value", f"{name} has to know sizes known in the run only") from error
             raise unsupported(
                 "torch-error", f"{name} failed on tensors without data: {type(error).__name__}: {error}"
             ) from error
@@ -425,7 +431,7 @@ class Recorder:
         if self.unknown.any:
             self.unknown.check_facts()
         self.root.output(tuple(self.node_of(value) for value in outputs))
-        return _LazyGraphModule(torch.nn.Module(), self.root)  # its Python code is made when somebody asks for it
+        return LazyGraphModule(torch.nn.Module(), self.root)  # its Python code is made when somebody asks for it
 
 
 def _holds_tensor(result: Any) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 from types import CodeType
 
 from .bytecode import OPERAND_KINDS, VERSION, Builder, Instruction, assemble, code_units, decode, reachable
-from .finishing import Finish, write_finish
+from .finishing import TOLD, Finish, write_finish
 
 _STACK_PREFIX = "__stack_"  # of the parameters of made code that hold the value stack
 
@@ -54,6 +54,8 @@ class ResumePoint:
         on with the function, with values that come in as arguments of these names, and does with what that gives what
         `finish` says. None: the frame is not in a call. (What is called may be `next`, of a generator in which a graph
         ended.)
+    waiting: where a generator waits that the frame will ask next, as a graph ended inside of it. It says nothing that
+        is not found there; but what goes on from different places is counted apart.
     """
 
     code: CodeType
@@ -66,6 +68,7 @@ class ResumePoint:
     inner: tuple[str, ...] | None = None
     finish: Finish | None = None
     entering: int = -1
+    waiting: tuple[int, ...] = ()
 
     def stack_parameter(self, position: int) -> str:
         """The name of the parameter that brings the value of this stack slot."""
@@ -271,10 +274,13 @@ def _finish_call(
     before, position = len(builder.instructions), builder.position
     builder.position = call.position
     builder.const_callee(callee)
+    told = point.finish in TOLD
+    if told:
+        builder.duplicate(3)  # the object below the callable
     for name in point.inner:
         builder.load_bound(name)
         builder.delete(name)
-    builder.call(len(point.inner))
+    builder.call(told + len(point.inner))
     builder.instructions[-1].index = call.index
     write_finish(builder, point.finish, call, ended)
     builder.position = position

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from stator.graph.graph_text import LazyGraphModule
 
 from .mutations import MutationLog
 from .naming import class_name
@@ -72,7 +73,7 @@ class Subgraph:
 
     def finish(self, outputs: Sequence[fx.Node | None]) -> fx.GraphModule:
         self.graph.output(tuple(outputs))
-        return _LazyGraphModule(torch.nn.Module(), self.graph, "Part")
+        return LazyGraphModule(torch.nn.Module(), self.graph, "Part")
 
 
 @contextmanager

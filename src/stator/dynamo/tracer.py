@@ -25,16 +25,19 @@ from .call_chain import left_together
 from .calling import builtin_call, class_call, function_call, tensor_method_call
 from .changing import changing_sources
 from .class_attributes import ClassAttributes
-from .finishing import ASKING, BY_LENGTH, DIRECTLY, Collecting, Finish, Role, Way, called
+from .covered_lines import LineLog, traced
+from .finishing import BY_LENGTH, DIRECTLY, Collecting, Finish, Role, Way, asked, called, takes_all
+from .forecasts import Draws
 from .frame import Frame
 from .guard import GuardKind
 from .guard_log import GuardLog
+from .hook import is_left_alone
 from .identity import Identities
 from .inlining import inline
 from .long_loops import LoopLimit, counted
 from .mutations import MutationLog
 from .naming import class_name, full_name, is_plain_class
-from .recipe import Recipe
+from .recipe import Effect, Recipe
 from .recorder import NotATensorCall, Recorder
 from .resume import Offset
 from .scopes import GlobalScope
@@ -51,12 +54,14 @@ from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue
 from .values.live_iterators import LiveIterator
+from .values.made_classes import MadeClass, MadeClasses
 from .values.mappings import AttributesValue, DictValue, FunctionAttributesValue
 from .values.numbers import is_changing, is_member, looked_up
 from .values.objects import MISSING, ObjectValue
 from .values.sequences import ListValue, SequenceValue, TupleValue
 from .values.slices import RangeValue, SliceValue
-from .values.tensors import TensorValue
+from .values.tensor_methods import SPECIAL as SPECIAL_METHODS
+from .values.tensors import TensorValue, rely_on_methods
 
 # values of objects for which it does not matter whether two paths lead to one object
 _WITHOUT_IDENTITY = (ConstantValue, BoundMethodValue, TupleValue, SliceValue, RangeValue)
@@ -74,8 +79,9 @@ class Tracer:
     def __init__(self, function: FunctionType, told: Told) -> None:
         self.function = function
         self.told = told
-        self.guards = GuardLog(self.place)
-        self.classes = ClassAttributes(self.wrap)
+        self.made = MadeClasses()
+        self.guards = GuardLog(self.place, self.made)
+        self.classes = ClassAttributes(self.wrap, self.made)
         self.identities = Identities(self)
         self.frames: list[Frame] = []
         self.given: dict[str, Value] = {}  # arguments that may be all that keeps an object alive
@@ -99,6 +105,9 @@ class Tracer:
         self.changed_dicts: set[int] = set()  # dictionaries from outside that were written to, by id
         self.instance_dicts: dict[int, bool] = {}  # those of objects, which may be written to: whether they were
         self.draws: list[Recipe] = []  # of Python's random numbers, in order
+        self.warning_blocks: list[Any] = []  # of warnings.catch_warnings, that were entered
+        self.trailing: list[Effect] = []  # settings of generators behind the graph
+        self.random = Draws()  # what is known of them
         self.cached_calls: dict[Any, Value] = {}  # of functions under lru_cache, on constants
         self.counted_calls: list[Recipe] = []
         self.generators_drawn: dict[Source, Recipe] = {}  # from which generators
@@ -109,6 +118,7 @@ class Tracer:
         self._scopes: dict[tuple[int, int], GlobalScope] = {}
         self._code_constants: dict[int, tuple[Any, Value]] = {}
         self._loops = LoopLimit()
+        self.lines = LineLog(is_left_alone) if traced() else None
         self.step = 0  # instructions followed so far, in all frames
         self.stop_at = -1  # before which of them the graph is to end
         self.outer_steps: list[int] = []  # those of the outermost frame
@@ -116,6 +126,7 @@ class Tracer:
         self.direct: Value | None = None
         self.role = Role.CALL
         self.way = DIRECTLY
+        self.ended_by: Raised | None = None  # the StopIteration by which what was asked last for an item said its end
         self.handed_on: dict[int, Value] = {}  # arguments that are the variables of functions inside
         self.broken: tuple[Unsupported, list[Frame]] | None = None  # the latest error, and the frames where it came up
 
@@ -159,6 +170,10 @@ class Tracer:
     def stop_iteration(self, value: Value | None) -> Raised:
         return self.raised_with(StopIteration, [value] if value is not None and not self.is_none(value) else [])
 
+    def end_of_items(self) -> Raised:
+        """What leaves `next` where there is no item: the StopIteration that the program raised, if it did."""
+        return self.stop_iteration(None) if self.ended_by is None else Raised(self.ended_by.value)
+
     def run_real(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -192,6 +207,9 @@ class Tracer:
 
     def wrap(self, obj: Any, source: Source | None) -> Value:
         """The value of a real object found at `source`; the same object gives the same value."""
+        standing = self.made.standing(obj)
+        if standing is not None:
+            return standing
         known = self.wrapped.get(id(obj))
         if known is not None:
             self.identities.found_again(known, obj, source)
@@ -231,7 +249,7 @@ class Tracer:
             return TupleValue([self.known(item) for item in obj])
         if wrapping.is_constant_object(obj):
             return ConstantValue(obj)
-        found = self.wrapped.get(id(obj))
+        found = self.made.standing(obj) or self.wrapped.get(id(obj))
         if found is not None:
             return found
         if isinstance(obj, type):
@@ -294,9 +312,19 @@ class Tracer:
         """`raw`, found in the class dictionary, as an attribute of the instance `owner` (descriptor protocol)."""
         return binding.bind(self, owner, cls, name, raw)
 
+    def bind_class_method(self, target: Value, cls: type, name: str, raw: Any) -> Value:
+        return binding.bind_class_method(self, target, cls, name, raw)
+
     def bind_to_class(self, cls_value: ClassValue, name: str, raw: Any) -> Value:
         """`raw` as an attribute of the class itself."""
         return binding.bind_to_class(self, cls_value, name, raw)
+
+    def class_made(self, cls: type, record: MadeClass) -> ClassValue:
+        """A class that the captured code makes; `cls` stands for it."""
+        made = ClassValue(cls)
+        self.made.stands(cls, made)
+        self.made.add(self, cls, record)
+        return made
 
     # ---- facts about values ----
 
@@ -504,9 +532,9 @@ class Tracer:
         self.direct = None
         return inline(self, function, args, kwargs, way)
 
-    def collects(self, source: Value, below: tuple[Any, ...] = ()) -> None:
+    def collects(self, source: Value, below: tuple[Any, ...] = (), *, plainly: bool = False) -> None:
         """The instruction that is running is about to take all items of this."""
-        self.frames[-1].collecting = Collecting(source, below, self.frames[-1].began)
+        self.frames[-1].collecting = Collecting(source, below, self.frames[-1].began, plainly)
 
     def collecting(self, source: Value) -> Collecting | None:
         """What is being collected of it."""
@@ -521,10 +549,11 @@ class Tracer:
 
     def _asks(self, callee: Value, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
         """If the instruction calls a built-in function that asks its argument's class, it enters the method there."""
-        if self.direct is callee and self.way is DIRECTLY and len(args) == 1 and not kwargs:
-            if function in (list, tuple, sum) and self.is_call_of(1):
-                self.collects(args[0], called(callee))
-            way = ASKING.get(id(function))
+        if self.direct is callee and self.way is DIRECTLY and args and not kwargs:
+            plainly = takes_all(function)
+            if plainly is not None and len(args) == 1 and self.is_call_of(1):
+                self.collects(args[0], called(callee), plainly=plainly)
+            way = asked(function, args)
             if way is not None:
                 self.enters(args[0], way)
 
@@ -546,6 +575,9 @@ class Tracer:
             raise
 
     def record_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        special = SPECIAL_METHODS.get(function)
+        if special is not None:
+            rely_on_methods(self, special, args)
         if self.operands is not None:
             args = self.operands(self, function, args)
         try:
@@ -557,6 +589,7 @@ class Tracer:
         def run(owner: Any, *rest: Any, **named: Any) -> Any:
             return getattr(owner, name)(*rest, **named)
 
+        rely_on_methods(self, (name,), args)
         try:
             return self.recorder.record("call_method", name, run, args, kwargs)
         except NotATensorCall as call:

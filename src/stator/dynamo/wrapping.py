@@ -270,9 +270,12 @@ def _bound_builtin(tracer: Tracer, obj: Any, owner: Any, source: Source | None) 
         return BuiltinValue(obj, source)
     if source is None:
         raise unsupported("unguardable", f"the bound method {obj!r}")
+    held = tracer.wrap(owner, AttrSource(source, "__self__"))
+    if alone and isinstance(held, BuiltinValue):  # numpy.add.reduce: asking it for the method would lead here again
+        return BuiltinValue(obj, source)
     tracer.guard(source, GuardKind.TYPE, type(obj))
     tracer.guard(AttrSource(source, "__name__"), GuardKind.EQUALS, obj.__name__)
-    found = tracer.get_attr(tracer.wrap(owner, AttrSource(source, "__self__")), obj.__name__)
+    found = tracer.get_attr(held, obj.__name__)
     if isinstance(found, BuiltinMethodValue):
         found.source = source
     return found

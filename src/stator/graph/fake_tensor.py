@@ -28,14 +28,15 @@ class FakeStorage:
     """The memory that fake tensors share. `version` counts writes; `meta` is the layout of the tensor that owns it.
 
     `node` belongs to the tracer: the graph value that holds the current contents. `followed` knows these as numbers, in
-    small memory that is filled piece by piece.
+    small memory that is filled piece by piece. `unannounced` counts the writes of which autograd is not told.
     """
 
-    __slots__ = ("followed", "meta", "node", "version")
+    __slots__ = ("followed", "meta", "node", "unannounced", "version")
 
     def __init__(self, meta: TensorMeta) -> None:
         self.meta = meta
         self.version = 0
+        self.unannounced = 0
         self.node: Any = None
         self.followed: FollowedMemory | None = None
 
@@ -57,6 +58,7 @@ class FakeTensor(torch.Tensor):
     steps: tuple[Any, ...] = ()
     is_input: bool = False
     detached: bool = False  # it is `detach()` of what shares its memory, or a view of that
+    is_data: bool = False  # it is `.data` of what shares its memory, or a view of that: its versions are its own
     # the real tensor that stands behind a constant
     real_value: torch.Tensor | None = None
     # what its constant was read from, if that is another one in the next call: see FakeMode.rely_on
@@ -165,8 +167,9 @@ class FakeTensor(torch.Tensor):
 
     @property
     def data(self) -> FakeTensor:  # type: ignore[override]
-        with torch.no_grad():
-            return self.detach()  # type: ignore[return-value]
+        found: FakeTensor = torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
+        found.is_data = True
+        return found
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:

@@ -31,6 +31,7 @@ from .traced import (
     ViewOfConstant,
     ViewOfInput,
     ViewOfOutput,
+    ViewOfResult,
 )
 from .views import REINTERPRETING, with_bits
 
@@ -43,7 +44,7 @@ class Described:
 
     handles: for each value the tensor through which autograd knows it, or None (contents nobody returned by itself).
     mutated: (input index, position of its new contents among the values). outputs: one per leaf of the result.
-    histories: one per leaf.
+    histories: one per leaf. unannounced: indices of mutated inputs of which every write was unannounced.
     """
 
     values: list[FakeTensor]
@@ -51,6 +52,7 @@ class Described:
     mutated: list[tuple[int, int]]
     outputs: list[Output]
     histories: tuple[History, ...]
+    unannounced: frozenset[int]
 
 
 class _Outputs:
@@ -105,14 +107,33 @@ def describe_outputs(tracer: Tracer, leaves: Sequence[Any], differentiable: bool
         earlier = first.setdefault(id(leaf), position) if isinstance(leaf, FakeTensor) else position
         outputs.append(SameAs(earlier) if earlier != position else _describe(tracer, collected, leaf, sharing))
     mutated = _mutated_inputs(tracer, collected)
+    apart = {at: made for at, leaf in enumerate(leaves) if (made := _view_of_detached(leaf, first)) is not None}
+    outputs = [output if isinstance(output, SameAs) else apart.get(at, output) for at, output in enumerate(outputs)]
     detached = any(isinstance(leaf, FakeTensor) and leaf.detached for leaf in leaves)
     histories = tuple([_history(leaf, differentiable) for leaf in leaves]) if differentiable or detached else ()
-    return Described(collected.values, collected.handles, mutated, outputs, histories)
+    histories = tuple([History.AMBIENT if at in apart else one for at, one in enumerate(histories)])
+    storages = {index: tracer.inputs[index].fake_storage for index, _ in mutated}
+    unannounced = frozenset(index for index, one in storages.items() if one.unannounced == one.version)
+    return Described(collected.values, collected.handles, mutated, outputs, histories, unannounced)
+
+
+def _view_of_detached(leaf: Any, first: dict[int, int]) -> ViewOfResult | None:
+    """A leaf that is a view, for autograd too, of another one which was detached. first: places of leaves, by id."""
+    if not isinstance(leaf, FakeTensor) or not leaf.detached or leaf.requires_grad or not leaf._is_view():
+        return None
+    base = leaf._base
+    if not isinstance(base, FakeTensor) or base is leaf or id(base) not in first or not base.detached:
+        return None
+    begun = len(base.steps)
+    if leaf.steps[:begun] == base.steps:
+        meta = leaf.meta
+        return ViewOfResult(first[id(base)], Geometry(meta.shape, meta.stride, 0, with_bits(leaf.steps[begun:])))
+    return ViewOfResult(first[id(base)], geometry(base.meta, leaf))
 
 
 def _history(leaf: Any, differentiable: bool) -> History:
     if isinstance(leaf, FakeTensor) and leaf.detached and not leaf.requires_grad:
-        return History.DETACHED
+        return History.DATA if leaf.is_data else History.DETACHED
     if not differentiable:
         return History.AMBIENT
     if not isinstance(leaf, FakeTensor) or not leaf.requires_grad:

@@ -207,6 +207,7 @@ class Tracer(FakeMode):
         storage.node = self.laid_out(new, storage.meta).node
         known = value.known_value()
         storage.version += 1
+        storage.unannounced += target.is_data
         target.hold(known)
         if not target.steps:
             target.node, target.seen = storage.node, storage.version
@@ -352,6 +353,7 @@ class Tracer(FakeMode):
             if base.constant is not None:
                 fake.constant_version = base.constant_version
             fake.detached = base.detached or func is aten.detach.default
+            fake.is_data = base.is_data
             node = self.current(base)
             return self.bind(fake, node, base.steps)
         if func is aten.as_strided.default:
@@ -436,7 +438,7 @@ class Tracer(FakeMode):
         base = tensors[meta.view_of or 0]
         step = view_step(info.target, args, kwargs, base.meta, meta, index)
         fake = FakeTensor(self, meta, base.fake_storage)
-        fake.detached = base.detached
+        fake.detached, fake.is_data = base.detached, base.is_data
         return self.bind(fake, node, (*base.steps, step))
 
     def _as_strided(self, meta: TensorMeta, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
@@ -465,7 +467,7 @@ class Tracer(FakeMode):
         node.meta["val"] = meta
         step = ViewStep(aten.as_strided.default, (meta.shape, meta.stride, offset), {}, storage.meta, meta)
         fake = FakeTensor(self, meta, storage)
-        fake.detached = base.detached
+        fake.detached, fake.is_data = base.detached, base.is_data
         return self.bind(fake, node, (step,))
 
     # -- mutation -------------------------------------------------------------------------------------------------

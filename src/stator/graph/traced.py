@@ -82,6 +82,14 @@ class SameAs:
 
 
 @dataclass(frozen=True, slots=True)
+class ViewOfResult:
+    """A view of the user's output `index`, which has no history: if it gets one by a write, so does the view."""
+
+    index: int
+    geometry: Geometry
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
     """A Python value."""
 
@@ -96,9 +104,10 @@ class History(Enum):
     LEAF = "it requires grad by itself: a view made under no_grad of what requires grad"
     NONE = "nothing: it does not require grad"
     DETACHED = "nothing, and it is nobody's view"
+    DATA = "nothing, it is nobody's view, and what is written to it is not announced"
 
 
-Output = Fresh | InputItself | ViewOfInput | ViewOfOutput | ViewOfConstant | SameAs | Value
+Output = Fresh | InputItself | ViewOfInput | ViewOfOutput | ViewOfConstant | SameAs | ViewOfResult | Value
 
 
 @dataclass(slots=True)
@@ -113,6 +122,8 @@ class Traced:
     histories: one per output; empty when the graph was traced below autograd and nothing was detached.
     fixed_offsets: indices of inputs that have to begin their storage, as when they were traced: memory is addressed
         from there.
+    unannounced: indices of mutated inputs of whose writes the program does not tell autograd (through `.data`): their
+        version stays.
     """
 
     graph: fx.GraphModule
@@ -122,6 +133,7 @@ class Traced:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     histories: tuple[History, ...] = ()
     fixed_offsets: tuple[int, ...] = ()
+    unannounced: frozenset[int] = frozenset()
 
     @property
     def is_plain(self) -> bool:

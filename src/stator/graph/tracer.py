@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import CompileError, StatorError, Unsupported
@@ -23,6 +22,7 @@ from . import known_masks as known_masks  # registers its handlers
 from . import mutation as mutation  # registers its handlers
 from .asked import stand_ins
 from .cleanup import clean_up
+from .graph_text import LazyGraphModule
 from .numbers import DataDependent, holds_numbers
 from .outputs import describe_outputs
 from .recording import Keep, Tracer
@@ -85,7 +85,16 @@ def _finish(tracer: Tracer, result: Any) -> Traced:
     described = describe_outputs(tracer, leaves)
     graph, constants = close_graph(tracer, [value.node for value in described.values])
     offsets = tuple(sorted(tracer.fixed_offsets))
-    return Traced(graph, described.mutated, described.outputs, spec, constants, described.histories, offsets)
+    return Traced(
+        graph,
+        described.mutated,
+        described.outputs,
+        spec,
+        constants,
+        described.histories,
+        offsets,
+        described.unannounced,
+    )
 
 
 def close_graph(tracer: Tracer, outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
@@ -99,7 +108,7 @@ def close_graph(tracer: Tracer, outputs: Sequence[fx.Node]) -> tuple[fx.GraphMod
     for name, tensor in constants.items():
         root.register_buffer(name, tensor, persistent=False)
     # its Python code is made when somebody asks for it
-    return _LazyGraphModule(root, tracer.graph, "AtenGraph"), constants
+    return LazyGraphModule(root, tracer.graph, "AtenGraph"), constants
 
 
 def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: Tracer) -> Any:

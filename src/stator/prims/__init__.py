@@ -1,6 +1,16 @@
 """The operator set: one record per operator, to query and to extend. Importing this package fills the records."""
 
-from . import checks, ctc_loss, data_gradients, decompositions, fused_recurrence, levels, random, shape_rules
+from . import (
+    checks,
+    ctc_loss,
+    data_gradients,
+    decompositions,
+    fused_recurrence,
+    levels,
+    numpy_calls,
+    random,
+    shape_rules,
+)
 from .extend import decomposition, lowering, operator, shape_rule
 from .query import is_lowered, lookup, operators
 from .record import OpRecord, TensorMeta
@@ -18,6 +28,7 @@ __all__ = [
     "levels",
     "lookup",
     "lowering",
+    "numpy_calls",
     "operator",
     "operators",
     "random",

@@ -90,9 +90,9 @@ def _reserve(size: int) -> torch.Tensor:
     # made outside inference mode: a normal tensor can be used in every mode, an inference tensor cannot
     with torch._C._InferenceMode(False):
         if not hasattr(mmap, "MAP_ANONYMOUS"):
-            return _aligned(torch.empty(max(size, 1) + _ALIGNMENT, dtype=torch.uint8, device="cpu"))
+            return _aligned(torch.empty(max(size, _ALIGNMENT) + _ALIGNMENT, dtype=torch.uint8, device="cpu"))
         huge = size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
-        length = -(-size // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE if huge else max(size, 1)
+        length = -(-size // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE if huge else max(size, _ALIGNMENT)
         # private: a forked child must not write into its parent's intermediates
         pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if huge:

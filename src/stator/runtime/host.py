@@ -13,7 +13,7 @@ import torch
 from stator.base import logs
 from stator.base.errors import VerificationError
 
-from . import huge_pages, launch
+from . import huge_pages, launch, pages
 from .arena import ArenaUser, Slot
 from .ownership import taker
 
@@ -101,6 +101,7 @@ class Binder:
 
     large_like = staticmethod(huge_pages.large_like)
     taker = staticmethod(taker)
+    move_pages = staticmethod(pages.move)
 
     def promise(
         self, name: str, size: Size, stride: Size, dtype: torch.dtype, device: str, repaired: set[str]

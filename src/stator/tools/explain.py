@@ -100,7 +100,7 @@ def explain(
     memory: compile what is captured to kernels, and say how much memory each graph was predicted to need at its peak,
     and did need. Of a training step these are forward and backward; a backward is seen when `target` runs it, or the
     caller does before looking.
-    options: those of `stator.compile`, for what is compiled. With `exact_rounding` memory is measured, not predicted.
+    options: those of `stator.compile`, for what is compiled.
     """
     make_options(None, options)
     if not callable(target):

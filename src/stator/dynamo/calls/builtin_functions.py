@@ -20,6 +20,7 @@ from ..naming import class_name, full_name, module_of, qualified_name
 from ..polyfills.iteration import until_as_iterator
 from ..recorded_numbers import may_be_read
 from ..source import CallSource, ConstantSource
+from ..values.arrays import ArrayValue
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.classes import ClassValue, is_immutable_class
 from ..values.constants import ConstantMethod, ConstantValue
@@ -33,6 +34,7 @@ from ..values.objects import MISSING, ObjectValue
 from ..values.partials import PartialValue
 from ..values.sequences import ListValue, SequenceValue, TupleValue
 from ..values.slices import RangeValue
+from ..values.tensor_methods import rely_on_method
 from ..values.tensors import TensorMethodValue, TensorValue
 from ..values.unknown_numbers import UnknownNumberValue
 
@@ -324,6 +326,7 @@ class _Hashed:
 @calls(len)
 def _len(tracer: Tracer, value: Value) -> Value:
     if isinstance(value, TensorValue) and value.fake.dim():
+        rely_on_method(tracer, value.cls, "__len__")
         return tracer.wrap_result(value.fake.shape[0], "the length of a tensor")
     return ConstantValue(value.length(tracer))
 
@@ -343,7 +346,7 @@ def _next(tracer: Tracer, iterator: Value, default: Value | None = None) -> Valu
     if tracer.class_lookup(kind, "__next__") is MISSING:
         raise tracer.raised(TypeError, f"'{class_name(kind)}' object is not an iterator")
     generator = generator_of(tracer, iterator)
-    ended_before = generator is not None and generator.returned is not None
+    tracer.ended_by = None
     if generator is not None and default is None and tracer.direct is iterator and tracer.way is OPERATING:
         tracer.enters(generator, STEPPING)
     item = tracer.next_item(iterator)
@@ -353,7 +356,7 @@ def _next(tracer: Tracer, iterator: Value, default: Value | None = None) -> Valu
         return item
     if default is not None:
         return default
-    raise tracer.stop_iteration(generator.returned if generator is not None and not ended_before else None)
+    raise tracer.end_of_items()
 
 
 def _steps(tracer: Tracer, value: Value) -> Iterator[Value]:
@@ -522,7 +525,10 @@ def _bool(tracer: Tracer, value: Value | None = None) -> Value:
 
 
 def _number(tracer: Tracer, kind: Any, special: str, args: tuple[Value, ...]) -> Value:
+    if args and isinstance(args[0], ArrayValue) and args[0].scalar:
+        args = (args[0].tensor, *args[1:])
     if args and isinstance(args[0], TensorValue):
+        rely_on_method(tracer, args[0].cls, special)
         known = tracer.recorder.known_number(args[0].fake)
         if known is not None:
             return ConstantValue(kind(known))

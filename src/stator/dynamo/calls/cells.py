@@ -7,9 +7,9 @@ import types
 from typing import TYPE_CHECKING
 
 from ..guard import GuardKind
-from ..source import AttrSource, FunctionSource, ItemSource, Source
+from ..source import AttrSource, Source
 from ..values.base import Lazy, Value, unsupported
-from ..values.cells import CellValue
+from ..values.cells import CellValue, is_empty
 from ..wrapping import wraps
 
 if TYPE_CHECKING:
@@ -22,34 +22,15 @@ def _cell(tracer: Tracer, obj: types.CellType, source: Source | None) -> Value:
         raise unsupported("unguardable", "a cell that is a variable's and a value at once")
     known = tracer.real_cells.get(id(obj))
     if known is not None:
-        tracer.guard(source, GuardKind.SAME, _place(tracer, known))
+        tracer.guard(source, GuardKind.SAME, known.place(tracer))
         return known
     tracer.guard(source, GuardKind.TYPE, type(obj))
     for other in tracer.real_cells.values():
-        tracer.guard(source, GuardKind.DISTINCT, _place(tracer, other))
+        tracer.guard(source, GuardKind.DISTINCT, other.place(tracer))
     try:
         content: Value | None = Lazy(obj.cell_contents, AttrSource(source, "cell_contents"))
     except ValueError:
-        tracer.guard(source, GuardKind.PREDICATE, _is_empty)
+        tracer.guard(source, GuardKind.PREDICATE, is_empty)
         content = None
     made = tracer.real_cells[id(obj)] = CellValue(content, source, obj)
     return made
-
-
-def _place(tracer: Tracer, cell: CellValue) -> Source:
-    """Where a cell is found: of the frame's free variables, in the closure of its function."""
-    if cell.source is not None:
-        return cell.source
-    closure = tracer.function.__closure__ or ()
-    index = next((at for at, one in enumerate(closure) if one is cell.cell), None)
-    if index is None:
-        raise unsupported("unguardable", "a cell that is a variable's and a value at once")
-    return ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
-
-
-def _is_empty(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 (reading it is the question)
-    except ValueError:
-        return True
-    return False

@@ -51,13 +51,14 @@ def _checkpoint(tracer: Tracer, function: Value, *args: Value, **kwargs: Value) 
     if contexts is not None and not _do_nothing(tracer, contexts):
         raise unsupported("checkpoint", "a checkpoint with a context_fn that makes contexts of its own")
     recorder = tracer.recorder
+    before = next(iter(reversed(recorder.graph.nodes)), None)
     followed_once = tracer.in_the_call and not recorder.open and not recorder.transforms
     with recorder.checkpoint_region(), recorder.checkpoints.region(followed_once) as region:
         written_again = partial(_is_written_again, region)
         with outside_unchanged(tracer, _EFFECT, function, *args, *named.values(), may_write=written_again):
             result = tracer.call(function, list(args), named)
         recorder.checkpoints.done(region, reachable((result,)).values())
-    return _of_reentrant(tracer, result, args) if reentrant else result
+    return _of_reentrant(tracer, result, args, before) if reentrant else result
 
 
 def _is_written_again(region: Region | None, node: fx.Node, target: TensorValue) -> bool:
@@ -90,9 +91,10 @@ def _without_grad(tracer: Tracer, function: Value, args: list[Value]) -> Value:
     return result
 
 
-def _of_reentrant(tracer: Tracer, result: Value, args: tuple[Value, ...]) -> Value:
+def _of_reentrant(tracer: Tracer, result: Value, args: tuple[Value, ...], before: fx.Node | None) -> Value:
     """What eager's reentrant variant returns: it is an autograd function, and so its results all require grad, but only
-    those that it returns directly."""
+    those that it returns directly: what it returns inside other objects was computed without. `before`: the last node
+    in front of it."""
     items = [tracer.realized(item) for item in result.items] if isinstance(result, TupleValue) else [result]
     given: list[Value] = []
     for item in items:
@@ -102,11 +104,29 @@ def _of_reentrant(tracer: Tracer, result: Value, args: tuple[Value, ...]) -> Val
                 raise unsupported("checkpoint", "a reentrant checkpoint returns a tensor without a gradient")
             returned = any(item is arg for arg in args)
             given.append(tracer.record_method("view_as", [item, item], {}) if returned else item)
-        elif any(isinstance(one, TensorValue) for one in reachable((item,)).values()):
-            raise unsupported("checkpoint", "a reentrant checkpoint returns tensors inside other objects")
         else:
+            _without_history(tracer, item, [one for one in items if isinstance(one, TensorValue)], before)
             given.append(item)
     return TupleValue(given) if isinstance(result, TupleValue) else given[0]
+
+
+def _without_history(tracer: Tracer, item: Value, returned: list[Value], before: fx.Node | None) -> None:
+    """Tensors inside an object, if they were made by the checkpointed function, become ones that require no grad."""
+    for one in list(reachable((item,)).values()):
+        if not isinstance(one, TensorValue) or not one.fake.requires_grad:
+            continue
+        node = tracer.recorder.node_of(one)
+        outside = node.op == "placeholder" or node.graph is not tracer.recorder.graph
+        if outside or (before is not None and not before < node):
+            continue
+        if any(one is other for other in returned):
+            raise unsupported(
+                "checkpoint", "a reentrant checkpoint returns a tensor both directly and inside an object"
+            )
+        detached = tracer.record_method("detach", [one], {})
+        assert isinstance(detached, TensorValue)
+        one.fake, one.node = detached.fake, detached.node
+        tracer.recorder.wrap_input(one)
 
 
 def _do_nothing(tracer: Tracer, contexts: Value) -> bool:

@@ -160,3 +160,16 @@ def _assert(tracer: Tracer, condition: Value, message: Value) -> Value:
     elif not tracer.truth(condition):
         raise tracer.raised_with(AssertionError, [message])
     return ConstantValue(None)
+
+
+_aten = torch.ops.aten
+
+
+@calls(torch._assert_async, _aten._assert_async, _aten._assert_async.default, _aten._assert_async.msg)
+def _assert_async(tracer: Tracer, condition: Value, message: Value | None = None) -> Value:
+    known = tracer.recorder.known_number(condition.fake) if isinstance(condition, TensorValue) else None
+    if known is None and can_check(condition, tracer):
+        check(tracer, condition)
+    elif not known:
+        raise unsupported("torch-error", "torch._assert_async of what does not hold")
+    return ConstantValue(None)

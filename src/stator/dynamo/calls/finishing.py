@@ -4,19 +4,22 @@ Capture follows it, as a part of that instruction."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..calling import calls, initialize
+from ..guard import GuardKind
 from ..iteration import rely_on_iterator
 from ..naming import class_name
 from ..native_status import native
-from ..values.base import Value, unsupported
+from ..source import AttrSource, ItemSource, Source
+from ..values.base import Lazy, Value, unsupported
 from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
 from ..values.functions import BuiltinValue
 from ..values.iterators import ResumedValue
 from ..values.mappings import DictValue
 from ..values.objects import MISSING, ObjectValue
+from ..wrapping import wraps
 from .operators import answered
 
 if TYPE_CHECKING:
@@ -81,9 +84,29 @@ if native is not None:
             return ResumedValue(items, None)
         return ResumedValue([*items, *result], iterator)
 
+    @wraps(native.Resumed)
+    def _resumed_before(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+        """Where what ended the graph was the next step of a generator."""
+        if source is None:
+            raise unsupported("iteration", "an instruction in the middle of its items")
+        taken, rest = AttrSource(source, "_taken"), AttrSource(source, "_rest")
+        tracer.guard(source, GuardKind.TYPE, type(obj))
+        tracer.guard(taken, GuardKind.LENGTH, len(obj._taken))
+        tracer.guard(AttrSource(source, "_at"), GuardKind.EQUALS, obj._at)
+        items: list[Value] = [Lazy(item, ItemSource(taken, at)) for at, item in enumerate(obj._taken)]
+        if obj._rest is None:
+            tracer.guard(rest, GuardKind.IS, None)
+            return ResumedValue(items[obj._at :], None)
+        return ResumedValue(items[obj._at :], tracer.wrap(obj._rest, rest))
+
     @calls(native.was_missed)
     def _was_missed(tracer: Tracer, result: Value) -> Value:
         return ConstantValue(_is_missed(result))
+
+    @calls(native.otherwise)
+    def _otherwise(tracer: Tracer, state: Value) -> Value:
+        default, result = tracer.iterate(state)
+        return default if _is_missed(result) else result
 
     @calls(native.found)
     def _found(tracer: Tracer, reading: Value) -> Value:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..finalizers import check_handed_on
 from ..finishing import Way
-from ..frame import Frame
+from ..frame import Frame, follow_rest
 from ..native_status import native
-from ..program import program_of
 from ..recipe import Constant, Recipe
 from ..resume import closure_of
 from ..source import Source
@@ -41,6 +40,8 @@ class InnerFrameValue(Value):
         return "the rest of a function behind a graph break"
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.inner._read is not None:
+            args = args[1:]  # what an AttributeError is told, whose name and object are not known here
         function = self.inner._target._function
         code = function.__code__
         free = len(closure_of(code))
@@ -48,19 +49,15 @@ class InnerFrameValue(Value):
         if len(cells) < free:
             raise unsupported("unguardable", "a closure that was made of something else than cells")
         check = check_handed_on(tracer.frames[-1], args[free:])
-        names = dict(zip(code.co_varnames, args[free:], strict=False))
-        frame = Frame(tracer, program_of(code), tracer.scope_of(function.__globals__), names, cells, code.co_qualname)
-        frame.way = _way(tracer.frames[-1])
         try:
-            frame.run()
+            result = follow_rest(tracer, function, cells, args[free:], _way(tracer.frames[-1]))
         except Raised as raised:
             caught = self.inner._caught
             if caught is None or not issubclass(raised.value.python_type(tracer), caught):
                 raise
             return tracer.known(native.missed)
         check()
-        assert frame.result is not None
-        return frame.result
+        return result
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self.inner)

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..array_operations import refused
+from ..array_operations import or_native, refused
 from ..calling import calls
-from ..numpy_boundary import FOLLOWED, numpy
+from ..numpy_boundary import numpy
 from ..polyfills import numpy_module
 from ..values.arrays import ArrayValue
 from ..values.base import Value
 from ..values.sequences import SequenceValue
+from .numpy_native import name_of
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -62,6 +63,36 @@ def _of_axes(tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> boo
     return all(_is_array(arg, 1) and arg.shape[0] <= _MOST_COPIES for arg in args)  # type: ignore[attr-defined]
 
 
+def _of_split(least: int, has_axis: bool) -> Fits:
+    """An array of so many dimensions, a number of pieces or the places between them, and perhaps an axis."""
+
+    def fits(tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
+        named = dict(zip(("ary", "indices_or_sections", "axis"), args, strict=False)) | kwargs
+        if len(args) > 2 + has_axis or not {"ary", "indices_or_sections"} <= named.keys():
+            return False
+        array, pieces = named["ary"], tracer.realized(named["indices_or_sections"])
+        if not isinstance(array, ArrayValue) or not _is_array(array) or len(array.shape) < least:
+            return False
+        if "axis" in named and not (has_axis and _are_axes(array, [named["axis"]])):
+            return False
+        if isinstance(pieces, SequenceValue):
+            places = [item.constant() for item in pieces.items if item.is_constant()]
+            whole = len(places) == len(pieces.items) and all(type(place) is int and place >= 0 for place in places)
+            return whole and places == sorted(places)
+        return _is_small(tracer, pieces)
+
+    return fits
+
+
+def _are_axes(array: ArrayValue, axes: list[Value]) -> bool:
+    found = [axis.constant() if axis.is_constant() else None for axis in axes]
+    return all(type(axis) is int and -len(array.shape) <= axis < len(array.shape) for axis in found)
+
+
+def _of_moved(tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    return not kwargs and len(args) == 3 and _is_array(args[0]) and _are_axes(args[0], args[1:])  # type: ignore[arg-type]
+
+
 def _of_vectors(tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> bool:
     """A norm of vectors, or the Frobenius one, of floats."""
     named = dict(zip(("x", "ord", "axis"), args, strict=False)) | kwargs
@@ -81,16 +112,17 @@ def _of_vectors(tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> 
 
 
 def _register(function: Any, replacement: Callable[..., Any], fits: Fits) -> None:
-    def handler(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-        if not fits(tracer, list(args), kwargs):
+    def followed(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if not fits(tracer, [tracer.realized(arg) for arg in args], kwargs):
             raise refused(tracer, f"numpy.{function.__name__}", [*args, *kwargs.values()])
         return tracer.call(tracer.known(replacement), list(args), kwargs)
 
-    calls(function)(handler)
+    name = name_of(function)
+    calls(function)(followed if name is None else or_native(name, followed))
 
 
-if FOLLOWED:
-    for _function, _replacement, _fits in (
+def register() -> None:
+    for function, replacement, fits in (
         (numpy.outer, numpy_module.outer, _of_arrays(1, 2)),
         (numpy.diff, numpy_module.diff, _of_arrays(1, 1)),
         (numpy.vstack, numpy_module.vstack, _of_listed),
@@ -100,5 +132,13 @@ if FOLLOWED:
         (numpy.repeat, numpy_module.repeat, _of_row_and_count),
         (numpy.meshgrid, numpy_module.meshgrid, _of_axes),
         (numpy.linalg.norm, numpy_module.norm, _of_vectors),
+        (numpy.split, numpy_module.split, _of_split(1, True)),
+        (numpy.array_split, numpy_module.array_split, _of_split(1, True)),
+        (numpy.hsplit, numpy_module.hsplit, _of_split(1, False)),
+        (numpy.vsplit, numpy_module.vsplit, _of_split(2, False)),
+        (numpy.moveaxis, numpy_module.moveaxis, _of_moved),
+        (numpy.atleast_1d, numpy_module.atleast_1d, _of_arrays(None, 1)),
+        (numpy.atleast_2d, numpy_module.atleast_2d, _of_arrays(None, 1)),
+        (numpy.atleast_3d, numpy_module.atleast_3d, _of_arrays(None, 1)),
     ):
-        _register(_function, _replacement, _fits)
+        _register(function, replacement, fits)

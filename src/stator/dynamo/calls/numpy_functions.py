@@ -3,11 +3,13 @@ Element-wise functions are in array_operations.py, the way to tensors and back i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from stator.base.errors import Unsupported
+from stator.prims import numpy_calls
 
 from ..array_operations import (
     ELEMENTWISE,
@@ -15,30 +17,39 @@ from ..array_operations import (
     cast_operand,
     checked,
     full,
+    holds_array,
     matrix_product,
     note_layout,
     operand_kind,
+    or_native,
     refused,
     write,
 )
-from ..calling import calls, run_folded
+from ..calling import calls, handlers, run_folded
 from ..guard import GuardKind
 from ..numpy_boundary import ARRAY, FOLLOWED, TORCH_OF, is_followed, numpy, shared_tensor
 from ..source import CallSource
 from ..values.arrays import ArrayValue, array_methods, made, writers
 from ..values.base import NotConstant, Value, unsupported
-from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
 from ..values.functions import BuiltinValue
 from ..values.sequences import ListValue, SequenceValue, TupleValue
 from ..values.tensors import TensorValue
 from ..wrapping import wrapper_of, wraps
+from . import numpy_combinations
+from .numpy_arguments import array_of, cast, dtype_made, dtype_of, is_cast_alike, plain, whole_number
+from .numpy_native import alone, name_of, native
+from .numpy_reductions import REDUCTIONS, deviation, position, reduction, running
 
 if TYPE_CHECKING:
     from ..source import Source
     from ..tracer import Tracer
 
 _MOST_LITERALS = 256  # elements that a graph spells out
+# Methods of arrays that are the functions of these names.
+_NATIVE_METHODS = "argsort argpartition round searchsorted repeat take trace prod choose conj conjugate"
+# Functions that only ask what an array looks like: NumPy's Python code for them is followed.
+_IN_PYTHON = "ndim size shape"
 _CPU = {"device": ConstantValue(torch.device("cpu"))}
 writers.append(write)
 
@@ -78,70 +89,6 @@ if FOLLOWED:
     wraps(type(numpy.sum))(_wrap_dispatcher)
 
 
-# ---- arguments ----
-
-
-def _array(tracer: Tracer, value: Value, what: str) -> ArrayValue:
-    if not isinstance(value, ArrayValue) or value.scalar or not value.shape:
-        raise refused(tracer, what, [value])
-    return value
-
-
-def _plain(tracer: Tracer, value: Value) -> Any:
-    """A constant, also in lists; what functions that only make arrays are called with. Raises NotConstant."""
-    value = tracer.realized(value)
-    if isinstance(value, ListValue) and value.cls is list:
-        return [_plain(tracer, item) for item in value.items]
-    if isinstance(value, TupleValue):
-        return tuple(_plain(tracer, item) for item in value.items)
-    if isinstance(value, ClassValue):
-        return value.cls
-    return value.constant()
-
-
-def _dtype(tracer: Tracer, value: Value | None) -> Any:
-    """A dtype that was asked for, or None."""
-    if value is None or tracer.is_none(value):
-        return None
-    try:
-        return numpy.dtype(_plain(tracer, value))
-    except (NotConstant, TypeError):
-        raise refused(tracer, "numpy.dtype", [value]) from None
-
-
-def _dtype_made(tracer: Tracer, dtype: Value) -> Value:
-    return ConstantValue(_dtype(tracer, dtype) or numpy.dtype(None))
-
-
-def _whole(tracer: Tracer, value: Value) -> int:
-    found = tracer.constant_of(value, "an axis or size")
-    if type(found) is not int:
-        raise refused(tracer, "an axis or size", [value])
-    return found
-
-
-def _axes(tracer: Tracer, axis: Value | None, array: ArrayValue) -> tuple[int, ...]:
-    """Which dimensions to reduce."""
-    if axis is None or tracer.is_none(axis):
-        return tuple(range(len(array.shape)))
-    if isinstance(axis, TupleValue):
-        return tuple(_whole(tracer, item) for item in axis.items)
-    return (_whole(tracer, axis),)
-
-
-def _flag(tracer: Tracer, value: Value | None) -> bool:
-    return value is not None and tracer.truth(value)
-
-
-def _cast(tracer: Tracer, array: ArrayValue, dtype: Any, what: str) -> Value:
-    """The tensor of an array in another dtype; a copy is made only if that is a change."""
-    if dtype not in TORCH_OF or (array.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 4):
-        raise refused(tracer, f"{what} to {dtype}", [array])
-    if array.dtype.kind == "f" and dtype.kind == "u":
-        raise refused(tracer, f"{what} to {dtype}", [array])
-    return cast_operand(tracer, array, dtype)
-
-
 # ---- new arrays ----
 
 
@@ -175,13 +122,19 @@ def _made_of_constants(function: Any) -> Callable[..., Value]:
 
     def handler(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
         try:
-            real = tuple(_plain(tracer, arg) for arg in args)
-            named = {key: _plain(tracer, arg) for key, arg in kwargs.items()}
+            real = tuple(plain(tracer, arg) for arg in args)
+            named = {key: plain(tracer, arg) for key, arg in kwargs.items()}
         except NotConstant:
             raise refused(tracer, name, list(args)) from None
         result = tracer.run_real(function, real, named)
         if type(result) is ARRAY:
-            return literal(tracer, result, f"the result of {name}")
+            try:
+                return literal(tracer, result, f"the result of {name}")
+            except Unsupported:
+                known = name_of(function)
+                if known is None:
+                    raise
+                return native(tracer, known, list(args), kwargs)
         return tracer.wrap_result(result, f"the result of {name}")
 
     return handler
@@ -194,7 +147,7 @@ def _function(*functions: Any, method: str | None = None) -> Callable[[Callable[
         for function in functions:
             calls(function)(_either(function, handler))
         if method is not None:
-            array_methods.add(method, handler)
+            array_methods.add(method, or_native(method, handler) if method in numpy_calls.FUNCTIONS else handler)
         return handler
 
     return decorate
@@ -202,27 +155,38 @@ def _function(*functions: Any, method: str | None = None) -> Callable[[Callable[
 
 def _either(function: Any, handler: Callable[..., Value]) -> Callable[..., Value]:
     otherwise = _made_of_constants(function)
+    name = name_of(function)
+    of_arrays = handler if name is None else or_native(name, handler)
 
     def answer(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-        if any(map(_holds_array, args)):
-            return tracer.call_handler(handler, list(args), kwargs)
+        if any(map(holds_array, [*args, *kwargs.values()])):
+            return tracer.call_handler(of_arrays, list(args), kwargs)
         return otherwise(tracer, *args, **kwargs)
 
     answer.__name__ = function.__name__
     return answer
 
 
-def _holds_array(value: Value) -> bool:
-    if isinstance(value, SequenceValue):
-        return any(map(_holds_array, value.items))
-    return isinstance(value, ArrayValue)
+def _followed(function: Any) -> Callable[..., Value]:
+    """NumPy's own Python code of a function, where there are arrays among its arguments."""
+
+    def handler(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if not any(map(holds_array, [*args, *kwargs.values()])):
+            return run_folded(tracer, function, list(args), kwargs)
+        return tracer.call(tracer.known(function.__wrapped__), list(args), kwargs)
+
+    handler.__name__ = function.__name__
+    return handler
 
 
 def _elementwise(ufunc: Any) -> None:
+    name = ufunc.__name__
+    followed = or_native(name, lambda tracer, *args: apply_elementwise(tracer, ufunc, list(args)))
+
     def handler(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-        if any(isinstance(arg, ArrayValue) for arg in args) and not kwargs:
-            return apply_elementwise(tracer, ufunc, list(args))
-        return run_folded(tracer, ufunc, list(args), kwargs)
+        if not any(map(holds_array, [*args, *kwargs.values()])):
+            return run_folded(tracer, ufunc, list(args), kwargs)
+        return native(tracer, name, list(args), kwargs) if kwargs else followed(tracer, *args)
 
     calls(ufunc)(handler)
 
@@ -230,126 +194,38 @@ def _elementwise(ufunc: Any) -> None:
 def _register_functions() -> None:
     for ufunc in ELEMENTWISE:
         _elementwise(ufunc)
-    for name in ("zeros", "ones", "full", "arange", "linspace", "eye", "identity", "logspace", "prod"):
+    calls(numpy.dtype)(dtype_made)
+    for name, entry in REDUCTIONS.items():
         function = getattr(numpy, name)
-        calls(function)(_made_of_constants(function))
-    calls(numpy.dtype)(_dtype_made)
-    for name, entry in _REDUCTIONS.items():
-        function = getattr(numpy, name)
-        _function(function, method=name)(_reduction(name, *entry))
+        _function(function, method=name)(reduction(name, *entry))
     for name, function in _FUNCTIONS.items():
         _function(getattr(numpy, name), method=name if name in _ALSO_METHODS else None)(function)
-
-
-# ---- reductions ----
-
-
-def _same(dtype: Any) -> Any:
-    return dtype
-
-
-def _summed(dtype: Any) -> Any:
-    """Sums and products of small whole numbers are int64; unsigned ones would be uint64, which torch does not have."""
-    if dtype.kind == "u":
-        return None
-    return numpy.dtype("int64") if dtype.kind in "bi" else dtype
-
-
-def _averaged(dtype: Any) -> Any:
-    return dtype if dtype.kind == "f" else numpy.dtype("float64")
-
-
-def _truth(dtype: Any) -> Any:
-    return numpy.dtype(bool)
-
-
-_REDUCTIONS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "sum": (torch.sum, _summed),
-    "mean": (torch.mean, _averaged),
-    "max": (torch.amax, _same),
-    "min": (torch.amin, _same),
-    "any": (torch.any, _truth),
-    "all": (torch.all, _truth),
-}
-
-
-def _reduction(name: str, function: Any, dtype_of: Callable[[Any], Any]) -> Callable[..., Value]:
-    def handler(tracer: Tracer, a: Value, axis: Value | None = None, *, keepdims: Value | None = None) -> Value:
-        array = _array(tracer, a, f"numpy.{name}")
-        dtype = dtype_of(array.dtype)
-        if dtype is None:
-            raise refused(tracer, f"numpy.{name}", [a])
-        operand = cast_operand(tracer, array, dtype)
-        dims = tracer.known(_axes(tracer, axis, array))
-        keep = ConstantValue(_flag(tracer, keepdims))
-        return checked(tracer, tracer.record_function(function, [operand, dims, keep], {}), dtype, name)
-
-    return handler
-
-
-def _deviation(name: str, function: Any) -> Callable[..., Value]:
-    def handler(
-        tracer: Tracer,
-        a: Value,
-        axis: Value | None = None,
-        *,
-        ddof: Value | None = None,
-        keepdims: Value | None = None,
-    ) -> Value:
-        array = _array(tracer, a, f"numpy.{name}")
-        dtype = _averaged(array.dtype)
-        axes = _axes(tracer, axis, array)
-        correction = 0 if ddof is None else _whole(tracer, ddof)
-        if not all(-len(array.shape) <= at < len(array.shape) for at in axes):
-            raise refused(tracer, f"numpy.{name} over such an axis", [a])
-        if math.prod(array.shape[at] for at in axes) <= correction:
-            raise refused(tracer, f"numpy.{name} of as few elements", [a])
-        named: dict[str, Value] = {
-            "correction": ConstantValue(correction),
-            "keepdim": ConstantValue(_flag(tracer, keepdims)),
-        }
-        operand = cast_operand(tracer, array, dtype)
-        return checked(tracer, tracer.record_function(function, [operand, tracer.known(axes)], named), dtype, name)
-
-    return handler
-
-
-def _position(name: str, function: Any) -> Callable[..., Value]:
-    def handler(tracer: Tracer, a: Value, axis: Value | None = None) -> Value:
-        array = _array(tracer, a, f"numpy.{name}")
-        if array.dtype.kind == "b":
-            raise refused(tracer, f"numpy.{name}", [a])
-        note_layout(tracer, array)
-        dims = [] if axis is None or tracer.is_none(axis) else [ConstantValue(_whole(tracer, axis))]
-        found = tracer.record_function(function, [array.tensor, *dims], {})
-        return checked(tracer, found, numpy.dtype("int64"), name)
-
-    return handler
-
-
-def _running(name: str, function: Any) -> Callable[..., Value]:
-    def handler(tracer: Tracer, a: Value, axis: Value | None = None) -> Value:
-        array = _array(tracer, a, f"numpy.{name}")
-        dtype = _summed(array.dtype)
-        if dtype is None:
-            raise refused(tracer, f"numpy.{name}", [a])
-        operand = cast_operand(tracer, array, dtype)
-        if axis is None or tracer.is_none(axis):
-            operand, axis = tracer.record_method("flatten", [operand], {}), ConstantValue(0)
-        return checked(
-            tracer, tracer.record_function(function, [operand, ConstantValue(_whole(tracer, axis))], {}), dtype, name
-        )
-
-    return handler
+    numpy_combinations.register()
+    for name, function in numpy_calls.FUNCTIONS.items():
+        if not isinstance(function, numpy.ufunc) and handlers.get(function) is None:
+            _function(function)(alone(name))
+        elif handlers.get(function) is None:
+            _elementwise(function)
+    for name in _IN_PYTHON.split():
+        function = getattr(numpy, name)
+        if handlers.get(function) is None:
+            calls(function)(_followed(function))
+    for name in numpy_calls.WRITING.split():
+        calls(getattr(numpy, name))(_writer(name))
+    for name in numpy_calls.WRITERS:
+        if name.endswith(".at"):
+            calls(numpy_calls.FUNCTIONS[name.split()[1].removesuffix(".at")].at)(_writer(name.split()[1]))
+    for name in _NATIVE_METHODS.split():
+        array_methods.add(name, alone(name if name != "conj" else "conjugate"))
 
 
 # ---- shapes ----
 
 
 def _reshape(tracer: Tracer, a: Value, *shape: Value) -> Value:
-    array = _array(tracer, a, "numpy.reshape")
+    array = array_of(tracer, a, "numpy.reshape", only_held=True)
     sizes = shape[0].items if len(shape) == 1 and isinstance(shape[0], SequenceValue) else list(shape)
-    whole = tuple(_whole(tracer, tracer.realized(size)) for size in sizes)
+    whole = tuple(whole_number(tracer, tracer.realized(size)) for size in sizes)
     _known_layout(tracer, array)
     return made(tracer, tracer.record_method("reshape", [array.tensor, tracer.known(whole)], {}))
 
@@ -364,7 +240,7 @@ def _known_layout(tracer: Tracer, array: ArrayValue) -> None:
 
 
 def _ravel(tracer: Tracer, a: Value) -> Value:
-    array = _array(tracer, a, "numpy.ravel")
+    array = array_of(tracer, a, "numpy.ravel", only_held=True)
     _known_layout(tracer, array)
     packed = tracer.record_method("contiguous", [array.tensor], {})
     return made(tracer, tracer.record_method("view", [packed, ConstantValue(-1)], {}))
@@ -375,46 +251,46 @@ def _copied(tracer: Tracer, array: ArrayValue) -> Value:
 
 
 def _flatten(tracer: Tracer, a: Value) -> Value:
-    copied = _copied(tracer, _array(tracer, a, "ndarray.flatten"))
+    copied = _copied(tracer, array_of(tracer, a, "ndarray.flatten", only_held=True))
     return made(tracer, tracer.record_method("view", [copied, ConstantValue(-1)], {}))
 
 
 def _copy(tracer: Tracer, a: Value) -> Value:
-    return made(tracer, _copied(tracer, _array(tracer, a, "ndarray.copy")))
+    return made(tracer, _copied(tracer, array_of(tracer, a, "ndarray.copy", only_held=True)))
 
 
 def _copy_as_it_lies(tracer: Tracer, a: Value) -> Value:
     """numpy.copy keeps the layout, where the method makes it C order."""
-    note_layout(tracer, _array(tracer, a, "numpy.copy"))
+    note_layout(tracer, array_of(tracer, a, "numpy.copy"))
     return _copy(tracer, a)
 
 
 def _transpose(tracer: Tracer, a: Value, *axes: Value) -> Value:
-    array = _array(tracer, a, "numpy.transpose")
+    array = array_of(tracer, a, "numpy.transpose", only_held=True)
     order: Any = axes[0].items if len(axes) == 1 and isinstance(axes[0], SequenceValue) else list(axes)
     if len(order) == 1 and tracer.is_none(order[0]):
         order = []
-    whole = tuple(_whole(tracer, tracer.realized(axis)) for axis in order) or tuple(range(len(array.shape)))[::-1]
+    whole = tuple(whole_number(tracer, tracer.realized(axis)) for axis in order) or tuple(range(len(array.shape)))[::-1]
     return made(tracer, tracer.record_method("permute", [array.tensor, tracer.known(whole)], {}))
 
 
 def _swapaxes(tracer: Tracer, a: Value, axis1: Value, axis2: Value) -> Value:
-    array = _array(tracer, a, "numpy.swapaxes")
-    dims = [ConstantValue(_whole(tracer, axis)) for axis in (axis1, axis2)]
+    array = array_of(tracer, a, "numpy.swapaxes", only_held=True)
+    dims = [ConstantValue(whole_number(tracer, axis)) for axis in (axis1, axis2)]
     return made(tracer, tracer.record_method("transpose", [array.tensor, *dims], {}))
 
 
 def _expand_dims(tracer: Tracer, a: Value, axis: Value) -> Value:
-    array = _array(tracer, a, "numpy.expand_dims")
-    at = ConstantValue(_whole(tracer, axis))
+    array = array_of(tracer, a, "numpy.expand_dims", only_held=True)
+    at = ConstantValue(whole_number(tracer, axis))
     return made(tracer, tracer.record_method("unsqueeze", [array.tensor, at], {}))
 
 
 def _squeeze(tracer: Tracer, a: Value, axis: Value | None = None) -> Value:
-    array = _array(tracer, a, "numpy.squeeze")
+    array = array_of(tracer, a, "numpy.squeeze", only_held=True)
     dims = []
     if axis is not None and not tracer.is_none(axis):
-        at = _whole(tracer, axis)
+        at = whole_number(tracer, axis)
         if not -len(array.shape) <= at < len(array.shape) or array.shape[at] != 1:
             raise refused(tracer, "numpy.squeeze of another axis", [a])
         dims = [ConstantValue(at)]
@@ -426,7 +302,7 @@ def _squeeze(tracer: Tracer, a: Value, axis: Value | None = None) -> Value:
 
 def _common(tracer: Tracer, values: list[Value], what: str) -> tuple[list[Value], Any]:
     """Tensors of arrays in the dtype that they have in common."""
-    arrays = [_array(tracer, value, what) for value in values]
+    arrays = [array_of(tracer, value, what) for value in values]
     dtype = numpy.result_type(*(array.dtype for array in arrays))
     if dtype not in TORCH_OF:
         raise refused(tracer, what, values)
@@ -436,7 +312,7 @@ def _common(tracer: Tracer, values: list[Value], what: str) -> tuple[list[Value]
 def _joined(name: str, function: Any) -> Callable[..., Value]:
     def handler(tracer: Tracer, arrays: Value, axis: Value | None = None) -> Value:
         tensors, dtype = _common(tracer, list(tracer.iterate(arrays)), f"numpy.{name}")
-        at = ConstantValue(0 if axis is None else _whole(tracer, axis))
+        at = ConstantValue(0 if axis is None else whole_number(tracer, axis))
         return checked(tracer, tracer.record_function(function, [TupleValue(tensors), at], {}), dtype, name, True)
 
     return handler
@@ -459,7 +335,7 @@ def _where(tracer: Tracer, condition: Value, x: Value, y: Value) -> Value:
 
 
 def _clip(tracer: Tracer, a: Value, low: Value | None = None, high: Value | None = None) -> Value:
-    result: Value = _array(tracer, a, "numpy.clip")
+    result: Value = array_of(tracer, a, "numpy.clip")
     bounds = [bound for bound in (low, high) if bound is not None and not tracer.is_none(bound)]
     if not bounds or result.dtype.kind == "b":  # type: ignore[attr-defined]
         raise refused(tracer, "numpy.clip", [a])
@@ -470,7 +346,7 @@ def _clip(tracer: Tracer, a: Value, low: Value | None = None, high: Value | None
 
 
 def _dot(tracer: Tracer, a: Value, b: Value) -> Value:
-    left, right = _array(tracer, a, "numpy.dot"), _array(tracer, b, "numpy.dot")
+    left, right = array_of(tracer, a, "numpy.dot"), array_of(tracer, b, "numpy.dot")
     if len(left.shape) > 2 or len(right.shape) > 2:
         raise refused(tracer, "numpy.dot of more than two dimensions", [a, b])
     return matrix_product(tracer, left, right)
@@ -478,9 +354,9 @@ def _dot(tracer: Tracer, a: Value, b: Value) -> Value:
 
 def _like(number: int) -> Callable[..., Value]:
     def handler(tracer: Tracer, a: Value, dtype: Value | None = None) -> Value:
-        array = _array(tracer, a, "numpy.zeros_like")
+        array = array_of(tracer, a, "numpy.zeros_like")
         note_layout(tracer, array)
-        wanted = _dtype(tracer, dtype) or array.dtype
+        wanted = dtype_of(tracer, dtype) or array.dtype
         if wanted not in TORCH_OF:
             raise refused(tracer, f"an array of {wanted} like", [a])
         return made(tracer, full(tracer, array.shape, wanted.type(number).item(), wanted))
@@ -495,12 +371,18 @@ def _astype(tracer: Tracer, a: Value, dtype: Value) -> Value:
     if not isinstance(a, ArrayValue):
         raise refused(tracer, "ndarray.astype", [a])
     note_layout(tracer, a)
-    wanted = _dtype(tracer, dtype)
+    wanted = dtype_of(tracer, dtype)
     if wanted is None:
         raise refused(tracer, "ndarray.astype", [a, dtype])
-    cast = a.tensor if wanted == a.dtype else _cast(tracer, a, wanted, "ndarray.astype")
-    copied = tracer.record_method("clone", [cast], {}) if cast is a.tensor else cast
-    return made(tracer, copied, scalar=a.scalar)
+    if wanted != a.dtype and not is_cast_alike(a.dtype, wanted):
+        return native(tracer, "astype", [a, ConstantValue(wanted)], {})
+    return made(tracer, _copied_as(tracer, a, wanted, "ndarray.astype"), scalar=a.scalar)
+
+
+def _copied_as(tracer: Tracer, a: ArrayValue, wanted: Any, what: str) -> Value:
+    if wanted == a.dtype:
+        return tracer.record_method("clone", [a.tensor], {})
+    return cast(tracer, a, wanted, what)
 
 
 def _new_array(tracer: Tracer, a: Value, dtype: Value | None = None) -> Value:
@@ -508,14 +390,15 @@ def _new_array(tracer: Tracer, a: Value, dtype: Value | None = None) -> Value:
     if not isinstance(a, ArrayValue):
         raise refused(tracer, "numpy.array", [a])
     note_layout(tracer, a)
-    wanted = _dtype(tracer, dtype) or a.dtype
-    cast = a.tensor if wanted == a.dtype else _cast(tracer, a, wanted, "numpy.array")
-    return made(tracer, tracer.record_method("clone", [cast], {}) if cast is a.tensor else cast)
+    wanted = dtype_of(tracer, dtype) or a.dtype
+    return made(tracer, _copied_as(tracer, a, wanted, "numpy.array"))
 
 
 def _as_array(tracer: Tracer, a: Value, dtype: Value | None = None) -> Value:
     """numpy.asarray of an array: itself, unless its dtype is another one."""
-    wanted = _dtype(tracer, dtype)
+    wanted = dtype_of(tracer, dtype)
+    if isinstance(a, SequenceValue):  # of arrays
+        return native(tracer, "array", [a], {} if wanted is None else {"dtype": ConstantValue(wanted)})
     if isinstance(a, ArrayValue) and not a.scalar and (wanted is None or wanted == a.dtype):
         return a
     return _new_array(tracer, a, dtype)
@@ -532,18 +415,35 @@ def _to_list(tracer: Tracer, a: Value) -> Value:
 
 
 def _fill(tracer: Tracer, a: Value, value: Value) -> Value:
-    array = _array(tracer, a, "ndarray.fill")
+    array = array_of(tracer, a, "ndarray.fill")
     write(tracer, array, array.tensor, value)
     return ConstantValue(None)
 
 
+def _sort(tracer: Tracer, a: Value, *args: Value, **kwargs: Value) -> Value:
+    """The method, which sorts in place."""
+    array = array_of(tracer, a, "ndarray.sort", only_held=True)
+    array.hold(tracer, native(tracer, "after sort", [a, *args], kwargs))
+    return ConstantValue(None)
+
+
+def _writer(name: str) -> Callable[..., Value]:
+    def handler(tracer: Tracer, a: Value, *args: Value, **kwargs: Value) -> Value:
+        array = array_of(tracer, a, f"numpy.{name}", only_held=True)
+        array.hold(tracer, native(tracer, f"after {name}", [a, *args], kwargs))
+        return ConstantValue(None)
+
+    handler.__name__ = name
+    return handler
+
+
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "std": _deviation("std", torch.std),
-    "var": _deviation("var", torch.var),
-    "argmax": _position("argmax", torch.argmax),
-    "argmin": _position("argmin", torch.argmin),
-    "cumsum": _running("cumsum", torch.cumsum),
-    "cumprod": _running("cumprod", torch.cumprod),
+    "std": deviation("std", torch.std),
+    "var": deviation("var", torch.var),
+    "argmax": position("argmax", torch.argmax),
+    "argmin": position("argmin", torch.argmin),
+    "cumsum": running("cumsum", torch.cumsum),
+    "cumprod": running("cumprod", torch.cumprod),
     "reshape": _reshape,
     "ravel": _ravel,
     "transpose": _transpose,
@@ -584,6 +484,7 @@ _METHODS: dict[str, Callable[..., Value]] = {
     "item": _item,
     "tolist": _to_list,
     "fill": _fill,
+    "sort": _sort,
 }
 for _name, _method in _METHODS.items():
     array_methods.add(_name, _method)

@@ -63,11 +63,14 @@ def _tensor(tracer: Tracer, data: Value, **kwargs: Value) -> Value:
     if not isinstance(data, ArrayValue):
         made_of = _of_number(tracer, data, kwargs) or _of_stacked(tracer, data, kwargs)
         return made_of or tracer.record_function(torch.tensor, [data], kwargs)
-    wanted = kwargs.pop("dtype", None)
+    wanted, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
     if kwargs:
         raise unsupported("torch-argument", f"{data.describe(tracer)} as an argument of torch.tensor, with options")
     copied = tracer.record_method("clone", [data.tensor], {})
-    return copied if wanted is None else tracer.record_method("to", [copied, wanted], {})
+    for place in (wanted, device):
+        if place is not None and not tracer.is_none(place):
+            copied = tracer.record_method("to", [copied, place], {})
+    return copied
 
 
 def _of_number(tracer: Tracer, data: Value, kwargs: dict[str, Value]) -> Value | None:

@@ -23,7 +23,7 @@ from ..values.mappings import DictValue
 from ..values.numbers import is_changing
 from ..values.objects import ObjectValue
 from ..values.read_numbers import ReadNumberValue
-from ..values.tensors import TensorValue
+from ..values.tensors import TensorValue, truths
 from .checks import number_for_check
 from .compilation import break_requested
 from .schedules import expect_schedule
@@ -148,6 +148,10 @@ def _item(tracer: Tracer, tensor: TensorValue) -> Value:
     known = tracer.recorder.known_number(tensor.fake)
     if known is not None:
         return ConstantValue(known)
+    if tensor.fake.dtype is torch.bool and tensor.fake.numel() == 1:
+        for find in truths:
+            if (found := find(tracer, tensor)) is not None:
+                return ConstantValue(found)
     if not _of_optimizers(tracer) or not tensor.fake.dtype.is_floating_point:
         checked = number_for_check(tracer, tensor)
         if checked is not None:

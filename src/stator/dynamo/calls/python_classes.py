@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import types
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -26,18 +25,6 @@ from ..values.slices import SliceValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
-
-
-@calls(type)
-def _type(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-    if len(args) != 1 or kwargs:
-        raise unsupported("class-definition", "making a class with type()")
-    return tracer.known(args[0].python_type(tracer))
-
-
-@calls(builtins.__build_class__)
-def _build_class(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
-    raise unsupported("class-definition", "defining a class inside the captured code")
 
 
 @calls(super)

@@ -1,58 +1,382 @@
-"""Python's `random` in captured code: floats are drawn ahead of the graph, once in each call and in the program's
-order, so that the generator's state goes on as in eager. Everything else of `random` breaks the graph and runs as it
-is."""
+"""Python's `random` in captured code: numbers are drawn ahead of the graph, once in each call and in the program's
+order, so that the generator's state goes on as in eager. Where something is decided from them there is one graph for
+each way, if these are few, under a guard that looks at what a copy of the generator gives. A generator that was seeded
+by a constant gives constants. Everything else breaks the graph and runs as it is.
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from ..calling import calls
+from ..forecasts import MOST_WAYS, Drawn
 from ..mutations import MutationLog
-from ..recipe import CallRecipe, Constant, Load
-from ..values.base import Value, unsupported
-from ..values.objects import ObjectValue, c_methods, functions_in_c
+from ..recipe import CallRecipe, Constant, GetItem, Load, Recipe
+from ..values.base import NotConstant, Value, unsupported
+from ..values.constants import ConstantValue
+from ..values.objects import ObjectValue, c_methods
 from ..values.read_numbers import ReadNumberValue
+from ..values.sequences import ListValue, TupleValue
+from ..values.slices import RangeValue, SliceValue
 
 if TYPE_CHECKING:
+    from ..exits import ExitBuilder
     from ..tracer import Tracer
 
 
-def _drawn(tracer: Tracer, function: Any, generator: Value, arguments: list[Any]) -> Value:
-    """The float that `function(generator, *arguments)` gives when the graph is about to run."""
+class MadeGenerator(ObjectValue):
+    """A `random.Random` that captured code made of a constant: `shadow` draws the numbers that it would."""
+
+    __slots__ = ("shadow",)
+
+    def __init__(self, shadow: random.Random) -> None:
+        super().__init__(random.Random)
+        self.shadow = shadow
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        made = CallRecipe(Constant(_restored), [Constant(self.shadow.getstate())])
+        exits.remember(self, made)
+        exits.fill(self, made)
+        return made
+
+
+class DrawnState(Value):
+    """What `getstate` gives where only the run knows it."""
+
+    __slots__ = ("origin",)
+
+    def __init__(self, origin: Recipe) -> None:
+        self.source = None
+        self.origin = origin
+
+    def python_type(self, tracer: Tracer) -> type:
+        return tuple
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        return self.origin
+
+
+def _restored(state: Any) -> random.Random:
+    made = random.Random(0)
+    made.setstate(state)
+    return made
+
+
+@calls(random.Random)
+def _make(tracer: Tracer, seed: Value | None = None) -> Value:
+    if seed is None or tracer.is_none(seed):
+        raise unsupported("call-builtin", "a generator that the system seeds")
+    return MadeGenerator(tracer.run_real(random.Random, (tracer.constant_of(seed, "a seed"),)))
+
+
+def _shadow(tracer: Tracer, generator: Value) -> random.Random | None:
+    """What stands for the generator where its state is known."""
+    if isinstance(generator, MadeGenerator):
+        return generator.shadow
+    return tracer.random.shadows.get(generator.source)  # type: ignore[arg-type]
+
+
+def draw_ahead(tracer: Tracer, function: Any, generator: Value, arguments: list[Recipe]) -> CallRecipe:
+    """What `function(generator, *arguments)` gives when the graph is about to run."""
     recorder = tracer.recorder
     if not isinstance(generator, ObjectValue) or generator.source is None:
         raise unsupported("call-builtin", "a random number of a generator that was made in the captured code")
     once = tracer.in_the_call and recorder.region is None
     if not once or recorder.transforms or type(tracer.mutations) is not MutationLog:
         raise unsupported("call-builtin", "a random number where the code runs later, or more than once")
-    draw = CallRecipe(Constant(function), [Load(generator.source), *map(Constant, arguments)])
+    draw = CallRecipe(Constant(function), [Load(generator.source), *arguments])
     tracer.draws.append(draw)
     tracer.generators_drawn[generator.source] = Load(generator.source)
-    drawn = ReadNumberValue(recorder.drawn_placeholder("random", draw), draw)
+    plain = all(isinstance(one, Constant) for one in arguments) and type(generator.obj) is random.Random
+    drawn = Drawn(function, tuple(one.value for one in arguments)) if plain else None  # type: ignore[attr-defined]
+    tracer.random.add(draw, generator.source, drawn)
+    return draw
+
+
+def _float(tracer: Tracer, draw: Recipe, name: str = "random") -> ReadNumberValue:
+    drawn = ReadNumberValue(tracer.recorder.drawn_placeholder(name, draw), draw)
     tracer.numbers[draw] = drawn  # so that arithmetic looks for it
     return drawn
 
 
+def whole_ahead(tracer: Tracer, draw: Recipe) -> Value:
+    """A whole number: an input, of which the graph makes one that only the run can tell."""
+    number = ReadNumberValue(tracer.recorder.drawn_placeholder("random", CallRecipe(Constant(float), [draw])))
+    held = tracer.recorder.unknown.scalar(number.node, torch.float64)
+    whole = tracer.record_method("to", [held, ConstantValue(torch.int64)], {})
+    return tracer.call_tensor_method(whole, "item", [], {})  # type: ignore[arg-type]
+
+
+def float_ahead(tracer: Tracer, function: Any, generator: Value, arguments: list[Any]) -> Value:
+    shadow = _shadow(tracer, generator)
+    if shadow is not None:
+        return ConstantValue(tracer.run_real(function, (shadow, *arguments)))
+    return _float(tracer, draw_ahead(tracer, function, generator, list(map(Constant, arguments))))
+
+
 @c_methods.register(random.Random.random)
 def _random(tracer: Tracer, generator: Value) -> Value:
-    return _drawn(tracer, random.Random.random, generator, [])
+    return float_ahead(tracer, random.Random.random, generator, [])
 
 
-def _register_numpy(name: str, most: int) -> None:
-    """A method of numpy.random.RandomState that gives one float, for up to so many numbers as arguments. NumPy loads
-    numpy.random when it is first asked for, so it is known by name."""
-
-    def handler(tracer: Tracer, generator: Value, *args: Value) -> Value:
-        arguments = [tracer.constant_of(arg, f"an argument of numpy.random.{name}") for arg in args]
-        plain = all(type(number) in (int, float) and 0 <= number < math.inf for number in arguments)
-        if len(arguments) > most or not plain:
-            raise unsupported("call-builtin", f"these arguments of numpy.random.{name}")
-        function = getattr(generator.python_type(tracer), name)
-        return _drawn(tracer, function, generator, arguments)
-
-    functions_in_c.register(("numpy.random", f"RandomState.{name}"))(handler)
+@c_methods.register(random.Random.getrandbits)
+def _getrandbits(tracer: Tracer, generator: Value, count: Value) -> Value:
+    return _drawn_whole(tracer, random.Random.getrandbits, generator, [tracer.constant_of(count, "a number of bits")])
 
 
-for _name, _most in {"rand": 0, "random": 0, "random_sample": 0, "uniform": 2, "normal": 2, "randn": 0}.items():
-    _register_numpy(_name, _most)
+_EXACT = 2**53  # whole numbers up to here are floats
+
+
+def _drawn_whole(tracer: Tracer, function: Any, generator: Value, arguments: list[Any]) -> Value:
+    shadow = _shadow(tracer, generator)
+    if shadow is not None:
+        return ConstantValue(tracer.run_real(function, (shadow, *arguments)))
+    tracer.run_real(function, (random.Random(0), *arguments))  # raises where the program's does
+    bits = function is random.Random.getrandbits
+    largest = 2 ** arguments[0] if bits else max(abs(one) for one in arguments)
+    if largest > _EXACT or (bits and not arguments[0]):
+        raise unsupported("call-builtin", "random whole numbers of that many bits")
+    return whole_ahead(tracer, draw_ahead(tracer, function, generator, list(map(Constant, arguments))))
+
+
+# ---- methods written in Python, which are called as one where the generator's class is random.Random ----
+
+
+def _method(name: str) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Decorator: `handler(tracer, generator, *args, **kwargs)`; instances of subclasses are followed instead."""
+    function = getattr(random.Random, name)
+
+    def decorate(handler: Callable[..., Value]) -> Callable[..., Value]:
+        def known_class(tracer: Tracer, generator: Value, *args: Value, **kwargs: Value) -> Value:
+            if generator.python_type(tracer) is random.Random:
+                return handler(tracer, generator, *args, **kwargs)
+            return tracer.inline(tracer.known(function), [generator, *args], kwargs)  # type: ignore[arg-type]
+
+        calls(function)(known_class)
+        return handler
+
+    return decorate
+
+
+def _numbers(tracer: Tracer, args: tuple[Value, ...], kwargs: dict[str, Value], name: str) -> list[Any]:
+    if kwargs:
+        raise unsupported("call-builtin", f"random.{name} with arguments by keyword")
+    return [tracer.constant_of(arg, f"an argument of random.{name}") for arg in args]
+
+
+def _register_float(name: str) -> None:
+    function = getattr(random.Random, name)
+
+    @_method(name)
+    def handler(tracer: Tracer, generator: Value, *args: Value, **kwargs: Value) -> Value:
+        arguments = _numbers(tracer, args, kwargs, name)
+        if _shadow(tracer, generator) is None:
+            example = tracer.run_real(function, (random.Random(0), *arguments))  # raises where the program's does
+            if type(example) is not float:
+                raise unsupported("call-builtin", f"random.{name} that gives no float")
+        return float_ahead(tracer, function, generator, arguments)
+
+
+for _name in ("gauss", "normalvariate", "lognormvariate", "expovariate", "triangular", "betavariate", "gammavariate"):
+    _register_float(_name)
+for _name in ("vonmisesvariate", "paretovariate", "weibullvariate"):
+    _register_float(_name)
+
+
+def _register_whole(name: str) -> None:
+    function = getattr(random.Random, name)
+
+    @_method(name)
+    def handler(tracer: Tracer, generator: Value, *args: Value, **kwargs: Value) -> Value:
+        arguments = _numbers(tracer, args, kwargs, name)
+        if not all(type(one) is int for one in arguments):
+            raise unsupported("call-builtin", f"random.{name} of something else than whole numbers")
+        return _drawn_whole(tracer, function, generator, arguments)
+
+
+_register_whole("randint")
+_register_whole("randrange")
+
+
+# ---- of items ----
+
+
+def _index(generator: random.Random, count: int) -> int:
+    return generator._randbelow(count)  # type: ignore[attr-defined,no-any-return]
+
+
+def _order(generator: random.Random, count: int) -> tuple[int, ...]:
+    order = list(range(count))
+    generator.shuffle(order)
+    return tuple(order)
+
+
+def _sampled(generator: random.Random, count: int, taken: int) -> tuple[int, ...]:
+    return tuple(generator.sample(range(count), taken))
+
+
+def _decided(tracer: Tracer, function: Any, generator: Value, arguments: list[int], ways: int) -> Any:
+    """Indices that the generator decides on, if there are few ways; None if there are many."""
+    shadow = _shadow(tracer, generator)
+    if shadow is not None:
+        return function(shadow, *arguments)
+    if tracer.random.ways * ways > MOST_WAYS:
+        return None
+    draw = draw_ahead(tracer, function, generator, list(map(Constant, arguments)))
+    found = tracer.random.decided(tracer, draw, generator, ways)
+    if found is None:
+        raise unsupported("call-builtin", "a decision by a random number behind another state of the generator")
+    return found
+
+
+def _plain_numbers(items: list[Value]) -> list[Any] | None:
+    """Of constants that are all floats, or all small whole numbers."""
+    try:
+        found = [item.constant() for item in items if isinstance(item, ConstantValue)]
+    except NotConstant:
+        return None
+    if len(found) != len(items) or not found:
+        return None
+    if all(type(one) is float and math.isfinite(one) for one in found):
+        return found
+    return found if all(type(one) is int and abs(one) < _EXACT for one in found) else None
+
+
+def _number(tracer: Tracer, draw: Recipe, kind: type) -> Value:
+    return _float(tracer, draw) if kind is float else whole_ahead(tracer, draw)
+
+
+def _items(tracer: Tracer, value: Value, name: str) -> list[Value]:
+    if isinstance(value, ConstantValue) and type(value.value) is str:
+        return [ConstantValue(one) for one in value.value]
+    if not isinstance(value, (ListValue, TupleValue, RangeValue)):
+        raise unsupported("call-builtin", f"random.{name} of {value.describe(tracer)}")
+    if isinstance(value, (ListValue, TupleValue)) and value.cls not in (list, tuple):
+        raise unsupported("call-builtin", f"random.{name} of {value.describe(tracer)}")
+    return list(tracer.iterate(value))
+
+
+@_method("choice")
+def _choice(tracer: Tracer, generator: Value, seq: Value) -> Value:
+    items = _items(tracer, seq, "choice")
+    if not items:
+        raise tracer.raised(IndexError, _message(random.Random.choice, ()))
+    index = _decided(tracer, _index, generator, [len(items)], len(items)) if _plain_numbers(items) is None else None
+    shadow = _shadow(tracer, generator)
+    if shadow is not None and index is None:
+        index = _index(shadow, len(items))
+    if index is not None:
+        return items[index]
+    numbers = _plain_numbers(items)
+    if numbers is None:
+        raise unsupported("call-builtin", "random.choice of many objects")
+    return _number(
+        tracer, draw_ahead(tracer, random.Random.choice, generator, [Constant(tuple(numbers))]), type(numbers[0])
+    )
+
+
+def _message(function: Any, seq: Any) -> str:
+    try:
+        function(random.Random(0), seq)
+    except IndexError as error:
+        return str(error)
+    raise AssertionError("an empty sequence was chosen from")
+
+
+def _rearranged(
+    tracer: Tracer, generator: Value, items: list[Value], function: Any, arguments: list[int], ways: int, name: str
+) -> list[Value]:
+    """The items at the indices that `function` draws: numbers stay unknown, other objects are decided on."""
+    numbers = _plain_numbers(items)
+    if numbers is None or _shadow(tracer, generator) is not None:
+        order = _decided(tracer, function, generator, arguments, ways)
+        if order is None:
+            raise unsupported("call-builtin", f"random.{name} of many objects")
+        return [items[at] for at in order]
+    order_drawn = draw_ahead(tracer, function, generator, list(map(Constant, arguments)))
+    count = arguments[-1]
+    table = Constant(tuple(numbers))
+    chosen = [
+        CallRecipe(Constant(operator.getitem), [table, GetItem(order_drawn, Constant(at))]) for at in range(count)
+    ]
+    return [_number(tracer, one, type(numbers[0])) for one in chosen]
+
+
+@_method("shuffle")
+def _shuffle(tracer: Tracer, generator: Value, x: Value) -> Value:
+    if not isinstance(x, ListValue):
+        raise unsupported("call-builtin", f"random.shuffle of {x.describe(tracer)}")
+    items = _items(tracer, x, "shuffle")
+    ways = math.factorial(len(items)) if len(items) < 5 else 1000
+    arranged = _rearranged(tracer, generator, items, _order, [len(items)], ways, "shuffle") if items else []
+    none = ConstantValue(None)
+    x.set_item(tracer, SliceValue(none, none, none), ListValue(arranged))
+    return none
+
+
+@_method("sample")
+def _sample(tracer: Tracer, generator: Value, population: Value, k: Value) -> Value:
+    items = _items(tracer, population, "sample")
+    taken = tracer.constant_of(k, "the number of samples")
+    if type(taken) is not int or not 0 <= taken <= len(items):
+        tracer.run_real(random.Random(0).sample, (range(len(items)), taken))  # which raises
+    if not taken:
+        return ListValue([])
+    ways = math.perm(len(items), taken) if len(items) < 20 else 1000
+    return ListValue(_rearranged(tracer, generator, items, _sampled, [len(items), taken], ways, "sample"))
+
+
+# ---- the state ----
+
+
+@_method("seed")
+def _seed(tracer: Tracer, generator: Value, a: Value | None = None, version: Value | None = None) -> Value:
+    if a is None or tracer.is_none(a):
+        raise unsupported("call-builtin", "random.seed() by the system")
+    given = [tracer.constant_of(one, "a seed") for one in (a, version) if one is not None]
+    shadow = random.Random(0)
+    tracer.run_real(random.Random.seed, (shadow, *given))
+    _know(tracer, generator, shadow)
+    return ConstantValue(None)
+
+
+def _know(tracer: Tracer, generator: Value, shadow: random.Random) -> None:
+    """The state of the generator is known from here on; it is brought to it when the graph has run."""
+    if isinstance(generator, MadeGenerator):
+        generator.shadow = shadow
+        return
+    if not isinstance(generator, ObjectValue) or generator.source is None or not tracer.in_the_call:
+        raise unsupported("call-builtin", "the state of a generator that cannot be reached")
+    if tracer.recorder.transforms or tracer.recorder.region is not None:
+        raise unsupported("call-builtin", "the state of a generator where code runs later, or more than once")
+    tracer.random.shadows[generator.source] = shadow
+    tracer.generators_drawn[generator.source] = Load(generator.source)
+
+
+@_method("getstate")
+def _getstate(tracer: Tracer, generator: Value) -> Value:
+    shadow = _shadow(tracer, generator)
+    if shadow is not None:
+        return tracer.known(shadow.getstate())
+    return DrawnState(draw_ahead(tracer, random.Random.getstate, generator, []))
+
+
+@_method("setstate")
+def _setstate(tracer: Tracer, generator: Value, state: Value) -> Value:
+    if isinstance(state, DrawnState):
+        if _shadow(tracer, generator) is not None:
+            raise unsupported("call-builtin", "random.setstate behind random.seed")
+        draw_ahead(tracer, random.Random.setstate, generator, [state.origin])
+        return ConstantValue(None)
+    if not isinstance(state, TupleValue) or state.source is not None:
+        raise unsupported("call-builtin", "random.setstate of a state from outside")
+    shadow = random.Random(0)
+    tracer.run_real(random.Random.setstate, (shadow, tracer.constant_of(state, "a state")))
+    _know(tracer, generator, shadow)
+    return ConstantValue(None)

@@ -33,6 +33,7 @@ from ..values.pending_text import PendingTextValue
 from ..values.read_numbers import ReadNumberValue
 from ..values.tensors import TensorValue
 from ..values.unknown_numbers import UnknownNumberValue
+from .warning_blocks import caught
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -198,6 +199,14 @@ def _warn(
 ) -> Value:
     if kwargs or (source is not None and not tracer.is_none(source)):
         raise unsupported("call-builtin", "warnings.warn with more than a message, a category and a level")
+    level, places = _depth(tracer, stacklevel), _places(tracer)
+    if tracer.warning_blocks:
+        known = isinstance(message, ExceptionValue) or category is None or tracer.is_none(category)
+        of = UserWarning if known else tracer.real_of(category, "a category")  # type: ignore[arg-type]
+        of = message.cls if isinstance(message, ExceptionValue) else of
+        line = (places[level - 1].filename, places[level - 1].line) if level <= len(places) else None
+        if caught(tracer, message, of, line):
+            return ConstantValue(None)
     if error_filters():
         raise unsupported("call-builtin", "a warning, while filters make exceptions of some")
     tracer.guard(ReadSource(error_filters), GuardKind.EQUALS, ())
@@ -207,7 +216,6 @@ def _warn(
     else:
         text = _settled(tracer, message, "a warning")
         kind = UserWarning if category is None or tracer.is_none(category) else tracer.real_of(category, "a category")
-    level, places = _depth(tracer, stacklevel), _places(tracer)
     if level > len(places):  # one of the compiled function's callers, who are there when it is said
         return _say(tracer, warnings.warn, [text, Constant(kind), Constant(level - len(places) + 1)])
     place = places[level - 1]

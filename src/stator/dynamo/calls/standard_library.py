@@ -1,12 +1,9 @@
-"""Functions of the standard library: functools, math, copy, inspect, and what may be folded."""
+"""Functions of the standard library: functools, math, inspect, and what may be folded."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import copyreg
 import dataclasses
-import enum
 import functools
 import inspect
 import logging
@@ -21,29 +18,25 @@ import time
 import types
 import typing
 import weakref
-from collections import OrderedDict, defaultdict
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from ..calling import calls, fold
 from ..dropped import may_have_dropped
 from ..guard import GuardKind
 from ..naming import full_name
-from ..plain import is_of_program, numpy_numbers
+from ..plain import numpy_numbers
 from ..recipe import CallRecipe, Constant, Recipe
 from ..source import AttrSource, CallSource, ConstantSource, ReadSource, is_about_made_class
 from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.context_variables import ContextVariable
-from ..values.functions import BuiltinValue, FunctionValue
+from ..values.functions import FunctionValue
 from ..values.mappings import DictValue
 from ..values.modules import ModuleValue
-from ..values.objects import MISSING, ObjectValue, lookup_in_class
+from ..values.objects import ObjectValue
 from ..values.partials import PartialValue
-from ..values.sequences import ListValue, TupleValue
-from ..values.sets import SetValue, combined
+from ..values.sequences import TupleValue
 from ..values.tensors import TensorValue
 from ..wrapping import wrappers, wraps
 
@@ -245,151 +238,6 @@ class MadeWeakReference(Value):
         return CallRecipe(Constant(weakref.ref), [exits.recipe(self.referent)])
 
 
-# ---- copy ----
-
-
-@calls(copy.copy)
-def _copy(tracer: Tracer, value: Value) -> Value:
-    if _is_its_own_copy(value) or _is_plain_tuple(value):
-        return value
-    if isinstance(value, ListValue) and value.cls is list:
-        return ListValue(list(value.items))
-    if isinstance(value, SetValue) and value.cls in (set, frozenset):
-        return value if value.cls is frozenset else combined(value, "copy", dict(value.members))
-    if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, defaultdict):
-        made = DictValue({}, cls=value.cls, factory=value.factory)
-        for key, item in value.items(tracer):
-            made.put(tracer, key, item)
-        for name in value.own_names(tracer) if value.cls is OrderedDict else ():
-            made.set_own(tracer, name, value.own_attribute(tracer, name))
-        return made
-    if type(value) is ObjectValue:
-        method = value.special(tracer, "__copy__")
-        if method is not None:
-            return method.call(tracer, [], {})
-        _rely_on_default_copying(tracer, value, "copy.copy")
-        twin = ObjectValue(value.cls)
-        for name in value.own_names(tracer):
-            twin.set_own(tracer, name, value.own_attribute(tracer, name))
-        return twin
-    raise unsupported("copy", f"copy.copy of {value.describe(tracer)}")
-
-
-def _is_its_own_copy(value: Value) -> bool:
-    """Functions and constants; not what is made of a program's own class of numbers or text."""
-    if isinstance(value, ConstantValue):
-        kind = type(value.value)
-        return not is_of_program(kind) or issubclass(kind, enum.Enum)
-    return isinstance(value, (FunctionValue, BuiltinValue))
-
-
-def _is_plain_tuple(value: Value) -> bool:
-    return isinstance(value, TupleValue) and value.cls is tuple
-
-
-@calls(copy.deepcopy)
-def _deepcopy(tracer: Tracer, value: Value, memo: Value | None = None) -> Value:
-    if memo is not None and not tracer.is_none(memo):
-        raise unsupported("copy", "copy.deepcopy with a memo of the caller")
-    return _deep(tracer, value, {})
-
-
-def _deep(tracer: Tracer, value: Value, memo: dict[int, Value]) -> Value:
-    value = tracer.realized(value)
-    if id(value) in memo:
-        return memo[id(value)]
-    if _is_its_own_copy(value):
-        return value
-    if isinstance(value, TensorValue):
-        memo[id(value)] = made_tensor = _deep_tensor(tracer, value)
-        return made_tensor
-    if isinstance(value, ListValue) and value.cls is list:
-        made_list = memo[id(value)] = ListValue([])
-        made_list.items.extend(_deep(tracer, item, memo) for item in value.items)
-        return made_list
-    if isinstance(value, TupleValue) and (value.cls is tuple or value.is_named):
-        items = [_deep(tracer, item, memo) for item in value.items]
-        if id(value) in memo:  # it holds itself
-            return memo[id(value)]
-        if value.cls is tuple and all(map(operator.is_, items, map(tracer.realized, value.items))):
-            return value
-        memo[id(value)] = made_tuple = TupleValue(items, cls=value.cls)
-        return made_tuple
-    ordered = isinstance(value, DictValue) and value.cls is OrderedDict and value.own_names(tracer)
-    if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, defaultdict) and not ordered:
-        made = memo[id(value)] = DictValue({}, cls=value.cls, factory=value.factory)
-        for key, item in value.items(tracer):
-            made.put(tracer, _deep(tracer, key, memo), _deep(tracer, item, memo))
-        return made
-    if isinstance(value, SetValue) and value.cls in (set, frozenset) and value.is_constant():
-        return value if value.cls is frozenset else combined(value, "copy", dict(value.members))
-    if type(value) is ObjectValue:
-        return _deep_object(tracer, value, memo)
-    raise unsupported("copy", f"copy.deepcopy of {value.describe(tracer)}")
-
-
-_COPY_HOOKS = (
-    *("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"),
-    *("__getnewargs__", "__getnewargs_ex__", "__slots__", "__new__"),
-)
-
-
-def _rely_on_default_copying(tracer: Tracer, value: ObjectValue, what: str) -> None:
-    """Copying makes an object of the class and fills its `__dict__`: unless its class says otherwise."""
-    own = [name for name in _COPY_HOOKS if tracer.class_lookup(value.cls, name) is not lookup_in_class(object, name)]
-    if _in_its_own_way(tracer, value):
-        if what == "copy.deepcopy" and _is_answered(tracer, value, "__deepcopy__"):
-            own.append("__deepcopy__")
-        if not _is_answered(tracer, value, "__reduce_ex__"):
-            own.append("attributes without __reduce_ex__")
-        if _is_answered(tracer, ObjectValue(value.cls), "__setstate__"):
-            own.append("__setstate__")
-    if value.cls in copyreg.dispatch_table:
-        own.append("an entry of copyreg")
-    if not all(map(is_of_program, value.cls.__mro__[:-1])):
-        own.append("a part in C")
-    if own:
-        raise unsupported("copy", f"{what} of {value.describe(tracer)}, which defines {', '.join(own)}")
-
-
-def _in_its_own_way(tracer: Tracer, value: ObjectValue) -> bool:
-    looks = tracer.class_lookup(value.cls, "__getattribute__") is not object.__getattribute__
-    return looks or tracer.class_lookup(value.cls, "__getattr__") is not MISSING
-
-
-def _is_answered(tracer: Tracer, value: ObjectValue, name: str) -> bool:
-    """hasattr(value, name), which runs code of the class."""
-    try:
-        value.get_attr(tracer, name)
-    except Raised as raised:
-        if not issubclass(raised.value.python_type(tracer), AttributeError):
-            raise
-        return False
-    return True
-
-
-def _deep_tensor(tracer: Tracer, value: TensorValue) -> Value:
-    """A copy of its memory, which of a dense tensor is a clone."""
-    fake = value.fake
-    dense = fake.is_contiguous() or (fake.dim() == 4 and fake.is_contiguous(memory_format=torch.channels_last))
-    if value.cls is not torch.Tensor or fake.requires_grad or not dense:
-        raise unsupported("copy", f"copy.deepcopy of {value.describe(tracer)}")
-    return tracer.record_method("clone", [value], {})
-
-
-def _deep_object(tracer: Tracer, value: ObjectValue, memo: dict[int, Value]) -> Value:
-    method = value.special(tracer, "__deepcopy__")
-    if method is not None:
-        return method.call(tracer, [DictValue({})], {})
-    _rely_on_default_copying(tracer, value, "copy.deepcopy")
-    twin = memo[id(value)] = ObjectValue(value.cls)
-    for name in value.own_names(tracer):
-        attribute = value.own_attribute(tracer, name)
-        assert attribute is not None
-        twin.set_own(tracer, name, _deep(tracer, attribute, memo))
-    return twin
-
-
 # ---- dataclasses ----
 
 
@@ -432,3 +280,13 @@ def _suppress(tracer: Tracer, *classes: Value) -> Value:
     made = ObjectValue(contextlib.suppress)
     made.set_own(tracer, "_exceptions", TupleValue(list(classes)))
     return made
+
+
+@calls(typing.get_type_hints)
+def _type_hints(tracer: Tracer, obj: Value, *args: Value, **kwargs: Value) -> Value:
+    """Followed for functions; of classes it goes through what each may change at any time, and evaluates text."""
+    if not isinstance(obj, FunctionValue):
+        raise unsupported("call-builtin", f"typing.get_type_hints of {obj.describe(tracer)}")
+    asked = tracer.known(typing.get_type_hints)
+    assert isinstance(asked, FunctionValue)
+    return tracer.inline(asked, [obj, *args], kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,12 @@ def _is_or_holds_tensor(obj: Any) -> bool:
 def _answer(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """A torch function written in C, or an operator: one node."""
     if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        if _acts_otherwise(fn):
+            raise unsupported(
+                "torch-result",
+                f"{fn}, an operator that gives no tensor and changes none",
+                "call it outside of the compiled function, or let it return a tensor",
+            )
         return tracer.record_function(fn, args, kwargs)
     if not isinstance(fn, types.BuiltinFunctionType) or fn not in TORCH_BUILTINS:
         return None
@@ -162,6 +169,22 @@ def _answer(tracer: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]
         first = tracer.record_function(torch.scalar_tensor, args[:1], {"dtype": ConstantValue(dtype)})
         return tracer.record_function(fn, [first, args[1]], kwargs)
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _acts_otherwise(fn: Any) -> bool:
+    """Whether an operator of a library is called for what it does besides computing tensors: no graph could hold it,
+    and nothing would be left of it there."""
+    overloads = [getattr(fn, name) for name in fn.overloads()] if isinstance(fn, torch._ops.OpOverloadPacket) else [fn]
+    return any(
+        overload.namespace not in _KNOWN
+        and not overload._schema.is_mutable
+        and not any("Tensor" in str(result.type) for result in overload._schema.returns)
+        for overload in overloads
+    )
+
+
+_KNOWN = ("aten", "prim", "prims", "profiler", "stator", "stator_parts")  # of torch, and our own
 
 
 def _is_number(tracer: Tracer, value: Value) -> bool:

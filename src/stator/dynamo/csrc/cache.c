@@ -49,11 +49,11 @@ static void version_dealloc(PyObject *self)
 
 static PyObject *version_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"guards", "code", "target", "detail", "receiver", "followed", NULL};
+    static char *names[] = {"guards", "code", "target", "detail", "receiver", "followed", "silent", NULL};
     PyObject *guards, *code, *target, *detail = Py_None, *receiver = Py_None;
-    int followed = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OOi", names, &GuardTreeType, &guards, &code, &target, &detail,
-                                     &receiver, &followed)) {
+    int followed = 0, silent = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OOip", names, &GuardTreeType, &guards, &code, &target, &detail,
+                                     &receiver, &followed, &silent)) {
         return NULL;
     }
     if (code != Py_None && !PyCode_Check(code)) {
@@ -68,6 +68,7 @@ static PyObject *version_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         version->detail = Py_NewRef(detail);
         version->receiver = receiver == Py_None ? NULL : receiver;
         version->followed = (signed char)followed;
+        version->silent = (char)silent;
     }
     return (PyObject *)version;
 }
@@ -78,6 +79,7 @@ static PyMemberDef version_members[] = {
     {"target", T_OBJECT, offsetof(Version, target), READONLY, "callable to run instead of the original, or None"},
     {"detail", T_OBJECT, offsetof(Version, detail), READONLY, "what explanations need"},
     {"followed", T_BYTE, offsetof(Version, followed), READONLY, "above 0: nothing that the original calls is to be compiled; below: it was given up"},
+    {"silent", T_BOOL, offsetof(Version, silent), READONLY, "it does not tell of the lines that it stands for"},
     {"hits", T_ULONGLONG, offsetof(Version, hits), READONLY, "how often it was chosen"},
     {0},
 };
@@ -213,11 +215,11 @@ Version *stator_cache_lookup(Cache *cache, PyObject *const *locals, Py_ssize_t c
     PyObject *versions = Py_NewRef(cache->versions);
     void const *receiver = cache->receiver >= 0 && cache->receiver < count ? locals[cache->receiver] : NULL;
     Py_ssize_t size = PyTuple_GET_SIZE(versions), at = -1;
-    int tried = 0;
+    int tried = 0, told = stator_lines_traced();
     for (int own = receiver != NULL; own >= 0 && at < 0; own--) {
         for (Py_ssize_t i = 0; i < size; i++) {
             Version *version = (Version *)PyTuple_GET_ITEM(versions, i);
-            if ((receiver && version->receiver == receiver) != own) {
+            if ((receiver && version->receiver == receiver) != own || (told && version->silent)) {
                 continue;
             }
             if (version->guards && stator_guards_hold(version->guards, locals, count, function, NULL)) {

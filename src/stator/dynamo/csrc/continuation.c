@@ -3,29 +3,7 @@
  * returned. So a frame that breaks again and again is one Python frame at any time, and a loop is a loop. */
 #include "native.h"
 
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    PyObject *function; /* goes on behind the break; without its closure, if its code has free variables */
-    PyObject *cache;    /* Cache of that function; NULL: it runs as it is */
-    PyObject *callback; /* compiles the frames that start while the function runs as it is; NULL: nothing is compiled */
-    PyObject *returned; /* called without arguments when the function has returned, as it is; or NULL */
-    int cells;          /* so many that each call brings are its closure */
-    PyObject *join; /* this frame called another one that broke: (self, *those of the inner frames) -> the Continuation
-                       that runs them all; NULL: it called none */
-    PyObject *joined; /* dict: that, by those of the inner frames */
-    PyObject *weakrefs;
-} Continuation;
-
-/* A call that was not made yet. It owns the values: cells of the closure first, then the arguments. */
-typedef struct {
-    PyObject_VAR_HEAD
-    Continuation *to;
-    PyObject *inner; /* Pending of the frame that this one called, which gives the result of the call; or NULL */
-    PyObject *values[1];
-} Pending;
-
-static PyTypeObject ContinuationType, PendingType, InnerType;
+static PyTypeObject ContinuationType, InnerType;
 
 /* The call that is being made in this thread, whose arguments belong to the new frame as soon as that has begun. */
 static __thread Pending *handed_over = NULL;
@@ -59,6 +37,9 @@ static PyObject *continuation_vectorcall(PyObject *self, PyObject *const *args, 
         pending->values[i] = Py_NewRef(args[i]);
     }
     PyObject_GC_Track(pending);
+    if (pending->to->cache && PyErr_CheckSignals() < 0) {
+        stator_raise_later(stator_take_raised()); /* not in emitted code, where no block of the program's is open */
+    }
     (void)keywords; /* emitted code passes none */
     return (PyObject *)pending;
 }
@@ -140,8 +121,7 @@ static PyObject *with_cells(PyObject *Py_UNUSED(self), PyObject *args)
     return made;
 }
 
-/* `as_it_is`: there is nothing to compile in it. `raised`: to be raised where it goes on, or NULL; taken over. */
-static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised)
+PyObject *stator_make_call(Pending *pending, int as_it_is, PyObject *raised)
 {
     Continuation *to = pending->to;
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(to->function);
@@ -159,6 +139,12 @@ static PyObject *make_call(Pending *pending, int as_it_is, PyObject *raised)
     if (!callee && PyErr_Occurred()) {
         raised = stator_take_raised();
         callee = Py_NewRef(function);
+    }
+    if (!raised && callee && to->cache && PyErr_CheckSignals() < 0) {
+        /* its first instruction would raise it, before the blocks that are open are entered again */
+        raised = stator_take_raised();
+        Py_SETREF(callee, Py_NewRef(function));
+        hooked = 0;
     }
     followed |= stator_raise_later(raised);
     if (callee) {
@@ -231,7 +217,7 @@ static PyObject *joined_continuation(Pending *outermost, Py_ssize_t inner_frames
 }
 
 /* One call in the place of those of several frames, which takes the values of all, the outermost frame's first. */
-static PyObject *joined(Pending *outermost)
+PyObject *stator_joined(Pending *outermost)
 {
     Py_ssize_t count = 0, frames = 0, filled = 0;
     for (Pending *at = outermost; at; at = (Pending *)at->inner) {
@@ -261,15 +247,15 @@ PyObject *stator_go_on(PyObject *result)
     while (result && Py_IS_TYPE(result, &PendingType)) {
         PyObject *pending = result;
         if (((Pending *)pending)->inner) {
-            result = joined((Pending *)pending);
+            result = stator_joined((Pending *)pending);
             if (!result && !raised) { /* interrupted: what is open around the break is left all the same */
                 raised = stator_take_raised();
-                result = joined((Pending *)pending);
+                result = stator_joined((Pending *)pending);
             }
             Py_DECREF(pending);
             continue;
         }
-        result = make_call((Pending *)pending, 0, raised);
+        result = stator_make_call((Pending *)pending, 0, raised);
         raised = NULL;
         Py_DECREF(pending);
     }
@@ -331,7 +317,7 @@ static void pending_dealloc(PyObject *self)
     PyObject_GC_Del(self);
 }
 
-static PyTypeObject PendingType = {
+PyTypeObject PendingType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Pending",
     .tp_doc = "The rest of a frame behind a graph break, about to run. Never seen by a program.",
     .tp_basicsize = offsetof(Pending, values),
@@ -448,6 +434,8 @@ typedef struct {
                          called as it is. (Code that is looked at holds this, and must not hold what leads back to it.) */
     PyObject *caught; /* exception class; or NULL: none is caught */
     PyObject *missed; /* what is called without arguments when that was raised, and its result given back */
+    PyObject *read;   /* name of the attribute that was read of an object, which is the first argument; or NULL */
+    int as_method;    /* that was, to be called */
     int cells;        /* so many, which each call brings, are the function's closure */
 } Inner;
 
@@ -471,8 +459,10 @@ static PyObject *inner_target(Inner *inner)
 
 static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords)
 {
-    PyObject *target = inner_target((Inner *)self), *result = NULL;
-    Py_ssize_t const count = PyVectorcall_NARGS(nargsf), free = ((Inner *)self)->cells;
+    PyObject *target = inner_target((Inner *)self), *result = NULL, *const read = ((Inner *)self)->read;
+    PyObject *const owner = read && PyVectorcall_NARGS(nargsf) ? args[0] : NULL; /* the caller keeps it */
+    args += read != NULL;
+    Py_ssize_t const count = PyVectorcall_NARGS(nargsf) - (read != NULL), free = ((Inner *)self)->cells;
     if (!target || count < free) {
         PyErr_SetString(PyExc_SystemError, "stator: the rest of a function is gone, or was called without its cells");
     } else if (Py_IS_TYPE(target, &ContinuationType)) {
@@ -483,7 +473,7 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
             stator_caller_forgets(args, count);
         }
         if (pending && as_it_is) {
-            result = stator_go_on(make_call((Pending *)pending, 1, NULL));
+            result = stator_go_on(stator_make_call((Pending *)pending, 1, NULL));
             Py_DECREF(pending);
         } else {
             result = stator_go_on(pending);
@@ -499,15 +489,19 @@ static PyObject *inner_vectorcall(PyObject *self, PyObject *const *args, size_t 
         PyErr_Clear();
         result = PyObject_CallNoArgs(((Inner *)self)->missed);
     }
+    if (!result && owner && (!((Inner *)self)->as_method || Py_TYPE(owner)->tp_getattro != PyObject_GenericGetAttr)) {
+        stator_tell_what_was_read(owner, read);
+    }
     return result;
 }
 
 static PyObject *inner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"target", "cells", "caught", "missed", NULL};
-    PyObject *target, *caught = Py_None, *missed = Py_None;
-    int cells = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|iOO", names, &target, &cells, &caught, &missed)) {
+    static char *names[] = {"target", "cells", "caught", "missed", "read", "as_method", NULL};
+    PyObject *target, *caught = Py_None, *missed = Py_None, *read = Py_None;
+    int cells = 0, as_method = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|iOOOp", names, &target, &cells, &caught, &missed, &read,
+                                     &as_method)) {
         return NULL;
     }
     if (!Py_IS_TYPE(target, &ContinuationType) && !PyFunction_Check(target)) {
@@ -520,6 +514,8 @@ static PyObject *inner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         self->cells = cells;
         self->caught = caught == Py_None ? NULL : Py_NewRef(caught);
         self->missed = Py_NewRef(missed);
+        self->as_method = as_method;
+        self->read = read == Py_None ? NULL : Py_NewRef(read);
         self->target = PyFunction_Check(target) ? Py_NewRef(target) : PyWeakref_NewRef(target, NULL);
         if (!self->target) {
             Py_CLEAR(self);
@@ -532,12 +528,6 @@ static PyObject *inner_get_target(PyObject *self, void *Py_UNUSED(closure))
 {
     PyObject *target = inner_target((Inner *)self);
     return target ? target : Py_NewRef(Py_None);
-}
-
-static PyObject *inner_get_caught(PyObject *self, void *Py_UNUSED(closure))
-{
-    PyObject *caught = ((Inner *)self)->caught;
-    return Py_NewRef(caught ? caught : Py_None);
 }
 
 static int inner_traverse(PyObject *self, visitproc visit, void *arg)
@@ -557,21 +547,28 @@ static void inner_dealloc(PyObject *self)
     Py_CLEAR(((Inner *)self)->target);
     Py_CLEAR(((Inner *)self)->caught);
     Py_CLEAR(((Inner *)self)->missed);
+    Py_CLEAR(((Inner *)self)->read);
     Py_TYPE(self)->tp_free(self);
 }
 
 static PyGetSetDef inner_getset[] = {
     {"_target", inner_get_target, NULL, "what is called", NULL},
-    {"_caught", inner_get_caught, NULL, "what exception is caught, or None", NULL},
+    {0},
+};
+
+static PyMemberDef inner_members[] = {
+    {"_caught", T_OBJECT, offsetof(Inner, caught), READONLY, "what exception is caught, or None"},
+    {"_read", T_OBJECT, offsetof(Inner, read), READONLY, "the attribute that was read, or None"},
     {0},
 };
 
 static PyTypeObject InnerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Inner",
-    .tp_doc = "Inner(target, cells=0, caught=None, missed=None): calls a frame in the middle, for the frame around it. The arguments are the cells of the\n"
+    .tp_doc = "Inner(target, cells=0, caught=None, missed=None, read=None, as_method=False): calls a frame in the middle, for the frame around it. The arguments are the cells of the\n"
               "function's closure, then its own. target: a Continuation, which is run to its end; or a function that\n"
               "takes so many cells, whose result may be what is still to run. caught: where that is raised, the result\n"
-              "is that of missed().",
+              "is that of missed(). read: name of an attribute; the first argument is then the object that it is read\n"
+              "of, and an AttributeError is told both where the interpreter does.",
     .tp_basicsize = sizeof(Inner),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Inner, vectorcall),
@@ -580,6 +577,7 @@ static PyTypeObject InnerType = {
     .tp_dealloc = inner_dealloc,
     .tp_traverse = inner_traverse,
     .tp_getset = inner_getset,
+    .tp_members = inner_members,
 };
 
 static PyMethodDef methods[] = {

@@ -368,10 +368,19 @@ static PyObject *entry_repr(PyObject *self)
     return PyUnicode_FromFormat("<compiled %R>", ((Entry *)self)->function);
 }
 
-/* Copied and pickled by reference, as functions are. */
+/* Functions are nobody's to copy. */
+static PyObject *entry_copy(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return Py_NewRef(self);
+}
+
+/* How it is pickled: see dynamo/pickling.py. */
 static PyObject *entry_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return PyObject_GetAttrString(self, "__qualname__");
+    PyObject *module = PyImport_ImportModule("stator.dynamo.pickling");
+    PyObject *reduced = module ? PyObject_CallMethod(module, "reduced", "O", self) : NULL;
+    Py_XDECREF(module);
+    return reduced;
 }
 
 static PyObject *entry_follow(PyObject *self, PyObject *args)
@@ -390,6 +399,8 @@ static PyMethodDef entry_methods[] = {
      "_follow(function, moved): the entry stands for the `__call__` of its first argument's class, which is `function`;\n"
      "while the class has another, moved is called with the arguments."},
     {"__reduce__", entry_reduce, METH_NOARGS, NULL},
+    {"__copy__", entry_copy, METH_NOARGS, NULL},
+    {"__deepcopy__", entry_copy, METH_O, NULL},
     {0},
 };
 

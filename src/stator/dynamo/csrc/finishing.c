@@ -191,6 +191,57 @@ static PyObject *was_missed(PyObject *Py_UNUSED(self), PyObject *result)
     return PyBool_FromLong(result == missed_itself);
 }
 
+/* (default, result or `missed`) */
+static PyObject *otherwise(PyObject *Py_UNUSED(self), PyObject *state)
+{
+    PyObject *fallback, *result;
+    if (!PyArg_ParseTuple(state, "OO", &fallback, &result)) {
+        return NULL;
+    }
+    return Py_NewRef(result == missed_itself ? fallback : result);
+}
+
+static PyObject *paused_itself;
+
+static PyObject *paused(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    return Py_NewRef(paused_itself);
+}
+
+/* The next item of a generator, `missed` at its end. */
+static PyObject *step(PyObject *Py_UNUSED(self), PyObject *generator)
+{
+    if (!PyIter_Check(generator)) {
+        PyErr_Format(PyExc_TypeError, "'%.200s' object is not an iterator", Py_TYPE(generator)->tp_name);
+        return NULL;
+    }
+    PyObject *item = Py_TYPE(generator)->tp_iternext(generator);
+    if (!item && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_StopIteration)) {
+        PyErr_Clear();
+    }
+    return item || PyErr_Occurred() ? item : Py_NewRef(missed_itself);
+}
+
+/* An AttributeError is raised as an attribute is read: it is told of what, and which, unless it knows. */
+void stator_tell_what_was_read(PyObject *owner, PyObject *name)
+{
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return;
+    }
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (PyErr_GivenExceptionMatches(error, PyExc_AttributeError) && !((PyAttributeErrorObject *)error)->name
+        && !((PyAttributeErrorObject *)error)->obj
+        && (PyObject_SetAttrString(error, "name", name) < 0 || PyObject_SetAttrString(error, "obj", owner) < 0)) {
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(traceback);
+        return; /* the class has its own way of that, and what it raised is raised instead */
+    }
+    PyErr_Restore(type, error, traceback);
+}
+
 /* (object, what was read of it or `missed`, name) */
 static PyObject *found(PyObject *Py_UNUSED(self), PyObject *reading)
 {
@@ -208,10 +259,14 @@ static PyObject *found(PyObject *Py_UNUSED(self), PyObject *reading)
         if (!PyErr_Occurred()) {
             PyErr_Format(PyExc_AttributeError, "'%.50s' object has no attribute '%U'", Py_TYPE(owner)->tp_name, name);
         }
+        stator_tell_what_was_read(owner, name);
         return NULL;
     }
     PyObject *value = PyObject_CallOneArg(hook, name);
     Py_DECREF(hook);
+    if (!value) {
+        stator_tell_what_was_read(owner, name);
+    }
     return value;
 }
 
@@ -277,6 +332,13 @@ static void resumed_dealloc(PyObject *self)
     PyObject_GC_Del(self);
 }
 
+static PyMemberDef resumed_members[] = {
+    {"_taken", T_OBJECT, offsetof(Resumed, taken), READONLY, "the items that come first"},
+    {"_rest", T_OBJECT, offsetof(Resumed, rest), READONLY, "the iterator of those behind them, or None"},
+    {"_at", T_PYSSIZET, offsetof(Resumed, at), READONLY, "so many of the items were given"},
+    {0},
+};
+
 static PyTypeObject ResumedType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator.dynamo._native.Resumed",
     .tp_doc = "Resumed(taken, rest): gives the items of the tuple, then those of the iterator, if that is not None.",
@@ -285,20 +347,22 @@ static PyTypeObject ResumedType = {
     .tp_new = resumed_new,
     .tp_iter = PyObject_SelfIter,
     .tp_iternext = resumed_next,
+    .tp_members = resumed_members,
     .tp_dealloc = resumed_dealloc,
     .tp_traverse = resumed_traverse,
     .tp_clear = resumed_clear,
 };
 
-/* (taken, iterator), or with one item more, which comes behind those taken; if that is `missed`, nothing comes then */
+/* (taken, iterator), or with one item more, which comes behind those taken; if that is `missed`, nothing comes then; if it
+ * is `paused`, it is none */
 static PyObject *resumed(PyObject *Py_UNUSED(self), PyObject *state)
 {
     PyObject *taken, *iterator, *item = NULL;
     if (!PyArg_ParseTuple(state, "O!O|O", &PyTuple_Type, &taken, &iterator, &item)) {
         return NULL;
     }
-    if (!item || item == missed_itself) {
-        return make_resumed(taken, item ? Py_None : iterator);
+    if (!item || item == missed_itself || item == paused_itself) {
+        return make_resumed(taken, item == missed_itself ? Py_None : iterator);
     }
     Py_ssize_t const count = PyTuple_GET_SIZE(taken);
     PyObject *all = PyTuple_New(count + 1);
@@ -325,6 +389,9 @@ static PyMethodDef methods[] = {
     {"no_member", no_member, METH_O, "no_member(answer): the opposite."},
     {"an_iterator", an_iterator, METH_O, "an_iterator(result): of an __iter__, which has to be an iterator."},
     {"missed", missed, METH_NOARGS, "missed(): itself, which stands for no item, or no attribute."},
+    {"otherwise", otherwise, METH_O, "otherwise((default, result)): the result, or the default where that is `missed`."},
+    {"paused", paused, METH_NOARGS, "paused(): itself, which a generator gives that waits where it yields nothing."},
+    {"step", step, METH_O, "step(generator): its next item, or `missed`."},
     {"was_missed", was_missed, METH_O, "was_missed(result): whether it is that."},
     {"found", found, METH_O, "found((owner, result, name)): the result, or what __getattr__ gives where that is `missed`."},
     {"resumed", resumed, METH_O, "resumed((taken, iterator[, item])): the items, then what the iterator gives."},
@@ -337,5 +404,6 @@ int stator_finishing_add_to(PyObject *module)
         return -1;
     }
     missed_itself = PyObject_GetAttrString(module, "missed"); /* kept for the process */
-    return missed_itself ? 0 : -1;
+    paused_itself = missed_itself ? PyObject_GetAttrString(module, "paused") : NULL;
+    return paused_itself ? 0 : -1;
 }

@@ -40,7 +40,7 @@ static int is_generator(PyObject *object)
 
 static PyObject *shown(PyObject *held)
 {
-    return Py_NewRef(held ? held : unbound);
+    return stator_shown_call(held ? held : unbound);
 }
 
 static PyObject *without_contents(int unit)
@@ -153,7 +153,7 @@ static PyObject *set_generator(PyObject *Py_UNUSED(self), PyObject *args)
 static PyMethodDef methods[] = {
     {"generator_contents", generator_contents, METH_O,
      "generator_contents(generator) -> (unit, code, globals, *variables, *stack): where it goes on and with what, UNBOUND for\n"
-     "what is not there. (-1, None, None) while it runs or handles an exception; (-2, None, None) at its end."},
+     "what is not there, and what is still to run of a function that it called as (Continuation, *values). (-1, None, None) while it runs or handles an exception; (-2, None, None) at its end."},
     {"set_generator", set_generator, METH_VARARGS,
      "set_generator(generator, code, unit, created, variables, stack): it waits to go on there, with these."},
     {0},

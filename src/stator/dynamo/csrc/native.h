@@ -52,6 +52,7 @@ typedef struct {
     unsigned long long hits;
     signed char followed; /* above 0: nothing was replaced, without code, what the original calls runs as it is, too; 2: a
                              last resort; -1: one as well, of what was given up: what the original calls is looked at */
+    char silent; /* it does not tell of the lines that it stands for: not to run where somebody is told of lines */
 } Version;
 
 /* All versions of a frame, most recently used first, and what to do when none fits. */
@@ -84,6 +85,33 @@ int stator_entry_add_to(PyObject *module);
 
 /* ---- going on behind a graph break (continuation.c) ---- */
 
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *function; /* goes on behind the break; without its closure, if its code has free variables */
+    PyObject *cache;    /* Cache of that function; NULL: it runs as it is */
+    PyObject *callback; /* compiles the frames that start while the function runs as it is; NULL: nothing is compiled */
+    PyObject *returned; /* called without arguments when the function has returned, as it is; or NULL */
+    int cells;          /* so many that each call brings are its closure */
+    PyObject *join; /* this frame called another one that broke: (self, *those of the inner frames) -> the Continuation
+                       that runs them all; NULL: it called none */
+    PyObject *joined; /* dict: that, by those of the inner frames */
+    PyObject *weakrefs;
+} Continuation;
+
+/* A call that was not made yet. It owns the values: cells of the closure first, then the arguments. */
+typedef struct {
+    PyObject_VAR_HEAD
+    Continuation *to;
+    PyObject *inner; /* Pending of the frame that this one called, which gives the result of the call; or NULL */
+    PyObject *values[1];
+} Pending;
+
+extern PyTypeObject PendingType;
+/* `as_it_is`: there is nothing to compile in it. `raised`: to be raised where it goes on, or NULL; taken over. */
+PyObject *stator_make_call(Pending *pending, int as_it_is, PyObject *raised);
+/* A Pending of one function, for that of a frame together with those that it had called. */
+PyObject *stator_joined(Pending *outermost);
 /* Takes what emitted code returned (or NULL) and gives what the frame returns: runs what is to run behind its breaks. */
 PyObject *stator_go_on(PyObject *result);
 int stator_continuation_add_to(PyObject *module);
@@ -95,8 +123,12 @@ int stator_raise_later(PyObject *error);
 PyObject *stator_take_waiting(void);
 void stator_raise_now(PyObject const *error, PyObject **result);
 int stator_raised_later_add_to(PyObject *module);
+void stator_tell_what_was_read(PyObject *owner, PyObject *name);
 int stator_finishing_add_to(PyObject *module); /* finishing.c */
 int stator_generators_add_to(PyObject *module); /* generators.c */
+PyObject *stator_shown_call(PyObject *held);     /* waiting_calls.c */
+int stator_waiting_calls_add_to(PyObject *module);
+int stator_subclass_lists_add_to(PyObject *module);
 
 /* ---- what the frame at work holds (frame_at_work.c) ---- */
 
@@ -132,6 +164,8 @@ int stator_runs_originals(void);
 int stator_stack_is_low(size_t needed);
 #define STATOR_STACK_FOR_CALLS (128 * 1024)
 #define STATOR_STACK_FOR_COMPILING (1024 * 1024)
+/* 1: somebody is told of the lines that run in this thread. */
+int stator_lines_traced(void);
 int stator_switches_add_to(PyObject *module);
 
 /* Number of values that a call binds: positional, keyword-only, *args, **kwargs. */

@@ -73,6 +73,14 @@ static PyObject *going_on(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored
     Py_RETURN_NONE;
 }
 
+static PyObject *check_signals(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    if (PyErr_CheckSignals() < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *raise_later(PyObject *Py_UNUSED(self), PyObject *error)
 {
     if (!PyExceptionInstance_Check(error)) {
@@ -86,6 +94,7 @@ static PyObject *raise_later(PyObject *Py_UNUSED(self), PyObject *error)
 static PyMethodDef methods[] = {
     {"raise_later", raise_later, METH_O,
      "raise_later(error), from compiled code only: whose frame begins anew at once, and raises it where it goes on."},
+    {"check_signals", check_signals, METH_NOARGS, "check_signals(): raises what a handler of a signal raises."},
     {"going_on", going_on, METH_NOARGS,
      "going_on(): the last call before a function goes on behind a break; raises what is waiting."},
     {0},

@@ -56,15 +56,29 @@ static int tracer_debugs(PyObject *tracer)
 /* whoever is told of lines is to be told of all of them */
 static int covering = 0;
 
-static int debugged(PyThreadState *thread)
+static int lines_traced(PyThreadState *thread)
 {
 #if PY_VERSION_HEX >= 0x030C0000
-    /* sys.monitoring.DEBUGGER_ID is in use, or COVERAGE_ID */
-    if (thread->interp->monitoring_tool_names[0] || (covering && thread->interp->monitoring_tool_names[1])) {
+    if (thread->interp->monitoring_tool_names[1]) { /* sys.monitoring.COVERAGE_ID */
         return 1;
     }
 #endif
-    if (covering && thread->c_tracefunc) {
+    return thread->c_tracefunc != NULL;
+}
+
+int stator_lines_traced(void)
+{
+    return lines_traced(PyThreadState_Get());
+}
+
+static int debugged(PyThreadState *thread)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    if (thread->interp->monitoring_tool_names[0]) { /* sys.monitoring.DEBUGGER_ID */
+        return 1;
+    }
+#endif
+    if (covering && lines_traced(thread)) {
         return 1;
     }
     PyObject *tracer = thread->c_traceobj;
@@ -164,7 +178,13 @@ static PyObject *runs_originals(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(i
     return PyBool_FromLong(stator_runs_originals());
 }
 
+static PyObject *lines_are_traced(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(stator_lines_traced());
+}
+
 static PyMethodDef methods[] = {
+    {"lines_traced", lines_are_traced, METH_NOARGS, "Is somebody told of the lines that run in this thread?"},
     {"switch_entries", switch_entries, METH_O,
      "switch_entries(off): compiled functions run their originals in this thread, until switched back as often."},
     {"set_stance_variable", set_stance_variable, METH_VARARGS,

@@ -5,12 +5,13 @@ from .failures import OnFailure
 from .frame import emit
 from .inner import InnerCall
 from .own_code import emit_own_code, is_right_on_any_path
-from .steps import calls_something, emit_steps
+from .steps import LeftInside, calls_something, emit_steps
 from .writer import GeneratorCode
 
 __all__ = [
     "GeneratorCode",
     "InnerCall",
+    "LeftInside",
     "OnFailure",
     "calls_something",
     "emit",

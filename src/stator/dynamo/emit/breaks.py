@@ -312,7 +312,7 @@ class BreakWriter:
         def write() -> None:
             self.builder.append(label)
             self.builder.pop()
-            self._continue_at(self.exit.index, self._slots())
+            self._continue_at(self.exit.index, self._slots(), waiting=self.exit.waiting)
 
         exits.append(write)
 
@@ -347,16 +347,24 @@ class BreakWriter:
         exits.append(write)
 
     def _continue_at(
-        self, index: int, slots: list[Slot], *, cut: int | None = None, joined: bool = False, steps: bool = False
+        self,
+        index: int,
+        slots: list[Slot],
+        *,
+        cut: int | None = None,
+        joined: bool = False,
+        steps: bool = False,
+        waiting: tuple[int, ...] = (),
     ) -> None:
         """Take what is on the emitted stack and the live locals, and return what the resume function returns.
 
         cut: the operation raised, and the stack was cut to this depth.
         joined: what is on top is what is still to run of the function that was called.
-        steps: what is on top is a generator, which is to go on first."""
+        steps: what is on top is a generator, which is to go on first.
+        waiting: where the generator will wait that is asked next."""
         builder = self.builder
         self._turn_hook(on=False)
-        point = self._point(index, slots, len(slots) if cut is None else cut, joined=joined)
+        point = replace(self._point(index, slots, len(slots) if cut is None else cut, joined=joined), waiting=waiting)
         if steps:
             entering = program_of(self.writer.code).user_index(self.exit.index)
             point = replace(point, stack=point.stack[:-1], inner=STEPPED, finish=Finish.RESULT, entering=entering)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..bytecode import Handler
+from ..captured import Break
 from ..guard_tree import bound_count
+from ..native_status import native
 from ..recipe import Recipe
 from ..resume import closure_of
 from .writer import Writer
@@ -56,6 +58,11 @@ class GraphCall:
         builder = self.writer.builder
         first = len(builder.instructions)
         builder.call(count)
+        if self.on_failure is not None and isinstance(self.writer.captured.exit, Break):
+            # what came while the graph ran is raised while modes can be put back, not in the middle of effects
+            builder.const_callee(native.check_signals)
+            builder.call(0)
+            builder.pop()
         if self.on_failure is not None:
             # 3.13 looks an exception that leaves a called Python function up one unit before the call
             for instruction in builder.instructions[first - 1 :]:

@@ -37,6 +37,7 @@ def emit(
     on_failure: OnFailure | None = None,
     inner: InnerCall | None = None,
     generator_code: GeneratorCode | None = None,
+    tell: Callable[[], None] | None = None,
 ) -> CodeType:
     """Code with the captured frame's signature that does what the frame does, by the compiled graph.
 
@@ -48,6 +49,7 @@ def emit(
     on_failure: what is called where the graph raises. None: the error leaves the frame.
     inner: where the frame is left in a call, what that calls.
     generator_code: gives the code of generators that outlive the graph, and the unit where they go on.
+    tell: called behind the graph, for who is told of lines.
     Raises CompileError for what cannot be expressed as bytecode.
     """
     writer = Writer(captured, generator_code)
@@ -57,6 +59,10 @@ def emit(
         call = GraphCall(writer, on_failure if compiled_graph is not None else None)
         if compiled_graph is not None:
             _call_graph(writer, compiled_graph, call)
+        if tell is not None:
+            writer.builder.const_callee(tell)
+            writer.builder.call(0)
+            writer.builder.pop()
         if captured.effects:
             writer.preload_sources(writer.used_after_graph)
         for effect in captured.effects:
@@ -123,6 +129,9 @@ def _call_graph(writer: Writer, compiled_graph: Callable[..., Any], call: GraphC
     call.begin()
     builder.const_callee(compiled_graph)
     name, file = _CALL_OF_A_MODULE
+    for draw in captured.draws:
+        writer.load(draw)
+        builder.pop()
     of_one_module = captured.code.co_qualname == name and captured.code.co_filename.endswith(file)
     for entry in captured.inputs:
         if entry.is_static and of_one_module:

@@ -10,9 +10,11 @@ from typing import Any
 
 from ..bytecode import Instruction
 from ..captured import Break
+from ..finishing import AGAIN, BELOW, TOLD, write_finish
+from ..native_status import native as native_module
 from ..program import program_of
 from ..resume import ResumePoint, Slot
-from .breaks import BreakWriter, Hook, MakeResume
+from .breaks import BreakWriter, Hook, MakeResume, first_of_call
 from .writer import Writer
 
 
@@ -49,7 +51,7 @@ class InnerCallWriter(BreakWriter):
         self._put_back(None, len(self.stack))
         exits: list[Callable[[], None]] = []
         before = len(self.builder.instructions)
-        self.builder.call(len(self.exit.inner_values()))
+        self.builder.call((self.exit.finish in TOLD) + len(self.exit.inner_values()))
         native: list[Instruction] = self.builder.instructions[before:]
         del self.builder.instructions[before:]
         self._protect(native, exits)
@@ -60,6 +62,8 @@ class InnerCallWriter(BreakWriter):
 
     def _push_operands(self) -> None:
         self.builder.const_callee(self.call.callee)
+        if self.exit.finish in TOLD:
+            self.builder.duplicate(3)  # the object below the callable
         for value in self.exit.inner_values():
             self.writer.load(value)
 
@@ -88,19 +92,39 @@ class StepWriter(BreakWriter):
         del builder.instructions[before:]
         self._protect(native, exits)
         builder.instructions += native
+        if self.exit.finish in AGAIN:
+            self._collect(native)
+            for write_exit in exits:
+                write_exit()
+            return
         paused = self._jump_if_paused()
         builder.swap(2)
         builder.pop()  # the generator
         self._continue_at(index + 1, self._finished(native, [*self._slots(), Slot.VALUE], exits))
         builder.append(paused)
         builder.pop()
-        self._continue_at(index + 1, [*self._slots(), Slot.VALUE], steps=True)
+        self._continue_at(index + 1, [*self._slots(), Slot.VALUE], steps=True, waiting=self.exit.waiting)
         for write_exit in exits:
             write_exit()
+
+    def _collect(self, native: list[Instruction]) -> None:
+        """The instruction takes all items, and is done again on those that it has by now."""
+        builder, finish = self.builder, self.exit.finish
+        assert finish is not None
+        before = len(builder.instructions)
+        builder.swap(2)
+        builder.pop()  # the generator
+        write_finish(builder, finish, self.original[self.exit.index])
+        for instruction in builder.instructions[before:]:
+            instruction.handler = native[-1].handler
+        index = self.exit.index
+        is_made = index == program_of(self.writer.code).finishes_call
+        again = index + 1 if is_made else first_of_call(self.original, index)
+        self._continue_at(again, [*self._slots()[: -BELOW[finish]], Slot.VALUE], waiting=self.exit.waiting)
 
     def _push_operands(self) -> None:
         """-> the generator, what is called, the generator"""
         assert self.exit.steps is not None
         self.writer.load(self.exit.steps)
-        self.builder.const_callee(next)
+        self.builder.const_callee(native_module.step if self.exit.finish in AGAIN else next)
         self.writer.load(self.exit.steps)

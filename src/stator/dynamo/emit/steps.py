@@ -9,12 +9,15 @@ its code has a way into the middle, to the one operation that runs natively, beh
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import CodeType
+from typing import Any
 
 from stator.base.errors import CompileError
 
 from ..bytecode import VERSION, Builder, BytecodeError, Handler, Instruction, assemble, decode
 from ..generator_places import PAUSED, Place, Waits, note_places
+from ..native_status import native
 from .breaks import CALL_PREFIXES, NO_WAY_ON
 
 _DELEGATING = ("SEND",)  # `await` and `yield from`
@@ -31,18 +34,38 @@ def calls_something(code: CodeType) -> bool:
     return any(name.startswith(_CALLING) and not name.startswith(_NOT_CALLING) for name in names)
 
 
+@dataclass(frozen=True, slots=True)
+class LeftInside:
+    """A function that a generator has called, in the middle of which the graph ended.
+
+    callee: puts it back there, and has it do one operation; it takes the values that the generator has in a tuple on
+        top of its stack, and gives what is still to run.
+    depth: of the generator's stack below that.
+    """
+
+    callee: Callable[..., Any]
+    depth: int
+
+
 def emit_steps(
-    code: CodeType, begin: Callable[[], object], end: Callable[[], object], stopped_at: int | None = None
+    code: CodeType,
+    begin: Callable[[], object],
+    end: Callable[[], object],
+    stopped_at: int | None = None,
+    inside: LeftInside | None = None,
 ) -> CodeType:
     """Code of a generator, coroutine or async generator that calls `begin` where a step begins and `end` where it ends.
     `begin` may be called more than once in a step, and `end` outside of one.
 
     stopped_at: there is a place to wait before this instruction of the decoded code, behind which it waits again.
+    inside: that has entered a function, and the place is in the middle of this.
     Raises CompileError for what cannot be expressed as bytecode.
     """
     try:
         steps = _Steps(decode(code), begin, end)
-        if stopped_at is not None:
+        if stopped_at is not None and inside is not None:
+            steps.stop_inside(stopped_at, inside)
+        elif stopped_at is not None:
             steps.stop_at(stopped_at)
         made = assemble(steps.instructions(), code)
     except BytecodeError as error:
@@ -128,16 +151,60 @@ class _Steps:
             self._go_on(operation.target)
         self._ways_in.append(over)
 
+    def stop_inside(self, index: int, inside: LeftInside) -> None:
+        """The same in the middle of a function that this instruction has entered: it does an operation there, and then
+        the generator waits with the rest of the function, whose result is what the instruction gives."""
+        operation, behind = self.original[index], self.original[index + 1]
+        over, thrown = Builder().label(), Builder().label()
+        builder = Builder()
+        builder.jump(over)
+        self._ways_in += builder.instructions
+        self._wait(Place(Waits.CALLING, index), operation)
+        builder = Builder()
+        builder.position = operation.position
+        _call_spread_on_top(builder, inside.callee)
+        builder.tuple(1)
+        _call_spread_on_top(builder, native.call_to_wait)
+        self._add(builder, operation.handler)
+        self._ways_in += self._calling(self.end, operation)
+        waiting = self._wait(Place(Waits.INSIDE, index), operation)
+        for instruction in waiting:
+            instruction.handler = Handler(thrown, inside.depth + 1, lasti=False)
+        self._finish_inside(native.call_that_waited, 1, operation, behind)
+        thrown.position = operation.position
+        self._ways_in.append(thrown)
+        self._ways_in += self._calling(self.begin, operation)
+        self._finish_inside(native.call_that_fails, 2, operation, behind)
+        self._ways_in.append(over)
+
+    def _finish_inside(
+        self, function: Callable[..., Any], count: int, operation: Instruction, behind: Instruction
+    ) -> None:
+        """so many arguments -> what the function gives, with which the generator goes on"""
+        builder = Builder()
+        builder.position = operation.position
+        builder.tuple(count)
+        _call_spread_on_top(builder, function)
+        builder.jump(behind)
+        self._add(builder, operation.handler)
+
+    def _add(self, builder: Builder, handler: Handler | None) -> None:
+        for instruction in builder.instructions:
+            instruction.handler = handler
+        self._ways_in += builder.instructions
+
     def _go_on(self, instruction: Instruction) -> None:
         """Wait before an instruction of the program, then go on there."""
         self._ways_in += self._calling(self.end, instruction)
         self._wait(Place(Waits.BEFORE, instruction.index), instruction)
+        self._ways_in += self._calling(native.going_on, instruction)
         builder = Builder()
         builder.position = instruction.position
         builder.jump(instruction).handler = instruction.handler
         self._ways_in += builder.instructions
 
-    def _wait(self, place: Place, beside: Instruction) -> None:
+    def _wait(self, place: Place, beside: Instruction) -> list[Instruction]:
+        """Gives those of its instructions that something may be thrown at."""
         builder = Builder()
         builder.position = beside.position
         builder.const(PAUSED)
@@ -149,6 +216,7 @@ class _Steps:
             instruction.handler = beside.handler
         self._ways_in += builder.instructions
         self._ways_in += self._calling(self.begin, beside)
+        return builder.instructions[1:3]
 
     def _calling(self, function: Callable[[], object], beside: Instruction) -> list[Instruction]:
         builder = Builder()
@@ -176,3 +244,11 @@ class _Steps:
         for instruction in self.made:
             if instruction.handler is None:
                 instruction.handler = way_out
+
+
+def _call_spread_on_top(builder: Builder, function: Callable[..., Any]) -> None:
+    """arguments in a tuple -> function(*arguments)"""
+    builder.const_callee(function)
+    builder.swap(2)
+    builder.swap(3)
+    builder.call_spread(mapping=False)

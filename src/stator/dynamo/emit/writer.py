@@ -136,7 +136,7 @@ class Writer:
         for entry in self.captured.inputs:
             if not entry.is_static:
                 self._visit(entry.recipe, used, [])
-        for root in self.roots():
+        for root in (*self.captured.draws, *self.roots()):
             self._visit(root, used, [])
         self.used_after_graph = _reachable(self.roots())
         for recipe in used:

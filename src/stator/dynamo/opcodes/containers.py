@@ -298,11 +298,6 @@ def format_with_spec(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(_formatted(frame, frame.stack.pop(), 0, spec))
 
 
-@opcode("SETUP_ANNOTATIONS")
-def setup_annotations(frame: Frame, instruction: Instruction) -> None:
-    raise unsupported("class-definition", "annotations of a class or module body")
-
-
 @opcode("GET_LEN")
 def get_len(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.tracer.constant(frame.stack[-1].length(frame.tracer)))

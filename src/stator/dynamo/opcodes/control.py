@@ -168,7 +168,11 @@ def send(frame: Frame, instruction: Instruction) -> None:
 def _sent(tracer: Tracer, receiver: Value, value: Value) -> tuple[Value | None, Value | None]:
     """What an iterator that is no generator gives when a value is sent to it, or the value of its StopIteration."""
     if not isinstance(receiver, ObjectValue) and tracer.is_none(value):
-        return tracer.next_item(receiver), None
+        tracer.ended_by = None
+        item = tracer.next_item(receiver)
+        if item is not None or tracer.ended_by is None:
+            return item, None
+        return None, tracer.get_attr(tracer.end_of_items().value, "value")
     try:
         if not tracer.is_none(value):
             return tracer.call(tracer.get_attr(receiver, "send"), [value], {}), None

@@ -8,6 +8,7 @@ from ..frame import Frame
 from ..program import opcode
 from ..values.base import Raised, unsupported
 from ..values.classes import ClassValue
+from ..values.exception_groups import matched, raised_again
 from ..values.exceptions import ExceptionValue
 from ..values.sequences import TupleValue
 
@@ -89,6 +90,23 @@ def with_except_start(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.tracer.call(exit_method, [cls, error, traceback], {}))
 
 
-@opcode("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
-def exception_groups(frame: Frame, instruction: Instruction) -> None:
-    raise unsupported("exception-group", "except*")
+@opcode("CHECK_EG_MATCH")
+def check_eg_match(frame: Frame, instruction: Instruction) -> None:
+    wanted, error = frame.stack.pop(), frame.stack.pop()
+    rest, found = matched(frame.tracer, error, wanted)
+    frame.stack += (rest, found)
+    if isinstance(found, ExceptionValue):
+        frame.tracer.handled[-1] = found
+
+
+@opcode("PREP_RERAISE_STAR")
+def prep_reraise_star(frame: Frame, instruction: Instruction) -> None:
+    raised, original = frame.stack.pop(), frame.stack.pop()
+    frame.stack.append(raised_again(frame.tracer, original, raised))
+
+
+@opcode("CALL_INTRINSIC_2")
+def call_intrinsic_2(frame: Frame, instruction: Instruction) -> None:
+    if instruction.arg != 1:
+        raise unsupported("opcode", f"intrinsic function {instruction.arg} of two operands")
+    prep_reraise_star(frame, instruction)

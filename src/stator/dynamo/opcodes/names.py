@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
-
 from ..bytecode import VERSION, Instruction
 from ..finalizers import check_cell, check_stored, check_variable
-from ..finishing import READING, READING_METHOD, WRITING
+from ..finishing import WRITING, reading
 from ..frame import Frame
 from ..imports import imported
 from ..program import opcode
-from ..values.base import Lazy, Raised, Value, unsupported
+from ..values.base import Lazy, Raised, Value
 from ..values.cells import CellValue
 
 
@@ -124,11 +122,6 @@ def load_deref(frame: Frame, instruction: Instruction) -> None:
     frame.push_read(cell.content)
 
 
-@opcode("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
-def load_classderef(frame: Frame, instruction: Instruction) -> None:
-    raise unsupported("class-definition", "a class body inside the captured code")
-
-
 @opcode("STORE_DEREF")
 def store_deref(frame: Frame, instruction: Instruction) -> None:
     cell = frame.cells[instruction.argval]
@@ -159,12 +152,6 @@ def load_global(frame: Frame, instruction: Instruction) -> None:
         frame.stack.append(found)
 
 
-@opcode("LOAD_NAME")
-def load_name(frame: Frame, instruction: Instruction) -> None:
-    value = frame.locals.get(instruction.argval)
-    frame.push_read(value if value is not None else frame.globals.load(frame.tracer, instruction.argval))
-
-
 @opcode("STORE_GLOBAL")
 def store_global(frame: Frame, instruction: Instruction) -> None:
     frame.globals.store(frame.tracer, instruction.argval, frame.stack.pop())
@@ -173,12 +160,6 @@ def store_global(frame: Frame, instruction: Instruction) -> None:
 @opcode("DELETE_GLOBAL")
 def delete_global(frame: Frame, instruction: Instruction) -> None:
     frame.globals.store(frame.tracer, instruction.argval, None)
-
-
-@opcode("LOAD_BUILD_CLASS")
-def load_build_class(frame: Frame, instruction: Instruction) -> None:
-    tracer = frame.tracer
-    frame.push_read(tracer.scope_of(vars(builtins)).load(tracer, "__build_class__"))
 
 
 @opcode("LOAD_ASSERTION_ERROR")
@@ -192,12 +173,16 @@ def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_ATTR")
 def load_attr(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
-    frame.tracer.enters(owner, READING_METHOD if instruction.flags & 1 else READING)
+    _reads(frame, owner, as_method=bool(instruction.flags & 1))
     found = frame.tracer.get_attr(owner, instruction.argval)
     if instruction.flags & 1:  # 3.12: as LOAD_METHOD
         push_callable(frame, found)
     else:
         frame.stack.append(found)
+
+
+def _reads(frame: Frame, owner: Value, *, as_method: bool) -> None:
+    frame.tracer.enters(owner, reading(owner, as_method=as_method, by_generator=frame.generator is not None))
 
 
 def push_callable(frame: Frame, callee: Value) -> None:
@@ -209,7 +194,7 @@ def push_callable(frame: Frame, callee: Value) -> None:
 @opcode("LOAD_METHOD")
 def load_method(frame: Frame, instruction: Instruction) -> None:
     owner = frame.stack.pop()
-    frame.tracer.enters(owner, READING_METHOD)
+    _reads(frame, owner, as_method=True)
     push_callable(frame, frame.tracer.get_attr(owner, instruction.argval))
 
 

@@ -86,7 +86,9 @@ def _sliced(iterator: Iterator[Any], wanted: int, stop: int | None, step: int) -
             if stop is not None and at >= stop:
                 return
             item = next(iterator)
-        except StopIteration:
+        except StopIteration as stop:
+            if stop.args or type(stop) is not StopIteration:  # it says more than that this is the end, and passes
+                raise
             return
         at += 1
         wanted += step

@@ -59,3 +59,48 @@ def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
     if ord == np.inf:
         return np.max(np.abs(x), axis=axis)
     return np.sqrt(np.sum(x * x, axis=axis))
+
+
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    size = ary.shape[axis]
+    if isinstance(indices_or_sections, int):
+        each, longer = divmod(size, indices_or_sections)
+        bounds = [at * each + min(at, longer) for at in range(indices_or_sections + 1)]
+    else:
+        bounds = [0, *indices_or_sections, size]
+    before = (slice(None),) * (axis % ary.ndim)
+    return [ary[(*before, slice(bounds[at], bounds[at + 1]))] for at in range(len(bounds) - 1)]
+
+
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    if isinstance(indices_or_sections, int) and ary.shape[axis] % indices_or_sections:
+        raise ValueError("array split does not result in an equal division")
+    return array_split(ary, indices_or_sections, axis)
+
+
+def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    return split(ary, indices_or_sections, 1 if ary.ndim > 1 else 0)
+
+
+def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    return split(ary, indices_or_sections, 0)
+
+
+def moveaxis(a: Any, source: int, destination: int) -> Any:
+    order = [at for at in range(a.ndim) if at != source % a.ndim]
+    order.insert(destination % a.ndim, source % a.ndim)
+    return a.transpose(order)
+
+
+def atleast_1d(ary: Any) -> Any:
+    return ary
+
+
+def atleast_2d(ary: Any) -> Any:
+    return ary[None] if ary.ndim == 1 else ary
+
+
+def atleast_3d(ary: Any) -> Any:
+    if ary.ndim == 1:
+        return ary[None, :, None]
+    return ary[:, :, None] if ary.ndim == 2 else ary

@@ -9,6 +9,9 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from stator.base.errors import Unsupported
 from stator.base.registry import Registry
 
 from ..guard import GuardKind
@@ -19,7 +22,7 @@ from ..source import CallSource, ConstantSource, Source
 from .base import Value, unsupported
 from .constants import ConstantValue
 from .numbers import NumberValue, changing_number, is_changing
-from .sequences import TupleValue
+from .sequences import ListValue, TupleValue
 from .slices import SliceValue
 from .tensors import TensorValue, has_fixed_sizes
 
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
 array_methods: Registry[str, Callable[..., Value]] = Registry("array method")
 # How a value is written to a part of an array: `write(tracer, array, part, value)`; set by calls/numpy_functions.py.
 writers: list[Callable[[Any, ArrayValue, TensorValue, Value], None]] = []
+
+# Makes NumPy itself compute, when the graph runs: `native(tracer, name, args, kwargs)`; set by calls/numpy_native.py.
+natives: list[Callable[[Any, str, list[Value], dict[str, Value]], Value]] = []
 
 
 class ArrayValue(Value):
@@ -83,6 +89,8 @@ class ArrayValue(Value):
             return _FACTS[name](tracer, self)
         if name == "T" and not self.scalar:
             return array_methods["transpose"](tracer, self)
+        if name in ("real", "imag") and self.dtype.kind == "c" and not self.scalar:
+            return made(tracer, tracer.record_function(getattr(torch, name), [self.tensor], {}))
         if name == "__class__":
             return tracer.known(self.python_type(tracer))
         if name in array_methods:
@@ -102,6 +110,12 @@ class ArrayValue(Value):
         number = self._element_at_entry(tracer, key)
         if number is not None:
             return number
+        if _selects_elements(key):
+            if _holds_truths(key):
+                raise unsupported(
+                    "data-dependent-value", f"the elements of {self.describe(tracer)} where a mask is true"
+                )
+            return natives[0](tracer, "getitem", [self, key], {})
         part, is_element, is_copy = self._part(tracer, key)
         if is_element and not is_copy:
             part = tracer.record_method("clone", [part], {})  # a number does not change with the array
@@ -110,10 +124,20 @@ class ArrayValue(Value):
     def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
         if self.scalar:
             raise unsupported("subscript", f"item assignment on {self.describe(tracer)}")
-        part, _, is_copy = self._part(tracer, key)
-        if is_copy:
-            raise unsupported("subscript", "item assignment to the elements that another array selects")
-        writers[0](tracer, self, part, value)  # type: ignore[arg-type]
+        if not _selects_elements(key):
+            part, _, is_copy = self._part(tracer, key)
+            if not is_copy:
+                try:
+                    return writers[0](tracer, self, part, value)  # type: ignore[arg-type]
+                except Unsupported:
+                    if not isinstance(value, ArrayValue):
+                        raise
+        self.hold(tracer, natives[0](tracer, "after setitem", [self, key, value], {}))
+
+    def hold(self, tracer: Tracer, after: Value) -> None:
+        """Write all elements of an array that lies as this one does."""
+        assert isinstance(after, ArrayValue) and after.shape == self.shape and after.dtype == self.dtype
+        tracer.record_method("copy_", [self.tensor, after.tensor], {})
 
     def _part(self, tracer: Tracer, key: Value) -> tuple[Value, bool, bool]:
         """The tensor of what `[key]` selects; whether that is a single element; whether it is a copy."""
@@ -161,6 +185,20 @@ class ArrayValue(Value):
         if self.source is not None:
             return Load(self.source)
         return CallRecipe(Constant(to_number if self.scalar else to_array), [exits.recipe(self.tensor)])
+
+
+def _selects_elements(key: Value) -> bool:
+    """Whether a subscript selects elements one by one: by truths, or by several arrays or lists of positions."""
+    if isinstance(key, ListValue):
+        return True
+    if isinstance(key, ArrayValue):
+        return key.dtype.kind == "b"
+    return isinstance(key, TupleValue) and any(isinstance(part, (ArrayValue, ListValue)) for part in key.items)
+
+
+def _holds_truths(key: Value) -> bool:
+    parts = key.items if isinstance(key, (TupleValue, ListValue)) else [key]
+    return any(isinstance(part, ArrayValue) and part.dtype.kind == "b" for part in parts)
 
 
 def _index(tracer: Tracer, part: Value, array: ArrayValue) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..recipe import FrameCell, Load, NewCell, Recipe
-from ..source import Source
-from .base import Value
+from ..source import AttrSource, FunctionSource, ItemSource, Source
+from .base import Value, unsupported
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 
 class CellValue(Value):
-    """A cell: `content` is None while it is empty. A cell of the captured frame itself has a `frame_name`."""
+    """A cell: `content` is None while it is empty. A cell of the captured frame itself has a `frame_name`.
 
-    __slots__ = ("cell", "content", "frame_name", "mutated")
+    fixed: it is one of a function that is guarded by identity, so that it is the very same in each call."""
+
+    __slots__ = ("cell", "content", "fixed", "frame_name")
 
     def __init__(
         self,
@@ -24,15 +26,27 @@ class CellValue(Value):
         source: Source | None = None,
         cell: Any = None,
         frame_name: str | None = None,
+        *,
+        fixed: bool = False,
     ) -> None:
         self.source = source
         self.content = content
         self.cell = cell
         self.frame_name = frame_name
-        self.mutated = False
+        self.fixed = fixed
 
     def python_type(self, tracer: Tracer) -> type:
         return type((lambda x: lambda: x)(0).__closure__[0])  # type: ignore[index]
+
+    def place(self, tracer: Tracer) -> Source:
+        """Where a cell that was there before is found: one of the frame's free variables, in its function's closure."""
+        if self.source is not None:
+            return self.source
+        closure = tracer.function.__closure__ or ()
+        index = next((at for at, one in enumerate(closure) if one is self.cell), None)
+        if index is None:
+            raise unsupported("unguardable", "a cell that is a variable's and a value at once")
+        return ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.frame_name is not None:
@@ -44,3 +58,12 @@ class CellValue(Value):
         if self.content is not None:
             recipe.content = exits.recipe(self.content)
         return recipe
+
+
+def is_empty(cell: Any) -> bool:
+    """Guard predicate."""
+    try:
+        cell.cell_contents  # noqa: B018 (reading it is the question)
+    except ValueError:
+        return True
+    return False

@@ -15,7 +15,7 @@ import torch
 
 from ..guard import GuardKind
 from ..naming import class_name, qualified_name
-from ..recipe import Constant, Load, RaisedAt, Recipe
+from ..recipe import Constant, GetItem, Load, RaisedAt, Recipe
 from ..source import Source
 from .base import Value, unsupported
 
@@ -100,6 +100,9 @@ class ConstantValue(Value):
         return iter([tracer.wrap_result(item, "an item of a constant") for item in items])
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
+        cls = type(self._value)
+        if isinstance(self._value, enum.Enum) and cls in exits.tracer.made.records:  # of an enumeration made here
+            return GetItem(exits.class_recipe(cls), Constant(self._value._name_))
         return Constant(self._value)
 
 

@@ -20,7 +20,7 @@ from ..naming import class_name
 from ..recipe import CallRecipe, Constant, GetAttr, Load, NewFunction, NewTuple, Recipe
 from ..source import AttrSource, ClosureSource, InstanceDictSource, ItemSource, Source
 from .base import Lazy, Raised, Value, unsupported
-from .cells import CellValue
+from .cells import CellValue, is_empty
 from .constants import ConstantValue
 from .objects import ObjectValue, lookup_in_class
 
@@ -37,7 +37,19 @@ class FunctionValue(Value):
     `fixed` says that the very function object is guarded (or constant), not only its code.
     """
 
-    __slots__ = ("attributes", "closure", "code", "defaults", "fixed", "fn", "kwdefaults", "name", "qualname", "scope")
+    __slots__ = (
+        "attributes",
+        "closure",
+        "code",
+        "copied",
+        "defaults",
+        "fixed",
+        "fn",
+        "kwdefaults",
+        "name",
+        "qualname",
+        "scope",
+    )
 
     def __init__(
         self, fn: FunctionType | None, source: Source | None, code: CodeType, scope: GlobalScope, fixed: bool = True
@@ -53,6 +65,7 @@ class FunctionValue(Value):
         self.kwdefaults: dict[str, Value] | None = None
         self.closure: tuple[CellValue, ...] | None = None
         self.attributes: dict[str, Value] = {}
+        self.copied = False  # whether something made of it, as a static method, has copied its names and documentation
         if fn is None:
             self.defaults, self.kwdefaults, self.closure = [], {}, ()
 
@@ -110,16 +123,20 @@ class FunctionValue(Value):
 
     def _read_cell(self, tracer: Tracer, index: int, cell: Any) -> CellValue:
         known = tracer.real_cells.get(id(cell))
-        if known is not None:
-            return known
         source = None if self.source is None else ItemSource(AttrSource(self.source, "__closure__"), index)
+        if known is not None:
+            if source is not None and not (self.fixed and known.fixed) and source != known.source:
+                tracer.guard(source, GuardKind.SAME, known.place(tracer))
+            return known
         try:
             content: Value | None = tracer.lazy(
                 cell.cell_contents, None if self.source is None else ClosureSource(self.source, index)
             )
         except ValueError:
             content = None
-        made = tracer.real_cells[id(cell)] = CellValue(content, source, cell)
+            if source is not None:
+                tracer.guard(source, GuardKind.PREDICATE, is_empty)
+        made = tracer.real_cells[id(cell)] = CellValue(content, source, cell, fixed=self.fixed)
         return made
 
     # -- protocol --
@@ -193,6 +210,8 @@ class FunctionValue(Value):
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if self.fn is not None:
             raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
+        if self.copied and hasattr(FunctionType, name):
+            raise unsupported("attribute-write", f"writing {name} of a function that a descriptor has copied it from")
         if name == "__name__":
             self.name = tracer.constant_of(value, "a function's name")
         elif name == "__qualname__":

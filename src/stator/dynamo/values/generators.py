@@ -65,6 +65,7 @@ class GeneratorValue(Value):
     def resume(self, tracer: Tracer, sent: Value, error: Value | None = None) -> Value | None:
         """Run to the next yield and give its value, or None at the end."""
         if self.returned is not None:
+            tracer.ended_by = None
             if error is not None:
                 raise Raised(error)
             return None
@@ -111,7 +112,9 @@ class GeneratorValue(Value):
         finally:
             self.running = False
         if yielded is None:
+            assert frame.result is not None
             self.returned = frame.result
+            tracer.ended_by = None if tracer.is_none(self.returned) else tracer.stop_iteration(self.returned)
         self._came_to_yield()
         return yielded
 
@@ -181,7 +184,7 @@ class GeneratorValue(Value):
         return self.resume(tracer, tracer.constant(None))
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
-        while (item := self.next_item(tracer)) is not None:
+        while (item := tracer.next_item(self)) is not None:
             yield item
 
     def iterator(self, tracer: Tracer) -> Value:
@@ -234,13 +237,12 @@ class GeneratorValue(Value):
         self._make_cells()
         place = exits.stopped_in.get(id(self)) or self.place()
         held: dict[str, Value] = {**frame.locals, **frame.cells}
-        return SetGenerator(
-            target,
-            code,
-            place,
-            [exits.recipe(held[name]) if name in held else None for name in variables_of(code)],
-            [None if value is None else exits.recipe(value) for value in frame.stack],
-        )
+        variables = [exits.recipe(held[name]) if name in held else None for name in variables_of(code)]
+        stack = [None if value is None else exits.recipe(value) for value in frame.stack]
+        called = exits.called_in.get(id(self))
+        if called is None:
+            return SetGenerator(target, code, place, variables, stack)
+        return SetGenerator(target, code, place, variables, [*stack, called.values], called=called.frames)
 
     def place(self) -> Place:
         """Where it waits."""

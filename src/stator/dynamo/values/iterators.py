@@ -190,7 +190,8 @@ class MapValue(IteratorValue):
             return tracer.call(self.function, row, {})
         except Raised as raised:
             if issubclass(raised.value.python_type(tracer), StopIteration):
-                return None  # whoever asked cannot tell that it is not the end
+                tracer.ended_by = raised  # only `next` itself can tell that it is not the end
+                return None
             raise
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
@@ -212,7 +213,7 @@ class ResumedValue(IteratorValue):
         self.taken, self.iterated = taken, iterated
 
     def next_item(self, tracer: Tracer) -> Value | None:
-        return self.taken.pop(0) if self.taken else None
+        return tracer.realized(self.taken.pop(0)) if self.taken else None
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
         return iter(lambda: tracer.next_item(self), None)  # type: ignore[arg-type]
@@ -271,9 +272,10 @@ class IteratorNext(IteratorSelf):
     __slots__ = ()
 
     def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        tracer.ended_by = None
         item = tracer.next_item(self.owner)
         if item is None:
-            raise tracer.raised(StopIteration, "")
+            raise tracer.end_of_items()
         return item
 
 
@@ -284,6 +286,7 @@ def stop_aware(tracer: Tracer, step: Value) -> Iterator[Value]:
             item = tracer.call(step, [], {})
         except Raised as raised:
             if issubclass(raised.value.python_type(tracer), StopIteration):
+                tracer.ended_by = raised
                 return
             raise
         yield item

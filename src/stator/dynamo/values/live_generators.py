@@ -9,18 +9,20 @@ from __future__ import annotations
 from types import CellType, CodeType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from ..bytecode import Instruction
 from ..finalizers import ends_quietly
-from ..frame import Frame
+from ..finishing import DIRECTLY
+from ..frame import Frame, follow_rest
 from ..generator_places import Place, Waits, places_of
 from ..guard import GuardKind
 from ..hook import STATOR_FOLDER, is_left_alone
 from ..native_status import native
-from ..program import program_of
+from ..program import Handler, program_of
 from ..recipe import Load, Recipe, SetGenerator
 from ..resume import closure_of
-from ..source import AttrSource, ConstantSource, FunctionSource, ItemSource, ReadSource, Source
+from ..source import AttrSource, ConstantSource, ItemSource, ReadSource, Source
 from .base import Lazy, Value, unsupported
-from .cells import CellValue
+from .cells import CellValue, is_empty
 from .generators import GeneratorMethod, GeneratorValue
 from .objects import ObjectValue
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _UNIT, _CODE, _NAMESPACE, _FIRST = range(4)  # what stands where in a generator's contents
 _FINISHED = -2
+_AT_WORK = (Waits.STEPPING, Waits.CALLING)
 _METHODS = ("__next__", "__iter__", "send", "throw", "close")
 
 
@@ -64,8 +67,10 @@ class LiveGenerator(ObjectValue):
             return self._finished(tracer)
         places = None if code is None else places_of(code)
         place = None if places is None else places.at(unit)
-        if places is None or place is None or place.waits is Waits.STEPPING or _is_kept_away(places.user_code):
+        if places is None or place is None or place.waits in _AT_WORK or _is_kept_away(places.user_code):
             return None
+        if place.waits is Waits.INSIDE and not _is_rest_of_call(contents[-1]):
+            return None  # it was interrupted there
         tracer.guard(ItemSource(source, _UNIT), GuardKind.EQUALS, unit)
         tracer.guard(ItemSource(source, _CODE), GuardKind.IS, code)
         tracer.guard(source, GuardKind.LENGTH, len(contents))
@@ -97,12 +102,16 @@ class LiveGenerator(ObjectValue):
         frame = Frame(tracer, program_of(code), scope, variables, closure, self.obj.__qualname__)
         frame.cells.update(cells)
         made = GeneratorValue(frame, self.obj.__name__, self)
-        for at in range(_FIRST + len(names), len(contents)):
+        assert self.place is not None
+        inside = self.place.waits is Waits.INSIDE
+        if inside:
+            rest = _rest_of_call(tracer, contents[-1], ItemSource(source, len(contents) - 1))
+            frame.going_on = rest
+        for at in range(_FIRST + len(names), len(contents) - inside):
             where, obj = ItemSource(source, at), contents[at]
             frame.stack.append(tracer.wrap(obj, where) if self._is_there(tracer, obj, where) else None)
-        assert self.place is not None
         made.started = self.place.waits is not Waits.CREATED
-        made.paused = self.place.waits is Waits.BEFORE
+        made.paused = self.place.waits is Waits.BEFORE or inside
         frame.now = self.place.index
         frame.pc = frame.now + (self.place.waits is Waits.YIELDED)
         return made
@@ -129,7 +138,10 @@ class LiveGenerator(ObjectValue):
 
     def _holds_quietly(self) -> bool:
         """Whether nothing shows when it lets go of what it held at entry, behind the graph."""
-        return all(map(ends_quietly, native.generator_contents(self.obj)[_FIRST:]))
+        held = native.generator_contents(self.obj)[_FIRST:]
+        if self.place is not None and self.place.waits is Waits.INSIDE:
+            held = (*held[:-1], *held[-1][1:])
+        return all(map(ends_quietly, held))
 
     def check_can_wait(self) -> None:
         """It has come to a `yield`."""
@@ -143,7 +155,7 @@ class LiveGenerator(ObjectValue):
         made = self.generator.put(exits, exits.recipe(self))
         if self.code is None:
             return made
-        if made.place is None or made.place in places_of(self.code).units:
+        if made.place is None or (made.place in places_of(self.code).units and not made.called):
             made.kept = self.code
         return made
 
@@ -171,6 +183,27 @@ def generator_of(tracer: Tracer, value: Value) -> GeneratorValue | None:
     return value.followed(tracer) if isinstance(value, LiveGenerator) else None
 
 
+def _is_rest_of_call(held: Any) -> bool:
+    return type(held) is tuple and len(held) > 0 and type(held[0]) is native.Continuation
+
+
+def _rest_of_call(tracer: Tracer, waiting: tuple[Any, ...], source: Source) -> Handler:
+    """What a generator does first that waits in the middle of a function which it had called: the rest of that."""
+    rest, *values = waiting
+    tracer.guard(ItemSource(source, 0), GuardKind.IS, rest)
+    tracer.guard(source, GuardKind.LENGTH, len(waiting))
+    function = rest._function
+    free = len(closure_of(function.__code__))
+    places = [ItemSource(source, at) for at in range(1, len(waiting))]
+    cells = tuple(_cell(tracer, cell, where) for cell, where in zip(values[:free], places, strict=False))
+    args: list[Value] = [Lazy(value, where) for value, where in zip(values[free:], places[free:], strict=True)]
+
+    def go_on(frame: Frame, instruction: Instruction) -> None:
+        frame.push(follow_rest(tracer, function, cells, args, DIRECTLY))
+
+    return go_on
+
+
 def _is_kept_away(code: CodeType) -> bool:
     """Whether the program wants frames of this code to run as they are."""
     mode = native.code_mode(code)
@@ -182,30 +215,15 @@ def _is_kept_away(code: CodeType) -> bool:
 def _cell(tracer: Tracer, cell: Any, source: Source) -> CellValue:
     known = tracer.real_cells.get(id(cell))
     if known is not None:
-        found = known.source
-        if found is None and known.frame_name is not None:  # the captured function's
-            index = closure_of(tracer.function.__code__).index(known.frame_name)
-            found = ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
-        if found is None:
-            raise unsupported("unguardable", "a variable that a generator shares with code from elsewhere")
-        tracer.guard(source, GuardKind.SAME, found)
+        tracer.guard(source, GuardKind.SAME, known.place(tracer))
         return known
     content: Value | None = None
     try:
         content = tracer.lazy(cell.cell_contents, AttrSource(source, "cell_contents"))
     except ValueError:
-        tracer.guard(source, GuardKind.PREDICATE, _is_empty)
+        tracer.guard(source, GuardKind.PREDICATE, is_empty)
     made = tracer.real_cells[id(cell)] = CellValue(content, source, cell)
     return made
-
-
-def _is_empty(cell: Any) -> bool:
-    """Guard predicate."""
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
-    return False
 
 
 def _nothing() -> Any:

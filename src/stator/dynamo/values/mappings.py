@@ -253,11 +253,9 @@ class DictValue(ObjectValue):
             raise unsupported("reconstruct", "a subclass of defaultdict cannot leave the graph")
         else:
             new = NewObject(
-                Constant(self.cls), OrderedDict.__new__ if issubclass(self.cls, OrderedDict) else dict.__new__
+                exits.class_recipe(self.cls), OrderedDict.__new__ if issubclass(self.cls, OrderedDict) else dict.__new__
             )
-        exits.remember(self, new)
-        exits.fill(self, new)
-        return new
+        return exits.made_of_class(self, new)
 
 
 class AttributesValue(DictValue):

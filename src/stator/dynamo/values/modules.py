@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -268,10 +269,16 @@ class PythonModuleValue(Value):
         computed = self._computed(tracer, name)
         if computed is not MISSING:
             return tracer.bind(self, type(self.module), name, computed)
+        self._check_caught(tracer, name)
         found = self.attributes.get(name)
         if found is None:
             found = self.attributes[name] = self._read(tracer, name)
         return found
+
+    def _check_caught(self, tracer: Tracer, name: str) -> None:
+        """What warnings.catch_warnings exchanges is another thing while such a block is followed."""
+        if tracer.warning_blocks and self.module is warnings and name in _CAUGHT:
+            raise unsupported("attribute", f"warnings.{name} inside of catch_warnings")
 
     def _computed(self, tracer: Tracer, name: str) -> Any:
         """What the module's own class says that is asked and told each time (as torch.backends' switches are), or
@@ -303,6 +310,7 @@ class PythonModuleValue(Value):
         if computed is not MISSING:
             set_through(tracer, self, type(self.module), name, computed, value)
             return
+        self._check_caught(tracer, name)
         self.attributes[name] = value
         self._scope(tracer).store(tracer, name, value)
 
@@ -312,6 +320,9 @@ class PythonModuleValue(Value):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self.module)
+
+
+_CAUGHT = frozenset({"filters", "showwarning", "_showwarnmsg_impl", "_showwarning_orig", "_filters_mutated"})
 
 
 def module_name(module: ModuleType) -> str:

@@ -20,14 +20,14 @@ from stator.base.registry import Registry
 from ..finishing import Role, or_found
 from ..guard import GuardKind, Lookup
 from ..hook import is_left_alone
-from ..naming import class_dict, class_name, qualified_name, resolution_order
+from ..naming import class_dict, class_name, full_name, module_of, qualified_name, resolution_order
 from ..native_status import native
-from ..recipe import Constant, Load, NewObject, Recipe
+from ..recipe import Load, NewObject, Recipe
 from ..source import AttrSource, InstanceDictSource, ItemSource, Source
 from .attribute_dicts import meet_attributes, write_attributes
 from .base import Lazy, Raised, Value, unsupported
 from .constants import ConstantValue
-from .slots import has_dict, is_python_slot
+from .slots import EmptySlot, has_dict, is_python_slot
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -38,7 +38,7 @@ MISSING: Any = object()
 c_methods: Registry[Any, Callable[..., Value]] = Registry("method in C")
 # Functions of extensions made by Cython, by (module, qualified name): `handler(tracer, *args, **kwargs)`.
 functions_in_c: Registry[tuple[str, str], Callable[..., Value]] = Registry("function in C")
-_CYTHON = "cython_function_or_method"  # each extension has a type of that name
+CYTHON_FUNCTION = "cython_function_or_method"  # each extension has a type of that name
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _THREAD_LOCAL = threading.local.__getattribute__
 _PLAIN_GETATTRIBUTE = object.__getattribute__
@@ -218,7 +218,9 @@ class ObjectValue(Value):
             return look()
         entered, way = tracer.direct is self and tracer.role is Role.ATTRIBUTE, tracer.way
         if entered:
-            tracer.enters(self, or_found(way, self))
+            found = or_found(way, self)
+            tracer.direct = None if found is None else self
+            tracer.way = found or tracer.way
         try:
             return look()
         except Raised as raised:
@@ -264,16 +266,27 @@ class ObjectValue(Value):
         if self.attributes is not None and name in self.attributes:
             found = self.attributes[name]
             if found is MISSING:
-                raise tracer.raised(AttributeError, name)
+                raise self._empty_slot(tracer, name)
             return found
         if self.obj is None:
             if not is_python_slot(descriptor):
                 raise unsupported("attribute", f"{name!r} of {self.describe(tracer)}")
-            raise tracer.raised(AttributeError, name)
-        real = tracer.run_real(descriptor.__get__, (self.obj, self.cls))
+            raise self._empty_slot(tracer, name)
+        try:
+            real = tracer.run_real(descriptor.__get__, (self.obj, self.cls))
+        except Raised as raised:
+            if self.source is not None and issubclass(raised.value.python_type(tracer), AttributeError):
+                tracer.guard(self.source, GuardKind.PREDICATE, EmptySlot(name))
+            raise
         if self.source is None:
             return tracer.wrap_result(real, f"attribute {name!r}")
         return tracer.wrap(real, AttrSource(self.source, name))
+
+    def _empty_slot(self, tracer: Tracer, name: str) -> Raised:
+        kind = class_name(self.cls)
+        if sys.version_info >= (3, 13):
+            kind = qualified_name(self.cls) if module_of(self.cls) == "__main__" else full_name(self.cls)
+        return tracer.raised(AttributeError, f"'{kind}' object has no attribute '{name}'")
 
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         custom = tracer.class_lookup(self.cls, "__setattr__")
@@ -336,7 +349,10 @@ class ObjectValue(Value):
             tracer.enters_through(self, function, Role.ATTRIBUTE)
             function.call(tracer, [self], {})
         elif is_python_slot(in_class):
-            self.slot(tracer, name, in_class)  # raises where there is none
+            try:
+                self.slot(tracer, name, in_class)
+            except Raised:
+                raise tracer.raised(AttributeError, name) from None
             self.set_own(tracer, name, MISSING)
         elif isinstance(tracer.class_lookup(type(in_class), "__delete__"), FunctionType):
             function = tracer.class_function(
@@ -372,7 +388,7 @@ class ObjectValue(Value):
             tracer.enters_through(self, method)
             return method.call(tracer, args, kwargs)
         handler = functions_in_c.get((getattr(self.obj, "__module__", ""), getattr(self.obj, "__qualname__", "")))
-        if handler is None or class_name(self.cls) != _CYTHON or self.source is None:
+        if handler is None or class_name(self.cls) != CYTHON_FUNCTION or self.source is None:
             raise unsupported("call", f"calling {self.describe(tracer)}")
         tracer.guards.identity_once(self)
         return tracer.call_handler(handler, args, kwargs)
@@ -445,10 +461,7 @@ class ObjectValue(Value):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        made = NewObject(Constant(self.cls), new_of_layout(self.cls))
-        exits.remember(self, made)
-        exits.fill(self, made)
-        return made
+        return exits.made_of_class(self, NewObject(exits.class_recipe(self.cls), new_of_layout(self.cls)))
 
 
 def new_of_layout(cls: type) -> Any:

@@ -18,6 +18,7 @@ from stator.graph import numbers
 from stator.graph.numbers import larger, power, smaller
 from stator.prims.checks import ASSUMPTION
 
+from ..forecasts import compared
 from ..recipe import CallRecipe, Constant, Recipe
 from .base import Value, cannot_rebuild, unsupported
 from .checked_numbers import check
@@ -108,7 +109,10 @@ class ReadNumberValue(Value):
         return "a number that is read from a tensor" if self.origin is None else "a random number"
 
     def truth(self, tracer: Tracer) -> bool:
-        raise unsupported("data-dependent-jump", f"a branch on {self.describe(tracer)}")
+        found = _decided(tracer, operator.ne, [self, ConstantValue(0)])
+        if found is None:
+            raise unsupported("data-dependent-jump", f"a branch on {self.describe(tracer)}")
+        return found
 
     def can_leave(self, tracer: Tracer) -> bool:
         """Whether code behind the graph can have it."""
@@ -132,6 +136,9 @@ def computed(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
     if function is float:
         return args[0]
     if function in _COMPARISONS:
+        found = _decided(tracer, function, args) if len(args) == 2 else None
+        if found is not None:
+            return ConstantValue(found)
         raise unsupported(
             "data-dependent-value", f"comparing {args[0].describe(tracer)} and {args[1].describe(tracer)}"
         )
@@ -154,6 +161,18 @@ def computed(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
         return None
     origin = CallRecipe(Constant(function), parts)  # type: ignore[arg-type]
     return ReadNumberValue(tracer.recorder.number_call(target, args), origin)
+
+
+def _decided(tracer: Tracer, function: Any, args: list[Value]) -> bool | None:
+    """What comparing drawn numbers gives, which their generators know already."""
+    one, other = map(_origin, args)
+    if one is None or other is None:
+        return None
+    found = compared(function, one, other)
+    if found is None:
+        both = CallRecipe(Constant(function), [one, other])
+        found = tracer.random.decided(tracer, both, tracer.random.generator_of(tracer, both), 2)
+    return found
 
 
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -21,3 +22,21 @@ def names_of_slots(cls: type) -> frozenset[str]:
 def has_dict(cls: type) -> bool:
     """Whether instances have a dictionary of attributes."""
     return bool(cls.__dictoffset__) or issubclass(cls, threading.local)
+
+
+@dataclass(frozen=True, slots=True)
+class EmptySlot:
+    """A guard: an object, of a class that is relied on, has nothing in this slot. What asks is written in C."""
+
+    name: str
+
+    def __call__(self, obj: object) -> bool:
+        try:
+            object.__getattribute__(obj, self.name)
+        except AttributeError:
+            return True
+        return False
+
+    def what_changed(self, obj: object) -> str:
+        """For the log of recompilations."""
+        return f"attribute {self.name!r}, which was not set, is set"

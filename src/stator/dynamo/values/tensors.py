@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from stator.runtime.freed_history import with_freed_history
+from stator.runtime.view_origins import origin_of, with_origin
 
 from ..guard import GuardKind
 from ..naming import class_name
@@ -21,6 +22,7 @@ from .objects import MISSING, is_data_descriptor, lookup_in_class, set_through
 from .sequences import TupleValue
 from .slices import SliceValue
 from .tensor_classes import TENSOR_CLASSES
+from .tensor_methods import of_program, rely_on_method
 from .unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
@@ -136,6 +138,7 @@ class TensorValue(Value):
         return one and tracer.recorder.known_number(self.fake) is None
 
     def truth(self, tracer: Tracer) -> bool:
+        rely_on_method(tracer, self.cls, "__bool__")
         if not self.fake.known_from:  # type: ignore[attr-defined]
             known = tracer.recorder.known_number(self.fake)
             if known is not None:
@@ -155,6 +158,9 @@ class TensorValue(Value):
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if self.attributes is not None and name in self.attributes:
             return self.attributes[name]
+        replaced = of_program(tracer, self.cls, name)
+        if replaced is not MISSING:
+            return tracer.bind(self, self.cls, name, replaced)
         if name in _AUTOGRAD_FACTS and tracer.later is not None:
             raise unsupported("deferred-fact", f"`.{name}` of a tensor in {tracer.later.what}")
         if name in _AUTOGRAD_FACTS and tracer.recorder.transforms and self.fake.requires_grad:
@@ -208,6 +214,9 @@ class TensorValue(Value):
             return tracer.wrap(getattr(self.obj, name), AttrSource(self.source, name))
         if self.obj is not None and self.source is not None:
             tracer.guard(self.source, GuardKind.ABSENT, name)
+        fallback = of_program(tracer, self.cls, "__getattr__")
+        if fallback is not MISSING:
+            return tracer.bind(self, self.cls, "__getattr__", fallback).call(tracer, [ConstantValue(name)], {})
         raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
 
     def _added(self, tracer: Tracer, name: str) -> Any:
@@ -279,6 +288,7 @@ class TensorValue(Value):
         tracer.record_method("__setitem__", [owner, ConstantValue(...) if index is None else index, value], {})
 
     def length(self, tracer: Tracer) -> int:
+        rely_on_method(tracer, self.cls, "__len__")
         if not self.fake.dim():
             raise tracer.raised(TypeError, "len() of a 0-d tensor")
         length = self.fake.shape[0]
@@ -287,6 +297,7 @@ class TensorValue(Value):
         return length
 
     def iterate(self, tracer: Tracer) -> Iterator[Value]:
+        rely_on_method(tracer, self.cls, "__iter__")
         if not self.fake.dim():
             raise tracer.raised(TypeError, "iteration over a 0-d tensor")
         return tracer.iterate(tracer.record_method("unbind", [self], {}))
@@ -302,6 +313,9 @@ class TensorValue(Value):
             )
         else:
             made = exits.graph_output(self)
+            origin = origin_of(self.fake)
+            if origin is not None:
+                made = CallRecipe(Constant(with_origin), [made, Constant(origin)])
             if self.cls is torch.nn.Parameter:  # one that does not require grad; a graph hands out tensors
                 made = CallRecipe(Constant(torch.nn.Parameter), [made, Constant(False)])
         if self.attributes:
@@ -425,6 +439,15 @@ class TensorMethodValue(Value):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return GetAttr(exits.recipe(self.owner), self.name)
+
+
+def rely_on_methods(tracer: Tracer, names: tuple[str, ...], args: list[Value]) -> None:
+    """What tensors among the first two arguments have under these names is torch's own. Raises Unsupported where one is
+    not."""
+    for value in args[:2]:
+        if isinstance(value, TensorValue):
+            for name in names:
+                rely_on_method(tracer, value.cls, name)
 
 
 def _index(tracer: Tracer, key: Value) -> Value:

@@ -28,7 +28,7 @@ _INTEGER_BITS = {
 def as_dtype(value: Number, dtype: torch.dtype) -> Number:
     """The number as it is after conversion to `dtype`, as a Python number. Integers wrap around."""
     if dtype is torch.float32:
-        return _float32(float(value))
+        return _float32(_with_sticky_bit(value) if isinstance(value, int) else value)
     if dtype.is_floating_point:
         return float(value) if dtype is torch.float64 else torch.tensor(float(value), dtype=dtype).item()
     if dtype is torch.bool:
@@ -70,6 +70,14 @@ def arithmetic(name: str, first: Number, second: Number, dtype: torch.dtype) -> 
         return as_dtype(compute(first, second), dtype)
     except (ZeroDivisionError, OverflowError):
         return None
+
+
+def _with_sticky_bit(value: int) -> float:
+    """In double precision, so that rounding it once more is as rounding the integer once: rounded to odd."""
+    excess = abs(value).bit_length() - 53
+    if excess <= 0:
+        return float(value)
+    return float((value >> excess | (value & ((1 << excess) - 1) != 0)) << excess)
 
 
 def _float32(value: float) -> float:

@@ -11,14 +11,19 @@ from torch import fx
 from stator.base.counters import count
 from stator.base.errors import CompileError
 from stator.graph.memory import addresses_storage
+from stator.prims.fused_recurrence import lstm_layer
 from stator.prims.record import TensorMeta
 
 from .builder import Builder
 from .tensor import Tensor
 
+_OF_UNKNOWN_SIZE = frozenset((lstm_layer, torch.ops.aten.mkldnn_rnn_layer.default))
+
 
 def call_library(builder: Builder, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Call the node's own target on arguments that have the strides eager gives them. Counted by name."""
+    if node.target in _OF_UNKNOWN_SIZE:
+        raise CompileError("inductor", f"only the library knows how large what {node.target} keeps for a backward is")
     if addresses_storage(node.target):
         raise CompileError("inductor", f"{node.target} addresses a storage, of which a buffer may be any part")
     target = _without_aliasing(node.target)
@@ -53,10 +58,15 @@ def _arguments(builder: Builder, nodes: list[Any], values: list[Any]) -> list[An
     return result
 
 
+def gives_view(target: Any) -> bool:
+    """Does the result share memory with an argument?"""
+    return any(part.alias_info is not None for part in target._schema.returns)
+
+
 def _without_aliasing(target: Any) -> Any:
     """The overload itself, or its copying twin when its result would share memory with an argument."""
     schema = target._schema
-    if not any(part.alias_info is not None for part in schema.returns):
+    if not gives_view(target):
         return target
     if any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments):
         raise CompileError("inductor", f"{target} mutates its argument; graphs given to lowering must not")

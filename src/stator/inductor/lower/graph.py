@@ -18,7 +18,8 @@ from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta, record
 
 from .builder import Builder, same_strides
-from .fallback import call_library
+from .exact import exact_lowerings
+from .fallback import call_library, gives_view
 from .heuristics import store_before_reuse, too_large
 from .registry import can_lower, lowerings, view_targets
 from .tensor import Computed, Tensor
@@ -39,19 +40,22 @@ _PLAIN_DTYPES = frozenset(
 )
 
 
-def lower(gm: fx.GraphModule) -> Lowered:
+def lower(gm: fx.GraphModule, exact: bool = False) -> Lowered:
     """Lower a functional ATen graph whose nodes carry `meta["val"]`. Raises CompileError naming the node.
+
+    exact: into loops goes only what they compute with ATen's bits; all other operators are called.
 
     Of `gm.meta`, where present: "mutated" has (input index, output position) for each output that is an input's new
     content; "free_layouts" the positions of outputs that may come in other strides than eager's; "given_strides" those
     of the first inputs, where they may differ from what their nodes say.
     """
-    return _Walk(gm).run()
+    return _Walk(gm, exact).run()
 
 
 class _Walk:
-    def __init__(self, gm: fx.GraphModule) -> None:
+    def __init__(self, gm: fx.GraphModule, exact: bool) -> None:
         self.gm = gm
+        self.exact = exact
         self.builder = Builder()
         self.values: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
@@ -102,7 +106,7 @@ class _Walk:
         builder.node, builder.origin, builder.target = node, node.name, str(node.target)
         builder.meta = node.meta["val"]
         args, kwargs = self.mapped(node.args), self.mapped(node.kwargs)
-        lowering = lowerings.get(node.target)  # type: ignore[arg-type]
+        lowering = (exact_lowerings if self.exact else lowerings).get(node.target)  # type: ignore[arg-type]
         result = NotImplemented
         plain = _is_plain(args, builder.meta)
         if lowering is not None and not plain and node.target in view_targets:
@@ -111,11 +115,13 @@ class _Walk:
                 result = NotImplemented
         elif lowering is not None and plain:
             result = lowering(builder, *args, **kwargs)
-            if result is NotImplemented:
+            if result is NotImplemented and not self.exact:
                 result = self.decomposed(node, args, kwargs)
                 builder.node, builder.origin, builder.target = node, node.name, str(node.target)
                 builder.meta = node.meta["val"]
         if result is NotImplemented:
+            if self.exact and gives_view(node.target):
+                raise CompileError("inductor", f"{node.target} gives a view, which has no lowering here")
             result = call_library(builder, node, args, kwargs)
         self.follow_eager(result, node.meta["val"])
         self.values[node] = result

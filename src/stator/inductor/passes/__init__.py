@@ -24,17 +24,25 @@ PASSES: tuple[Pass, ...] = (
     fold_constants,
 )
 
+# Those of them after which sums are added up in another order
+REORDERING = frozenset((accumulate_into_sums, accumulate_products))
 
-def run_passes(gm: fx.GraphModule) -> fx.GraphModule:
-    """Apply every pass, in place, and drop dead code. The result computes the same outputs from the same inputs."""
+
+def run_passes(gm: fx.GraphModule, exact: bool = False) -> fx.GraphModule:
+    """Apply every pass, in place, and drop dead code. The result computes the same outputs from the same inputs.
+
+    exact: to the last bit.
+    """
     for apply in PASSES:
-        gm = apply(gm)
+        if not (exact and apply in REORDERING):
+            gm = apply(gm)
     remove_dead(gm.graph)
     return gm
 
 
 __all__ = [
     "PASSES",
+    "REORDERING",
     "Pass",
     "accumulate_into_sums",
     "accumulate_products",

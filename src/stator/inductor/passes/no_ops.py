@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -81,7 +82,11 @@ def _by_one(node: fx.Node) -> bool:
 
 @_rules.register(aten.sub.Tensor, aten.sub.Scalar)
 def _minus_zero(node: fx.Node) -> bool:
-    return _is_number(node.args[1], 0)
+    """-0.0 - -0.0 is 0.0, as is -0.0 - factor * 0.0 where the factor is negative."""
+    number = node.args[1]
+    if not node.meta["val"].dtype.is_floating_point:
+        return _is_number(number, 0)
+    return _is_number(number, 0) and math.copysign(1, number) > 0 and len(node.args) == 2 and not node.kwargs  # type: ignore[arg-type]
 
 
 @_rules.register(aten.add.Tensor, aten.add.Scalar)

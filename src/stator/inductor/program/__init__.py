@@ -2,10 +2,20 @@
 
 from .input_writes import write_inputs
 from .order import order_for_memory
+from .pages import hand_over_pages
 from .peak import predict_peak
 from .plan import plan
 from .printer import print_program
 from .takeover import take_over
 from .verifier import verify
 
-__all__ = ["order_for_memory", "plan", "predict_peak", "print_program", "take_over", "verify", "write_inputs"]
+__all__ = [
+    "hand_over_pages",
+    "order_for_memory",
+    "plan",
+    "predict_peak",
+    "print_program",
+    "take_over",
+    "verify",
+    "write_inputs",
+]

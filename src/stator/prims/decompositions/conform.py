@@ -80,9 +80,10 @@ def laid_out(tensor: torch.Tensor, expected: TensorMeta) -> torch.Tensor:
     if own == strides:
         return tensor
     if all(a == b or size == 1 for a, b, size in zip(own, strides, shape, strict=True)):
-        # of one channel, the stride that addresses nothing tells whether what is made of it is channels-last too
-        one_channel = len(shape) == 4 and shape[1] == 1 and shape[2] != 1 and strides == channels_last_strides(shape)
-        return aten.clone.default(tensor, memory_format=torch.channels_last) if one_channel else tensor
+        # of one channel or one pixel, strides that address nothing tell whether what is made of it is channels-last too
+        tells = len(shape) == 4 and (shape[1] == 1) is not (shape[2] == shape[3] == 1)
+        tells = tells and strides == channels_last_strides(shape)
+        return aten.clone.default(tensor, memory_format=torch.channels_last) if tells else tensor
     if strides == contiguous_strides(shape):
         return aten.clone.default(tensor, memory_format=torch.contiguous_format)
     if len(shape) == 4 and strides == channels_last_strides(shape):

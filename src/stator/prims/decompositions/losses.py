@@ -55,7 +55,11 @@ def huber_loss(self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -
 
 @decomposes("binary_cross_entropy")
 def binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
-    """-(y log p + (1 - y) log(1 - p)), the logarithms bounded below by -100 as in eager."""
+    """-(y log p + (1 - y) log(1 - p)), the logarithms bounded below by -100 as in eager. On the CPU, as there, p or y
+    outside of [0, 1] is a RuntimeError."""
+    for name, given in (("input", self), ("target", target)) if self.device.type == "cpu" else ():
+        inside = aten.logical_and.default(aten.ge.Scalar(given, 0), aten.le.Scalar(given, 1))
+        aten._assert_async.msg(aten.all.default(inside), f"all elements of {name} should be between 0 and 1")
     positive = aten.mul.Tensor(target, aten.clamp_min.default(aten.log.default(self), -100.0))
     rest = aten.clamp_min.default(aten.log1p.default(aten.neg.default(self)), -100.0)
     negative = aten.mul.Tensor(aten.rsub.Scalar(target, 1.0), rest)

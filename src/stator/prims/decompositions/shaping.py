@@ -155,8 +155,15 @@ def index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
 
 @decomposes("one_hot", wide=False)
 def one_hot(self: Any, num_classes: Any = -1) -> Any:
+    """On the CPU, as in eager, a value that is no class is a RuntimeError."""
     if num_classes == -1:
         return NotImplemented
+    if self.device.type == "cpu":
+        for holds, message in (
+            (aten.ge.Scalar(self, 0), "Class values must be non-negative."),
+            (aten.lt.Scalar(self, num_classes), "Class values must be smaller than num_classes."),
+        ):
+            aten._assert_async.msg(aten.all.default(holds), message)
     return cast(aten.eq.Tensor(aten.unsqueeze.default(self, -1), iota(num_classes, self)), torch.int64)
 
 

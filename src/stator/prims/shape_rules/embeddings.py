@@ -38,6 +38,8 @@ def embedding_dense_backward(
 def one_hot(self: Any, num_classes: Any = -1) -> Any:
     if num_classes == -1:
         return NotImplemented
+    if num_classes <= 0 and 0 in tuple(self.shape):
+        raise RuntimeError("Can not infer total number of classes from empty tensor.")
     return fresh((*self.shape, num_classes), self, torch.int64)
 
 

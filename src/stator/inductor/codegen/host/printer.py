@@ -17,7 +17,17 @@ from stator.base.registry import Registry
 from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.program.aliases import layout_bytes, may_alias_arguments
 from stator.inductor.program.arena import lay_out
-from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, TakeOver
+from stator.inductor.program.steps import (
+    Allocate,
+    Call,
+    Free,
+    Launch,
+    MovePages,
+    Program,
+    ReturnValues,
+    Reuse,
+    TakeOver,
+)
 from stator.runtime.huge_pages import LARGE_BYTES
 
 from .literals import NotLiteral, literal, sequence_text
@@ -291,6 +301,13 @@ def _take_over(printer: _Printer, step: TakeOver) -> None:
     shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}, {layout_bytes(layout)}"
     take = printer.bind(("take", layout), "take_over", f"rt.taker({shape})")
     printer.lines += [f"{printer.variables[step.name]} = {take}({old})", f"del {old}"]
+
+
+@_print_step.register(MovePages)
+def _move_pages(printer: _Printer, step: MovePages) -> None:
+    move = printer.bind("move_pages", "move_pages", "rt.move_pages")
+    old, new = printer.variables[step.old], printer.variables[step.name]
+    printer.lines.append(f"{move}({old}, {step.at}, {new}, {step.start}, {step.bytes})")
 
 
 @_print_step.register(Free)

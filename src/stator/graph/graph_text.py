@@ -1,0 +1,46 @@
+"""Graph modules whose generated Python text goes when they go: torch.fx by itself keeps the text of every graph, for
+tracebacks, as long as the process lives. Nothing here looks at what a graph computes.
+"""
+
+from __future__ import annotations
+
+import linecache
+import weakref
+from typing import Any
+
+from torch import fx
+from torch.fx import graph_module
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+_KEY = "<eval_with_key>"  # how torch.fx names the files that it makes up
+
+
+def _forget(key: str) -> None:
+    graph_module._loader.eval_cache.pop(key, None)
+    linecache.cache.pop(key, None)
+
+
+def forget_text_with(module: fx.GraphModule) -> None:
+    """The text behind the code that `module` has now goes with that code, whose last user need not be the module."""
+    forward = type(module).__dict__.get("forward")
+    code = getattr(forward, "__code__", None)
+    if code is not None and code.co_filename.startswith(_KEY):
+        weakref.finalize(forward, _forget, code.co_filename).atexit = False
+
+
+class LazyGraphModule(_LazyGraphModule):
+    """A graph module whose Python code is made when somebody asks for it."""
+
+    def _real_recompile(self) -> Any:
+        made = super()._real_recompile()
+        forget_text_with(self)
+        return made
+
+
+class PlainGraphModule(fx.GraphModule):
+    """A graph module that has Python code at once, as torch's own."""
+
+    def recompile(self) -> Any:
+        made = super().recompile()
+        forget_text_with(self)
+        return made

@@ -1,0 +1,268 @@
+"""What `exact_rounding` computes in kernels: the bits of ATen's kernels, in vectors and in what is left of them, for
+any layout and number of threads; and which operators it leaves to ATen."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import stator
+from stator.base import counters
+from stator.inductor.lower.exact import exact_lowerings
+from stator.inductor.lower.registry import view_targets
+
+aten = torch.ops.aten
+OPTIONS = {"exact_rounding": True, "verify": True}
+INF, NAN = float("inf"), float("nan")
+LARGE = 2**60 + 2**36 + 1  # rounds to another float32 by way of a float64
+SPECIAL = (0.0, -0.0, INF, -INF, NAN, 1e-40, -1e-40, 1e38, 1.0, -1.0, 3.0, -3.0, 6.0, -6.0, 0.5)
+SIZES = (1, 7, 37, 1031, 2 * 32768 + 19)  # below and beyond what one thread gets, none of them whole vectors
+
+
+def same_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Any NaN is any other NaN; zeros of either sign are two."""
+    if (actual.dtype, actual.shape, actual.stride()) != (expected.dtype, expected.shape, expected.stride()):
+        return False
+    equal = actual == expected
+    if expected.is_floating_point():
+        equal = (equal & (actual.signbit() == expected.signbit())) | (actual.isnan() & expected.isnan())
+    return bool(equal.all())
+
+
+def numbers(size: int, dtype: torch.dtype) -> torch.Tensor:
+    """With special numbers among the first and the last ones: in vectors and in what is left of them."""
+    if dtype is torch.bool:
+        return torch.rand(size) < 0.5
+    if not dtype.is_floating_point:
+        return torch.randint(0 if dtype is torch.uint8 else -100, 100, (size,), dtype=dtype)
+    x = torch.randn(size, dtype=torch.float64).mul(3).to(dtype)
+    places = torch.arange(size)[torch.cat([torch.randperm(size)[:40], torch.arange(max(size - 33, 0), size)])]
+    x[places] = torch.tensor(SPECIAL, dtype=dtype)[torch.randint(len(SPECIAL), (len(places),))]
+    return x
+
+
+def in_layouts(dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    for size in SIZES:
+        yield numbers(size, dtype)
+    yield numbers(2 * 1031, dtype)[::2]
+    yield numbers(33 * 35, dtype).view(33, 35).t()
+    yield numbers(3 * 5 * 7 * 9, dtype).view(3, 5, 7, 9).contiguous(memory_format=torch.channels_last)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+FLOATS = {
+    "sums": lambda x, y: (x + y, x - y, x + 0.3, 1.7 - x, x - 0.1, x + 0.0, x - 0.0, x + 3),
+    "zeros": lambda x, y: (x - (-0.0), torch.sub(x, 0.0, alpha=-1), -0.0 - x, x * 0.0, x * -1 - 0),
+    "large integers": lambda x, y: (
+        x + LARGE,
+        (x > 0) * 0.5 * LARGE,
+        LARGE - x * 1e18,
+        x * 1e18 < LARGE,
+        (x * 1e19).clamp_max(LARGE),
+        x.masked_fill(y > 0, LARGE),
+        x.new_full((3,), -LARGE) * 3,
+    ),
+    "products": lambda x, y: (x * y, x / y, x * 0.3, x / 0.3, x / 3, 0.3 / x, x * 1.0, x / -1, -x, x.abs()),
+    "sums of products": lambda x, y: (x * y + x, x - x * y, 0.1 * x + 0.9 * y, (x + y) * 0.3 - y / 0.7),
+    "powers": lambda x, y: (x**2, x**3, x.rsqrt(), x.pow(2.0) * 3),
+    "comparisons": lambda x, y: (x < y, x <= 0, x > y, x >= 1, x == y, x != x, x.isnan(), x.isinf(), ~(x < 0)),
+    "choices": lambda x, y: (torch.where(x > y, x, y), x.masked_fill(y > 0, -0.0), torch.where(x < 0, 2.0, y)),
+    "bounds": lambda x, y: (x.clamp(-0.5, 0.7), x.clamp(0.0, 1.0), x.clamp_min(0), x.clamp_max(-0.0), x.clamp(-0.0)),
+    "activations": lambda x, y: (F.relu(x), F.leaky_relu(x, 0.3), F.threshold(x, 0.1, 20.0)),
+    "hard functions": lambda x, y: (F.hardswish(x), F.hardsigmoid(x)),
+    "gradients": lambda x, y: (
+        aten.threshold_backward(y, x, 0),
+        aten.threshold_backward(y, x, 0.5),
+        aten.sigmoid_backward(y, x),
+        aten.leaky_relu_backward(y, x, 0.3, False),
+        aten.hardsigmoid_backward(y, x),
+        aten.tanh_backward(y, x),
+    ),
+    "conversions": lambda x, y: (x.double(), x.float(), x.bool(), (x > 0).to(x.dtype) * y, (x > 0) * 0.3),
+    "integers": lambda x, y: (
+        (x > 0).long() * 3 + 1,
+        (x > 0).long() * 0.3 + y,
+        ((x > 0).int() << 2) + (y > 0),
+        (y > 0).long() * (2**53 + 1) + x,
+    ),
+    "moved": lambda x, y: (
+        torch.cat([x, y * 2]),
+        torch.stack([x, y]),
+        (x * 2).flip(0),
+        (y * 2).roll(3, 0),
+        F.pad(x * 2, (1, 2), value=-0.0),
+        x.new_full((3,), 0.1) * 3,
+    ),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["one-thread", "two-threads"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", FLOATS)
+def test_numbers_of_any_size_layout_and_thread(name: str, dtype: torch.dtype, count: int) -> None:
+    torch.manual_seed(0)
+    function = FLOATS[name]
+    pairs = [(x, numbers(x.numel(), dtype).view_as(x)) for x in in_layouts(dtype)]
+    pairs += [(x, y[..., :1]) for x, y in pairs if name not in ("moved", "gradients")]
+
+    def program() -> list[Any]:
+        return [function(x, y) for x, y in pairs]
+
+    counters.clear()
+    with threads(count):
+        expected, actual = program(), stator.compile(program, options=OPTIONS)()
+    wrong = [
+        (tuple(x.shape), at)
+        for (x, _), mine, theirs in zip(pairs, actual, expected, strict=True)
+        for at, pair in enumerate(zip(mine, theirs, strict=True))
+        if not same_bits(*pair)
+    ]
+    assert wrong == []
+    assert counters.counts["kernels"] > 0 and not counters.counts["exact_by_operators"]
+
+
+INTEGERS = {
+    "arithmetic": lambda x, y: (x + y, x - y, x * y, x * 3, x + 2, -x, x.maximum(y), x.minimum(y)),
+    "quotients": lambda x, y: (x / y, x / 3, x / 0.3, x * 0.1),
+    "bits": lambda x, y: (x & y, x | y, x ^ y, ~x, x & 5, x == y, x < 3, x.clamp(-3, 5), F.relu(x)),
+    "conversions": lambda x, y: (x.float(), x.double(), x.long(), x.int(), x.short(), x.to(torch.uint8), x.bool()),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+def test_integers(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, y = numbers(1031, dtype), numbers(1031, dtype)
+    if dtype is torch.int64:
+        x = x * (2**40 + 12345)
+
+    def program() -> list[Any]:
+        return [function(x, y) for function in INTEGERS.values()]
+
+    expected, actual = program(), stator.compile(program, options=OPTIONS)()
+    for mine, theirs in zip(actual, expected, strict=True):
+        assert [at for at, pair in enumerate(zip(mine, theirs, strict=True)) if not same_bits(*pair)] == []
+
+
+def called(function: Callable[..., Any], *given: torch.Tensor) -> set[str]:
+    """The operators that are called, when the function is compiled exactly."""
+    counters.clear()
+    stator.compile(function, options=OPTIONS, fullgraph=True)(*given)
+    prefix = "inductor_fallback:"
+    return {key.removeprefix(prefix) for key in counters.counts if key.startswith(prefix)}
+
+
+NOT_FIXED = {
+    "transcendental": (lambda x: (x.exp(), x.tanh()), {"aten.exp.default", "aten.tanh.default"}),
+    "sums": (lambda x: (x.sum(), x.mean(0)), {"aten.sum.default", "aten.mean.dim"}),
+    "zeros of either sign": (lambda x: torch.maximum(x, -x), {"aten.maximum.default"}),
+    "a factor": (lambda x: torch.add(x, x * 2, alpha=0.3), {"aten.add.Tensor"}),
+    "half floats": (lambda x: x.bfloat16() + 1, {"aten._to_copy.default", "aten.add.Tensor"}),
+    "truncation": (lambda x: (x * 2).int(), {"aten._to_copy.default"}),
+    "square roots": (lambda x: x.sqrt(), {"aten.sqrt.default"}),
+    "products of matrices": (lambda x: (x * 2) @ x.t(), {"aten.matmul.default"}),
+}
+
+
+@pytest.mark.parametrize("name", NOT_FIXED)
+def test_what_arithmetic_alone_does_not_fix_is_called(name: str) -> None:
+    function, expected = NOT_FIXED[name]
+    assert called(function, torch.randn(40, 30)) == expected
+
+
+def test_chains_of_arithmetic_are_one_kernel() -> None:
+    counters.clear()
+    x, y = torch.randn(40, 30), torch.randn(30)
+    program = lambda x, y: F.relu((x + y) * 0.3) * (x > 0) - y  # noqa: E731
+    assert same_bits(stator.compile(program, options=OPTIONS)(x, y), program(x, y))
+    assert counters.counts["kernels"] == 1 and not any(key.startswith("inductor_fallback") for key in counters.counts)
+
+
+BATCHES = ((2, 16, 40, 41), (3, 40, 7, 7), (2, 35, 3, 3), (1, 3, 2, 2), (4, 17, 31), (2, 5, 1, 1), (4, 33))
+BATCHES += ((2, 5, 2, 3, 4),)
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["one-thread", "two-threads"])
+@pytest.mark.parametrize("shape", BATCHES, ids=str)
+def test_statistics_of_batches(shape: tuple[int, ...], count: int) -> None:
+    """Results, gradients, running statistics, over three steps."""
+    torch.manual_seed(0)
+    kinds = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d, 5: torch.nn.BatchNorm3d}
+    found = []
+    for wrap in (lambda f: f, lambda f: stator.compile(f, options=OPTIONS, fullgraph=True)):
+        torch.manual_seed(1)
+        norm = kinds[len(shape)](shape[1], momentum=0.3, eps=1e-3)
+        for parameter in norm.parameters():
+            torch.nn.init.uniform_(parameter, -1, 1)
+        step = wrap(lambda x, norm=norm: F.hardswish(norm(x)) + x)
+        made = []
+        with threads(count):
+            for at in range(3):
+                x = (torch.randn(shape) * 3 + at).requires_grad_()
+                result = step(x)
+                made += [result, *torch.autograd.grad(result, [x, *norm.parameters()], torch.randn(shape))]
+        found.append([*made, norm.running_mean, norm.running_var])
+    assert [at for at, pair in enumerate(zip(*found, strict=True)) if not same_bits(*pair)] == []
+
+
+def test_statistics_with_special_numbers() -> None:
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm2d(19)
+    x = torch.randn(2, 19, 9, 9)
+    for channel, number in enumerate(SPECIAL):
+        x[1, channel, 3, 4] = number
+    x[:, 17] = 0.1
+    state = {key: value.clone() for key, value in norm.state_dict().items()}
+    expected, running = norm(x), (norm.running_mean.clone(), norm.running_var.clone())
+    norm.load_state_dict(state)
+    actual = stator.compile(norm, options=OPTIONS)(x)
+    assert all(map(same_bits, (actual, norm.running_mean, norm.running_var), (expected, *running)))
+
+
+def test_statistics_are_ones_own_kernel_for_contiguous_images_alone() -> None:
+    norm = torch.nn.BatchNorm2d(16)
+    name = "aten._native_batch_norm_legit_functional.default"
+    x = torch.randn(2, 16, 9, 9, requires_grad=True)
+    assert name not in called(norm, x)
+    assert name in called(norm, x.detach().contiguous(memory_format=torch.channels_last).requires_grad_())
+    assert name in called(norm, x[:, :, ::2])
+    assert name in called(norm, torch.randn(2, 16, 1, 1, requires_grad=True))
+    assert name in called(torch.nn.BatchNorm2d(1), torch.randn(2, 1, 9, 9, requires_grad=True))
+
+
+def test_views_are_never_copied_for_their_own_sake() -> None:
+    assert view_targets <= set(exact_lowerings)
+
+
+def test_recurrences_run_operator_by_operator() -> None:
+    """Only the library knows the size of what it keeps for the backward."""
+    torch.manual_seed(0)
+    lstm, x = torch.nn.LSTM(5, 7), torch.randn(3, 2, 5)
+    counters.clear()
+    result = stator.compile(lstm, options=OPTIONS)(x)[0]
+    assert counters.counts["exact_by_operators"] >= 1 and same_bits(result, lstm(x)[0])
+
+
+def test_dropout_draws_the_same_numbers_as_without_kernels() -> None:
+    """With one seed for all of a program; the numbers are those of the operators' eager references."""
+    x = torch.randn(1000)
+    results = []
+    for options in (OPTIONS, {"verify": True}):
+        torch.manual_seed(0)
+        results.append(stator.compile(lambda x: F.dropout(x, 0.3), options=options)(x))
+    assert operator.eq(*[result.count_nonzero() for result in results]) and same_bits(*results)
