@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import stator
+from stator.aot import compile_training, keep_all, run_eagerly
 
 Tensor = torch.Tensor
 BACKENDS = ["aot_eager", "inductor"]
@@ -222,6 +223,44 @@ def test_twice_through_a_function_that_saves_nothing(backend: str) -> None:
         return x.grad
 
     assert not isinstance(same(lambda x: Tripled.apply(x), seen, backend), str)
+
+
+def _with_a_leaf(x: Tensor, w: Tensor, b: Tensor) -> Any:
+    made = (x.detach() * 2).requires_grad_()
+    return made.sin() + w, (made * b).exp() + 1
+
+
+@pytest.mark.parametrize("first", ["all", "an input", "another input"])
+@pytest.mark.parametrize("result", [0, 1])
+def test_twice_through_what_leads_to_a_leaf_that_the_program_made(first: str, result: int) -> None:
+    """A backward of some inputs does not run it."""
+
+    def seen(call: Callable[..., Any]) -> Any:
+        _, w, b = inputs()
+        loss = call(inputs()[0], w, b)[result].sum()
+        if first == "all":
+            loss.backward()
+        else:
+            torch.autograd.grad(loss, w if first == "an input" else b, allow_unused=True)
+        found = torch.autograd.grad(loss, w, allow_unused=True)
+        loss.backward()
+        return *found, w.grad, b.grad
+
+    same(_with_a_leaf, seen, "aot_eager")
+
+
+def test_a_result_that_leads_only_to_a_leaf_that_the_program_made() -> None:
+    def program(x: Tensor, w: Tensor) -> Any:
+        return (x.detach() * 2).requires_grad_().sin(), x * w
+
+    def seen(call: Callable[..., Any], at: int) -> Any:
+        results = call(*inputs()[:2])
+        results[at].sum().backward()
+        return outcome(lambda: results[at].sum().backward()), [one.requires_grad for one in results]
+
+    compiled = compile_training(torch.fx.symbolic_trace(program), inputs()[:2], run_eagerly, keep=keep_all)
+    for at in (0, 1):
+        assert seen(compiled, at) == seen(program, at)
 
 
 @by_backend

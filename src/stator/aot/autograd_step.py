@@ -104,8 +104,10 @@ class Step:
         self.layouts = layouts(joint) if joint.groups else {}
         self.in_one_thread = run_in_one_thread(joint.groups, {at: found[2] for at, found in self.layouts.items()})
         self.results = [position for position in joint.results if position < joint.value_count]
-        led_to = [at for at in range(joint.primal_count) if at not in joint.unreached]
-        self.led_to = tuple(led_to)  # by the node of a call, where there are no groups
+        self.leads_to_made = joint.leads_to_made and not joint.groups
+        places = range(joint.primal_count + self.leads_to_made)
+        # by the node of a call, where there are no groups
+        self.led_to = tuple([at for at in places if at not in joint.unreached])
         # whether it matters which of them are asked for: not where each value leads to one place
         self.asks = bool(joint.savers.values) and any(one & (one - 1) for one in joint.savers.reach)
         watched_inputs, self.watched = joint.savers.watched(-1)
@@ -219,9 +221,9 @@ class Step:
             pattern = tuple(given.get(position) is not None for position in self.joint.differentiable)
             present = [one for position in self.joint.differentiable if (one := given.get(position)) is not None]
             kind = pattern, _looked_at(step_node), self._primals(together)
-            found: Sequence[Any] = [None] * self.joint.primal_count
+            found: Sequence[Any] = [None] * (self.joint.primal_count + 1)  # leaves that the program made come last
             if present:
-                found = self.gradients(step_node, kind, present, state, needed)
+                found = (*self.gradients(step_node, kind, present, state, needed), None)
             state.open -= needed
             for at in needed:
                 state.found[at] = [found[primal] for primal in self.groups[at].primals]
@@ -490,6 +492,8 @@ class StepFunction(torch.autograd.Function):
     def forward(ctx: Any, step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
         if step.devices:
             ctx.states = states_of(step.devices)
+        if step.leads_to_made:
+            primals = primals[:-1]
         apart: set[int] = set()  # primals that autograd is not told of, by id
         if step.joint.unreached:
             given, primals = primals, tuple([one.tensor if type(one) is NotLedTo else one for one in primals])
@@ -541,7 +545,8 @@ class StepFunction(torch.autograd.Function):
         if not present:  # what leads here was computed without it
             return (None,) * len(ctx.needs_input_grad)
         del tangents, of_values
-        return None, *step.gradients(ctx, (pattern, _looked_at(ctx), None), present)
+        found = step.gradients(ctx, (pattern, _looked_at(ctx), None), present)
+        return (None, *found, None) if step.leads_to_made else (None, *found)
 
 
 def _note_hooks(step_node: Any, tensor: torch.Tensor) -> None:

@@ -15,49 +15,39 @@ from typing import Any
 
 import torch
 
+from .reached import leaf_places, reached
+
+# A leaf that nothing depends on: its node runs unless only some leaves are asked for. So would that of a leaf which the
+# program made and nobody has: this one takes its place.
+with torch._C._InferenceMode(False):
+    nobody = torch.zeros((), device="cpu", requires_grad=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Inputs that the same values lead to: the positions of both."""
+    """Inputs that the same values lead to: the positions of both. Leaves that the program made are one more input,
+    behind the others."""
 
     primals: tuple[int, ...]
     positions: tuple[int, ...]
 
 
 def find_groups(
-    handles: Mapping[int, torch.Tensor], primals: Mapping[int, torch.Tensor]
+    handles: Mapping[int, torch.Tensor], primals: Mapping[int, torch.Tensor], made_leaves: int
 ) -> tuple[tuple[Group, ...], tuple[int, ...]]:
     """The groups of primals, those that most values lead to last, and the primals that none leads to.
 
     handles: tensors through which autograd knows the values, by position. primals: those that require grad, by place.
+    made_leaves: the place of other leaves, behind all of these.
     """
-    masks = _reached({position: handle.grad_fn for position, handle in handles.items()}, primals)
+    masks = reached([handle.grad_fn for handle in handles.values()], leaf_places(primals, made_leaves))
     leading: dict[tuple[int, ...], list[int]] = {}
-    for at in sorted(primals):
-        positions = tuple([position for position, mask in masks.items() if mask >> at & 1])
+    for at in (*sorted(primals), made_leaves):
+        positions = tuple([position for position, handle in handles.items() if masks[handle.grad_fn] >> at & 1])
         leading.setdefault(positions, []).append(at)
     unreached = tuple(leading.pop((), ()))
     groups = [Group(tuple(found), positions) for positions, found in leading.items()]
     return tuple(sorted(groups, key=lambda group: len(group.positions))), unreached
-
-
-def _reached(starts: Mapping[int, Any], primals: Mapping[int, torch.Tensor]) -> dict[int, int]:
-    """For each start, a node of autograd, the places of the primals behind it: bits of a number."""
-    bits = {id(primal): 1 << at for at, primal in primals.items()}
-    masks: dict[Any, int] = {}
-    todo = list(starts.values())
-    while todo:
-        node = todo[-1]
-        edges = [edge[0] for edge in node.next_functions if edge[0] is not None]
-        waiting = [] if node in masks else [one for one in edges if one not in masks]
-        todo += waiting
-        if not waiting:
-            mask = 0 if edges else bits.get(id(getattr(node, "variable", None)), 0)
-            for one in edges:
-                mask |= masks[one]
-            masks[node] = mask
-            todo.pop()
-    return {position: masks[node] for position, node in starts.items()}
 
 
 def run_in_one_thread(groups: Sequence[Group], devices: Mapping[int, torch.device]) -> bool:

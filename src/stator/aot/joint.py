@@ -57,6 +57,8 @@ class Joint:
     groups: primals by which of `differentiable` lead to them, for autograd; none where these are all the same. Known of
         a joint that has all tangents, as is what follows.
     unreached: primals that require grad and that nothing leads to.
+    leads_to_made: whether something leads to leaves that the program has made. They count as one more primal, behind
+        the others, in `groups` and `savers`.
     savers: what eager would save.
     tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
     gradients: for each primal (or forward value that was differentiated by) the position of its gradient among the
@@ -78,6 +80,7 @@ class Joint:
     hooks_inside: bool
     groups: tuple[Group, ...]
     unreached: tuple[int, ...]
+    leads_to_made: bool
     savers: Savers
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
@@ -305,12 +308,16 @@ def _finish(
     differentiable += tuple(hidden)
     groups: tuple[Group, ...] = ()
     unreached: tuple[int, ...] = ()
+    leads_to_made = False
     savers = NONE
     if wanted.positions is None:
         groups, unreached = find_groups(
             {at: handle for at in differentiable if (handle := handles[at]) is not None},
             {index: primals[index] for index in tracer.requiring},
+            len(primals),
         )
+        leads_to_made = len(primals) not in unreached
+        unreached = tuple([at for at in unreached if at < len(primals)])
         if len(groups) == 1 and set(groups[0].positions) == set(differentiable):
             groups = ()
         savers = _savers(tracer, primals, handles, differentiable, {one.position for one in links}, described)
@@ -358,6 +365,7 @@ def _finish(
         hooks_inside,
         groups,
         unreached,
+        leads_to_made,
         savers,
         tangent_positions,
         tuple(gradient_positions),
@@ -443,6 +451,7 @@ def _savers(
     return find_savers(
         {at: handle for at in differentiable if (handle := handles[at]) is not None},
         {index: primals[index] for index in tracer.requiring},
+        len(primals),
         {at: handle for at in sorted(results) if (handle := handles[at]) is not None},
         inputs,
         {storage: at for storage, at in contents.items() if storage not in tracer.input_storages},

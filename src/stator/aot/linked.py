@@ -22,7 +22,8 @@ from torch.utils.hooks import RemovableHandle
 
 from stator.runtime.host import below_autograd
 
-from .groups import note_tangent, runs, will_run
+from .groups import nobody, note_tangent, runs, will_run
+from .reached import NOTHING, Edge, reached
 
 aten = torch.ops.aten
 
@@ -56,7 +57,12 @@ def find_links(
     starts: dict[int, Any] = {at: handle.grad_fn for at, handle in enumerate(handles) if handle is not None}
     if len(starts) < 2:
         return ()
-    masks = _right_behind(starts.values(), places)
+
+    def ends_at(edge: Edge) -> tuple[int, bool]:
+        place = places.get(edge)
+        return NOTHING if place is None else (1 << place, False)
+
+    masks = reached(starts.values(), passes=ends_at)
     behind = {at: tuple([to for to in places.values() if masks[start] >> to & 1]) for at, start in starts.items()}
     linked = {at for at, found in behind.items() if found}.union(places.values())
     before = {view: (base,) for view, base in (bases or {}).items() if base in linked}
@@ -72,28 +78,6 @@ def find_links(
     for position in sorted(linked, key=lambda at: starts[at]._sequence_nr() if at in starts else -1):
         place(position)
     return tuple(ordered.values())
-
-
-def _right_behind(starts: Iterable[Any], places: Mapping[tuple[Any, int], int]) -> dict[Any, int]:
-    """For each autograd node the places that its edges lead to, without another place in between: bits of a number."""
-    masks: dict[Any, int] = {}
-    todo = list(starts)
-    while todo:
-        node = todo[-1]
-        if node in masks:
-            todo.pop()
-            continue
-        edges = [(edge, places.get(edge)) for edge in node.next_functions if edge[0] is not None]
-        waiting = [edge[0] for edge, place in edges if place is None and edge[0] not in masks]
-        if waiting:
-            todo += waiting
-            continue
-        mask = 0
-        for edge, place in edges:
-            mask |= masks[edge[0]] if place is None else 1 << place
-        masks[node] = mask
-        todo.pop()
-    return masks
 
 
 def gradients_between(
@@ -275,17 +259,13 @@ class Linked:
 _SOME = OrderedDict({-1: "of the program"})
 
 
-# A leaf that nothing depends on: its node is part of each graph with links, and runs unless only some leaves are asked
-# for.
-with torch._C._InferenceMode(False):
-    _nobody = torch.zeros((), device="cpu", requires_grad=True)
 _NOBODYS_NODE: list[Any] = []
 
 
 def _everywhere() -> Any:
     if not _NOBODYS_NODE:
         with torch.enable_grad():
-            _NOBODYS_NODE.append(_nobody.view_as(_nobody).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+            _NOBODYS_NODE.append(nobody.view_as(nobody).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
     return _NOBODYS_NODE[0]
 
 
@@ -385,7 +365,7 @@ def link(
             (holder, len(behind), tuple([len(one) for one in leading])),
             *found,
             *behind,
-            *((_nobody,) if behind or not (holder is None or any(leading)) else ()),
+            *((nobody,) if behind or not (holder is None or any(leading)) else ()),
             *[place for one in leading for place in one],
         )
     finally:

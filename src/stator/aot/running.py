@@ -15,7 +15,7 @@ import torch
 from stator.graph.traced import Fresh, History, Output, Traced, ViewOfInput, ViewOfOutput
 
 from .autograd_step import Step, StepFunction
-from .groups import NotLedTo, apply_group
+from .groups import NotLedTo, apply_group, nobody
 from .held import begun, finished
 from .joint import Joint
 from .linked import Link, Linked, link, refer_to
@@ -41,11 +41,13 @@ def run_step(step: Step, *primals: torch.Tensor) -> Sequence[Any]:
 
 def _values(step: Step, primals: Sequence[torch.Tensor]) -> Sequence[Any]:
     """What the autograd function of the step gives; its node does not lead to inputs that nothing depends on."""
-    if not step.joint.unreached:
+    if not step.joint.unreached and not step.leads_to_made:
         return _apply(step, *primals)  # type: ignore[no-any-return]
     arguments: list[Any] = list(primals)
     for index in step.joint.unreached:
         arguments[index] = NotLedTo(primals[index])
+    if step.leads_to_made:
+        arguments.append(nobody)
     return _apply(step, *arguments)  # type: ignore[no-any-return]
 
 
@@ -146,10 +148,10 @@ def _linked(
 def _before_groups(step: Step, holder: torch.Tensor, primals: Sequence[torch.Tensor]) -> dict[int, list[torch.Tensor]]:
     """Nodes for the groups of inputs: the places before them, for each value."""
     places: dict[int, list[torch.Tensor]] = {position: [] for position in step.joint.differentiable}
-    nodes = []
+    nodes, leaves = [], (*primals, nobody)
     for index, group in enumerate(step.joint.groups):
         layouts = [step.layouts[position] for position in group.positions]
-        made = apply_group((holder,), index, layouts, *[primals[at] for at in group.primals])
+        made = apply_group((holder,), index, layouts, *[leaves[at] for at in group.primals])
         nodes.append(weakref.ref(made[0].grad_fn))
         for position, place in zip(group.positions, made, strict=True):
             places[position].append(place)

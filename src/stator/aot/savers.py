@@ -8,7 +8,7 @@ computed, and what a compiled forward saves, is not known here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from torch.utils import _pytree as pytree
 from stator.graph.fake import FakeMode, FakeStorage, FakeTensor
 from stator.prims.record import TensorMeta
 
+from .reached import leaf_places, reached
+
 Tensor = torch.Tensor
 
 
@@ -27,7 +29,8 @@ class Savers:
     """Nodes that save tensors, those together that the same values lead to and that lead to the same places.
 
     Sets are bits of a number: of values by their place among those that can be differentiated; of places by `places`,
-    first the inputs, then the results. Nodes are counted in the order of `values`.
+    first the inputs, then leaves that the program made, then
+    the results. Nodes are counted in the order of `values`.
 
     values: per class which values lead there. leads: to which places each leads. reach: of each value, to which places
     it leads. inputs, results: per class what was saved that others may write to, by index and by position.
@@ -129,33 +132,37 @@ NONE = Savers((), (), (), {}, (), ())
 def find_savers(
     handles: Mapping[int, FakeTensor],
     primals: Mapping[int, Tensor],
+    made_leaves: int,
     results: Mapping[int, FakeTensor],
     inputs: Mapping[int, int],
     contents: Mapping[int, int],
     writes: Mapping[int, WriteToView],
 ) -> Savers:
     """handles: tensors through which autograd knows the values that can be differentiated, by position. primals: those
-    that require grad, by index. results: what the caller gets, by position. inputs, contents: index of the input, or
-    position of the value, by the id of its storage, where others may write there and autograd would notice. writes: to
-    views, by the number of the node that autograd gave the base."""
-    bits = {id(primal): 1 << at for at, primal in primals.items()}
-    first = max(primals, default=-1) + 1
-    places = {position: first + at for at, position in enumerate(results)}
+    that require grad, by index; made_leaves: the place of other leaves, behind all of these. results: what the caller
+    gets, by position. inputs, contents: index of the input, or position of the value, by the id of its storage, where
+    others may write there and autograd would notice. writes: to views, by the number of the node that autograd gave the
+    base."""
+    places = {position: made_leaves + 1 + at for at, position in enumerate(results)}
     of_result: dict[Any, int] = {}
     for position, one in results.items():
         if one.grad_fn is not None:
             of_result[one.grad_fn] = of_result.get(one.grad_fn, 0) | 1 << places[position]
-    leads = _leads([handle.grad_fn for handle in handles.values()], bits, of_result)
+    leads = reached(
+        [handle.grad_fn for handle in handles.values()],
+        leaf_places(primals, made_leaves),
+        lambda edge: (of_result.get(edge[0], 0), True),
+    )
     reach = tuple([leads[handle.grad_fn] for handle in handles.values()])
-    reached: dict[Any, int] = {}
+    coming: dict[Any, int] = {}
     for at, handle in enumerate(handles.values()):
-        reached[handle.grad_fn] = reached.get(handle.grad_fn, 0) | 1 << at
+        coming[handle.grad_fn] = coming.get(handle.grad_fn, 0) | 1 << at
     classes: dict[tuple[int, int], tuple[set[int], set[int]]] = {}
     for node in reversed(leads):  # each after all that lead to it
-        values = reached.get(node, 0)
+        values = coming.get(node, 0)
         for edge, _ in node.next_functions:
             if edge is not None:
-                reached[edge] = reached.get(edge, 0) | values
+                coming[edge] = coming.get(edge, 0) | values
         saved = _saved_by(node, writes) if values and leads[node] else None
         if saved is None:
             continue
@@ -173,28 +180,6 @@ def find_savers(
         tuple([frozenset(one) for one, _ in classes.values()]),
         tuple([frozenset(one) for _, one in classes.values()]),
     )
-
-
-def _leads(starts: Iterable[Any], primals: Mapping[int, int], results: Mapping[Any, int]) -> dict[Any, int]:
-    """For each node that is reached the places behind it, as bits; each node after those behind it."""
-    masks: dict[Any, int] = {}
-    todo = list(starts)
-    while todo:
-        node = todo[-1]
-        if node in masks:
-            todo.pop()
-            continue
-        edges = [edge for edge, _ in node.next_functions if edge is not None]
-        waiting = [edge for edge in edges if edge not in masks]
-        if waiting:
-            todo += waiting
-            continue
-        mask = 0 if edges else primals.get(id(getattr(node, "variable", None)), 0)
-        for edge in edges:
-            mask |= masks[edge] | results.get(edge, 0)
-        masks[node] = mask
-        todo.pop()
-    return masks
 
 
 @functools.cache
