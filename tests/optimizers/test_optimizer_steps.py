@@ -219,3 +219,11 @@ def test_parameters_that_become_one_are_noticed() -> None:
     add_to_all()
     assert tensors[7][0] == 4
     assert all(tensor[0] == 3 for at, tensor in enumerate(tensors) if at not in (7, 20))
+
+
+@pytest.mark.parametrize("form", [{}, {"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
+def test_gradients_are_left_as_eager_leaves_them(form: dict[str, Any]) -> None:
+    """Lists for Nesterov's momentum leave in the gradients what parameters are moved by; one by one, eager does not."""
+    case = ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, **form})
+    left = [[owned.grad for owned in stepped(case, run, 2)[0][:1]] for run in (as_it_is, whole("aot_eager"))]
+    torch.testing.assert_close(*left, **TOLERANCE)
