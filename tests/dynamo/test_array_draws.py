@@ -117,3 +117,16 @@ def test_a_function_that_only_draws_runs_as_it_is_between_two_graphs() -> None:
         assert torch.equal(found, masked(x))
     counts = stator.base.counters.counts
     assert (counts["graphs"], counts["graph_breaks"]) == (2, 1)
+
+
+@pytest.mark.parametrize("most", [1e17, np.int64(2**60)], ids=["float", "number of NumPy"])
+def test_whole_numbers_beyond_those_that_floats_hold(most: Any) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x + 1, np.random.randint(most)
+
+    compiled = stator.compile(program, backend="eager")
+    for call in range(2):
+        np.random.seed(call)
+        expected = program(torch.ones(2))[1]
+        np.random.seed(call)
+        assert compiled(torch.ones(2))[1] == expected

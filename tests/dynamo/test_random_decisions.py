@@ -116,7 +116,23 @@ def made_and_given_back(x: torch.Tensor) -> Any:
     return y, generator
 
 
-ALONE = [branch, two_branches, never, truth, whole_numbers, as_size, choices_of_numbers, choices_of_functions, shuffled]
+def infinite(x: torch.Tensor) -> Any:
+    far, nothing = float("inf"), random.random() * 1e308 * 1e308
+    return x + 1 if random.random() * far > 1 else x, nothing - far == 0, x - 1 if random.random() - far < 3 else x
+
+
+ALONE = [
+    infinite,
+    branch,
+    two_branches,
+    never,
+    truth,
+    whole_numbers,
+    as_size,
+    choices_of_numbers,
+    choices_of_functions,
+    shuffled,
+]
 ALONE += [sampled, distributions, seeded, state_and_back, state_kept, made, made_and_given_back]
 
 
@@ -236,3 +252,26 @@ def test_overridden_methods_are_followed() -> None:
     half.seed(4)
     compiled = stator.compile(program, backend="eager")
     assert [shown(compiled(X)) for _ in range(4)] == expected
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        lambda: random.random() == None,  # noqa: E711
+        lambda: random.random() < "a",  # type: ignore[operator]
+        lambda: random.random() * 10**400 > 5,
+        lambda: random.sample([1, 2], k=2, counts=[1, 1]),
+    ],
+    ids=["none", "text", "large", "counts"],
+)
+@pytest.mark.filterwarnings("error:stator")
+def test_what_no_float_is_compared_with_is_left_to_the_program(drawn: Callable[[], Any]) -> None:
+    def program(x: torch.Tensor) -> Any:
+        try:
+            return x + 1, drawn()
+        except (TypeError, OverflowError) as error:
+            return x, str(error)
+
+    stator.reset()
+    expected = run(program, calls=2)
+    assert run(stator.compile(program, backend="eager"), calls=2) == expected

@@ -4,6 +4,7 @@ code, and what is decided from it, is said in calls/random_numbers.py; no progra
 
 from __future__ import annotations
 
+import math
 import operator
 import random
 from collections.abc import Callable
@@ -140,10 +141,16 @@ def _is_in(draw: Recipe, recipe: Recipe) -> bool:
     return recipe is draw or (isinstance(recipe, CallRecipe) and any(_is_in(draw, part) for part in recipe.args))
 
 
+_EXACT = 2**53  # whole numbers up to here are floats
+
+
 def bounds(recipe: Recipe) -> tuple[float, float] | None:
-    """Between which numbers, both included, an expression of `random()` is; rounding keeps their order."""
+    """Between which numbers, both included, an expression of `random()` is; rounding keeps their order. None also where
+    one is infinite: there is no order in what infinity times zero gives."""
     if isinstance(recipe, Constant):
-        return recipe.value, recipe.value
+        number = recipe.value
+        known = type(number) is float or (type(number) is int and abs(number) <= _EXACT)
+        return (number, number) if known and math.isfinite(number) else None
     if not isinstance(recipe, CallRecipe) or not isinstance(recipe.function, Constant):
         return None
     function = recipe.function.value
@@ -157,7 +164,7 @@ def bounds(recipe: Recipe) -> tuple[float, float] | None:
         return -high, -low
     if function in (operator.add, operator.sub, operator.mul):
         found = [function(one, other) for one in parts[0] for other in parts[1]]  # type: ignore[union-attr]
-        return min(found), max(found)
+        return (min(found), max(found)) if all(map(math.isfinite, found)) else None
     return None
 
 

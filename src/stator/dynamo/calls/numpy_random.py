@@ -72,8 +72,7 @@ def _drawn_array(
         raise refused from None
     if type(trial) is float:
         return float_ahead(tracer, partial(_drawn, getattr(kind, name), tuple(arguments), named), generator, [])
-    bounds = [one for one in (*arguments, *named.values()) if type(one) is int]
-    if type(trial) is int and name in _BOUNDED and all(abs(one) <= _EXACT for one in bounds):
+    if type(trial) is int and name in _BOUNDED and all(map(_is_exact, (*arguments, *named.values()))):
         draw = draw_ahead(tracer, partial(_drawn, getattr(kind, name), tuple(arguments), named), generator, [])
         return whole_ahead(tracer, draw)
     known = type(trial) is ARRAY or isinstance(trial, numpy.generic)
@@ -84,6 +83,13 @@ def _drawn_array(
     drawn = tracer.recorder.drawn_tensor("random", draw, _shared(trial))
     operator = tracer.record_method("detach", [drawn], {})  # so that there is a graph, if nothing else is computed
     return made(tracer, operator, scalar=type(trial) is not ARRAY)
+
+
+def _is_exact(argument: Any) -> bool:
+    """Whether it bounds no whole number that a float cannot hold."""
+    if isinstance(argument, (int, float, numpy.number)):
+        return bool(abs(argument) <= _EXACT)
+    return argument is None or isinstance(argument, (type, str, numpy.dtype))
 
 
 def _drawn(method: Any, arguments: tuple[Any, ...], named: dict[str, Any], generator: Any) -> Any:

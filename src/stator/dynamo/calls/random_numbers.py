@@ -155,7 +155,7 @@ def _method(name: str) -> Callable[[Callable[..., Value]], Callable[..., Value]]
     def decorate(handler: Callable[..., Value]) -> Callable[..., Value]:
         def known_class(tracer: Tracer, generator: Value, *args: Value, **kwargs: Value) -> Value:
             if generator.python_type(tracer) is random.Random:
-                return handler(tracer, generator, *args, **kwargs)
+                return tracer.call_handler(handler, [generator, *args], kwargs)
             return tracer.inline(tracer.known(function), [generator, *args], kwargs)  # type: ignore[arg-type]
 
         calls(function)(known_class)

@@ -247,7 +247,14 @@ def _origin(value: Value) -> Recipe | None:
     """How a number is made outside of the graph."""
     if type(value) is ReadNumberValue:
         return value.origin
-    return Constant(value.constant()) if isinstance(value, ConstantValue) and not is_changing(value) else None
+    if not isinstance(value, ConstantValue) or is_changing(value):
+        return None
+    number = value.constant()
+    known = type(number) is float or (type(number) in (int, bool) and abs(number) <= _EXACT)
+    return Constant(number) if known else None
+
+
+_EXACT = 2**53  # whole numbers up to here are floats
 
 
 def _is_number(tracer: Tracer, value: Value) -> bool:
