@@ -166,6 +166,50 @@ def given_back(x: torch.Tensor) -> Any:
     return x + 1, group()
 
 
+def links(error: BaseException) -> Any:
+    below = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    shown_links = shape(error.__cause__), shape(error.__context__), error.__suppress_context__
+    return shown_links, [links(one) for one in below]
+
+
+def parts_suppress_their_context(x: torch.Tensor) -> Any:
+    found, rest = group().split(KeyError)
+    return x + 1, links(found), links(rest)
+
+
+def raised_by_name(x: torch.Tensor) -> Any:
+    try:
+        try:
+            raise group()
+        except* ValueError:
+            raise
+        except* KeyError as error:
+            raise error
+    except ExceptionGroup as error:
+        return x + 1, shape(error)
+    return None
+
+
+def raised_again_in_a_function(x: torch.Tensor) -> Any:
+    def again() -> None:
+        raise
+
+    try:
+        try:
+            raise group()
+        except* ValueError:
+            again()
+    except ExceptionGroup as error:
+        return x + 1, shape(error)
+    return None
+
+
+def attributes_stay_with_the_whole(x: torch.Tensor) -> Any:
+    error = group()
+    error.code = 1  # type: ignore[attr-defined]
+    return x + 1, error.code, hasattr(error.subgroup(ValueError), "code")  # type: ignore[attr-defined]
+
+
 def groups_are_not_to_be_named(x: torch.Tensor) -> Any:
     try:
         try:
@@ -178,6 +222,7 @@ def groups_are_not_to_be_named(x: torch.Tensor) -> Any:
 
 
 PROGRAMS = [by_clauses, nothing_raised, what_is_left, alone, alone_and_unmatched, raised_again_by_itself, given_back]
+PROGRAMS += [parts_suppress_their_context, raised_by_name, raised_again_in_a_function, attributes_stay_with_the_whole]
 PROGRAMS += [another_one_is_raised, all_handled_but_new, taken_apart, in_functions, groups_are_not_to_be_named]
 
 
@@ -233,3 +278,47 @@ def test_a_break_in_a_clause() -> None:
 
     stator.reset()
     assert torch.equal(stator.compile(program, backend="eager")(X), program(X))
+
+
+def test_a_part_that_leaves_keeps_its_links() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x + 1, group().split(ValueError)[0]
+
+    stator.reset()
+    (_, found), (_, expected) = stator.compile(program, backend="eager")(X), program(X)
+    assert (shape(found), links(found)) == (shape(expected), links(expected))
+
+
+@pytest.mark.parametrize("outside", [None, []], ids=["own", "from outside"])
+def test_a_group_holds_what_its_list_held(outside: list[Any] | None) -> None:
+    def program(x: torch.Tensor) -> Any:
+        errors: list[Any] = [] if outside is None else outside
+        errors.append(ValueError(1))
+        made = ExceptionGroup("m", errors)
+        errors.append(KeyError(2))
+        y, count = x + 1, len(errors)
+        errors.clear()
+        return y, made, count
+
+    stator.reset()
+    (_, found, count), (_, expected, others) = stator.compile(program, backend="eager")(X), program(X)
+    assert (shape(found), count) == (shape(expected), others)
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_what_nobody_handled_goes_on_behind_a_break_in_a_clause(raised: bool) -> None:
+    def program(x: torch.Tensor) -> Any:
+        try:
+            try:
+                raise group()
+            except* ValueError:
+                x = x + 1
+                stator.graph_break()
+                if raised:
+                    raise
+        except ExceptionGroup as error:
+            return x * 2, shape(error)
+        return None
+
+    stator.reset()
+    assert shown(stator.compile(program, backend="eager")(X)) == shown(program(X))

@@ -6,7 +6,7 @@ from ..bytecode import Instruction
 from ..finishing import Way
 from ..frame import Frame
 from ..program import opcode
-from ..values.base import Raised, unsupported
+from ..values.base import Raised, Value, unsupported
 from ..values.classes import ClassValue
 from ..values.exception_groups import matched, raised_again
 from ..values.exceptions import ExceptionValue
@@ -29,10 +29,18 @@ def raise_varargs(frame: Frame, instruction: Instruction) -> None:
     if error.source is not None:
         raise unsupported("raise", "raising an exception object that was there before")
     if len(parts) == 2:
-        error.cause = parts[1]
+        error.cause = _cause(frame, parts[1])
     error.place = error.place or frame.place()
     error.raised_while(frame.tracer.handled)
+    error.grow_traceback()
     raise Raised(error)
+
+
+def _cause(frame: Frame, given: Value) -> Value:
+    cause = frame.tracer.call(given, [], {}) if isinstance(given, ClassValue) else given
+    if not isinstance(cause, ExceptionValue) and not frame.tracer.is_none(cause):
+        raise unsupported("raise", f"raising an exception from {cause.describe(frame.tracer)}")
+    return cause
 
 
 @opcode("PUSH_EXC_INFO")

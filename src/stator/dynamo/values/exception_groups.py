@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..calling import makers
-from ..recipe import CallRecipe, Recipe
+from ..recipe import Recipe
 from .base import Value, cannot_rebuild, unsupported
 from .classes import ClassValue
 from .constants import ConstantValue
@@ -22,14 +22,26 @@ Condition = Callable[[ExceptionValue], bool]
 
 
 class GroupValue(ExceptionValue):
-    """`parts`: the exceptions in it. `taken_from`: the group of which it is a part, with the traceback of that."""
+    """`parts`: the exceptions in it. `taken_from`: the group of which it is a part, with the traceback of that, unless
+    it was `raised_anew` since: an `except*` statement tells by the traceback what passes from what its clauses raise.
+    """
 
-    __slots__ = ("parts", "taken_from")
+    __slots__ = ("made_at", "parts", "raised_anew", "taken_from")
 
     def __init__(self, cls: type, message: Value, given: Value, parts: list[ExceptionValue]) -> None:
         super().__init__(cls, [message, given])
         self.parts = parts
         self.taken_from: ExceptionValue | None = None
+        self.raised_anew = False
+        self.made_at: int | None = None
+
+    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+        if name in ("__notes__", "__traceback__", "__cause__", "__context__", "args"):
+            raise unsupported("attribute-write", f"writing {name} of an exception group")
+        super().set_attr(tracer, name, value)
+
+    def grow_traceback(self) -> None:
+        self.raised_anew = True
 
     def get_attr(self, tracer: Tracer, name: str) -> Value:
         if name == "exceptions":
@@ -50,17 +62,20 @@ class GroupValue(ExceptionValue):
         return f"{message} ({count} sub-exception{'s' if count > 1 else ''})"
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        if self.caught_at is not None or self.attributes:
-            raise cannot_rebuild("an exception group that was raised", self.caught_at)
-        return CallRecipe(exits.class_recipe(self.cls), [exits.recipe(arg) for arg in self.args])
+        given = self.args[1]
+        changed = not isinstance(given, (ListValue, TupleValue)) or [*given.items] != [*self.parts]
+        if changed or given.source is not None:
+            raise cannot_rebuild("an exception group made of a list that was changed since", self.made_at)
+        return super().recipe(exits)
 
     def derived(self, parts: list[ExceptionValue]) -> GroupValue:
-        """A group of some of the exceptions, with the message, notes, traceback and context of this one."""
+        """A group of some of the exceptions, with the message, traceback and context of this one."""
         kind = ExceptionGroup if all(issubclass(one.cls, Exception) for one in parts) else BaseExceptionGroup
         made = GroupValue(kind, self.args[0], ListValue(list(parts)), parts)
-        made.attributes, made.place, made.caught_at = dict(self.attributes), self.place, self.caught_at
-        made.cause, made.context = self.cause, self.context
-        made.taken_from = self.taken_from or self
+        made.place, made.caught_at = self.place, self.caught_at
+        made.cause = self.cause or ConstantValue(None)  # set in any case, and with it that the context is not shown
+        made.context = self.context
+        made.taken_from, made.raised_anew = self.taken_from or self, self.raised_anew and self.taken_from is not None
         return made
 
 
@@ -81,7 +96,9 @@ def _make(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value
     plain = all(issubclass(one.cls, Exception) for one in parts)  # type: ignore[attr-defined]
     if kind is ExceptionGroup and not plain:
         raise tracer.raised(TypeError, "Cannot nest BaseExceptions in an ExceptionGroup")
-    return GroupValue(ExceptionGroup if plain else BaseExceptionGroup, message, given, parts)  # type: ignore[arg-type]
+    made = GroupValue(ExceptionGroup if plain else BaseExceptionGroup, message, given, parts)  # type: ignore[arg-type]
+    made.made_at = tracer.end_step()
+    return made
 
 
 def split(error: ExceptionValue, fits: Condition) -> tuple[ExceptionValue | None, ExceptionValue | None]:
@@ -158,9 +175,11 @@ def raised_again(tracer: Tracer, original: Value, raised: Value) -> Value:
     errors = [one for one in map(tracer.realized, raised.items) if isinstance(one, ExceptionValue)]
     if not errors:
         return ConstantValue(None)
+    if issubclass(original.cls, BaseExceptionGroup) and not isinstance(original, GroupValue):
+        raise unsupported("exception-group", "except* of an exception that was there before")
     if not isinstance(original, GroupValue):
         return errors[0]
-    again = [one for one in errors if one is original or getattr(one, "taken_from", None) is _root(original)]
+    again = [one for one in errors if one is original or _passes(one, original)]
     new = [one for one in errors if not any(one is other for other in again)]
     if again:
         leaves = {id(leaf) for one in again for leaf in _leaves(one)}
@@ -172,6 +191,10 @@ def raised_again(tracer: Tracer, original: Value, raised: Value) -> Value:
         return new[0]
     kind = ExceptionGroup if all(issubclass(one.cls, Exception) for one in new) else BaseExceptionGroup
     return GroupValue(kind, ConstantValue(""), ListValue(list(new)), list(new))
+
+
+def _passes(error: ExceptionValue, original: GroupValue) -> bool:
+    return isinstance(error, GroupValue) and error.taken_from is _root(original) and not error.raised_anew
 
 
 def _root(group: GroupValue) -> ExceptionValue:

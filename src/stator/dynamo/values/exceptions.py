@@ -130,6 +130,9 @@ class ExceptionValue(Value):
         elif name != "__traceback__":  # what was raised never leaves the graph, so nobody sees its traceback
             self.attributes[name] = value
 
+    def grow_traceback(self) -> None:
+        """It is raised by a statement that names it, or leaves a frame."""
+
     def raised_while(self, handled: list[Value]) -> None:
         """It is raised while these are being handled, innermost last: Python links it to the last."""
         if not handled or handled[-1] is self:
@@ -173,9 +176,12 @@ class ExceptionValue(Value):
     def _plain_twin(self) -> BaseException:
         """An exception of the built-in class below, which has the same text. Raises NotConstant."""
         base = next(base for base in self.cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
-        if self.source is not None and base.__str__ not in (BaseException.__str__, KeyError.__str__):
+        if self.source is not None and base.__str__ not in _OF_ARGS:
             raise NotConstant  # its text is made of attributes, which may have been written since
-        args = [arg.constant() for arg in self.args]
+        written = self.attributes.get("args")
+        if written is not None and (not isinstance(written, TupleValue) or base.__str__ not in _OF_ARGS):
+            raise NotConstant
+        args = [arg.constant() for arg in (self.args if written is None else written.items)]
         if any(type(arg).__flags__ & _HEAP_TYPE for arg in args):
             raise NotConstant
         try:
@@ -197,6 +203,9 @@ class ExceptionValue(Value):
         exits.remember(self, made)
         for name, value in self.attributes.items():
             exits.set_attr(made, name, value)
+        for name, link in (("__context__", self.context), ("__cause__", self.cause)):
+            if link is not None:
+                exits.set_attr(made, name, link)
         return made
 
 
@@ -219,6 +228,7 @@ def _repr(tracer: Tracer, self: ExceptionValue) -> Value:
 
 _METHODS: dict[str, Callable[..., Value]] = {"__init__": _init, "__str__": _str, "__repr__": _repr}
 _HEAP_TYPE = 1 << 9
+_OF_ARGS = (BaseException.__str__, KeyError.__str__)  # the text is made of the arguments
 _OF_C = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _PLAIN = frozenset(("__traceback__", "args", "value", "name", "obj"))  # written like any other attribute
 
