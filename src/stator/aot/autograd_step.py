@@ -513,7 +513,7 @@ class StepFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if step.groups:  # values get nodes of their own: see groups.py
             ctx.mark_non_differentiable(*[value for value in values if isinstance(value, torch.Tensor)])
-            values += (torch.empty(0),)
+            values += (torch.empty(0, device="cpu"),)
             results = [one.detach() if isinstance(one, torch.Tensor) else one for one in results]  # no cycle
         elif step.constant_positions:
             constant = [values[position] for position in step.constant_positions]

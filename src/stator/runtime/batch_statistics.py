@@ -43,9 +43,9 @@ class BatchStatistics:
     def __init__(self, batch: int, channels: int, size: int, momentum: float, eps: float) -> None:
         address = build.build_kernels([_Text()])[_SYMBOL]
         self.kernel = launch.make_kernel(address, _POINTERS, _SYMBOL)
-        self.sizes = torch.tensor([batch, channels, size])
-        self.numbers = torch.tensor([momentum, eps], dtype=torch.float64)
-        self.template = torch.empty(channels)
+        self.sizes = torch.tensor([batch, channels, size], device="cpu")
+        self.numbers = torch.tensor([momentum, eps], dtype=torch.float64, device="cpu")
+        self.template = torch.empty(channels, dtype=torch.float32, device="cpu")
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         results = [torch.empty_like(self.template) for _ in range(_RESULTS)]

@@ -29,4 +29,4 @@ def with_freed_history(tensor: torch.Tensor, *leads_to: torch.Tensor) -> torch.T
     """The tensor, requiring grad as a result whose graph a backward has freed does: a second backward raises
     RuntimeError, as does a gradient by one of `leads_to`. `tensor` must not require grad; it is changed in place."""
     with torch.enable_grad():
-        return _Freed.apply(tensor.detach(), torch.empty(0, requires_grad=True), *leads_to)
+        return _Freed.apply(tensor.detach(), torch.empty(0, device="cpu", requires_grad=True), *leads_to)

@@ -234,6 +234,31 @@ def test_statistics_with_special_numbers() -> None:
     assert all(map(same_bits, (actual, norm.running_mean, norm.running_var), (expected, *running)))
 
 
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("defaults", [default_dtype(torch.float64), torch.device("meta")], ids=["dtype", "device"])
+def test_kernels_are_made_whatever_the_defaults_are(defaults: Any) -> None:
+    torch.manual_seed(0)
+    norm, x = torch.nn.BatchNorm2d(3), torch.randn(2, 3, 5, 7)
+    half = x.bfloat16()
+
+    def function(x: torch.Tensor, half: torch.Tensor) -> Any:
+        return F.hardsigmoid(norm(x)), torch.where(half > 0, half, 0.1) * 2
+
+    with defaults:
+        expected = function(x, half)
+        actual = stator.compile(function, options=OPTIONS)(x, half)
+    assert all(map(same_bits, actual, expected))
+
+
 def test_statistics_are_ones_own_kernel_for_contiguous_images_alone() -> None:
     norm = torch.nn.BatchNorm2d(16)
     name = "aten._native_batch_norm_legit_functional.default"

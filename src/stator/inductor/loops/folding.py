@@ -30,7 +30,7 @@ def as_dtype(value: Number, dtype: torch.dtype) -> Number:
     if dtype is torch.float32:
         return _float32(_with_sticky_bit(value) if isinstance(value, int) else value)
     if dtype.is_floating_point:
-        return float(value) if dtype is torch.float64 else torch.tensor(float(value), dtype=dtype).item()
+        return float(value) if dtype is torch.float64 else torch.tensor(float(value), dtype=dtype, device="cpu").item()
     if dtype is torch.bool:
         return bool(value)
     signed, bits = _INTEGER_BITS[dtype]

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from stator.base.registry import Registry
 from stator.graph.parts import run, run_random
 from stator.inductor.loops.body import Ref
+from stator.inductor.loops.folding import as_dtype
 from stator.prims import random
 from stator.prims.layout import contiguous_strides, wrap_dim
 from stator.prims.type_promotion import common_dtype, computation_dtype, is_integral
@@ -203,8 +204,7 @@ def _hardswish(ops: Any, x: Ref) -> Ref:
 @_formula(aten.hardsigmoid_backward.default)
 def _hardsigmoid_backward(ops: Any, grad: Ref, x: Ref) -> Ref:
     inside = ops.bitwise_and(ops.gt(x, _number(ops, x, -3)), ops.lt(x, _number(ops, x, 3)))
-    # a sixth in single precision, whatever the dtype
-    sixth = _number(ops, x, torch.tensor(1 / 6, dtype=torch.float32).item())
+    sixth = _number(ops, x, as_dtype(1 / 6, torch.float32))  # in single precision, whatever the dtype
     return ops.where(inside, ops.mul(grad, sixth), _number(ops, x, 0))
 
 
