@@ -6,6 +6,7 @@ Most hooks are not linear, so that one which saw parts of a gradient, and not th
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -306,3 +307,51 @@ def test_a_derivative_with_a_graph_that_frees_the_places_of_hooks(retained: bool
 
     compiled = stator.compile(program, backend="aot_eager", fullgraph=True)
     compare(program, compiled, [look])
+
+
+class OfTheFirst(torch.autograd.Function):
+    """Nothing comes to its second argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient * 2, None
+
+
+WITHOUT_GRADIENT: dict[str, Any] = {
+    "fails": lambda g: g * 2,
+    "asks": lambda g: None if g is None else g * 2,
+    "looks up": lambda g: g.sin(),
+    "replaces": lambda g: torch.ones(3) if g is None else g,
+}
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["inside", "a result"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("hook", WITHOUT_GRADIENT)
+def test_a_hook_that_no_gradient_comes_to(hook: str, backend: str, shown: bool) -> None:
+    """Autograd calls it with None."""
+
+    def program(x: Any, y: Any) -> Any:
+        hidden = x * y
+        hidden.register_hook(WITHOUT_GRADIENT[hook])
+        result = OfTheFirst.apply(y, hidden.tanh())
+        return (result, hidden) if shown else (result, y.sin())
+
+    def gradients(call: Any) -> Any:
+        x, y = torch.ones(3).requires_grad_(), torch.ones(3).requires_grad_()
+        result, other = call(x, y)
+        other.sum().backward(retain_graph=True)
+        try:
+            result.sum().backward()
+        except Exception as error:
+            return type(error), str(error)
+        return x.grad, y.grad
+
+    compiled = stator.compile(program, backend=backend)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert str(gradients(compiled)) == str(gradients(program))

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from stator.base import counters, logs
-from stator.base.errors import CompileError, StatorError
+from stator.base.errors import CompileError, StatorError, Unsupported
 from stator.base.locks import fork_safe_lock
+from stator.graph.differentiated import is_failure_of_hook
 from stator.graph.generators import drawn_devices, replayed, states_of
 from stator.runtime.host import below_autograd
 
@@ -176,7 +177,12 @@ class Step:
         times infinity is not zero. Forward nodes have the same names each time the same program is traced.
         """
         with counters.timed("aot"):
-            joint = self.program.trace(positions, targets, stops, by)
+            try:
+                joint = self.program.trace(positions, targets, stops, by)
+            except Unsupported as error:  # the hook is called now, in eager too
+                if is_failure_of_hook(error.__cause__):
+                    raise error.__cause__ from None  # type: ignore[misc]
+                raise
             sides = divide(joint)
             known = set(self.names)
             parts = split(joint, sides, [node for node in sides.nodes if f"saved_{node.name}" in known])
@@ -322,6 +328,9 @@ class Step:
     def hooked(self, step_node: Any, position: int, tangent: torch.Tensor | None) -> torch.Tensor | None:
         """What the program's hooks on the value at `position` make of its tangent."""
         if tangent is None:
+            failure = self.joint.failures.get(position)
+            if failure is not None:
+                raise failure[0](*failure[1])
             return None
         second = _Second(("hooks", (position,)), (position,), (position,), ())
         return self._on_the_way(step_node, [tangent], self._backward_of_hook, second)[0]

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
-from stator.graph.differentiated import hooked_tensors
+from stator.graph.differentiated import Failure, failure_without_gradient, hooked_tensors, is_failure_of_hook
 from stator.graph.fake import FakeTensor
 from stator.graph.outputs import Described, describe_outputs
 from stator.graph.recording import Keep, Tracer, without_onednn
@@ -54,6 +54,7 @@ class Joint:
         reaches them is summed up before their hooks see it; the graph does not compute them as such.
     hidden_metas: their layouts.
     hooks_inside: whether the program has hooked what is neither.
+    failures: by position, how the hooks on these two end where no gradient comes, if with an error.
     groups: primals by which of `differentiable` lead to them, for autograd; none where these are all the same. Known of
         a joint that has all tangents, as is what follows.
     unreached: primals that require grad and that nothing leads to.
@@ -78,6 +79,7 @@ class Joint:
     hidden: tuple[int, ...]
     hidden_metas: tuple[TensorMeta, ...]
     hooks_inside: bool
+    failures: dict[int, Failure]
     groups: tuple[Group, ...]
     unreached: tuple[int, ...]
     leads_to_made: bool
@@ -306,6 +308,8 @@ def _finish(
     hidden = sorted(one.position for one in links if one.position >= first)  # as tangents are
     hooks_inside = not {_place_of(one) for one in hooks} <= known
     differentiable += tuple(hidden)
+    found = {at: failure_without_gradient(handle) for at in (*hooked, *hidden) if (handle := handles[at]) is not None}
+    failures = {at: failure for at, failure in found.items() if failure is not None}
     groups: tuple[Group, ...] = ()
     unreached: tuple[int, ...] = ()
     leads_to_made = False
@@ -363,6 +367,7 @@ def _finish(
         tuple(hidden),
         hidden_metas,
         hooks_inside,
+        failures,
         groups,
         unreached,
         leads_to_made,
@@ -492,8 +497,10 @@ def _differentiate(
     with _autocast_off():
         try:
             found = gradients_between(roots, list(tangents.values()), sought, stops)
-        except RuntimeError as error:  # what a formula needs was written to, say, or there is no formula
-            raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
+        except Exception as error:  # what a formula needs was written to, say, or there is no formula
+            if isinstance(error, RuntimeError) or is_failure_of_hook(error):
+                raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
+            raise
     remaining = iter(found)
     if wanted.targets is not None:
         asked = [True] * len(found)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -94,36 +94,39 @@ def gradients_between(
     been through them, and what flows on has.
     """
     arrived: dict[int, torch.Tensor] = {}
-    hooks = [_hook_before_others(stop, partial(_noted, arrived, id(stop))) for stop, _ in stops]
-    hooks += [stop.register_hook(partial(_replaced, tangent)) for stop, tangent in stops]
-    try:
+    with ExitStack() as stack:
+        for stop, tangent in stops:
+            stack.enter_context(_stopped(stop, partial(_replaced, arrived, id(stop), tangent)))
         found = torch.autograd.grad(roots, sought, tangents, create_graph=create_graph, allow_unused=True)
-    finally:
-        for hook in hooks:
-            hook.remove()
     stopped = {id(stop) for stop, _ in stops}
     return [
         arrived.get(id(one)) if id(one) in stopped else gradient for one, gradient in zip(sought, found, strict=True)
     ]
 
 
-def _noted(arrived: dict[int, torch.Tensor], key: int, gradient: torch.Tensor | None) -> None:
-    if gradient is not None:
-        arrived[key] = gradient
+@contextmanager
+def _stopped(tensor: Any, hook: Callable[[torch.Tensor | None], torch.Tensor | None]) -> Iterator[None]:
+    """With this hook in the place of those that the tensor has."""
+    hooks = tensor._backward_hooks
+    before = {} if hooks is None else dict(hooks)
+    for key in before:
+        del hooks[key]
+    handle: RemovableHandle = tensor.register_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+        if before:
+            hooks.update(before)
 
 
-def _replaced(tangent: torch.Tensor | None, gradient: torch.Tensor | None) -> torch.Tensor | None:
+def _replaced(
+    arrived: dict[int, torch.Tensor], key: int, tangent: torch.Tensor | None, gradient: torch.Tensor | None
+) -> torch.Tensor | None:
     if gradient is None:
         return None
+    arrived[key] = gradient
     return torch.zeros_like(gradient) if tangent is None else tangent
-
-
-def _hook_before_others(tensor: Any, hook: Callable[[torch.Tensor | None], None]) -> RemovableHandle:
-    handle: RemovableHandle = tensor.register_hook(hook)
-    hooks = tensor._backward_hooks
-    for key in [key for key in hooks if key != handle.id]:
-        hooks[key] = hooks.pop(key)
-    return handle
 
 
 def with_hooked(stops: Iterable[int], hooked: Sequence[int], targets: Sequence[int] | None) -> tuple[int, ...]:
@@ -273,7 +276,7 @@ def _everywhere() -> Any:
 # are of one operator
 Above = Callable[[Any, Sequence[int], Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]
 # hooked(step_node, position, tangent) -> what the program's hooks on what is hidden at `position` make of it
-HookedBy = Callable[[Any, int, torch.Tensor], "torch.Tensor | None"]
+HookedBy = Callable[[Any, int, "torch.Tensor | None"], "torch.Tensor | None"]
 
 
 # What keeps the node of the call, where it is not the first that the value's leads to; how many results are behind the
@@ -317,7 +320,8 @@ class _LinkFunction(torch.autograd.Function):
             # where a backward before this one has freed it, hooks say so that need it
             with suppress(RuntimeError):
                 ctx.linked.keep_places([at for at, _ in flowing], ctx.saved_tensors)
-        if any(one is not None for _, one in flowing) and (behind or ctx.hooked is not None) and ctx.linked.look():
+        flows = any(one is not None for _, one in flowing)
+        if ((behind and flows) or ctx.hooked is not None) and ctx.linked.look():
             step_node = ctx.next_functions[0][0] if holder is None else holder.grad_fn
             if ctx.hooked is not None:
                 hidden = ctx.linked.hidden

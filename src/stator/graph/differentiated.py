@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -144,6 +145,7 @@ def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
 
 class _Noted(threading.local):
     hooked: list[torch.Tensor] | None = None
+    failure: BaseException | None = None
 
 
 _noted = _Noted()
@@ -188,30 +190,45 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
+Failure = tuple[type[BaseException], tuple[Any, ...]]  # the class of an error and its arguments
+
+
 @dataclass(frozen=True, slots=True)
 class GradientHook:
     """A hook on the gradient of a tensor. graph: takes the gradient, then the free tensors; gives what replaces the
-    gradient, or nothing."""
+    gradient, or nothing. without: class and arguments of the error that the hook ends with where there is no gradient,
+    which autograd tells it; None if it ends without one."""
 
     graph: fx.GraphModule
     shape: Any
     stride: Any
     replaces: bool
+    without: Failure | None
 
     def __call__(self, tensor: torch.Tensor, *free: torch.Tensor) -> torch.Tensor:
         """Register it; returns the tensor."""
-
-        def hook(gradient: torch.Tensor | None) -> torch.Tensor | None:
-            if gradient is None:  # only what does not lead there was differentiated
-                return None
-            made = run_part(self.graph, [_laid_out(gradient, self.shape, self.stride), *free])
-            return made[0] if self.replaces else None
-
-        tensor.register_hook(hook)
+        tensor.register_hook(partial(self.called, free))
         if _noted.hooked is not None:
             _noted.hooked.append(_as_it_is(tensor))
         return tensor
 
-    def graphs(self) -> dict[str, fx.GraphModule]:
-        """By role, for printing."""
-        return {"hook": self.graph}
+    def called(self, free: Sequence[torch.Tensor], gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """What the hook returns."""
+        if gradient is not None:
+            made = run_part(self.graph, [_laid_out(gradient, self.shape, self.stride), *free])
+            return made[0] if self.replaces else None
+        if self.without is not None:
+            _noted.failure = self.without[0](*self.without[1])
+            raise _noted.failure
+        return None
+
+
+def is_failure_of_hook(error: BaseException | None) -> bool:
+    """Whether this is the error that a hook ended with last in this thread, which had no gradient."""
+    return error is not None and _noted.failure is error
+
+
+def failure_without_gradient(tensor: torch.Tensor) -> Failure | None:
+    """How the program's hooks on a tensor end where no gradient comes; None: without an error."""
+    hooks = [getattr(getattr(one, "func", None), "__self__", None) for one in (tensor._backward_hooks or {}).values()]
+    return next((one.without for one in hooks if isinstance(one, GradientHook) and one.without is not None), None)

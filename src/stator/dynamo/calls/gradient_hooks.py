@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from stator.graph.differentiated import GradientHook, graph_target
+from stator.base.errors import Unsupported
+from stator.graph.differentiated import Failure, GradientHook, graph_target
 from stator.prims.record import TensorMeta
 
 from ..calling import tensor_methods
 from ..messages import Message
 from ..recipe import Recipe
 from ..subgraphs import deferred, outside_unchanged, own_state
-from ..values.base import Value, cannot_rebuild, unsupported
+from ..values.base import NotConstant, Raised, Value, cannot_rebuild, unsupported
 from ..values.constants import ConstantValue
+from ..values.exceptions import ExceptionValue
 from ..values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -68,12 +70,39 @@ def _register_hook(tracer: Tracer, tensor: TensorValue, hook: Value) -> Value:
         if not replaces and not tracer.is_none(result):
             raise unsupported("tensor-method", f"a gradient hook that returns {result.describe(tracer)}")
         nodes = [recorder.node_of(result)] if isinstance(result, TensorValue) else []
-    target = graph_target(
-        GradientHook(level.finish(nodes), meta.shape, meta.stride, replaces), "register_gradient_hook"
-    )
-    tracer.record_function(target, [tensor, *level.lifted], {})
+    made = GradientHook(level.finish(nodes), meta.shape, meta.stride, replaces, _without_gradient(tracer, hook))
+    tracer.record_function(graph_target(made, "register_gradient_hook"), [tensor, *level.lifted], {})
     tensor.node = recorder.last_node
     return HookHandleValue(tracer.end_step())
+
+
+def _without_gradient(tracer: Tracer, hook: Value) -> Failure | None:
+    """Which error autograd's call of the hook ends with where no gradient comes: it is called with None. None if it
+    leaves that as it is."""
+    unknown = (
+        RuntimeError,
+        ("stator: a gradient hook in compiled code is called with None, and is not known to take it; run this part "
+         "eagerly (stator.disable)",),
+    )  # fmt: skip
+    try:
+        with (
+            tracer.recorder.subgraph(),
+            own_state(_WHAT, grad_mode=False, autocast=False),
+            outside_unchanged(tracer, _WHAT, hook),
+            deferred(tracer, _WHAT, hook) as later,
+        ):
+            result = tracer.call(hook, [ConstantValue(None)], {})
+    except Unsupported as error:
+        raised = error.__cause__.value if isinstance(error.__cause__, Raised) else None
+        if not isinstance(raised, ExceptionValue):
+            return unknown
+        try:
+            return raised.cls, tuple([one.constant() for one in raised.args])
+        except NotConstant:
+            return unknown
+    if later.asks_grad_mode:
+        return unknown
+    return None if tracer.is_none(result) else (RuntimeError, ("can't replace a None gradient with a non-None value",))
 
 
 @tensor_methods.register("retain_grad")
