@@ -133,8 +133,8 @@ def _scale(tracer: Tracer, scaler: Value, outputs: Value) -> Value:
 @calls(_default_to_fused_or_foreach)
 def _default_form(tracer: Tracer, params: Value, differentiable: Value, *args: Value, **kwargs: Value) -> Value:
     """Where nobody chose, steps are written with operators on lists: there is no reason to prefer them in eager mode on
-    the CPU, but they are captured several times as fast, and are the same kernels in the end. Not for Nesterov's momentum:
-    there the form with lists leaves the sum that it steps by in the gradients."""
+    the CPU, but they are captured several times as fast, and are the same kernels in the end. Not for Nesterov's
+    momentum: there the form with lists leaves the sum that it steps by in the gradients."""
     original = tracer.known(_default_to_fused_or_foreach)
     fused, foreach = tracer.iterate(tracer.inline(original, [params, differentiable, *args], kwargs))  # type: ignore[arg-type]
     nesterov = tracer.frames[-1].locals.get("nesterov", ConstantValue(False))
