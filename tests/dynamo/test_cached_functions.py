@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,27 @@ def test_calls_are_counted_and_entries_made() -> None:
         return lambda x, number: x + cached(number) + cached(7), lambda: (cached.cache_info(), computed)
 
     compare(make, [1, 1, 2, 1, 3, 3, 1])
+
+
+@pytest.mark.parametrize("keep_empty_graphs", [False], ids=["own_code"], indirect=True)
+@pytest.mark.parametrize("inlined", [False, True])
+def test_calls_of_code_without_a_graph_are_counted_once(inlined: bool, keep_empty_graphs: None) -> None:
+    def make() -> tuple[Program, Callable[[], Any]]:
+        @functools.lru_cache
+        def cached(number: int) -> int:
+            return number * 2
+
+        def early(number: int) -> int:
+            found = cached(number)
+            open(os.devnull).close()  # breaks the graph
+            return found + cached(number + 1)
+
+        def program(x: torch.Tensor, number: int) -> Any:
+            return early(number) + 1 if inlined else x + early(number)
+
+        return program, lambda: cached.cache_info()
+
+    compare(make, [1, 1, 2, 1])
 
 
 def test_a_list_of_the_cache_is_changed() -> None:

@@ -78,6 +78,8 @@ class CachedFunctionValue(Value):
             if known is None:
                 return self._follow(tracer, args, kwargs)
             tracer.cached_calls[id(self.cached), key] = known
+        if key in _paid.get(self.cached, ()):
+            tracer.recorder.unlike_eager = True  # the program's own code would call it once more
         count = CallRecipe(
             Constant(_count_call),
             [Constant(self.cached), *map(_recipe, args)],
