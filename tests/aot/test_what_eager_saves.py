@@ -5,6 +5,7 @@ Where eager raises, so does compiled code, although it saved something else; whe
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -161,6 +162,28 @@ def test_no_memory_is_held_for_a_version() -> None:
     node = loss.grad_fn.next_functions[0][0]
     assert node.watched
     assert all(counter.untyped_storage().nbytes() == 0 for counter, _ in node.watched.values())
+
+
+def test_a_call_that_fails_before_it_writes_is_not_kept() -> None:
+    """Its node holds what was saved."""
+
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        x.mul_(2)
+        return x * w
+
+    class Refuses(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is Tensor.copy_:
+                raise RuntimeError("no writes")
+            return func(*args, **(kwargs or {}))
+
+    leaf, w, _ = inputs()
+    compiled = compile_training(torch.fx.symbolic_trace(program), [leaf * 1, w], run_eagerly, keep=keep_all)
+    kept = weakref.ref(w)
+    with Refuses(), pytest.raises(RuntimeError, match="no writes"):
+        compiled(leaf * 1, w)
+    del w
+    assert kept() is None
 
 
 TWICE: dict[str, Callable[..., Any]] = {

@@ -80,7 +80,8 @@ def watch(step_node: Any, values: Sequence[Any], results: Iterable[int], written
         _unfinished.node = step_node
 
 
-def begun() -> None:
+def forget_unfinished() -> None:
+    """No call of this thread will write to its inputs any more: of one that raised, nothing is kept alive."""
     _unfinished.node = None
 
 

@@ -16,7 +16,7 @@ from stator.graph.traced import Fresh, History, Output, Traced, ViewOfInput, Vie
 
 from .autograd_step import Step, StepFunction
 from .groups import NotLedTo, apply_group, nobody
-from .held import begun, finished
+from .held import finished, forget_unfinished
 from .joint import Joint
 from .linked import Link, Linked, link, refer_to
 from .replay import makers
@@ -197,9 +197,12 @@ def noting_writes(step: Step, run: Callable[[Sequence[torch.Tensor]], Any]) -> C
         return run
 
     def noted(inputs: Sequence[torch.Tensor]) -> Any:
-        begun()
-        result = run(inputs)
-        finished(written, inputs)
+        forget_unfinished()
+        try:
+            result = run(inputs)
+            finished(written, inputs)
+        finally:
+            forget_unfinished()
         return result
 
     return noted
