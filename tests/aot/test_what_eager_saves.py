@@ -396,3 +396,32 @@ def test_a_write_to_what_a_write_to_a_view_saved(write: Callable[..., None], sta
 
     for late in ("nothing", "input", "what was written", "what was written to"):
         same(program, partial(seen, late), "aot_eager")
+
+
+@by_backend
+def test_a_write_to_an_input_that_the_program_copied(backend: str) -> None:
+    """A queue of keys: what is compared with them is the copy, and new keys come in before the backward."""
+
+    def seen(call: Callable[..., Any]) -> Any:
+        weight, queue, x = (leaf.detach() for leaf in inputs())
+        weight.requires_grad_()
+        gradients = []
+        for turn in range(3):
+            similar, keys = call(x + turn, weight, queue)
+            queue[:, turn] = keys[0]
+            gradients.append(torch.autograd.grad(similar.square().sum(), weight))
+        return gradients
+
+    def program(x: Tensor, weight: Tensor, queue: Tensor) -> Any:
+        keys = x @ weight
+        return keys @ queue.clone().detach(), keys.detach()
+
+    assert not isinstance(same(program, seen, backend), str)
+
+
+def test_a_copy_that_no_gradient_needs_is_not_made() -> None:
+    saved: list[Tensor] = []
+    x, *_ = inputs()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (saved.append(t), t)[1], lambda t: t):
+        stator.compile(lambda x: (x.clone() + 1).sum())(x)
+    assert saved == []

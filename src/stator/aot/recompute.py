@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from stator.graph.cleanup import is_copy_of_input
 from stator.graph.memory import memory_root
 
 from .costs import TENSOR, bytes_of, computing_cost, is_library_call, library_cost
@@ -135,6 +136,8 @@ class Problem:
             return None
         if is_backward(node):
             return 0  # it costs the same on either side
+        if is_copy_of_input(node) and node.meta.get("checkpoint") is None:
+            return None
         cost = computing_cost(node)
         if cost is None and (self.library_again or node.meta.get("checkpoint") is not None):
             cost = library_cost(node)

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from stator.prims.record import TensorMeta
 
-from .memory import fixed_memory
+from .memory import fixed_memory, memory_root
 from .schema import draws
 
 aten = torch.ops.aten
@@ -41,10 +41,15 @@ LAYOUT_OPERATORS = frozenset(
 COPIES = frozenset((aten.clone.default, aten._to_copy.default))
 
 
-def clean_up(graph: fx.Graph) -> None:
-    """Remove dead code, operators without effect and repeated pure operators."""
+def clean_up(graph: fx.Graph, *, copies_of_inputs: bool = False) -> None:
+    """Remove dead code, operators without effect and repeated pure operators.
+
+    copies_of_inputs: keep them. A program that copies an input may be about to write to it before the backward.
+    """
     remove_dead(graph)
     protected = fixed_memory(graph)
+    if copies_of_inputs:
+        protected |= {node for node in graph.nodes if is_copy_of_input(node)}
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or node in protected:
@@ -53,6 +58,10 @@ def clean_up(graph: fx.Graph) -> None:
         if replacement is not None:
             node.replace_all_uses_with(replacement, propagate_meta=False)
             graph.erase_node(node)
+
+
+def is_copy_of_input(node: fx.Node) -> bool:
+    return node.target is aten.clone.default and memory_root(node.all_input_nodes[0]).op == "placeholder"
 
 
 def remove_dead(graph: fx.Graph) -> None:

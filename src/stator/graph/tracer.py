@@ -102,7 +102,7 @@ def close_graph(tracer: Tracer, outputs: Sequence[fx.Node]) -> tuple[fx.GraphMod
     node = tracer.graph.output(tuple(outputs))
     node.meta["val"] = tuple(output.meta["val"] for output in outputs)
     root = torch.nn.Module()
-    clean_up(tracer.graph)
+    clean_up(tracer.graph, copies_of_inputs=any(fake.requires_grad for fake in tracer.inputs))
     used = {str(node.target) for node in tracer.graph.nodes if node.op == "get_attr"}
     constants = {name: tensor for name, tensor in tracer.constants.items() if name in used}
     for name, tensor in constants.items():
