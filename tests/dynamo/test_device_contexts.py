@@ -43,6 +43,17 @@ def test_factories_take_the_device_of_the_innermost_block(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_random_numbers_on_a_device_without_a_generator(backend: str) -> None:
+    def function(x: torch.Tensor) -> Any:
+        with torch.device("meta"):
+            layer = torch.nn.Linear(3, 2)  # which draws its weights
+            drawn = torch.rand(2), torch.nn.functional.dropout(torch.ones(4))
+        return layer.weight.shape, drawn, torch.rand_like(x, device="meta"), x + 1
+
+    _check(function, backend, fullgraph=False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_block_goes_on_behind_a_graph_break(backend: str) -> None:
     def function(x: torch.Tensor) -> Any:
         with torch.device("meta"):

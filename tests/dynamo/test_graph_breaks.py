@@ -11,6 +11,8 @@ import torch
 from capturing import check, collector, name_of
 from torch import nn
 
+import stator
+
 PROGRAMS, program = collector()
 
 
@@ -300,3 +302,20 @@ def bare_raise(x):
 @pytest.mark.parametrize("case", PROGRAMS, ids=name_of)
 def test_same_as_eager_with_breaks(case):
     check(case, fullgraph=False)
+
+
+def test_a_break_where_a_block_of_except_ends_has_a_line_of_it():
+    def items(x):
+        yield x
+
+    def throws(x):
+        generator = items(x + 1)
+        next(generator)
+        try:
+            return generator.throw(ValueError("thrown"))
+        except TypeError:  # another one: it leaves the frame behind this line
+            return x
+
+    with pytest.raises(stator.Unsupported) as error:
+        stator.compile(throws, backend="eager", fullgraph=True)(torch.ones(2))
+    assert error.value.place.line == throws.__code__.co_firstlineno + 5

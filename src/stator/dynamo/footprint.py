@@ -90,8 +90,9 @@ def _draws(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     if seen.closed:
         raise Unsupported("call-builtin", "random numbers behind a change of the generator's state")
     tensors = flat_tensors([*args, *kwargs.values()])
-    device = kwargs.get("device") or (tensors[0].device if tensors else torch.get_default_device())
-    seen.drawn_on.add(torch.device(device))
+    device = torch.device(kwargs.get("device") or (tensors[0].device if tensors else torch.get_default_device()))
+    if device.type != "meta":  # which has no numbers, and no generator
+        seen.drawn_on.add(device)
 
 
 def _speaks(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -232,8 +232,10 @@ class Frame:
         return resumption is not None and resumption.indices[self.now] is None
 
     def place(self) -> UserPlace:
+        """Where the running instruction stands. One that ends a block stands nowhere: where the one before it does."""
         code = self.program.code
-        return UserPlace(code.co_filename, self.program.instructions[self.now].position[0] or 0, self.name)
+        lines = (self.program.instructions[index].line for index in range(self.now, -1, -1))
+        return UserPlace(code.co_filename, next(filter(None, lines), code.co_firstlineno), self.name)
 
     def waits_in_try(self) -> bool:
         """Whether a generator's frame, which waits at a yield, would run code of the user when it is closed there: the
