@@ -46,7 +46,7 @@ from .linked import (
     with_hooked,
     without_contents,
 )
-from .partition import Partition, SavedInput, divide, split
+from .partition import Partition, SavedInput, divide, saved_names, split
 from .program import Program
 from .rows import is_batched, row_by_row
 
@@ -117,7 +117,7 @@ class Step:
         self.places_kept: dict[int, list[int] | None] = {}  # by what was freed: see `_kept`
         self.is_single = joint.value_count == 1 and self.results == [0]
         self.lock = fork_safe_lock()
-        self.names = _saved_names(parts)
+        self.names = saved_names(parts)
         self.backwards: dict[BackwardKind, Backward] = {}
         self.between: dict[tuple[int, ...], Backward] = {}  # from values of one operator to the results right behind
         self.hooks: dict[tuple[int, ...], Backward] = {}  # what the program's hooks on a value make of its tangent
@@ -186,7 +186,7 @@ class Step:
             sides = divide(joint)
             known = set(self.names)
             parts = split(joint, sides, [node for node in sides.nodes if f"saved_{node.name}" in known])
-        names = _saved_names(parts)
+        names = saved_names(parts)
         missing = [name for name in names if name not in known]
         if missing:
             raise CompileError("aot", f"a backward needs {', '.join(missing)}, which the forward did not save")
@@ -475,11 +475,6 @@ def _distinct(values: Sequence[Any], apart: set[int]) -> tuple[Any, ...]:
         seen.add(id(value))
         made.append(value)
     return tuple(made)
-
-
-def _saved_names(parts: Partition) -> list[str]:
-    nodes = parts.backward.graph.nodes
-    return [str(node.target) for node, _ in zip(nodes, parts.saved, strict=False)]
 
 
 def _before_writing(step: Step, index: int, primal: torch.Tensor) -> tuple[torch.Tensor, int]:

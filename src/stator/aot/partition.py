@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,16 +60,24 @@ class Partition:
     saved: tuple[Saved, ...]
 
 
-def partition(joint: JointGraph, memory_budget: float = 1.0) -> Partition:
+def saved_names(parts: Partition) -> list[str]:
+    """The placeholders of the backward that are saved values."""
+    nodes = parts.backward.graph.nodes
+    return [str(node.target) for node, _ in zip(nodes, parts.saved, strict=False)]
+
+
+def partition(joint: JointGraph, memory_budget: float = 1.0, also: Collection[str] = ()) -> Partition:
     """Split a joint graph into what runs forward and what runs backward.
 
+    also: names of values that are saved in any case, as the placeholders of the backward have them.
     memory_budget: from 1 (the default: keep what makes both together fastest) to 0 (the lowest peak that computing
     values again can give), linear in bytes of the estimated peak. Raises ValueError when it is outside of that.
     """
     sides = divide(joint)
     choice = choose(joint, sides, memory_budget)
     counters.largest("memory:saved", choice.saved_bytes)
-    return split(joint, sides, choice.saved)
+    saved = {*choice.saved, *[node for node in sides.nodes if f"saved_{node.name}" in also]}
+    return split(joint, sides, saved)
 
 
 def split(joint: JointGraph, sides: Sides, saved: Iterable[fx.Node]) -> Partition:

@@ -14,6 +14,7 @@ from torch import fx
 
 from stator.base import counters, dumps, logs
 from stator.base.errors import Unsupported
+from stator.graph.differentiated import any_chose
 from stator.graph.printer import print_graph
 from stator.graph.recording import Keep
 from stator.graph.traced import Fresh, ViewOfInput, ViewOfOutput
@@ -30,6 +31,7 @@ from .inference import (
     writes_are_private,
 )
 from .joint import Joint
+from .missing_tangents import saved_otherwise
 from .partition import partition
 from .program import Program
 from .replay import is_flat, with_effects
@@ -61,7 +63,7 @@ def compile_training(
     refuse_dynamic(example_inputs)
     with counters.timed("aot"):
         program = Program(function, example_inputs, captured, keep, rewrite)
-        joint = _trace(program, tensors)
+        joint, chooses = any_chose(partial(_trace, program, tensors))
     if not joint.differentiable and not shown:
         # gradients may have been taken inside, and views may have a history: what was traced is the program
         def compile_views(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
@@ -75,6 +77,8 @@ def compile_training(
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     with counters.timed("partition"):
         parts = partition(joint, memory_budget)
+        if chooses and (more := saved_otherwise(program, joint, parts)):
+            parts = partition(joint, memory_budget, more)
     differentiable = frozenset(joint.differentiable)
     parts.forward.meta["mutated"] = [
         (index, position) for index, position in joint.traced.mutated if position not in differentiable

@@ -108,6 +108,8 @@ class _Applied(torch.autograd.Function):
         ctx.mark_dirty(*[arguments[index] for index in function.dirty])
         ctx.mark_non_differentiable(*[outputs[index] for index in function.not_differentiable])
         ctx.set_materialize_grads(function.materialize)
+        if not function.materialize and function.output_count > len(function.not_differentiable) + 1:
+            _noted.chooses = True
         found |= {From.OUTPUT: outputs, From.KEPT: kept}
         ctx.save_for_backward(*[found[kind][index] for kind, index in function.saved])
         by_context = set(function.saved)
@@ -146,6 +148,7 @@ def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
 class _Noted(threading.local):
     hooked: list[torch.Tensor] | None = None
     failure: BaseException | None = None
+    chooses = False
 
 
 _noted = _Noted()
@@ -164,6 +167,16 @@ def hooked_tensors() -> Iterator[list[torch.Tensor]]:
         _noted.hooked = outer
         if outer is not None:
             outer += found
+
+
+def any_chose(function: Callable[[], Any]) -> tuple[Any, bool]:
+    """What the call gives, and whether a function took part that is told which of its results have no gradient, and may
+    compute something else for each choice."""
+    outer, _noted.chooses = _noted.chooses, False
+    try:
+        return function(), _noted.chooses
+    finally:
+        _noted.chooses |= outer
 
 
 class _Kept(torch.autograd.Function):
