@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from stator.prims.layout import format_strides, is_dense, like_strides, numel, preserved_strides
+from stator.prims.number_ranges import check_range
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import number_dtype
 
@@ -54,7 +55,9 @@ def from_size(
 def full(
     size: Sequence[Any], fill_value: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> TensorMeta:
-    return made(size, dtype or number_dtype(fill_value), device)
+    dtype = dtype or number_dtype(fill_value)
+    check_range(dtype, fill_value)
+    return made(size, dtype, device)
 
 
 @shape_rule(aten.empty_strided.default, tags=CREATION)
@@ -89,7 +92,7 @@ def empty_permuted(
 
 
 @shape_rule(
-    *overloads("empty_like zeros_like ones_like full_like rand_like randn_like randint_like randint_like.low_dtype"),
+    *overloads("empty_like zeros_like ones_like rand_like randn_like randint_like randint_like.low_dtype"),
     tags=CREATION,
 )
 def in_the_likeness(
@@ -109,6 +112,12 @@ def in_the_likeness(
     )
 
 
+@shape_rule(aten.full_like.default, tags=CREATION)
+def full_like(self: Any, fill_value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> TensorMeta:
+    check_range(dtype or self.dtype, fill_value)
+    return in_the_likeness(self, dtype=dtype, **options)
+
+
 @shape_rule(*overloads("new_empty new_zeros new_ones"), tags=CREATION)
 def new_from_size(
     self: Any, size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
@@ -126,6 +135,7 @@ def new_full(
     device: Any = None,
     **_options: Any,
 ) -> TensorMeta:
+    check_range(dtype or self.dtype, fill_value)
     return made(size, dtype or self.dtype, self.device if device is None else device)
 
 
@@ -146,7 +156,9 @@ def new_empty_strided(
 
 @shape_rule(aten.scalar_tensor.default, tags=CREATION)
 def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
-    return made((), dtype or torch.get_default_dtype(), device)
+    dtype = dtype or torch.get_default_dtype()
+    check_range(dtype, s)
+    return made((), dtype, device)
 
 
 def range_dtype(dtype: torch.dtype | None, *bounds: Any) -> torch.dtype:

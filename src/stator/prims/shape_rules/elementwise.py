@@ -11,8 +11,17 @@ from typing import Any
 import torch
 
 from stator.prims.layout import Sizes, broadcast_shapes, elementwise_strides, preserved_strides
+from stator.prims.number_ranges import check_factor, check_range
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
-from stator.prims.type_promotion import REAL_OF_COMPLEX, Kind, apply_kind, common_dtype, is_integral, number_dtype
+from stator.prims.type_promotion import (
+    REAL_OF_COMPLEX,
+    Kind,
+    apply_kind,
+    common_dtype,
+    computation_dtype,
+    is_integral,
+    number_dtype,
+)
 
 from .operands import (
     common_device,
@@ -30,8 +39,7 @@ aten = torch.ops.aten
 # One tensor; further arguments are numbers that do not take part in type promotion.
 UNARY = {
     Kind.DEFAULT: """
-        sgn sign floor ceil round round.decimals trunc frac bitwise_not relu
-        leaky_relu threshold elu celu selu
+        sgn sign floor ceil round round.decimals trunc bitwise_not relu
     """,
     Kind.INT_TO_FLOAT: """
         exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh
@@ -46,13 +54,18 @@ UNARY = {
 
 # One floating-point tensor; eager has no kernel for integers.
 UNARY_FLOAT = """
-    gelu silu mish hardswish hardsigmoid softplus softshrink hardshrink
+    gelu silu mish hardswish hardsigmoid softplus softshrink hardshrink frac leaky_relu elu celu selu
 """
+
+# Eager has no kernels for these, which compiled code could compute.
+NOT_OF_BOOL = frozenset(["floor", "ceil", "round", "trunc"])
+NOT_OF_INTEGERS = frozenset(["logaddexp", "logaddexp2"])
+NOT_OF_COMPLEX = frozenset(["deg2rad", "rad2deg", "logit", "isposinf", "isneginf"])
 
 # Two operands that broadcast and promote, each a tensor or a number.
 BINARY = {
     Kind.DEFAULT: """
-        add.Tensor add.Scalar mul.Tensor mul.Scalar
+        mul.Tensor mul.Scalar
         maximum minimum fmax fmin fmod.Tensor fmod.Scalar remainder.Tensor remainder.Scalar remainder.Scalar_Tensor
         floor_divide floor_divide.Scalar pow.Tensor_Tensor
         bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor
@@ -84,8 +97,14 @@ GRADIENTS = """
 """
 
 
-def unary(kind: Kind) -> ShapeRule:
+def name_of(target: Any) -> str:
+    return str(target.overloadpacket.__name__)
+
+
+def unary(kind: Kind, name: str = "") -> ShapeRule:
     def rule(self: Any, *_args: Any, **_options: Any) -> TensorMeta:
+        if (name in NOT_OF_BOOL and self.dtype is torch.bool) or (name in NOT_OF_COMPLEX and self.dtype.is_complex):
+            raise not_implemented_for(name, self.dtype)
         return unary_meta(self, apply_kind(self.dtype, kind))
 
     return rule
@@ -105,10 +124,12 @@ def unary_float(name: str) -> ShapeRule:
     return rule
 
 
-def binary(kind: Kind) -> ShapeRule:
+def binary(kind: Kind, name: str = "") -> ShapeRule:
     def rule(self: Any, other: Any, *_args: Any, **_options: Any) -> TensorMeta:
         operands = (self, other)
         dtype = common_dtype(operands)
+        if name in NOT_OF_INTEGERS and is_integral(dtype):
+            raise not_implemented_for(name, dtype)
         result = apply_kind(dtype, kind)
         return elementwise(operands, result, dtype if kind is Kind.ALWAYS_BOOL else result)
 
@@ -121,16 +142,20 @@ def gradient(*args: Any, **_options: Any) -> TensorMeta:
 
 
 for _kind, _names in UNARY.items():
-    with_in_place(*overloads(_names), tags=("pointwise",))(unary(_kind))
+    for _target in overloads(_names):
+        with_in_place(_target, tags=("pointwise",))(unary(_kind, name_of(_target)))
 for _name in UNARY_FLOAT.split():
     with_in_place(*overloads(_name), tags=("pointwise",))(unary_float(_name))
 for _kind, _names in BINARY.items():
-    with_in_place(*overloads(_names), tags=("pointwise",))(binary(_kind))
+    for _target in overloads(_names):
+        with_in_place(_target, tags=("pointwise",))(binary(_kind, name_of(_target)))
 shape_rule(*overloads(GRADIENTS), tags=("pointwise",))(gradient)
 
 
 @with_in_place(aten.abs.default, tags=("pointwise",))
 def abs_(self: Any) -> TensorMeta:
+    if self.dtype is torch.bool:
+        raise not_implemented_for("abs_cpu", self.dtype)
     if not self.dtype.is_complex:
         return unary_meta(self, self.dtype)
     shape = tuple(self.shape)
@@ -158,16 +183,23 @@ def number_or_dtype(operand: Any) -> torch.dtype:
     return operand.dtype if hasattr(operand, "dtype") else number_dtype(operand)
 
 
-@with_in_place(aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Tensor, aten.rsub.Scalar, tags=("pointwise",))
-def sub(self: Any, other: Any, alpha: Any = 1) -> TensorMeta:
-    if self.dtype is torch.bool and number_or_dtype(other) is torch.bool:
-        raise RuntimeError(
-            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` "
-            "operator instead."
-        )
+@with_in_place(aten.add.Tensor, aten.add.Scalar, tags=("pointwise",))
+def add(self: Any, other: Any, alpha: Any = 1) -> TensorMeta:
     operands = (self, other)
     dtype = common_dtype(operands)
+    check_factor(dtype, alpha)
     return elementwise(operands, dtype, dtype)
+
+
+@with_in_place(aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Tensor, aten.rsub.Scalar, tags=("pointwise",))
+def sub(self: Any, other: Any, alpha: Any = 1) -> TensorMeta:
+    bools = self.dtype is torch.bool, number_or_dtype(other) is torch.bool
+    if any(bools):
+        which, instead = "a bool tensor", "If you are trying to invert a mask, use the `~` or `logical_not()`"
+        if all(bools):
+            which, instead = "two bool tensors", "Use the `^` or `logical_xor()`"
+        raise RuntimeError(f"Subtraction, the `-` operator, with {which} is not supported. {instead} operator instead.")
+    return add(self, other, alpha)
 
 
 @with_in_place(aten.angle.default, tags=("pointwise",))
@@ -190,13 +222,24 @@ def clamp(self: Any, min: Any = None, max: Any = None) -> TensorMeta:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     dtype = common_dtype((self, min, max))
     tensors = [bound for bound in (min, max) if hasattr(bound, "stride")]
+    check_range(dtype, min, max)
     return elementwise((self, *tensors), dtype, dtype) if tensors else unary_meta(self, dtype)
 
 
-@with_in_place(aten.pow.Tensor_Scalar, aten.clamp_min.default, aten.clamp_max.default, tags=("pointwise",))
+@with_in_place(aten.clamp_min.default, aten.clamp_max.default, tags=("pointwise",))
+def bounded(self: Any, bound: Any) -> TensorMeta:
+    dtype = common_dtype((self, bound))
+    check_range(dtype, bound)
+    return unary_meta(self, dtype)
+
+
+@with_in_place(aten.pow.Tensor_Scalar, tags=("pointwise",))
 def with_number(self: Any, number: Any) -> TensorMeta:
     """A number that takes part in promotion but, unlike those of `add` and its kin, not in the choice of layout."""
-    return unary_meta(self, common_dtype((self, number)))
+    dtype = common_dtype((self, number))
+    if is_integral(dtype) or computation_dtype(dtype) is not dtype:
+        check_range(dtype, number)
+    return unary_meta(self, dtype)
 
 
 # whose name is not that of its functional form
@@ -218,6 +261,7 @@ def square(self: Any) -> TensorMeta:
 def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> TensorMeta:
     operands = (self, tensor1, tensor2)
     dtype = common_dtype(operands)
+    check_range(computation_dtype(dtype), value)
     return elementwise(operands, dtype, dtype)
 
 
@@ -225,6 +269,7 @@ def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> TensorM
 def lerp(self: Any, end: Any, weight: Any) -> TensorMeta:
     if self.dtype is not end.dtype:
         raise RuntimeError(f"expected dtype {self.dtype} for `end` but got dtype {end.dtype}")
+    check_range(computation_dtype(self.dtype), weight)
     return elementwise((self, end, weight) if hasattr(weight, "stride") else (self, end), self.dtype)
 
 
@@ -259,6 +304,7 @@ def masked_fill(self: Any, mask: Any, value: Any) -> TensorMeta:
             f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {len(value.shape)} "
             "dimension(s)."
         )
+    check_range(self.dtype, value)
     return fresh(broadcast_shapes(tuple(self.shape), tuple(mask.shape)), self)
 
 
@@ -291,10 +337,33 @@ def complex_(real: Any, imag: Any) -> TensorMeta:
 
 @shape_rule(aten.fill.Scalar, aten.fill.Tensor, tags=("pointwise",))
 def fill(self: Any, value: Any) -> TensorMeta:
+    check_range(self.dtype, value)
     return preserved(self)
 
 
-@with_in_place(aten.hardtanh.default, aten.nan_to_num.default, aten.relu6.default, tags=("pointwise",))
+@with_in_place(aten.hardtanh.default, tags=("pointwise",))
+def hardtanh(self: Any, min_val: Any = -1, max_val: Any = 1) -> TensorMeta:
+    if self.dtype is torch.bool or (is_integral(self.dtype) and not self.dtype.is_signed and min_val < 0):
+        raise not_implemented_for("hardtanh", self.dtype)
+    check_range(self.dtype, min_val, max_val)
+    return preserved(self)
+
+
+@with_in_place(aten.relu6.default, tags=("pointwise",))
+def relu6(self: Any) -> TensorMeta:
+    return hardtanh(self, 0, 6)
+
+
+@with_in_place(aten.threshold.default, tags=("pointwise",))
+def threshold(self: Any, bound: Any, value: Any) -> TensorMeta:
+    if self.dtype is torch.bool:
+        raise not_implemented_for("threshold_cpu", self.dtype)
+    check_range(computation_dtype(self.dtype), bound)
+    check_range(self.dtype, value)
+    return unary_meta(self, self.dtype)
+
+
+@with_in_place(aten.nan_to_num.default, tags=("pointwise",))
 def preserved(self: Any, *_args: Any, **_options: Any) -> TensorMeta:
     """An elementwise operator that writes into a tensor made by `empty_like`."""
     shape = tuple(self.shape)
@@ -313,6 +382,7 @@ def mvlgamma(self: Any, p: int) -> TensorMeta:
 
 @shape_rule(aten.fill_.Scalar, aten.fill_.Tensor, tags=("pointwise", "inplace"))
 def fill_(self: Any, value: Any) -> TensorMeta:
+    check_range(self.dtype, value)
     return itself(self)
 
 
@@ -323,6 +393,8 @@ def zero_(self: Any) -> TensorMeta:
 
 @shape_rule(aten.log_sigmoid_forward.default, tags=("pointwise",))
 def log_sigmoid_forward(self: Any) -> tuple[TensorMeta, TensorMeta]:
+    if is_integral(self.dtype):
+        raise not_implemented_for("log_sigmoid_cpu", self.dtype)
     if self.device.type != "cpu":
         return unary_meta(self, self.dtype), TensorMeta((0,), (1,), self.dtype, self.device)
     result = fresh(self.shape, self)

@@ -17,6 +17,7 @@ from stator.prims.layout import (
     surely,
     wrap_dim,
 )
+from stator.prims.number_ranges import check_range
 from stator.prims.record import TensorMeta, record, shape_rule
 
 from .operands import fresh, itself, overloads, with_in_place
@@ -159,6 +160,7 @@ def scatter(self: Any, dim: int, index: Any, src: Any, *_reduce: Any, **_options
             raise RuntimeError("Index tensor must have the same number of dimensions as src tensor")
     if hasattr(src, "dtype") and src.dtype is not self.dtype:
         raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")
+    check_range(self.dtype, src)
     return fresh(self.shape, self)
 
 
@@ -171,6 +173,7 @@ def index_add(self: Any, dim: int, index: Any, source: Any, *_reduce: Any, **_op
 @with_in_place(*overloads("index_fill.int_Scalar index_fill.int_Tensor"), tags=SCATTER)
 def index_fill(self: Any, dim: int, index: Any, value: Any) -> TensorMeta:
     wrap_dim(dim, len(self.shape))
+    check_range(self.dtype, value)
     shape = tuple(self.shape)
     return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
 

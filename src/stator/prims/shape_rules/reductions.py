@@ -52,7 +52,14 @@ def refuse_empty(self: Any, dims: Any, name: str, over_all: type[Exception] = In
             raise IndexError(f"{name}(): Expected reduction dim {dim} to have non-zero size.")
 
 
-@shape_rule(*overloads("sum nansum prod"), tags=REDUCTION)
+@shape_rule(aten.nansum.default, tags=REDUCTION)
+def nansum(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TensorMeta:
+    if self.dtype.is_complex:
+        raise not_implemented_for("nansum", self.dtype)
+    return sum_all(self, dim, keepdim, dtype=dtype)
+
+
+@shape_rule(*overloads("sum prod"), tags=REDUCTION)
 def sum_all(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TensorMeta:
     return reduced(self, dim, keepdim, sum_dtype(self, dtype))
 

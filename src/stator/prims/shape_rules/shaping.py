@@ -22,6 +22,7 @@ from stator.prims.layout import (
     wrap_dim,
     wrap_dims,
 )
+from stator.prims.number_ranges import check_range
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import common_dtype
 
@@ -107,6 +108,8 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
 @shape_rule(aten.constant_pad_nd.default, tags=INDEX)
 def constant_pad_nd(self: Any, pad: Sequence[Any], value: Any = 0) -> TensorMeta:
     shape = list(self.shape)
+    if len(pad):
+        check_range(self.dtype, value)
     if len(pad) % 2:
         raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")
     if len(pad) // 2 > len(shape):
