@@ -1,10 +1,12 @@
 """The strides of a convolution's gradients are eager's, also where a weight is in two memory formats at once."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
 
+import stator
 from stator.prims.shape_rules.convolution import convolution_backward
 
 FORMATS = ("contiguous", "channels_last")
@@ -38,3 +40,18 @@ def test_gradients_have_eagers_strides(
         expected = torch.ops.aten.convolution_backward(gradient, input, weight, [0], *options[1:])
         for ours, eagers in zip(found[:2], expected[:2], strict=True):
             assert ours is not None and tuple(ours.stride) == eagers.stride(), (batch, layouts)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_volumes_in_training_are_in_channels_last(backend: str) -> None:
+    """By oneDNN, which recurrent layers are traced without."""
+
+    def seen(call: Any) -> list[tuple[int, ...]]:
+        volume = torch.randn(2, 3, 4, 4, 4).to(memory_format=torch.channels_last_3d).requires_grad_()
+        weight = torch.randn(4, 3, 2, 2, 2, requires_grad=True)
+        result = call(volume, weight)
+        gradients = torch.autograd.grad(result.sum(), (volume, weight))
+        return [tensor.stride() for tensor in (result, *gradients)]
+
+    compiled = stator.compile(torch.nn.functional.conv3d, backend=backend)
+    assert seen(compiled) == seen(torch.nn.functional.conv3d)

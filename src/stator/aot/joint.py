@@ -19,10 +19,11 @@ from stator.base.errors import Unsupported
 from stator.graph.differentiated import Failure, failure_without_gradient, hooked_tensors, is_failure_of_hook
 from stator.graph.fake import FakeTensor
 from stator.graph.outputs import Described, describe_outputs
-from stator.graph.recording import Keep, Tracer, without_onednn
+from stator.graph.recording import Keep, Tracer
 from stator.graph.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
 from stator.graph.tracer import close_graph, placeholder_names, run_function
 from stator.prims.layout import preserved_strides
+from stator.prims.onednn import without_onednn
 from stator.prims.record import TensorMeta
 
 from .captured import owned_tensors_replaced

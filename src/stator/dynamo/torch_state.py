@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from stator.graph.recording import onednn_depth, onednn_put_back
+from stator.prims.onednn import onednn_depth, onednn_put_back
 
 from .guard import Guard, GuardKind
 from .recipe import CallRecipe, Constant, Effect, Evaluate

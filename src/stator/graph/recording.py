@@ -7,9 +7,8 @@ inverted in `views.py`. What is run, and what becomes of its results, is not kno
 from __future__ import annotations
 
 import operator
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.registry import Registry
 from stator.prims.layout import is_dense, numel
+from stator.prims.onednn import without_onednn
 from stator.prims.record import TensorMeta
 
 from .fake import (
@@ -541,39 +541,6 @@ class Tracer(FakeMode):
     def written(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:
         """The tensors an operator writes to, in the order of its schema."""
         return flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
-
-
-@contextmanager
-def without_onednn() -> Iterator[None]:
-    thread = threading.get_ident()
-    if not _without_onednn:  # the switch is the process's: only who comes first sees the program's setting
-        _onednn_before[0] = torch._C._get_mkldnn_enabled()
-    depth = _without_onednn.get(thread, 0)
-    try:
-        _without_onednn[thread] = depth + 1
-        torch._C._set_mkldnn_enabled(False)
-        yield
-    finally:
-        onednn_put_back(depth)
-
-
-_without_onednn: dict[int, int] = {}  # how deep threads are in such blocks
-_onednn_before = [True]
-
-
-def onednn_depth() -> int:
-    """In how many blocks without oneDNN this thread is."""
-    return _without_onednn.get(threading.get_ident(), 0)
-
-
-def onednn_put_back(depth: int) -> None:
-    """This thread is in so many such blocks again; when no thread is in any, the program's setting holds."""
-    if depth:
-        _without_onednn[threading.get_ident()] = depth
-    else:
-        _without_onednn.pop(threading.get_ident(), None)
-    if not _without_onednn:
-        torch._C._set_mkldnn_enabled(_onednn_before[0])
 
 
 def covers(owner: TensorMeta, view: TensorMeta) -> bool:

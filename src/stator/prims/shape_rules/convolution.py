@@ -16,6 +16,7 @@ from stator.prims.layout import (
     numel,
     strides_like_channels_last,
 )
+from stator.prims.onednn import onednn_enabled
 from stator.prims.record import TensorMeta, shape_rule
 
 from .operands import overloads
@@ -129,7 +130,7 @@ def by_onednn(
     input: Any, weight: Any, stride: Any, dilation: Any, transposed: bool, output_padding: Any, groups: Any
 ) -> bool:
     """Whether eager computes a convolution on the CPU by oneDNN; a transcription of its choice of backend."""
-    if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
+    if not onednn_enabled():
         return False
     rank = len(input.shape) - 2
     steps = each(stride, rank)
