@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import CompileError, StatorError, Unsupported
 
 from . import autograd_formulas as autograd_formulas  # registers its handlers
+from . import foreach_writes as foreach_writes  # registers its handlers
 from . import fused_optimizers as fused_optimizers  # registers its handlers
 from . import gradient_scaling as gradient_scaling  # registers its handlers
 from . import known_masks as known_masks  # registers its handlers

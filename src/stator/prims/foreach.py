@@ -108,3 +108,9 @@ def _found() -> Iterator[Foreach]:
 
 
 FOREACH: tuple[Foreach, ...] = tuple(_found())
+
+
+def in_place(target: OpOverload) -> OpOverload | None:
+    """`_foreach_add_.List` for `_foreach_add.List`, where it exists."""
+    packet = getattr(aten, target._schema.name.partition("::")[2] + "_", None)
+    return getattr(packet, target._overloadname, None) if packet is not None else None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
-from stator.prims.foreach import FOREACH, Foreach
+from stator.prims.foreach import FOREACH, Foreach, in_place
 from stator.prims.record import ShapeRule, record, shape_rule
 
 aten = torch.ops.aten
@@ -43,16 +42,10 @@ def _written(rule: ShapeRule) -> ShapeRule:
     return in_place
 
 
-def _in_place(target: OpOverload) -> OpOverload | None:
-    """`_foreach_add_.List` for `_foreach_add.List`, where it exists."""
-    packet = getattr(aten, target._schema.name.partition("::")[2] + "_", None)
-    return getattr(packet, target._overloadname, None) if packet is not None else None
-
-
 for _entry in FOREACH:
     _rule = _each(_entry)
     shape_rule(_entry.target, tags=("foreach",))(_rule)
-    _twin = _in_place(_entry.target)
+    _twin = in_place(_entry.target)
     if _twin is not None:
         shape_rule(_twin, tags=("foreach",))(_written(_rule))
 
