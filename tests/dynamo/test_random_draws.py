@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -84,6 +85,10 @@ def saved_state(x: torch.Tensor) -> Any:
     return x + first, random.random() - first
 
 
+def counted_samples(x: torch.Tensor) -> Any:
+    return x + len(random.sample(["a", "b"], k=3, counts=[2, 4]))
+
+
 def overridden(x: torch.Tensor) -> Any:
     return x + HALVED.random(), HALVED.uniform(1, 2)
 
@@ -131,6 +136,7 @@ PROGRAMS = [
     made_inside,
     seeded_inside,
     saved_state,
+    counted_samples,
     overridden,
     in_a_container,
     of_numpy,
@@ -179,6 +185,17 @@ def flat(value: Any) -> list[float]:
     if isinstance(value, dict):
         return flat(list(value.values()))
     return [number for item in value for number in flat(item)] if isinstance(value, (list, tuple)) else [value]
+
+
+def test_arguments_that_a_method_does_not_take_raise_as_in_eager() -> None:
+    @stator.compile(backend="eager")
+    def seeded(x: torch.Tensor) -> Any:
+        random.seed(1, 2, 3, 4)  # type: ignore[call-arg]
+        return x
+
+    with warnings.catch_warnings(), pytest.raises(TypeError, match="positional arguments"):
+        warnings.simplefilter("error")
+        seeded(torch.zeros(3))
 
 
 @pytest.mark.parametrize("program", [one, several, unused, uniform, own_generator, in_a_container, floats_of_numpy])

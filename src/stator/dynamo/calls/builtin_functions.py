@@ -47,9 +47,14 @@ fold(chr, ord, hex, oct, bin, ascii, round, divmod, pow, format, complex, bytes)
 # ---- types ----
 
 
-def _classes(tracer: Tracer, value: Value) -> tuple[Any, ...]:
+_MOST_NESTED = 50  # tuples of classes in one another: who goes on to the limit of recursion does so in the interpreter
+
+
+def _classes(tracer: Tracer, value: Value, depth: int = 0) -> tuple[Any, ...]:
     if isinstance(value, TupleValue):
-        return tuple(cls for item in tracer.iterate(value) for cls in _classes(tracer, item))
+        if depth > _MOST_NESTED:
+            raise unsupported("call-builtin", "isinstance() or issubclass() with tuples nested that deeply")
+        return tuple(cls for item in tracer.iterate(value) for cls in _classes(tracer, item, depth + 1))
     real = tracer.real_of(value, "a class")
     if isinstance(real, types.UnionType) and all(isinstance(one, type) for one in real.__args__):
         return real.__args__

@@ -28,12 +28,12 @@ from ..class_building import (
     with_nodes,
 )
 from ..frame import Frame
-from ..naming import class_name
+from ..naming import class_name, makes_plain_classes
 from ..observers import observer_in
 from ..program import program_of
 from ..values.base import NotConstant, Value, unsupported
 from ..values.cells import CellValue
-from ..values.classes import ClassValue, SuperValue
+from ..values.classes import ClassValue, SuperValue, is_replaced
 from ..values.constants import ConstantValue
 from ..values.functions import BuiltinValue, FunctionValue
 from ..values.made_classes import MadeClass, StandInValue, Undecorated
@@ -168,13 +168,17 @@ def _type_new(tracer: Tracer, meta: Value, *args: Value, **kwargs: Value) -> Val
     winner = _metaclass(tracer, kinds, meta)
     if winner is not meta:
         raise unsupported("class-definition", f"a class of which {class_name(winner.cls)} is the metaclass")
-    members = {tracer.constant_of(key, "a name"): tracer.realized(value) for key, value in given.items(tracer)}
+    if not makes_plain_classes(meta.cls):
+        raise unsupported("class-definition", f"{class_name(meta.cls)} decides what a class of it looks like")
+    members = {_member_name(tracer, key): tracer.realized(value) for key, value in given.items(tracer)}
     _add_module(tracer, members)
     hooked = {key: value for key, value in members.items() if _has_name_hook(tracer, value)}
+    if any(_is_special(key) or is_replaced(meta.cls, key) for key in hooked):
+        raise unsupported("class-definition", "what is told its name and cannot be put into the class behind that")
     cell = members.pop("__classcell__", None)
     if cell is not None and not isinstance(cell, CellValue):
         raise unsupported("class-definition", "__classcell__ that is no cell")
-    real = {key: _member(tracer, key, value) for key, value in members.items()}
+    real = {key: None if key in hooked else _member(tracer, key, value) for key, value in members.items()}
     real_bases = tuple(base.cls for base in kinds)  # type: ignore[attr-defined]
     _rely_on_bases(tracer, real_bases)
     text = tracer.constant_of(name, "the name of a class")
@@ -184,6 +188,8 @@ def _type_new(tracer: Tracer, meta: Value, *args: Value, **kwargs: Value) -> Val
         at_first["__classcell__"] = cell
     record = MadeClass(new_class, [meta, name, TupleValue(kinds)], tracer.end_step(), at_first)
     record.late.update(hooked)
+    for key, value in hooked.items():  # not before: type.__new__ would call its hook, and the program does that
+        type.__setattr__(cls, key, _member(tracer, key, value))
     made = tracer.class_made(cls, record)
     if isinstance(cell, CellValue):
         cell.content = made
@@ -216,13 +222,24 @@ def _has_name_hook(tracer: Tracer, value: Value) -> bool:
     """Whether `__set_name__` of the program is to be called."""
     if not isinstance(value, ObjectValue):
         return False
-    found = lookup_in_class(value.cls, "__set_name__")
+    found = tracer.class_lookup(value.cls, "__set_name__")
     return found is not MISSING and found is not None
+
+
+def _member_name(tracer: Tracer, key: Value) -> str:
+    name = tracer.constant_of(key, "a name")
+    if type(name) is not str:
+        raise unsupported("class-definition", f"a member of a class under the name {key.describe(tracer)}")
+    return name
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
 
 
 def _member(tracer: Tracer, name: str, value: Value) -> Any:
     """What stands for a member of the class."""
-    if name.startswith("__") and name.endswith("__"):
+    if _is_special(name):
         return tracer.made.stands_plainly(tracer, value)
     if isinstance(value, ObjectValue) and _is_descriptor(value.cls):
         if lookup_in_class(value.cls, "__new__") is not object.__new__ or value.cls.__basicsize__ > _WITH_DICT:
@@ -425,7 +442,10 @@ def _enumeration(
 ) -> Value:
     own = [base.cls for base in bases]  # type: ignore[attr-defined]
     plain = all(base.__module__ in ("enum", "builtins") for base in own)
-    if named or not plain or meta.cls is not enum.EnumMeta or not _RUN_WHEN_MADE.isdisjoint(namespace):
+    runs = not _RUN_WHEN_MADE.isdisjoint(namespace) or any(
+        _has_name_hook(tracer, tracer.realized(one)) for one in namespace.values()
+    )
+    if named or not plain or meta.cls is not enum.EnumMeta or runs:
         raise unsupported("class-definition", "an enumeration that runs code of the program while it is made")
     real: dict[str, Any] = {}
     members: dict[str, Value] = {}
@@ -441,7 +461,7 @@ def _enumeration(
 
 
 def _of_enumeration(tracer: Tracer, name: str, value: Value) -> Any:
-    if isinstance(value, (FunctionValue, StandInValue)) or (name.startswith("__") and name.endswith("__")):
+    if isinstance(value, (FunctionValue, StandInValue)) or _is_special(name):
         return _member(tracer, name, value)
     return _plain(tracer, value)
 

@@ -79,23 +79,24 @@ class ClassValue(Value):
 
     def _plain_attr(self, tracer: Tracer, name: str) -> Value:
         cls = self.cls
-        if cls in tracer.made.records and name == "__abstractmethods__" and name in vars(cls):
+        of_made = cls in tracer.made.records and not is_replaced(type(cls), name)
+        if of_made and name == "__abstractmethods__" and name in vars(cls):
             return tracer.known(getattr(cls, name))
-        if cls in tracer.made.records and name in _FACTS | _OF_MADE:
+        if of_made and name in _FACTS | _OF_MADE:
             if name in _OF_MADE and name in vars(cls):
                 return tracer.made.member(tracer, cls, name)
             if name in _FACTS:
                 return tracer.known(getattr(cls, name))
-        if name in _FACTS and not _is_replaced(type(cls), name) and isinstance(getattr(cls, name), str | None):
+        if name in _FACTS and not is_replaced(type(cls), name) and isinstance(getattr(cls, name), str | None):
             if is_immutable_class(cls):
                 return ConstantValue(getattr(cls, name))
             return tracer.wrap(getattr(cls, name), AttrSource(_as_constant(cls), name))
-        if name in ("__mro__", "__bases__") and not _is_replaced(type(cls), name):
+        if name in ("__mro__", "__bases__") and not is_replaced(type(cls), name):
             found = getattr(cls, name)
             if not is_immutable_class(cls) and cls not in tracer.made.records:
                 tracer.guard(AttrSource(_as_constant(cls), name), GuardKind.IS, found)
             return tracer.known(found)
-        if name == "__class__" and not _is_replaced(type(cls), name):
+        if name == "__class__" and not is_replaced(type(cls), name):
             return tracer.known(type(cls))
         if isinstance(cls, enum.EnumMeta) and name != "__dict__":
             return self._enum_attr(tracer, name)
@@ -167,8 +168,7 @@ class ClassValue(Value):
             function = tracer.class_function(kind, "__setattr__", hook)
             function.call(tracer, [self, ConstantValue(name), value], {})
             return
-        in_metaclass = tracer.class_lookup(kind, name)
-        if isinstance(in_metaclass, property) or hook is not type.__setattr__ or name in _FIXED:
+        if hook is not type.__setattr__ or name in _FIXED:
             raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
         tracer.made.set(tracer, cls, name, value)
 
@@ -313,7 +313,7 @@ class SuperValue(Value):
         return BuiltinMethodValue(owner, name, found)
 
 
-def _is_replaced(kind: type, name: str) -> bool:
+def is_replaced(kind: type, name: str) -> bool:
     """Whether a metaclass has a descriptor of its own where type has one."""
     found = lookup_in_class(kind, name)
     return is_data_descriptor(found) and found is not lookup_in_class(type, name)

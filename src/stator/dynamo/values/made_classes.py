@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ..naming import class_dict
+from ..naming import ASKED_OF_METACLASSES, class_dict
 from ..native_status import native
 from ..recipe import CallRecipe, Constant, DelAttr, GetAttr, GetItem, Load, NewObject, NewTuple, Recipe
 from ..source import CallSource, ConstantSource, Source
 from .base import Value, cannot_rebuild, unsupported
-from .classes import ClassValue
+from .classes import ClassValue, is_replaced
 from .constants import ConstantValue
 from .functions import BuiltinValue, FunctionValue
 from .mappings import DictValue
@@ -238,7 +238,7 @@ class MadeClasses:
     def adopt(self, tracer: Tracer, cls: type) -> None:
         """Functions that were put into the class by real code."""
         for name, raw in class_dict(cls).items():
-            part = "__func__" if isinstance(raw, (staticmethod, classmethod)) else None
+            part = "__func__" if issubclass(type(raw), (staticmethod, classmethod)) else None
             inner = raw if part is None else raw.__func__
             if id(inner) in self._standing:
                 continue
@@ -273,6 +273,7 @@ class MadeClasses:
 
     def set(self, tracer: Tracer, cls: type, name: str, value: Value) -> None:
         record = self.records[cls]
+        self._check_changed(cls, name)
         special = name.startswith("__") and name.endswith("__")
         raw = self.stands_plainly(tracer, value) if special else self.stand_in(tracer, value)
         tracer.run_real(type.__setattr__, (cls, name, raw))
@@ -280,9 +281,17 @@ class MadeClasses:
         record.late[name] = value
 
     def delete(self, tracer: Tracer, cls: type, name: str) -> None:
+        self._check_changed(cls, name)
         tracer.run_real(type.__delattr__, (cls, name))
         self.records[cls].late.pop(name, None)
         self.records[cls].late[name] = None
+
+    def _check_changed(self, cls: type, name: str) -> None:
+        """What stands for the class is changed for real, which is to run nothing of the program."""
+        if is_replaced(type(cls), name):
+            raise unsupported("attribute-write", f"{name} of a class, which its metaclass changes in its own way")
+        if issubclass(cls, type) and name in ASKED_OF_METACLASSES:
+            raise unsupported("attribute-write", f"{name} of a metaclass, which is called for classes of it")
 
     # ---- leaving the graph ----
 
@@ -308,7 +317,7 @@ class MadeClasses:
     def _is_stand_in(self, obj: Any) -> bool:
         if id(obj) in self._standing or type(obj) in self.records:
             return True
-        if isinstance(obj, type):
+        if issubclass(type(obj), type):
             return obj in self.records
         of = (getattr(obj, name, None) for name in ("__objclass__", "__self__") if type(obj) in _OF_CLASSES)
         return any(isinstance(one, type) and one in self.records for one in of)
