@@ -477,6 +477,15 @@ def _auto(tracer: Tracer) -> Value:
     return tracer.made.standing_call(tracer, enum.auto, [], {})
 
 
+@calls(enum.Flag._missing_.__func__)  # type: ignore[attr-defined]
+def _flags_together(tracer: Tracer, cls: Value, value: Value) -> Value:
+    """Members that are not named are made, and kept, by the class."""
+    if not isinstance(cls, ClassValue) or cls.cls not in tracer.made.records:
+        function = tracer.known(enum.Flag._missing_.__func__)  # type: ignore[attr-defined]
+        return tracer.inline(function, [cls, value], {})  # type: ignore[arg-type]
+    return tracer.known(tracer.run_real(cls.cls._missing_, (tracer.constant_of(value, "a value"),)))  # type: ignore[attr-defined]
+
+
 @calls(enum.EnumMeta._create_)  # type: ignore[attr-defined]
 def _create_enumeration(tracer: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     """The functional way: `Enum(name, names)`."""

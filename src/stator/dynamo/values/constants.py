@@ -15,9 +15,9 @@ import torch
 
 from ..guard import GuardKind
 from ..naming import class_name, qualified_name
-from ..recipe import Constant, GetItem, Load, RaisedAt, Recipe
+from ..recipe import CallRecipe, Constant, GetItem, Load, RaisedAt, Recipe
 from ..source import Source
-from .base import Value, unsupported
+from .base import Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -102,7 +102,12 @@ class ConstantValue(Value):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         cls = type(self._value)
         if isinstance(self._value, enum.Enum) and cls in exits.tracer.made.records:  # of an enumeration made here
-            return GetItem(exits.class_recipe(cls), Constant(self._value._name_))
+            named = vars(self._value).get("_name_") in cls.__members__
+            value = Constant(vars(self._value).get("_value_"))
+            if not named and value.value is None:
+                raise cannot_rebuild("a member that an enumeration is making", exits.tracer.made.records[cls].made_at)
+            made = exits.class_recipe(cls)  # what is not named are flags together
+            return GetItem(made, Constant(self._value._name_)) if named else CallRecipe(made, [value])
         return Constant(self._value)
 
 
