@@ -80,6 +80,7 @@ class ExitBuilder:
         self._output_index: dict[int, GraphOutput] = {}
         self._recipes: dict[int, tuple[Value, Recipe]] = {}
         self.steps: list[Effect] = []  # of iterators, ahead of changes of what they iterate over
+        self.marks: list[Effect] = []  # constants on new functions: classes look at them as they are made
         self.fills: list[Effect] = []  # contents of new objects, before the replayed mutations
         self.effects: list[Effect] = []
         self.stopped_in: dict[int, Place] = {}  # generators by id: where the graph ends inside of them
@@ -150,7 +151,8 @@ class ExitBuilder:
 
     def only_reads(self) -> bool:
         """Whether nothing was made or changed: what leaves the graph is found where it was."""
-        if self.fills or self.effects or self.tracer.draws or self.tracer.random.shadows or self.tracer.counted_calls:
+        tracer = self.tracer
+        if self.marks or self.fills or self.effects or tracer.draws or tracer.random.shadows or tracer.counted_calls:
             return False
         return all(_is_found(recipe) for _, recipe in self._recipes.values())
 

@@ -384,7 +384,7 @@ class _Attempt:
             *calls.function_modes.entered(exits),
         ]
         again = exits.tracer.recorder.checkpoints.effects(exits)
-        return [*drawn, *counted, *exits.steps, *listed, *exits.fills, *exits.effects, *again, *modes]
+        return [*drawn, *counted, *exits.steps, *exits.marks, *listed, *exits.fills, *exits.effects, *again, *modes]
 
     def _captured(
         self, frame: Frame, exits: ExitBuilder | None, effects: list[Effect], exit_: Return | Break

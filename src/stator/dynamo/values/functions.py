@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..guard import GuardKind
 from ..naming import class_name
-from ..recipe import CallRecipe, Constant, GetAttr, Load, NewFunction, NewTuple, Recipe
+from ..recipe import CallRecipe, Constant, GetAttr, Load, NewFunction, NewTuple, Recipe, SetAttr
 from ..source import AttrSource, ClosureSource, InstanceDictSource, ItemSource, Source
 from .base import Lazy, Raised, Value, unsupported
 from .cells import CellValue, is_empty
@@ -246,8 +246,13 @@ class FunctionValue(Value):
         )
         exits.remember(self, made)
         made.closure.extend(exits.recipe(cell) for cell in self.closure or ())
+        plain = True  # so far, as they are to be set in their order
         for name, value in self.attributes.items():
-            exits.set_attr(made, name, value)
+            plain &= type(value) is ConstantValue
+            if plain or name == "__isabstractmethod__":
+                exits.marks.append(SetAttr(made, name, exits.recipe(value)))
+            else:
+                exits.set_attr(made, name, value)
         return made
 
 
