@@ -1,5 +1,5 @@
-"""What CPython calls while a class is made, or asks its metaclass: in a captured class statement each hook of the program
-runs once, where eager runs it, and the class that stands for the made one while it is captured runs none.
+"""What CPython calls while a class is made, or asks its metaclass: in a captured class statement each hook of the
+program runs once, where eager runs it, and the class that stands for the made one while it is captured runs none.
 """
 
 from __future__ import annotations
