@@ -91,7 +91,10 @@ class Step:
         self.constant_positions = [p for p in range(joint.value_count) if p not in differentiable]
         self.mutated = frozenset(index for index, _ in joint.traced.mutated)
         self.overwritten = overwritten(joint)
-        self.saved_inputs = [saved.index for saved in parts.saved if isinstance(saved, SavedInput)]
+        saved_inputs = {saved.index for saved in parts.saved if isinstance(saved, SavedInput)}
+        self.placed = tuple(
+            sorted(saved_inputs | (joint.savers.itself - self.mutated))
+        )  # whose memory may not be replaced
         self.devices = drawn_devices(joint.graph)
         self.behind = {one.position: one.behind for one in joint.links if not joint.is_view(one.position)}
         # of what can be differentiated, the places among the results of the function, where what is hidden comes last
@@ -529,8 +532,8 @@ class StepFunction(torch.autograd.Function):
                     for saved in step.saved
                 ]
             )
-            if step.saved_inputs:
-                ctx.places = [primals[index].data_ptr() for index in step.saved_inputs]
+        if step.placed:
+            ctx.places = [primals[index].data_ptr() for index in step.placed]
         # for a backward that is differentiated itself; not what this very program writes to: it may get our history
         known = versions_of(primals)
         for index, copy in copies.items():

@@ -33,7 +33,8 @@ class Savers:
     the results. Nodes are counted in the order of `values`.
 
     values: per class which values lead there. leads: to which places each leads. reach: of each value, to which places
-    it leads. inputs, results: per class what was saved that others may write to, by index and by position.
+    it leads. inputs, results: per class what was saved that others may write to, by index and by position. itself:
+    inputs that were saved as such, not as a view: what is in them when the backward runs is read.
     """
 
     values: tuple[int, ...]
@@ -42,6 +43,7 @@ class Savers:
     places: Mapping[int, int]  # bit of a result, by its position
     inputs: tuple[frozenset[int], ...]
     results: tuple[frozenset[int], ...]
+    itself: frozenset[int] = frozenset()
     _run: dict[tuple[int, int], int] = field(default_factory=dict, compare=False)
     _watched: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict, compare=False)
 
@@ -114,7 +116,7 @@ class WriteToView:
                 args, kwargs = pytree.tree_unflatten(leaves, self.spec)
                 self.func(*args, **kwargs)
                 saved = _saved_by(args[0].grad_fn, {}) or ()
-                return [known[id(one)] for one in saved if id(one) in known]
+                return [known[id(one.storage)] for one in saved if id(one.storage) in known]
         finally:
             mode.forget()
 
@@ -158,6 +160,7 @@ def find_savers(
     for at, handle in enumerate(handles.values()):
         coming[handle.grad_fn] = coming.get(handle.grad_fn, 0) | 1 << at
     classes: dict[tuple[int, int], tuple[set[int], set[int]]] = {}
+    itself = set()
     for node in reversed(leads):  # each after all that lead to it
         values = coming.get(node, 0)
         for edge, _ in node.next_functions:
@@ -167,9 +170,11 @@ def find_savers(
         if saved is None:
             continue
         of_inputs, of_results = classes.setdefault((values, leads[node]), (set(), set()))
-        for storage in map(id, saved):
+        for tensor in saved:
+            storage = id(tensor.storage)
             if storage in inputs:
                 of_inputs.add(inputs[storage])
+                itself.update([inputs[storage]] if tensor.is_input else [])
             elif storage in contents:
                 of_results.add(contents[storage])
     return Savers(
@@ -179,6 +184,7 @@ def find_savers(
         places,
         tuple([frozenset(one) for one, _ in classes.values()]),
         tuple([frozenset(one) for _, one in classes.values()]),
+        frozenset(itself),
     )
 
 
@@ -188,18 +194,26 @@ def _names_of_saved(kind: type) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if name.startswith("_saved_") and f"_raw{name}" in names))
 
 
-def _saved_by(node: Any, writes: Mapping[int, WriteToView]) -> list[FakeStorage] | None:
-    """The storages of the fake tensors that a node has saved; None if it has saved no tensor at all."""
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """The storage of something that was saved, and whether that is an input itself."""
+
+    storage: FakeStorage
+    is_input: bool
+
+
+def _saved_by(node: Any, writes: Mapping[int, WriteToView]) -> list[_Saved] | None:
+    """Of the fake tensors that a node has saved; None if it has saved no tensor at all."""
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         found: Sequence[Any] = [_unpacked(node, "saved_tensors")]
     elif type(node).__name__ == "CopySlices":  # has a node inside, which is not shown, and is freed with it
         write = writes.get(node._sequence_nr())
-        return [] if write is None else write.saved()
+        return [] if write is None else [_Saved(storage, False) for storage in write.saved()]
     else:
         kind: Any = type(node)
         found = [_unpacked(node, name) for name in _names_of_saved(kind)]
     flat = [one for part in found for one in (part if isinstance(part, tuple) else (part,)) if one is not None]
-    return [one.fake_storage for one in flat if isinstance(one, FakeTensor)] if flat else None
+    return [_Saved(one.fake_storage, one.is_input) for one in flat if isinstance(one, FakeTensor)] if flat else None
 
 
 def _unpacked(node: Any, name: str) -> Any:
