@@ -28,37 +28,6 @@ class Called:
 CALLED = Called()
 
 
-class Held:
-    @classmethod
-    @classmethod
-    def of_class_method(cls):
-        return cls.__name__
-
-    @classmethod
-    @property
-    def of_property(cls):
-        return 3
-
-    @classmethod
-    @staticmethod
-    def of_static_method(*args):
-        return len(args)
-
-    @classmethod
-    @functools.lru_cache
-    def of_cached(cls):
-        return cls.__name__
-
-    @classmethod
-    @Bound
-    def of_descriptor(cls):
-        return cls.__name__
-
-    of_method = classmethod([1, 2].__contains__)
-    of_bound = classmethod(types.MethodType(lambda *args: len(args), 1))
-    of_object = classmethod(CALLED)
-
-
 def made_inside():
     class Held:
         @classmethod
@@ -93,6 +62,7 @@ def made_inside():
     return Held
 
 
+Held = made_inside()
 NAMES = [name for name in vars(Held) if name.startswith("of_")]
 
 
