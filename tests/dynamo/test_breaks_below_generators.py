@@ -4,30 +4,23 @@ lines of tracebacks are eager's; and the counts of graphs."""
 from __future__ import annotations
 
 import contextlib
-import gc
 import inspect
 import sys
 import traceback
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from noted_breaks import LOG, brk, check_as_eager, collector, graphs_made, outcome
 from torch import nn
 
 import stator
 from stator.base import config
 
-LOG: list[Any] = []
-PROGRAMS: list[Any] = []
+PROGRAMS, program = collector()
 GRAPHS: dict[str, int] = {}
-
-
-def program(function: Callable[..., Any]) -> Callable[..., Any]:
-    PROGRAMS.append(pytest.param(function, id=function.__name__))
-    return function
 
 
 def graphs(count: int) -> Callable[..., Any]:
@@ -38,11 +31,6 @@ def graphs(count: int) -> Callable[..., Any]:
         return program(function)
 
     return register
-
-
-def brk(*what: Any) -> None:
-    LOG.append(what)
-    stator.graph_break()
 
 
 def below(x: Any, *what: Any, factor: float = 2.0) -> Any:
@@ -604,7 +592,7 @@ def test_interrupts_are_raised_in_the_middle() -> None:
             return gm.forward
 
         stator.reset()
-        outcome(stator.compile(interrupted, backend=backend))
+        outcome(stator.compile(interrupted, backend=backend), seen)
         ends.append([one for one in LOG if type(one) is str or one[0] == "finally"])
     assert ends == [
         [("finally", 0), "closed", "caught"],
@@ -621,42 +609,14 @@ def seen(value: Any) -> Any:
     return [seen(one) for one in value] if inspect.isgenerator(value) else value
 
 
-def outcome(function: Callable[..., Any]) -> Any:
-    LOG.clear()
-    x = torch.arange(1.0, 4.0)
-    result: Any
-    try:
-        result = seen(function(x))
-    except Exception as error:
-        places = [(one.name, one.lineno) for one in traceback.extract_tb(error.__traceback__)[1:]]
-        result = type(error), str(error), places
-        del error
-    gc.collect()
-    return result, list(LOG), x.tolist()
-
-
 @pytest.mark.parametrize("replaced", [False, True], ids=["", "replaced"])
 @pytest.mark.parametrize("function", PROGRAMS)
 def test_as_eager(function: Callable[..., Any], replaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = outcome(function)
     monkeypatch.setattr(config, "keep_empty_graphs", replaced)
-    compiled = stator.compile(function, backend="eager")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(3):
-            assert outcome(compiled) == expected
+    check_as_eager(function, seen)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_counts_of_graphs(name: str) -> None:
-    made: list[Any] = []
-
-    def backend(gm: Any, example_inputs: Any) -> Callable[..., Any]:
-        made.append(gm)
-        return gm.forward
-
     function = next(param.values[0] for param in PROGRAMS if param.id == name)
-    compiled = stator.compile(function, backend=backend)
-    for _ in range(2):
-        outcome(compiled)
-    assert len(made) == GRAPHS[name]
+    assert graphs_made(function, seen) == GRAPHS[name]

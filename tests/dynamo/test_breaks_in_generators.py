@@ -4,34 +4,21 @@ be seen of the generators are eager's; and the counts of graphs."""
 from __future__ import annotations
 
 import contextlib
-import gc
 import inspect
 import itertools
 import operator
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from noted_breaks import LOG, brk, check_as_eager, collector, graphs_made
 
 import stator
 from stator.base import config
 
-LOG: list[Any] = []
-PROGRAMS: list[Any] = []
-
-
-def brk(*what: Any) -> None:
-    """Ends the graph, and notes what is told."""
-    LOG.append(what)
-    stator.graph_break()
-
-
-def program(function: Callable[..., Any]) -> Callable[..., Any]:
-    PROGRAMS.append(pytest.param(function, id=function.__name__))
-    return function
+PROGRAMS, program = collector()
 
 
 def counting(x: Any, turns: int = 3) -> Iterator[Any]:
@@ -699,30 +686,11 @@ def seen(value: Any) -> Any:
     return value
 
 
-def outcome(function: Callable[..., Any]) -> Any:
-    LOG.clear()
-    x = torch.arange(1.0, 4.0)
-    result: Any
-    try:
-        result = seen(function(x))
-    except Exception as error:
-        places = [(one.name, one.lineno) for one in traceback.extract_tb(error.__traceback__)[1:]]
-        result = type(error), str(error), places
-        del error
-    gc.collect()
-    return result, list(LOG), x.tolist()
-
-
 @pytest.mark.parametrize("replaced", [False, True], ids=["", "replaced"])
 @pytest.mark.parametrize("function", PROGRAMS)
 def test_as_eager(function: Callable[..., Any], replaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = outcome(function)
     monkeypatch.setattr(config, "keep_empty_graphs", replaced)
-    compiled = stator.compile(function, backend="eager")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(3):
-            assert outcome(compiled) == expected
+    check_as_eager(function, seen)
 
 
 GRAPHS = {
@@ -734,17 +702,8 @@ GRAPHS = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_counts_of_graphs(name: str) -> None:
-    graphs: list[Any] = []
-
-    def backend(gm: Any, example_inputs: Any) -> Callable[..., Any]:
-        graphs.append(gm)
-        return gm.forward
-
     function = next(param.values[0] for param in PROGRAMS if param.id == name)
-    compiled = stator.compile(function, backend=backend)
-    for _ in range(2):
-        outcome(compiled)
-    assert len(graphs) == GRAPHS[name]
+    assert graphs_made(function, seen) == GRAPHS[name]
 
 
 def test_a_generator_that_is_kept_from_being_compiled() -> None:

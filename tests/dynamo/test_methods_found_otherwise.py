@@ -3,27 +3,14 @@ results, the order of what happens, and lines of tracebacks are eager's."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from noted_breaks import LOG, brk, check_as_eager, collector
 
-import stator
-
-LOG: list[Any] = []
-PROGRAMS: list[Any] = []
-
-
-def program(function: Callable[..., Any]) -> Callable[..., Any]:
-    PROGRAMS.append(pytest.param(function, id=function.__name__))
-    return function
-
-
-def brk(*what: Any) -> None:
-    LOG.append(what)
-    stator.graph_break()
+PROGRAMS, program = collector()
 
 
 def giving(name: str, make: Callable[[Any], Any]) -> property:
@@ -203,23 +190,10 @@ def methods_in_generators(x: Any) -> Any:
     return one, [each.other(1) for each in [Properties(x + 1), Failing(x)]]
 
 
-def outcome(function: Callable[..., Any]) -> Any:
-    LOG.clear()
-    result: Any
-    try:
-        result = function(torch.arange(1.0, 4.0))
-        result = [one.tolist() if isinstance(one, torch.Tensor) else [each.tolist() for each in one] for one in result]
-    except Exception as error:
-        places = [(one.name, one.lineno) for one in traceback.extract_tb(error.__traceback__)[1:]]
-        result = type(error), str(error), places
-        del error
-    return result, list(LOG)
+def seen(result: Any) -> Any:
+    return [one.tolist() if isinstance(one, torch.Tensor) else [each.tolist() for each in one] for one in result]
 
 
 @pytest.mark.parametrize("function", PROGRAMS)
 def test_as_eager(function: Callable[..., Any]) -> None:
-    expected = outcome(function)
-    stator.reset()
-    compiled = stator.compile(function, backend="eager")
-    for _ in range(2):
-        assert outcome(compiled) == expected
+    check_as_eager(function, seen)
