@@ -142,6 +142,72 @@ def test_a_signal_interrupts_a_compilation() -> None:
     assert compiled(torch.ones(2)).tolist() == [2, 2] and len(cache_of(compiled).versions) == 1
 
 
+class Late(Exception):
+    """What a handler of signals raises: an error like any other."""
+
+
+@contextmanager
+def raising_handler(raised: list[int]) -> Iterator[None]:
+    def handler(number: int, frame: FrameType | None) -> None:
+        raised.append(number)
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_what_a_handler_of_signals_raises_while_compiling_is_raised(backend: str) -> None:
+    x, w = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
+    expected = program(x, w)
+    stator.compile(program, backend=backend)(x, w)  # what is made once in a process is made
+    start = time.perf_counter()
+    stator.compile(program, backend=backend)(x, w)
+    seconds, before = time.perf_counter() - start, thread_state()
+    for part in (0.1, 0.3, 0.5, 0.6):
+        raised: list[int] = []
+        compiled, passed = stator.compile(program, backend=backend), False
+        with raising_handler(raised), ignored_by_python() as ignored:
+            signal.setitimer(signal.ITIMER_REAL, seconds * part)
+            try:
+                compiled(x, w)
+            except Late:
+                passed = True
+        assert passed == (bool(raised) and not ignored), f"raised after {part} of {seconds} s"
+        assert thread_state() == before
+        torch.testing.assert_close(compiled(x, w), expected)
+
+
+@pytest.mark.parametrize("called", ["constant", "operator", "backend"])
+def test_it_is_no_error_of_what_it_interrupts(called: str) -> None:
+    def may_send(here: str) -> None:
+        if called == here:
+            signal.raise_signal(signal.SIGALRM)
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        may_send("backend")
+        return gm.forward
+
+    @stator.allow_in_graph
+    def operator(x: torch.Tensor) -> torch.Tensor:
+        may_send("operator")
+        return x.sin()
+
+    @stator.assume_constant_result
+    def constant() -> int:
+        may_send("constant")
+        return 2
+
+    raised: list[int] = []
+    with raising_handler(raised), pytest.raises(Late):
+        stator.compile(lambda x: operator(x) * constant(), backend=backend)(torch.ones(2))
+    assert len(raised) == 1
+
+
 def test_an_interrupt_in_a_guard_passes() -> None:
     class Thing:
         def __init__(self) -> None:

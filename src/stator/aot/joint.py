@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
+from stator.base.signals import is_of_a_signal
 from stator.graph.differentiated import Failure, failure_without_gradient, hooked_tensors, is_failure_of_hook
 from stator.graph.fake import FakeTensor
 from stator.graph.outputs import Described, describe_outputs
@@ -499,7 +500,8 @@ def _differentiate(
         try:
             found = gradients_between(roots, list(tangents.values()), sought, stops)
         except Exception as error:  # what a formula needs was written to, say, or there is no formula
-            if isinstance(error, RuntimeError) or is_failure_of_hook(error):
+            refused = isinstance(error, RuntimeError) or is_failure_of_hook(error)
+            if refused and not is_of_a_signal(error):
                 raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
             raise
     remaining = iter(found)

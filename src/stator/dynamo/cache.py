@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from stator.base import counters, logs
 from stator.base.errors import ChangedMeanwhile, StatorError, Unsupported, UsageError, UserPlace, VerificationError
+from stator.base.signals import is_of_a_signal
 
 from .changing import changed_members, changed_numbers, changing, members
 from .giving_up import Inside, at_fault, places_inside
@@ -282,7 +283,7 @@ class Miss:
         try:
             version = self._version_that_fits(cache, function, bound, values)
         except Exception as error:
-            if self.fullgraph or isinstance(error, RecursionError):
+            if self.fullgraph or isinstance(error, RecursionError) or is_of_a_signal(error):
                 raise
             self._failed(cache, function, error)
             return None

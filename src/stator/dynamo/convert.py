@@ -18,6 +18,7 @@ from torch import fx
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
 from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UserPlace
+from stator.base.signals import is_of_a_signal
 from stator.graph.printer import print_graph
 
 from .break_kinds import way_out
@@ -456,6 +457,8 @@ class Converter:
         except StatorError:
             raise
         except Exception as error:
+            if is_of_a_signal(error):
+                raise
             raise CompileError(
                 f"backend {self.settings.backend_name!r}", f"{type(error).__name__}: {error}", place=place
             ) from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import linecache
 import random
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import CodeType, FrameType
@@ -19,6 +18,7 @@ import torch
 
 from stator.base import counters, logs
 from stator.base.errors import StatorError, UserPlace, WrongAssumption
+from stator.base.signals import is_of_a_signal
 
 from .cache import chosen, run_as_it_is
 from .captured import Captured
@@ -107,7 +107,7 @@ class Failure:
 
     def _begins_anew(self, error: BaseException, states: Sequence[Callable[[], object]]) -> bool:
         self.assumed = type(error) is WrongAssumption  # which comes before the graph has written to anything
-        if not issubclass(type(error), Exception) or _is_of_a_signal(error):
+        if not issubclass(type(error), Exception) or is_of_a_signal(error):
             return False
         if not self.assumed and _program_takes_part():
             return False
@@ -211,18 +211,3 @@ def _program_takes_part() -> bool:
     """Whether code of the program was told what the graph saved for a backward, as checkpointing is. It would be told
     twice; and the error may be its own, to end a second forward that has gone far enough."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-
-
-def _is_of_a_signal(error: BaseException) -> bool:
-    """Whether a handler of signals raised this while the graph ran: it comes once."""
-    codes = [code for number in signal.valid_signals() for code in _code_of(signal.getsignal(number))]
-    handlers = set(map(id, codes))  # equal code is not the same, and not all constants of ours have a hash
-    return any(id(frame.f_code) in handlers for frame, _ in _frames(error))
-
-
-def _code_of(handler: Any) -> Iterator[CodeType]:
-    """The code that runs when a handler of signals is called, if it is written in Python."""
-    for function in (handler, getattr(handler, "__func__", None), type(handler).__call__) if callable(handler) else ():
-        code = getattr(function, "__code__", None)
-        if isinstance(code, CodeType):
-            yield code

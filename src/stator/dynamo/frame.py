@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported, UserPlace
+from stator.base.signals import is_of_a_signal
 
 from .break_kinds import way_out
 from .finalizers import check_variable, on_the_stack, still_on_the_stack
@@ -184,7 +185,7 @@ class Frame:
                 except (Unsupported, StopAtBreak):
                     raise
                 except Exception as error:
-                    if not _raised_by_program(error):
+                    if not _raised_by_program(error) or is_of_a_signal(error):
                         raise
                     reason = (
                         f"{class_name(type(error))} from code of the program, which ran when an object was looked at"

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from stator.base.errors import Unsupported
+from stator.base.signals import is_of_a_signal
 from stator.graph import drawn as drawn  # registers its handlers
 from stator.graph.asked import stand_ins
 from stator.graph.custom_under_transforms import Mapped, MissingRule
@@ -329,17 +330,16 @@ class Recorder:
         try:
             with outside_inference_mode(), self.mode, none_given(self.tracer.warning_blocks):
                 return (stand_ins.get(target) or run)(*args, **kwargs)
-        except (Unsupported, MissingRule):
-            raise
         except Exception as error:
+            if isinstance(error, (Unsupported, MissingRule)) or is_of_a_signal(error):
+                raise
             name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
             if _NO_DATA in str(error):
                 raise unsupported("data-dependent-value", f"{name} looks at the data of a tensor") from error
             if _NEEDS_NUMBERS in str(error):
                 raise unsupported("data-dependent-value", f"{name} has to know sizes known in the run only") from error
-            raise unsupported(
-                "torch-error", f"{name} failed on tensors without data: {type(error).__name__}: {error}"
-            ) from error
+            reason = f"{name} failed on tensors without data: {type(error).__name__}: {error}"
+            raise unsupported("torch-error", reason) from error
 
     def known_value(self, fake: torch.Tensor) -> torch.Tensor | None:
         """What a fake tensor is known to hold, or None."""

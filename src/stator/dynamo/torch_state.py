@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from stator.base.signals import is_of_a_signal
 from stator.prims.onednn import onednn_depth, onednn_put_back
 
 from .guard import Guard, GuardKind
@@ -58,9 +59,9 @@ def modes_put_back() -> Iterator[None]:
     before = _Modes.now()
     try:
         yield
-    except Exception:
-        raise
     except BaseException as error:
+        if isinstance(error, Exception) and not is_of_a_signal(error):
+            raise
         _clear_frames(error.__traceback__)
         before.restore()
         raise

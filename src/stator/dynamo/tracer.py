@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from stator.base.errors import Unsupported, UserPlace
+from stator.base.signals import is_of_a_signal
 
 from . import binding, formatting, iteration, results, wrapping
 from .call_chain import left_together
@@ -180,9 +181,9 @@ class Tracer:
         """Run real Python code on constants; what it raises is raised in the captured program."""
         try:
             return function(*args, **(kwargs or {}))
-        except Unsupported:
-            raise
         except Exception as error:
+            if isinstance(error, Unsupported) or is_of_a_signal(error):
+                raise
             raise self.raised_from(error) from error
 
     def rely_on_nothing_handled(self) -> None:

@@ -14,6 +14,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import CompileError, StatorError, Unsupported
+from stator.base.signals import is_of_a_signal
 
 from . import autograd_formulas as autograd_formulas  # registers its handlers
 from . import foreach_writes as foreach_writes  # registers its handlers
@@ -134,6 +135,8 @@ def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: Tracer) 
             error.origin = node
             raise
         except Exception as error:
+            if is_of_a_signal(error):
+                raise
             failed = CompileError(
                 "aot", f"{node.format_node()} failed: {type(error).__name__}: {error}", place=tracer.place
             )

@@ -24,6 +24,7 @@ import torch
 
 from stator.base import logs
 from stator.base.errors import MissingToolchain
+from stator.base.signals import is_of_a_signal
 
 CSRC = Path(__file__).resolve().parent / "csrc"
 
@@ -158,6 +159,8 @@ def _ask_version(command: tuple[str, ...]) -> str:
             [*command, "--version"], capture_output=True, text=True, timeout=60, env=compiler_environment()
         )
     except (OSError, subprocess.SubprocessError) as error:
+        if is_of_a_signal(error):
+            raise
         raise MissingToolchain(
             f"the C++ compiler {shlex.join(command)} cannot be run: {error}. {INSTALL_HINT}"
         ) from error
@@ -283,6 +286,8 @@ def _probe(toolchain: Toolchain) -> str | None:
                 env=compiler_environment(),
             )
         except (OSError, subprocess.SubprocessError) as error:
+            if is_of_a_signal(error):
+                raise
             return str(error)
         if result.returncode != 0:
             return result.stderr.strip()[:800] or f"exit code {result.returncode}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stator.base.signals import is_of_a_signal
 from stator.prims import numpy_calls
 from stator.prims.numpy_calls import Given
 
@@ -108,7 +109,9 @@ def _trial(tracer: Tracer, name: str, text: str, arrays: list[TensorValue], args
         stand_ins = [_stand_in(array.fake, number, name.startswith("linalg.")) for array in arrays]
         try:
             result = numpy_calls.call(text, stand_ins)
-        except Exception:
+        except Exception as error:
+            if is_of_a_signal(error):
+                raise
             continue
         if _is_new(result, stand_ins):
             return result

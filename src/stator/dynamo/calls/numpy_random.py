@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stator.base.signals import is_of_a_signal
+
 from ..naming import class_name, module_of
 from ..numpy_boundary import ARRAY, FOLLOWED, HELD, numpy
 from ..values.arrays import made
@@ -68,7 +70,9 @@ def _drawn_array(
     other = kind(0) if class_name(kind) == _STATE[1] else numpy.random.default_rng(0)
     try:
         trial = getattr(kind, name)(other, *arguments, **named)
-    except Exception:
+    except Exception as error:
+        if is_of_a_signal(error):
+            raise
         raise refused from None
     if type(trial) is float:
         return float_ahead(tracer, partial(_drawn, getattr(kind, name), tuple(arguments), named), generator, [])

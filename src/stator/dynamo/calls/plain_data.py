@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from stator.base.signals import is_of_a_signal
+
 from ..calling import calls, fold
 from ..guard import GuardKind
 from ..source import CallSource
@@ -55,6 +57,8 @@ def _run(tracer: Tracer, as_ever: Callable[[], bool], function: Any, data: Any, 
     try:
         return function(data, **options)
     except Exception as error:  # it is raised again, by the real call, with what it carries
+        if is_of_a_signal(error):
+            raise
         raise unsupported("call-builtin", f"json.{function.__name__}, which raises {type(error).__name__}") from error
 
 

@@ -12,6 +12,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from stator.base.errors import CompileError, StatorError
+from stator.base.signals import is_of_a_signal
 from stator.graph.functional import trace_operator
 from stator.inductor.buffers import Layout, Lowered, View
 from stator.prims.layout import is_dense
@@ -72,6 +73,8 @@ class _Walk:
             except StatorError:
                 raise
             except Exception as error:
+                if is_of_a_signal(error):
+                    raise
                 text = f"lowering of {node.format_node()} failed: {type(error).__name__}: {error}"
                 raise CompileError("inductor", text, place=node.meta.get("place")) from error
         builder = self.builder
