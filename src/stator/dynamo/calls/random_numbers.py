@@ -16,8 +16,10 @@ import torch
 
 from ..calling import calls
 from ..forecasts import MOST_WAYS, Drawn
+from ..guard import GuardKind
 from ..mutations import MutationLog
 from ..recipe import CallRecipe, Constant, GetItem, Load, Recipe
+from ..source import Source
 from ..values.base import NotConstant, Value, unsupported
 from ..values.constants import ConstantValue
 from ..values.objects import ObjectValue, c_methods
@@ -92,11 +94,20 @@ def draw_ahead(tracer: Tracer, function: Any, generator: Value, arguments: list[
         raise unsupported("call-builtin", "a random number where the code runs later, or more than once")
     draw = CallRecipe(Constant(function), [Load(generator.source), *arguments])
     tracer.draws.append(draw)
-    tracer.generators_drawn[generator.source] = Load(generator.source)
+    _note(tracer, generator.source)
     plain = all(isinstance(one, Constant) for one in arguments) and type(generator.obj) is random.Random
     drawn = Drawn(function, tuple(one.value for one in arguments)) if plain else None  # type: ignore[attr-defined]
     tracer.random.add(draw, generator.source, drawn)
     return draw
+
+
+def _note(tracer: Tracer, source: Source) -> None:
+    """The generator is drawn from, or set. It is none of the others under another name: its state may be known, and what
+    it is about to give is counted by the draws from it."""
+    if source not in tracer.generators_drawn:
+        for other in tracer.generators_drawn:
+            tracer.guard(source, GuardKind.DISTINCT, other)
+    tracer.generators_drawn[source] = Load(source)
 
 
 def _float(tracer: Tracer, draw: Recipe, name: str = "random") -> ReadNumberValue:
@@ -356,7 +367,7 @@ def _know(tracer: Tracer, generator: Value, shadow: random.Random) -> None:
     if tracer.recorder.transforms or tracer.recorder.region is not None:
         raise unsupported("call-builtin", "the state of a generator where code runs later, or more than once")
     tracer.random.shadows[generator.source] = shadow
-    tracer.generators_drawn[generator.source] = Load(generator.source)
+    _note(tracer, generator.source)
 
 
 @_method("getstate")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..calling import calls, torch_answer
+from ..guard import GuardKind
 from ..mutations import MutationLog
 from ..recipe import CallRecipe, Constant, Evaluate, Load, Recipe
 from ..source import ConstantSource
@@ -143,6 +144,7 @@ def _generator(tracer: Tracer, value: Value) -> Recipe:
         raise unsupported("call-builtin", "a random number generator that cannot be reached")
     if value.obj is _DEFAULT:
         raise unsupported("call-builtin", "torch's default generator by itself")
+    tracer.guard(value.source, GuardKind.DISTINCT, _SOURCE)
     found = Load(value.source)
     tracer.generators_drawn[value.source] = found
     return found
