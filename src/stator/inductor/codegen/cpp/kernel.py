@@ -93,6 +93,20 @@ class Kernel:
                 found += [self.indirect[symbol] for symbol in arg.symbols if symbol in self.indirect]
         return found
 
+    def store_operands(self, store: Store) -> list[int]:
+        return [*self.operands((store.index, Ref(store.value))), *([] if store.mask is None else [store.mask])]
+
+    def live_values(self) -> list[int]:
+        """Positions of the values that something stored is computed from."""
+        seen: set[int] = set()
+        pending = [position for store in self.stores for position in self.store_operands(store)]
+        while pending:
+            position = pending.pop()
+            if position not in seen:
+                seen.add(position)
+                pending += self.operands(self.values[position].args)
+        return sorted(seen)
+
 
 def merge(group: Group, buffers: Mapping[str, Buffer]) -> Kernel:
     """The members' bodies, in order, as one kernel. Raises CompileError for what a schedule must not contain."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from stator.inductor.loops.body import Ref
 from stator.inductor.loops.vocabulary import HEAVY
 
 from .kernel import Kernel, Store
@@ -89,7 +88,7 @@ def plan_phases(kernel: Kernel, innermost: int | None, lanes_across_rows: bool) 
         phase.values = sorted(needed)
     pending = [*outside, *live_reduces]
     for store in outside_stores:
-        pending += _store_operands(kernel, store)
+        pending += kernel.store_operands(store)
     outside = set()
     while pending:
         position = pending.pop()
@@ -101,26 +100,15 @@ def plan_phases(kernel: Kernel, innermost: int | None, lanes_across_rows: bool) 
     return Plan(phases, sorted(outside), outside_stores)
 
 
-def _store_operands(kernel: Kernel, store: Store) -> list[int]:
-    return [*kernel.operands((store.index, Ref(store.value))), *([] if store.mask is None else [store.mask])]
-
-
 def _roots(kernel: Kernel, phase: Phase) -> list[int]:
     roots = [kernel.values[position].args[1].position for position in phase.reduces]
     for store in phase.stores:
-        roots += _store_operands(kernel, store)
+        roots += kernel.store_operands(store)
     return roots
 
 
 def _live_reduces(kernel: Kernel) -> list[int]:
-    seen: set[int] = set()
-    pending = [position for store in kernel.stores for position in _store_operands(kernel, store)]
-    while pending:
-        position = pending.pop()
-        if position not in seen:
-            seen.add(position)
-            pending += kernel.operands(kernel.values[position].args)
-    return sorted(position for position in seen if kernel.values[position].name == "reduce")
+    return [position for position in kernel.live_values() if kernel.values[position].name == "reduce"]
 
 
 def _cost(kernel: Kernel, position: int, kept: set[int]) -> int:

@@ -16,7 +16,6 @@ from stator.base.config import Options
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.cpp.kernel import Kernel, Store, Value, merge
-from stator.inductor.loops.body import Ref
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import Group
 from stator.shapes.expr import Expr, Symbol
@@ -74,7 +73,7 @@ class _Emitter:
         self.has_inner = kernel.outer < len(kernel.loops)
         self.outer_bits = (1 << kernel.outer) - 1
         self.defined: set[int] = set()
-        self.live = _live_values(kernel)
+        self.live = kernel.live_values()
 
     # --- statements ---
 
@@ -144,7 +143,7 @@ class _Emitter:
         stores = [store for store in kernel.stores if store.loops & kernel.inner_bits and store.phase == phase]
         roots = [kernel.values[position].args[1].position for position in reduces]
         for store in stores:
-            roots += _store_operands(kernel, store)
+            roots += kernel.store_operands(store)
         needed = [p for p in _closure(kernel, roots) if kernel.values[p].loops & kernel.inner_bits]
         if self.blocks.persistent:
             self._run([position for position in needed if position not in self.defined], stores)
@@ -357,10 +356,6 @@ def _extent(buffer: Buffer) -> int:
     return sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True)) + 1
 
 
-def _store_operands(kernel: Kernel, store: Store) -> list[int]:
-    return kernel.operands((store.index, Ref(store.value))) + ([] if store.mask is None else [store.mask])
-
-
 def _closure(kernel: Kernel, roots: Iterable[int]) -> list[int]:
     """All values that these need, reductions excepted: those are complete before."""
     seen: set[int] = set()
@@ -368,17 +363,6 @@ def _closure(kernel: Kernel, roots: Iterable[int]) -> list[int]:
     while pending:
         position = pending.pop()
         if position not in seen and kernel.values[position].name != "reduce":
-            seen.add(position)
-            pending += kernel.operands(kernel.values[position].args)
-    return sorted(seen)
-
-
-def _live_values(kernel: Kernel) -> list[int]:
-    seen: set[int] = set()
-    pending = [position for store in kernel.stores for position in _store_operands(kernel, store)]
-    while pending:
-        position = pending.pop()
-        if position not in seen:
             seen.add(position)
             pending += kernel.operands(kernel.values[position].args)
     return sorted(seen)
