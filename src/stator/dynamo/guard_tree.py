@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -216,14 +217,24 @@ def is_plain(value: object) -> bool:
     return type(value) in PLAIN_TYPES or issubclass(type(value), enum.Enum)
 
 
-@checkers.register(GuardKind.IS)
-def _check_is(builder: Builder, guard: Guard) -> None:
-    builder.check(guard, _native.CHECK_IS, guard.expected)
+# What is compared with what the guard expects, as it is: by the name of the native check.
+PLAIN_CHECKS = {
+    GuardKind.IS: "CHECK_IS",
+    GuardKind.TYPE: "CHECK_TYPE",
+    GuardKind.LENGTH: "CHECK_LENGTH",
+    GuardKind.ABSENT: "CHECK_ABSENT",
+    GuardKind.NOT_IN: "CHECK_NOT_IN",
+    GuardKind.CODE: "CHECK_CODE",
+    GuardKind.PREDICATE: "CHECK_PREDICATE",
+}
 
 
-@checkers.register(GuardKind.TYPE)
-def _check_type(builder: Builder, guard: Guard) -> None:
-    builder.check(guard, _native.CHECK_TYPE, guard.expected)
+def _check_expected(check: str, builder: Builder, guard: Guard) -> None:
+    builder.check(guard, getattr(_native, check), guard.expected)
+
+
+for _kind, _check in PLAIN_CHECKS.items():
+    checkers.add(_kind, partial(_check_expected, _check))
 
 
 @checkers.register(GuardKind.EQUALS)
@@ -236,40 +247,15 @@ def _check_equals(builder: Builder, guard: Guard) -> None:
     builder.check(guard, _native.CHECK_EQUALS, guard.expected)
 
 
-@checkers.register(GuardKind.LENGTH)
-def _check_length(builder: Builder, guard: Guard) -> None:
-    builder.check(guard, _native.CHECK_LENGTH, guard.expected)
-
-
 @checkers.register(GuardKind.DICT_KEYS)
 def _check_keys(builder: Builder, guard: Guard) -> None:
     builder.check(guard, _native.CHECK_DICT_KEYS, tuple(guard.expected))
-
-
-@checkers.register(GuardKind.ABSENT)
-def _check_absent(builder: Builder, guard: Guard) -> None:
-    builder.check(guard, _native.CHECK_ABSENT, guard.expected)
-
-
-@checkers.register(GuardKind.NOT_IN)
-def _check_not_in(builder: Builder, guard: Guard) -> None:
-    builder.check(guard, _native.CHECK_NOT_IN, guard.expected)
-
-
-@checkers.register(GuardKind.CODE)
-def _check_code(builder: Builder, guard: Guard) -> None:
-    builder.check(guard, _native.CHECK_CODE, guard.expected)
 
 
 @checkers.register(GuardKind.LOOKUPS)
 def _check_lookups(builder: Builder, guard: Guard) -> None:
     payload = tuple(part for lookup in guard.expected for part in (lookup.name, lookup.found, lookup.owner))
     builder.check(guard, _native.CHECK_LOOKUPS, payload)
-
-
-@checkers.register(GuardKind.PREDICATE)
-def _check_predicate(builder: Builder, guard: Guard) -> None:
-    builder.check(guard, _native.CHECK_PREDICATE, guard.expected)
 
 
 @checkers.register(GuardKind.DISTINCT)
