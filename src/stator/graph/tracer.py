@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base.errors import CompileError, StatorError, Unsupported
 from stator.base.signals import is_of_a_signal
+from stator.prims.onednn import without_onednn
 
 from . import autograd_formulas as autograd_formulas  # registers its handlers
 from . import foreach_writes as foreach_writes  # registers its handlers
@@ -22,6 +23,7 @@ from . import fused_optimizers as fused_optimizers  # registers its handlers
 from . import gradient_scaling as gradient_scaling  # registers its handlers
 from . import known_masks as known_masks  # registers its handlers
 from . import mutation as mutation  # registers its handlers
+from . import recurrent_autocast as recurrent_autocast  # registers its handler
 from .asked import stand_ins
 from .cleanup import clean_up
 from .graph_text import LazyGraphModule
@@ -55,7 +57,10 @@ def trace(
     with ExitStack() as stack:
         stack.enter_context(torch._C._InferenceMode(False))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        if not _under_autocast(function):
+            stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        elif not keep(torch.ops.aten.mkldnn_rnn_layer.default):
+            stack.enter_context(without_onednn())  # its recurrent layers hide what they compute
         fakes = [
             tracer.add_input(leaf, name, merge_equal) if isinstance(leaf, torch.Tensor) else leaf
             for leaf, name in zip(leaves, names, strict=True)
@@ -64,6 +69,20 @@ def trace(
             tracer.add_input(tensor, f"captured_{index}")
         with tracer:
             return _finish(tracer, run_function(function, pytree.tree_unflatten(fakes, spec), tracer))
+
+
+def _under_autocast(function: Callable[..., Any]) -> bool:
+    """Whether autocast is on in a program, or a part of it. It chooses dtypes above autograd, so what is made of other
+    operators has to come apart there, not below."""
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        return True
+    modules = function.modules() if isinstance(function, torch.nn.Module) else ()
+    return any(
+        node.target is torch.set_autocast_enabled and node.args[-1] is True
+        for module in modules
+        if isinstance(module, fx.GraphModule)
+        for node in module.graph.nodes
+    )
 
 
 def run_function(function: Callable[..., Any], arguments: Sequence[Any], tracer: Tracer) -> Any:
