@@ -3,15 +3,17 @@ fake tensors could not follow. How a write is recorded is decided elsewhere."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from stator.base.errors import Unsupported
 from stator.prims.layout import is_dense, may_overlap
+from stator.prims.record import TensorMeta
+from stator.prims.shared_memory import may_meet, same_elements, span
 
 from .fake_tensor import FakeTensor, flat_tensors
-from .schema import OpInfo, argument
+from .schema import OpInfo, argument, functional_twin, op_info
 
 aten = torch.ops.aten
 
@@ -31,18 +33,76 @@ def check_overlap(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return
     for where in info.mutates:
         for written in flat_tensors(argument(info, args, kwargs, where)):
-            for size, stride in zip(written.meta.shape, written.meta.stride, strict=True):
-                if stride == 0 and size > 1:
-                    if info.target in IN_TURN:
-                        raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
-                    raise RuntimeError(
-                        "unsupported operation: more than one element of the written-to tensor refers to a single "
-                        "memory location. Please clone() the tensor before performing the operation."
-                    )
-            if not is_dense(written.meta.shape, written.meta.stride) and may_overlap(
-                written.meta.shape, written.meta.stride
-            ):
+            _check_itself(info, written)
+    _check_others(info, args, kwargs)
+
+
+def _check_itself(info: OpInfo, written: FakeTensor) -> None:
+    shape, strides = written.meta.shape, written.meta.stride
+    for size, stride in zip(shape, strides, strict=True):
+        if stride == 0 and size > 1:
+            if info.target in IN_TURN:
                 raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            )
+    if not is_dense(shape, strides) and may_overlap(shape, strides):
+        raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
+
+
+def _check_others(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse to write where another argument is read or written. Most operators refuse it in eager; others compute
+    what depends on the order in which they visit elements."""
+    parameters = info.target._schema.arguments
+    given = [*((parameters[at].name, value) for at, value in enumerate(args)), *kwargs.items()]
+    written = {parameters[where].name if isinstance(where, int) else where for where in info.mutates}
+    storages: dict[int, list[_Place]] = {}
+    for name, value in given:
+        for position, tensor in enumerate(flat_tensors(value)):
+            place = _Place(tensor.meta, name, position, name in written)
+            storages.setdefault(id(tensor.fake_storage), []).append(place)
+    for places in storages.values():
+        if len(places) > 1 and any(place.written for place in places):
+            _check_places(info, places)
+
+
+class _Place(NamedTuple):
+    """Where an operator reads or writes: an argument, or one of the tensors in it."""
+
+    meta: TensorMeta
+    name: str
+    position: int
+    written: bool
+
+
+def _check_places(info: OpInfo, places: list[_Place]) -> None:
+    """Of one storage."""
+    elementwise = _is_elementwise(info)
+    spans = [span(place.meta) for place in places]
+    known = all(type(bound) is int for bounds in spans for bound in bounds)
+    for second, other in enumerate(places):
+        for first, one in enumerate(places[:second]):
+            if not (one.written or other.written):
+                continue
+            if known and (spans[first][1] <= spans[second][0] or spans[second][1] <= spans[first][0]):
+                continue  # as of many parts of one buffer
+            in_step = elementwise and one.position == other.position and one.written != other.written
+            if in_step and same_elements(one.meta, other.meta):
+                continue
+            if may_meet(one.meta, other.meta):
+                raise Unsupported(
+                    "overlapping-write",
+                    f"{info.target} writes to memory that another of its arguments shares",
+                    hint="clone what is read",
+                )
+
+
+def _is_elementwise(info: OpInfo) -> bool:
+    """Whether each element is computed from those at its own index, before it is written."""
+    twin = functional_twin(info.target)
+    tags = info.record.tags if twin is None else info.record.tags | op_info(twin).record.tags
+    return info.target is aten.copy_.default or not tags.isdisjoint(("pointwise", "foreach"))
 
 
 def check_size(info: OpInfo, written: FakeTensor, stand_in: torch.Tensor) -> None:
