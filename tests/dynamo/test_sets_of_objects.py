@@ -97,3 +97,14 @@ def test_a_recompile_reason_names_the_members() -> None:
     with stator.set_stance("fail_on_recompile"), pytest.raises(stator.RecompileError) as caught:
         compiled(torch.ones(2))
     assert "its members gained 'b', 5 and lost 'a'" in caught.value.reasons[0]
+
+
+def test_a_dictionary_is_asked_for_a_set_made_in_the_call():
+    table = {frozenset((1, 2)): 3, frozenset((1, "a")): 4}
+
+    def program(x, a):
+        return x * table[frozenset((1, 2))] + table[frozenset((1, a))]
+
+    compiled, x = stator.compile(program, backend="eager"), torch.arange(3.0)
+    for _ in range(2):
+        assert torch.equal(compiled(x, "a"), program(x, "a"))

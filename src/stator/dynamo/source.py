@@ -191,6 +191,9 @@ class ItemSource(Source):
 
 
 def _weakly(key: Any) -> Any:
+    """Not so a set of constants: the program may have made it, to let go of it behind the look-up."""
+    if type(key) is frozenset and all(type(one) in _PLAIN_KEYS for one in key):
+        return key
     try:
         return _Weakly(key)
     except TypeError:
