@@ -15,6 +15,7 @@ from .naming import class_name, full_name, qualified_name
 from .source import AttrSource, ConstantSource
 from .values.base import Value, unsupported
 from .values.classes import ClassValue
+from .values.constants import ConstantValue
 from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
 from .values.objects import CYTHON_FUNCTION, MISSING, owner_in_class
 from .values.sequences import TupleValue
@@ -117,8 +118,11 @@ def _bind_c_method(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any)
 
 
 def _bind_named_field(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:
+    at = raw.__reduce__()[1][0]
+    if isinstance(owner, ConstantValue):  # a member of an enumeration of such tuples
+        return tracer.known(tuple.__getitem__(owner.value, at))
     assert isinstance(owner, TupleValue)
-    return owner.at(tracer, raw.__reduce__()[1][0])
+    return owner.at(tracer, at)
 
 
 def _bind_cached_function(tracer: Tracer, owner: Value, cls: type, name: str, raw: Any) -> Value:

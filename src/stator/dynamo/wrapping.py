@@ -34,7 +34,7 @@ from .values.classes import ClassValue, SuperValue
 from .values.compiled import CompiledFunctionValue
 from .values.constants import ConstantValue, SourcedConstant
 from .values.deques import DequeValue
-from .values.enum_members import has_operations
+from .values.enum_members import has_operations, is_changeable, items_of
 from .values.exceptions import ExceptionValue
 from .values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from .values.generators import GeneratorValue
@@ -93,7 +93,8 @@ def wrapper_of(kind: type) -> Wrapper:
     known = _chosen.get(id(kind))
     if known is not None and known[0]() is kind:
         return known[1]
-    found = next(wrappers[base] for base in kind.__mro__ if base in wrappers)
+    bases = (enum.Enum,) if issubclass(kind, enum.Enum) else kind.__mro__  # one that is a tuple is no other one, too
+    found = next(wrappers[base] for base in bases if base in wrappers)
     if len(_chosen) >= _MOST_CHOSEN:
         _chosen.clear()
     _chosen[id(kind)] = weakref.ref(kind), found
@@ -105,13 +106,20 @@ def is_constant_object(obj: Any) -> bool:
     kind = type(obj)
     return (
         kind in CONSTANT_TYPES
-        or (issubclass(kind, enum.Enum) and not has_operations(kind))
+        or (issubclass(kind, enum.Enum) and _is_constant_member(obj))
         or (kind in (tuple, frozenset) and all(map(is_constant_object, obj)))
     )
 
 
+def _is_constant_member(member: enum.Enum) -> bool:
+    kind = type(member)
+    return not has_operations(kind) and not is_changeable(kind) and all(map(is_constant_object, items_of(member)))
+
+
 def _constant(tracer: Tracer, obj: Any, source: Source | None) -> Value:
-    if isinstance(obj, enum.Enum) and has_operations(type(obj)):
+    if issubclass(type(obj), enum.Enum) and not _is_constant_member(obj):
+        if is_changeable(type(obj)) or isinstance(obj, (tuple, frozenset)):
+            raise unsupported("unguardable", f"a member of {class_name(type(obj))}, which is a container")
         tracer.guard(source, GuardKind.IS, obj)  # type: ignore[arg-type]
         return ObjectValue(type(obj), obj, source or ConstantSource(f"<{class_name(type(obj))}>", obj))
     if source is None:

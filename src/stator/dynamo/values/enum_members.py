@@ -7,6 +7,7 @@ from __future__ import annotations
 import enum
 import types
 import weakref
+from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ _OPERATIONS = frozenset(
     )
 )
 _answers: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+_changeable: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def has_operations(cls: type) -> bool:
@@ -43,6 +45,27 @@ def has_operations(cls: type) -> bool:
         found = any(isinstance(one, FunctionType) and not is_left_alone(one.__code__) for one in methods)
         _answers[cls] = found
     return found
+
+
+def is_changeable(cls: type) -> bool:
+    """Whether members of this enumeration are containers that change: lists, dictionaries and their like, which alone
+    among the classes in C cannot be hashed."""
+    found = _changeable.get(cls)
+    if found is None:
+        of_c = (class_dict(base) for base in resolution_order(cls) if not base.__flags__ & _HEAP_TYPE)
+        found = any("__hash__" in names and names["__hash__"] is None for names in of_c)
+        _changeable[cls] = found
+    return found
+
+
+def items_of(member: enum.Enum) -> Iterator[Any]:
+    """What a member that is a tuple or frozen set itself consists of."""
+    if isinstance(member, tuple):
+        return tuple.__iter__(member)
+    return frozenset.__iter__(member) if isinstance(member, frozenset) else iter(())
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement or its like
 
 
 def member_attribute(tracer: Tracer, owner: ConstantValue, name: str) -> Value | None:
