@@ -123,6 +123,15 @@ def _gaussian_nll_loss(
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
 
+@stand_ins.register(F.one_hot)
+def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Its C++ above autograd leaves out, for tensors without data, the look at whether they hold classes."""
+    if num_classes == -1 or not isinstance(input, FakeTensor):
+        return F.one_hot(input, num_classes)
+    with torch._C._AutoDispatchBelowAutograd():
+        return F.one_hot(input, num_classes)
+
+
 @specials.register(check)
 def _known_check(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What is checked about known values is known to hold, or fails, at once."""

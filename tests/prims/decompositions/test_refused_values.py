@@ -15,6 +15,11 @@ BACKENDS = ("eager", "aot_eager", "inductor")
 CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]] = {
     "class too large": (lambda x: F.one_hot(x, 3), (torch.tensor([1, 2]),), (torch.tensor([1, 5]),)),
     "class negative": (lambda x: F.one_hot(x, 3) + 1, (torch.tensor([0, 2]),), (torch.tensor([1, -1]),)),
+    "class beside what is differentiated": (
+        lambda x, weight: F.one_hot(x, 3) * weight,
+        (torch.tensor([0, 2]), torch.ones(3, requires_grad=True)),
+        (torch.tensor([1, 3]), torch.ones(3, requires_grad=True)),
+    ),
     "probability": (
         lambda x: F.binary_cross_entropy(x, x * 0),
         (torch.tensor([0.3, 0.7]),),
