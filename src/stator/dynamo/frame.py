@@ -39,6 +39,13 @@ def _raised_by_program(error: BaseException) -> bool:
     return not all(map(is_left_alone, codes))
 
 
+def _end_if_of_program(error: Exception) -> None:
+    """Raises Unsupported for what code of the program raised, if that is not a handler of signals."""
+    if _raised_by_program(error) and not is_of_a_signal(error):
+        reason = f"{class_name(type(error))} from code of the program, which ran when an object was looked at"
+        raise unsupported("special-method", reason) from error
+
+
 class StopAtBreak(Exception):
     """The step at which the graph is to end was reached. Private to the interpreter.
 
@@ -144,27 +151,14 @@ class Frame:
         """Step until the frame returns or yields. Raises Raised when an exception leaves the frame."""
         handlers, instructions = self.program.handlers, self.program.instructions
         tracer = self.tracer
-        tracer.frames.append(self)
-        lines = tracer.lines
-        if lines is not None:
-            lines.enter(self.program.code, self.globals.names.get("__name__"))
-        handled, outermost = len(tracer.handled), len(tracer.frames) == 1
-        tracer.handled += self.handling
+        handled, outermost = len(tracer.handled), not tracer.frames
+        self._enter()
         watched = on_the_stack(self) if outermost else []
         try:
             while True:
                 pc = self.now = self.pc
-                self.began = tracer.step
-                if tracer.step == tracer.stop_at:
-                    raise StopAtBreak(list(tracer.frames), list(tracer.handled))
-                if outermost:
-                    tracer.outer_steps.append(tracer.step)
-                tracer.step += 1
-                tracer.direct = None
-                self.pc = pc + 1
+                self._begin_step(outermost)
                 handler = handlers[pc] if self.going_on is None else self._takes_going_on()
-                if lines is not None and not self.is_added():
-                    lines.at(instructions[pc].opname, instructions[pc].position[0])
                 try:
                     if handler is None:
                         raise unsupported("opcode", f"the instruction {instructions[pc].opname}")
@@ -172,25 +166,16 @@ class Frame:
                 except RecursionError as error:
                     raise unsupported("inline-depth", "calls nested too deeply to be followed") from error
                 except Raised as raised:
-                    if raised.frames is None:
-                        raised.frames = list(tracer.frames)
                     if watched:
                         watched = still_on_the_stack(self, watched)
-                    self.pc = pc + 1
-                    if not self.unwind(pc, raised):
+                    if not self._caught(pc, raised):
                         raise
-                    if self.pc <= pc:
-                        self.furthest = max(self.furthest, pc)
                     continue
                 except (Unsupported, StopAtBreak):
                     raise
                 except Exception as error:
-                    if not _raised_by_program(error) or is_of_a_signal(error):
-                        raise
-                    reason = (
-                        f"{class_name(type(error))} from code of the program, which ran when an object was looked at"
-                    )
-                    raise unsupported("special-method", reason) from error
+                    _end_if_of_program(error)
+                    raise
                 if watched:
                     watched = still_on_the_stack(self, watched)
                 if signal is not None:
@@ -201,11 +186,48 @@ class Frame:
         except Unsupported as error:
             raise self.located(error) from error.__cause__
         finally:
-            tracer.frames.pop()
-            if lines is not None:
-                lines.leave()
-            self.handling = tracer.handled[handled:]
-            del tracer.handled[handled:]
+            self._leave(handled)
+
+    def _enter(self) -> None:
+        tracer = self.tracer
+        tracer.frames.append(self)
+        if tracer.lines is not None:
+            tracer.lines.enter(self.program.code, self.globals.names.get("__name__"))
+        tracer.handled += self.handling
+
+    def _leave(self, handled: int) -> None:
+        """`handled`: how many exceptions were being handled where the frame was entered."""
+        tracer = self.tracer
+        tracer.frames.pop()
+        if tracer.lines is not None:
+            tracer.lines.leave()
+        self.handling = tracer.handled[handled:]
+        del tracer.handled[handled:]
+
+    def _begin_step(self, outermost: bool) -> None:
+        tracer = self.tracer
+        self.began = tracer.step
+        if tracer.step == tracer.stop_at:
+            raise StopAtBreak(list(tracer.frames), list(tracer.handled))
+        if outermost:
+            tracer.outer_steps.append(tracer.step)
+        tracer.step += 1
+        tracer.direct = None
+        self.pc = self.now + 1
+        if tracer.lines is not None and not self.is_added():
+            instruction = self.program.instructions[self.now]
+            tracer.lines.at(instruction.opname, instruction.position[0])
+
+    def _caught(self, pc: int, raised: Raised) -> bool:
+        """Go on with what handles an exception that instruction `pc` raised; False: it leaves the frame."""
+        if raised.frames is None:
+            raised.frames = list(self.tracer.frames)
+        self.pc = pc + 1
+        if not self.unwind(pc, raised):
+            return False
+        if self.pc <= pc:
+            self.furthest = max(self.furthest, pc)
+        return True
 
     def _takes_going_on(self) -> Handler | None:
         handler, self.going_on = self.going_on, None

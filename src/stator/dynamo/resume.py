@@ -170,25 +170,15 @@ def resume_code(
     original = decode(point.code)
     entry = original[point.index]
     kept = _reached(original, point)
-    stack_names = point._stack_names()
+    own = () if first_call is None else point.cells
     builder = Builder()
     builder.position = entry.position
-    own = () if first_call is None else point.cells
     take_cells(builder, own, point.closure)
     builder.resume()
     if first_call is not None:
         _call_and_drop(builder, first_call)
     offsets = [_Unplaced(index) for index in point.raised_at]
-    names, waiting = iter(stack_names), iter(offsets)
-    for slot in point.stack:
-        if slot is Slot.NULL:
-            builder.null()
-        elif slot is Slot.LASTI:
-            builder.const(next(waiting))
-        else:
-            name = next(names)
-            builder.load_bound(name)
-            builder.delete(name)  # the frame must not keep alive what the stack lets go
+    _push_stack(builder, point, offsets)
     ended = None if loop_end(original, point) is None else builder.label()
     if point.inner is not None:
         _finish_call(builder, original[point.entering], callee, point, ended)
@@ -211,13 +201,31 @@ def resume_code(
     pairs = [instruction for instruction in instructions if OPERAND_KINDS.get(instruction.opname) == "pair"]
     code = _assemble(point, instructions, point.parameters, own)
     if offsets:
-        units = code_units(code)
-        placed = {id(offset): offset.placed(units[instructions.index(offset.marker)]) for offset in offsets}
-        code = code.replace(co_consts=tuple(placed.get(id(value), value) for value in code.co_consts))
+        code = _with_places(code, instructions, offsets)
     key = id(code)
     resumption = Resumption(point, _indices(instructions, pairs), first_call, last_call)
     _made[key] = weakref.ref(code, partial(_forget, key)), resumption
     return code
+
+
+def _push_stack(builder: Builder, point: ResumePoint, offsets: list[_Unplaced]) -> None:
+    names, waiting = iter(point._stack_names()), iter(offsets)
+    for slot in point.stack:
+        if slot is Slot.NULL:
+            builder.null()
+        elif slot is Slot.LASTI:
+            builder.const(next(waiting))
+        else:
+            name = next(names)
+            builder.load_bound(name)
+            builder.delete(name)  # the frame must not keep alive what the stack lets go
+
+
+def _with_places(code: CodeType, instructions: list[Instruction], offsets: list[_Unplaced]) -> CodeType:
+    """The code with the places of instructions that have raised, which are known when it is assembled."""
+    units = code_units(code)
+    placed = {id(offset): offset.placed(units[instructions.index(offset.marker)]) for offset in offsets}
+    return code.replace(co_consts=tuple(placed.get(id(value), value) for value in code.co_consts))
 
 
 def _call_and_drop(builder: Builder, function: Callable[[], object]) -> None:

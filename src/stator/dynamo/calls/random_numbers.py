@@ -102,8 +102,8 @@ def draw_ahead(tracer: Tracer, function: Any, generator: Value, arguments: list[
 
 
 def _note(tracer: Tracer, source: Source) -> None:
-    """The generator is drawn from, or set. It is none of the others under another name: its state may be known, and what
-    it is about to give is counted by the draws from it."""
+    """The generator is drawn from, or set. It is none of the others under another name: its state may be known, and
+    draws from it are counted."""
     if source not in tracer.generators_drawn:
         for other in tracer.generators_drawn:
             tracer.guard(source, GuardKind.DISTINCT, other)
