@@ -11,6 +11,7 @@ from torch import nn
 
 import stator
 from stator.aot import compile_training
+from stator.aot.autograd_step import Step
 
 BACKENDS = ["aot_eager", "inductor"]
 
@@ -85,3 +86,24 @@ def test_running_statistics_are_not_kept_for_the_backward() -> None:
     wanted = torch.ops.aten.native_batch_norm_backward.default
     (call,) = [node for node in graphs[-1].graph.nodes if node.target is wanted]
     assert call.args[3:5] == (None, None)
+
+
+def test_inputs_made_of_each_other_where_a_second_derivative_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient by one of them contains nothing that leads there through the other, and calls no hook twice."""
+    monkeypatch.setattr(Step, "_compile_gradients", lambda *_: None)
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * y).sin() + y
+
+    def seen(call: Callable[..., Any]) -> list[Any]:
+        leaf = torch.linspace(-1, 1, 3, dtype=torch.float64).requires_grad_()
+        x, log = leaf * 2, []
+        y = x.exp()
+        for one in (leaf, x, y):
+            one.register_hook(lambda gradient: log.append(gradient.detach()))
+        (first,) = torch.autograd.grad(call(x, y).sum(), leaf, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), leaf)
+        return [first.detach(), second, *log]
+
+    compiled = stator.compile(program, backend="aot_eager")
+    torch.testing.assert_close(seen(compiled), seen(program), rtol=1e-12, atol=0)

@@ -47,7 +47,7 @@ from .linked import (
     without_contents,
 )
 from .partition import Partition, SavedInput, divide, saved_names, split
-from .program import Program
+from .program import Program, apart
 from .rows import is_batched, row_by_row
 
 Pattern = tuple[bool, ...]
@@ -388,8 +388,10 @@ class Step:
             run = self._compiled_gradients(key, gradients(tuple(shown)), [*primals, *tangents])
         inside = inside or (run is None and bool(self.joint.hidden) and again)
         handles = None
-        if run is None and inside and self._is_part(second):
-            handles = self._handles_of_backward(step_node, primals)
+        if run is None:
+            primals = apart(primals)
+            if inside and self._is_part(second):
+                handles, primals = self._handles_of_backward(step_node, primals)
         with replayed(step_node.states):
             if run is not None:
                 found = run(*primals, *tangents, *shown.values())
@@ -405,9 +407,11 @@ class Step:
         """Whether the running backward may come for other gradients of the same call."""
         return second.targets is not None or bool(second.kind[1] or self.joint.hooked) or second.by is not None
 
-    def _handles_of_backward(self, step_node: Any, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """The program run once for all parts of the running backward: a hook inside of it, when these parts are
-        differentiated, has to see the sum of what reaches it from them."""
+    def _handles_of_backward(
+        self, step_node: Any, primals: list[torch.Tensor]
+    ) -> tuple[dict[int, torch.Tensor], list[torch.Tensor]]:
+        """The program run once for all parts of the running backward, and the primals that it was run on: a hook inside
+        of it, when these parts are differentiated, has to see the sum of what reaches it from them."""
         if self.devices and self.program.rewrite is not None:  # eager would draw other numbers than the forward did
             raise RuntimeError(
                 "stator: the backward of a compiled graph with random numbers and gradient hooks cannot be "
@@ -417,9 +421,9 @@ class Step:
         known = getattr(step_node, "again", None)
         if known is None or known[0] != task:
             with replayed(step_node.states), torch.enable_grad():
-                known = step_node.again = (task, self.program.handles(self.joint, primals))
+                known = step_node.again = (task, self.program.handles(self.joint, primals), primals)
         handles: dict[int, torch.Tensor] = known[1]
-        return handles
+        return handles, known[2]
 
     def _compiled_gradients(
         self, key: _SecondKey, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor]

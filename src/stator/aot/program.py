@@ -165,3 +165,10 @@ class Program:
         for position in joint.hidden:
             handles[position] = hooked[position - joint.first_hidden]
         return handles
+
+
+def apart(primals: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same tensors in places of their own for autograd: gradients by one of them contain nothing that leads there
+    through another one which was made of it, and call none of its hooks."""
+    with torch.enable_grad():
+        return [torch.ops.aten.alias.default(primal) if primal.requires_grad else primal for primal in primals]
