@@ -28,6 +28,9 @@ class CopiesItself:
         return CopiesItself(len(memo))
 
 
+KEYS = (str, frozenset)
+
+
 def shown(value: Any, seen: dict[Any, Any] | None = None) -> Any:
     """Everything that can be told of a value, with what is the same object or memory."""
     seen = {} if seen is None else seen
@@ -49,12 +52,19 @@ def shown(value: Any, seen: dict[Any, Any] | None = None) -> Any:
     elif isinstance(value, (set, frozenset)):
         parts = sorted(value)
     elif isinstance(value, dict):  # hooks are counted by the whole process
-        parts = [(key if isinstance(key, str) else "", shown(part, seen)) for key, part in value.items()]
+        parts = [(shown(key, seen) if type(key) in KEYS else "", shown(part, seen)) for key, part in value.items()]
     elif isinstance(value, (nn.Module, Held, CopiesItself)):
         parts = shown(value.__dict__, seen)
     else:
         parts = None
     return type(value).__name__, parts
+
+
+def holds_itself() -> tuple[Any, int]:
+    inside: list[Any] = []
+    made = (inside, 1)
+    inside.append(made)
+    return made
 
 
 def with_attribute() -> torch.Tensor:
@@ -139,6 +149,9 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "module": module,
     "object": held,
     "sets": lambda: [*twice({1, 2}), *twice(frozenset({1, 2}))],
+    "a tuple that holds itself": holds_itself,
+    "tuples twice": lambda: [*twice((1, [2])), [(1, [2])]],
+    "keys": lambda: {frozenset((1, 2)): [1]},
     "copies itself": CopiesItself,
     "copies itself, in a list": lambda: twice(CopiesItself()),
     "copies itself, in a tuple": lambda: tuple(twice(CopiesItself())),

@@ -73,10 +73,12 @@ def _is_plain_tuple(value: Value) -> bool:
 
 @dataclass(slots=True)
 class _Memo:
-    """What one deepcopy has made, by the id of what it was made from, and which tensors were among that."""
+    """What one deepcopy has made, by the id of what it was made from, and which tensors were among that; and the copies
+    of tuples that were there before, which are wrapped anew wherever they are found."""
 
     copies: dict[int, Value] = field(default_factory=dict)
     tensors: list[TensorValue] = field(default_factory=list)
+    tuples: list[tuple[TupleValue, TupleValue]] = field(default_factory=list)
 
 
 @calls(copy.deepcopy)
@@ -90,6 +92,8 @@ def _deep(tracer: Tracer, value: Value, memo: _Memo) -> Value:
     value = tracer.realized(value)
     if id(value) in memo.copies:
         return memo.copies[id(value)]
+    if isinstance(value, ConstantValue) and _holds_frozenset(value.value):
+        raise unsupported("copy", "copy.deepcopy of a constant frozenset, which gives another one in each call")
     if _is_its_own_copy(value):
         return value
     if isinstance(value, TensorValue):
@@ -101,13 +105,7 @@ def _deep(tracer: Tracer, value: Value, memo: _Memo) -> Value:
         made_list.items.extend(_deep(tracer, item, memo) for item in value.items)
         return made_list
     if isinstance(value, TupleValue) and (value.cls is tuple or value.is_named):
-        items = [_deep(tracer, item, memo) for item in value.items]
-        if id(value) in memo.copies:  # it holds itself
-            return memo.copies[id(value)]
-        if value.cls is tuple and all(map(operator.is_, items, map(tracer.realized, value.items))):
-            return value
-        memo.copies[id(value)] = made_tuple = TupleValue(items, cls=value.cls)
-        return made_tuple
+        return _deep_tuple(tracer, value, memo)
     ordered = isinstance(value, DictValue) and value.cls is OrderedDict and value.own_names(tracer)
     if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, defaultdict) and not ordered:
         made = memo.copies[id(value)] = DictValue({}, cls=value.cls, factory=value.factory)
@@ -120,6 +118,34 @@ def _deep(tracer: Tracer, value: Value, memo: _Memo) -> Value:
     if type(value) is ObjectValue:
         return _deep_object(tracer, value, memo)
     raise unsupported("copy", f"copy.deepcopy of {value.describe(tracer)}")
+
+
+def _holds_frozenset(constant: object) -> bool:
+    return isinstance(constant, frozenset) or (isinstance(constant, tuple) and any(map(_holds_frozenset, constant)))
+
+
+def _deep_tuple(tracer: Tracer, value: TupleValue, memo: _Memo) -> Value:
+    items = [_deep(tracer, item, memo) for item in value.items]
+    if id(value) in memo.copies:  # it holds itself
+        return memo.copies[id(value)]
+    if value.cls is tuple and all(map(operator.is_, items, map(tracer.realized, value.items))):
+        return value
+    for known, copied in memo.tuples if value.source is not None else ():
+        if _may_be_equal(copied.items, items) and tracer.same(known, value):
+            return copied
+    memo.copies[id(value)] = made = TupleValue(items, cls=value.cls)
+    if value.source is not None:
+        memo.tuples.append((value, made))
+    return made
+
+
+def _may_be_equal(items: list[Value], others: list[Value]) -> bool:
+    """Of copies: whether what they were made from can have been one tuple."""
+    constant = ConstantValue
+    return len(items) == len(others) and all(
+        one is other or (isinstance(one, constant) and isinstance(other, constant))
+        for one, other in zip(items, others, strict=True)
+    )
 
 
 _COPY_HOOKS = (
