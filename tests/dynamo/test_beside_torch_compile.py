@@ -66,3 +66,20 @@ def test_a_compiler_that_puts_its_hook_over_ours_again() -> None:
         [sys.executable, "-c", _AFTER_A_REFUSAL], capture_output=True, text=True, timeout=240, check=True
     )
     assert ended.stdout.split() == ["UncapturedHigherOrderOpError"] * 3
+
+
+def test_the_seed_is_set_in_the_graph_by_either_of_its_names() -> None:
+    assert torch.manual_seed is not torch.random.manual_seed  # importing torch's compiler replaced one
+
+    def outer_name(x: torch.Tensor, seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return x + torch.rand(3)
+
+    def inner_name(x: torch.Tensor, seed: int) -> torch.Tensor:
+        torch.random.manual_seed(seed)
+        return x + torch.rand(3)
+
+    x = torch.ones(3)
+    for program in (outer_name, inner_name):
+        compiled = stator.compile(program, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(x, 3), program(x, 3), rtol=0, atol=0)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
+import torch
+
 from .status import DISABLED_MARK
 
 
@@ -100,8 +102,14 @@ REASONS_OF_TORCH = frozenset(("don't trace into fused optimizer",))
 
 
 def behind_torch_disable(function: FunctionType) -> Any:
-    """What torch.compiler.disable was given, or the function itself."""
+    """What torch.compiler.disable was given, or torch's own way to call that, or the function itself."""
+    if function.__code__ is _DISABLED_LATER:
+        return dict(zip(_DISABLED_LATER.co_freevars, function.__closure__ or (), strict=True))["fn"].cell_contents
     return function.__dict__.get("_torchdynamo_orig_callable", function)
+
+
+# Importing torch's own compiler puts such a function in the place of torch.manual_seed.
+_DISABLED_LATER = torch._disable_dynamo(lambda: None).__code__
 
 
 def disabled_reason(function: FunctionType) -> str:

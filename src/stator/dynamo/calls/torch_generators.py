@@ -100,7 +100,7 @@ def _seed(tracer: Tracer, seed: Value) -> Recipe:
     return Constant(tracer.constant_of(seed, "a seed"))
 
 
-@calls(torch.manual_seed)
+@calls(torch.random.manual_seed)
 def _manual_seed(tracer: Tracer, seed: Value) -> Value:
     _default(tracer)
     call = _ahead(tracer, torch.manual_seed, [_seed(tracer, seed)], may_follow=True)
