@@ -192,3 +192,27 @@ def test_dropout_under_autocast() -> None:
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         value = compiled(INPUT)
     assert value.dtype is torch.bfloat16 and 0.05 < (value == 0).float().mean() < 0.16
+
+
+def test_the_same_seed_within_a_program() -> None:
+    """Weights are moved, looked at and moved back by noise that is drawn again from its seed."""
+    weights = [torch.zeros(3, 4), torch.zeros(5)]
+
+    def move(by: float) -> None:
+        torch.manual_seed(11)
+        for weight in weights:
+            weight.add_(torch.normal(0.0, 1.0, weight.shape), alpha=by)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        move(1.0)
+        seen = weights[0] @ x
+        move(-2.0)
+        seen = seen + weights[0] @ x
+        move(1.0)
+        return seen
+
+    assert program(torch.ones(4)).abs().max() < 1e-6
+    compiled = stator.compile(program)
+    for _ in range(2):
+        assert compiled(torch.ones(4)).abs().max() < 1e-6
+        assert max(weight.abs().max() for weight in weights) < 1e-6

@@ -188,7 +188,8 @@ class _Attempt:
         except StopAtBreak as stop:
             return self._stopped(tracer, stop)
         except Unsupported as error:
-            raise self._restart(tracer, error, _running(tracer, frame, error)) from error
+            ends_at = tracer.recorder.mode.footprint.ends_at
+            raise self._restart(tracer, error, _running(tracer, frame, error), ends_at) from error
         except Raised as raised:
             raise self._restart(tracer, self._uncaught(tracer, frame, raised), raised.frames or [frame]) from raised
         return self._finished(tracer, frame)

@@ -75,10 +75,10 @@ def _ahead(tracer: Tracer, function: Any, arguments: list[Recipe], *, may_follow
         raise unsupported("call-builtin", "a generator's state where the code runs later, or more than once")
     call = CallRecipe(Constant(function), arguments)
     footprint = recorder.mode.footprint
-    if not footprint.drawn_on and not footprint.closed:
+    if not footprint.drawn_on and footprint.closed_at is None:
         tracer.draws.append(call)
     elif may_follow:
-        footprint.closed = True
+        footprint.closed_at = tracer.end_step() if footprint.closed_at is None else footprint.closed_at
         tracer.trailing.append(Evaluate(call))
     else:
         raise unsupported("call-builtin", "the state of torch's generator behind numbers that were drawn from it")
