@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import decimal
+import functools
 import io
 import json
 import string
@@ -52,6 +53,15 @@ def packed(x: torch.Tensor) -> Any:
     x = x * 2
     data = struct.pack("<ifq", 3, 2.5, -1)
     return x + len(data), data, struct.unpack("<ifq", data), struct.calcsize("id")
+
+
+def numbers_by_base(x: torch.Tensor) -> Any:
+    x = x * 2
+    read = functools.partial(int, base=16)("ff"), int("101", base=2)
+    try:
+        int(3, base=2)
+    except TypeError as error:
+        return x + read[0], read, str(error)
 
 
 def hints_of_a_function(x: torch.Tensor) -> Any:
@@ -116,6 +126,7 @@ FUNCTIONS: list[tuple[Callable[..., Any], tuple[int, int, int]]] = [
     (dumped_with_options, (1, 1, 1)),
     (loaded, (1, 1, 1)),
     (packed, (1, 1, 1)),
+    (numbers_by_base, (1, 1, 1)),
     (hints_of_a_function, (2, 2, 3)),
     (hints_of_a_class, (2, 2, 3)),
     (redirected, (4, 5, 6)),

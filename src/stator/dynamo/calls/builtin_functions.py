@@ -558,8 +558,10 @@ def _number(tracer: Tracer, kind: Any, special: str, args: tuple[Value, ...]) ->
 
 
 @calls(int)
-def _int(tracer: Tracer, *args: Value) -> Value:
-    return _number(tracer, int, "__int__", args)
+def _int(tracer: Tracer, *args: Value, base: Value | None = None) -> Value:
+    return (
+        _number(tracer, int, "__int__", args) if base is None else run_folded(tracer, int, list(args), {"base": base})
+    )
 
 
 @calls(float)
