@@ -266,3 +266,20 @@ def test_another_way_to_build_classes_is_used() -> None:
     finally:
         builtins.__build_class__ = before
     assert compiled(X)[1] == "Named"
+
+
+def test_a_comprehension_in_a_body_reads_what_is_around_the_class() -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = 1
+
+        class Made:
+            y = 2
+            own = [y for y in range(2)]
+            around = [(i, y) for i in range(2)]
+            called = [(lambda: y)() for _ in range(2)]
+
+        return x + y, Made.y, Made.own, Made.around, Made.called
+
+    compiled = stator.compile(program, backend="eager")
+    for _ in range(2):
+        assert repr(compiled(X)) == repr(program(X))

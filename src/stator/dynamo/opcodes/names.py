@@ -8,7 +8,7 @@ from ..finishing import WRITING, reading
 from ..frame import Frame
 from ..imports import imported
 from ..program import opcode
-from ..values.base import Lazy, Raised, Value
+from ..values.base import Lazy, Raised, Value, unsupported
 from ..values.cells import CellValue
 
 
@@ -43,6 +43,11 @@ def load_fast(frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(frame: Frame, instruction: Instruction) -> None:
     name = instruction.argval
+    if frame.namespace is not None and name in frame.program.code.co_freevars:
+        # 3.12 clears a variable there that has the name of the cell which the comprehension reads
+        raise unsupported(
+            "class-definition", f"a comprehension in a class body that reads {name} from around the class"
+        )
     value = frame.cells.pop(name) if name in frame.cells else frame.locals.pop(name, None)
     frame.stack.append(value.realize(frame.tracer) if type(value) is Lazy else value)
 
