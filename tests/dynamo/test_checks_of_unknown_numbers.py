@@ -106,3 +106,16 @@ def by_segments(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("program", [padded, by_segments])
 def test_parts_of_sizes_that_only_the_run_can_tell_are_written(program: Callable[..., Any]) -> None:
     one_graph(program, X, -X, X.abs())
+
+
+def test_functions_that_take_another_number_of_numbers() -> None:
+    def program(x: torch.Tensor) -> Any:
+        count = int(x.abs().sum().item())
+        try:
+            return x + round(count, -1), abs(count, 2)  # type: ignore[call-arg]
+        except TypeError as error:
+            return x + round(count, -1), str(error)
+
+    compiled = stator.compile(program, backend="eager")
+    for x in (X, X * 17):
+        assert repr(compiled(x)) == repr(program(x))

@@ -274,7 +274,7 @@ def test_a_comprehension_in_a_body_reads_what_is_around_the_class() -> None:
 
         class Made:
             y = 2
-            own = [y for y in range(2)]
+            own = [y + 1 for y in range(2)]
             around = [(i, y) for i in range(2)]
             called = [(lambda: y)() for _ in range(2)]
 

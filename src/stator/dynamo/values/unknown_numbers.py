@@ -95,6 +95,12 @@ _OF_WHOLE: dict[Any, Any] = {
     math.trunc: lambda number: number,
 }
 _FUNCTIONS.update(_OF_WHOLE)
+_OF_ONE: frozenset[Any] = frozenset(
+    [
+        *(operator.neg, operator.pos, operator.index, operator.abs, abs, round),
+        *(math.floor, math.ceil, math.trunc, int, float, torch.sym_int, torch.sym_float),
+    ]
+)
 # those that raise where the second number is zero
 _DIVISIONS: dict[Any, Any] = {
     operator.floordiv: operator.floordiv,
@@ -165,7 +171,9 @@ def computed_from_unknown(tracer: Tracer, function: Any, args: list[Value]) -> V
         return None if parts[0] is None or parts[1] is None else tracer.pair(parts[0], parts[1])
     divides = function in _DIVISIONS
     target = _DIVISIONS[function] if divides else _FUNCTIONS.get(function)
-    if target is None or not all(_is_number(tracer, arg) for arg in args) or len(args) > 2:
+    if target is None or not all(_is_number(tracer, arg) for arg in args):
+        return None
+    if len(args) != (1 if function in _OF_ONE else 2):  # round() to digits, or what raises
         return None
     numbers = [arg.number if type(arg) is UnknownNumberValue else arg.constant() for arg in args]
     if any(type(number) is torch.SymBool for number in numbers):
