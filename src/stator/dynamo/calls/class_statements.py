@@ -31,7 +31,7 @@ from ..frame import Frame
 from ..naming import class_name, makes_plain_classes
 from ..observers import observer_in
 from ..program import program_of
-from ..values.base import NotConstant, Value, unsupported
+from ..values.base import NotConstant, Raised, Value, unsupported
 from ..values.cells import CellValue
 from ..values.classes import ClassValue, SuperValue, is_replaced
 from ..values.constants import ConstantValue
@@ -194,7 +194,10 @@ def _type_new(tracer: Tracer, meta: Value, *args: Value, **kwargs: Value) -> Val
     if isinstance(cell, CellValue):
         cell.content = made
     for key, value in hooked.items():
-        tracer.call(tracer.get_attr(value, "__set_name__"), [made, ConstantValue(key)], {})
+        try:
+            tracer.call(tracer.get_attr(value, "__set_name__"), [made, ConstantValue(key)], {})
+        except Raised as raised:  # what the interpreter says of that depends on its version
+            raise unsupported("class-definition", f"__set_name__ of {key}, which raises") from raised
     if hook_of(real_bases) is not None:
         tracer.call(tracer.get_attr(SuperValue(cls, made), "__init_subclass__"), [], kwargs)
     elif kwargs:
@@ -327,7 +330,10 @@ def _decorated(tracer: Tracer, decorator: Any, cls: Value, args: list[Value], kw
     if any(type(base).__setattr__ is not type.__setattr__ for base in cls.cls.__mro__):
         raise unsupported("class-definition", f"{name}() of a class that writes attributes in its own way")
     named = {key: arg.constant() for key, arg in kwargs.items()}
-    made = tracer.made.make(tracer, decorator, (cls.cls, *(arg.constant() for arg in args)), named)
+    try:
+        made = tracer.made.make(tracer, decorator, (cls.cls, *(arg.constant() for arg in args)), named)
+    except Raised as raised:  # it may tell of what only stands for the program's values
+        raise unsupported("class-definition", f"{name}(), which raises") from raised
     new = MadeClass(decorator, [Undecorated(cls.cls, record), *args], record.made_at, None, kwargs)
     if made is cls.cls:
         tracer.made.records[made] = new

@@ -21,7 +21,7 @@ from .classes import ClassValue, is_replaced
 from .constants import ConstantValue
 from .functions import BuiltinValue, FunctionValue
 from .mappings import DictValue
-from .objects import ObjectValue
+from .objects import ObjectValue, lookup_in_class
 from .sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
@@ -48,6 +48,13 @@ class Data:
     """Stands in the dictionary of such a class for a plain value."""
 
     __slots__ = ()
+
+
+class UnhashableData(Data):
+    """The same for one that cannot be hashed: no default of a field of a dataclass."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
 
 
 class StandInValue(Value):
@@ -179,7 +186,8 @@ class MadeClasses:
             return value.real()
         if type(value) is TupleValue and value.cls is tuple:
             return tuple(self.stand_in(tracer, item) for item in value.items)
-        return self.stands(Data(), value)
+        hashable = lookup_in_class(value.python_type(tracer), "__hash__") is not None
+        return self.stands(Data() if hashable else UnhashableData(), value)
 
     def plain(self, tracer: Tracer, value: Value) -> Any:
         """The same for what C code is to look into: names of slots, annotations."""
