@@ -20,6 +20,7 @@ from .footprint import Footprint
 from .guard import GuardKind
 from .source import CallSource, ItemSource, Source
 from .values.base import unsupported
+from .warned_operators import check_warnings
 
 if TYPE_CHECKING:
     from .tracer import Tracer
@@ -66,6 +67,7 @@ class FollowingMode(FakeMode):
         self._unnoted = 0
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check_warnings(func, args, kwargs)
         if not self._unnoted:
             self.footprint.note(func, args, kwargs)
         return super().dispatch(func, args, kwargs)
