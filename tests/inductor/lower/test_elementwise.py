@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from lowering_oracle import assert_lowers, loop_nodes
 
+import stator
+
 SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.5, 1e-30, -1e30, math.inf, -math.inf, math.nan])
 
 
@@ -45,6 +47,30 @@ def test_float_floor_division():
     assert_lowers(torch.floor_divide, numbers[:, None].expand(18, 18).contiguous(), numbers.expand(18, 18).contiguous())
 
 
+DIVISIONS = {
+    "floor_divide": lambda x, y: x // y,
+    "remainder": lambda x, y: x % y,
+    "fmod": torch.fmod,
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "by what wraps around to zero": lambda x, y: x.byte() // (y + 255).byte(),
+    "by a number that does": lambda x, y: x.byte() % (256 if y.dim() else 7),
+}
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_integers_divided_by_zero_are_eagers_error(name):
+    function = DIVISIONS[name]
+    compiled = stator.compile(lambda x, y: function(x, y) + 1)
+    x = torch.arange(40) - 20
+    other = torch.tensor(7) if name == "by a number that does" else x.abs() * 2 + 3
+    assert torch.equal(compiled(x, other), function(x, other) + 1)
+    with pytest.raises(RuntimeError) as expected:
+        function(x, torch.arange(40))
+    with pytest.raises(RuntimeError) as actual:
+        compiled(x, torch.arange(40))
+    assert str(actual.value) == str(expected.value)
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("function", [torch.exp, torch.abs, torch.sigmoid, lambda x: x + 1, lambda x: x * 2.5])
 def test_dtypes_follow_promotion(function, dtype):
@@ -73,10 +99,10 @@ def test_binary_on_all_pairs_of_special_values(function):
 @pytest.mark.parametrize(
     "function",
     [
-        lambda a, b: a // b,
-        lambda a, b: a % b,
-        lambda a, b: torch.div(a, b, rounding_mode="trunc"),
-        torch.fmod,
+        lambda a, b: a // 7 + b // -3,
+        lambda a, b: a % 7 + b % -3,
+        lambda a, b: torch.div(a, 7, rounding_mode="trunc") - b,
+        lambda a, b: torch.fmod(a, 7) - torch.fmod(b, -3),
         torch.bitwise_and,
         torch.bitwise_or,
         torch.bitwise_xor,

@@ -5,7 +5,7 @@ Conventions every printer keeps:
 - float16 and bfloat16 exist only between a load and a `to_dtype`, or a `to_dtype` and a store: arithmetic is done in
   float32 and rounded once, where eager would have written memory at the end of the fused chain.
 - Floats are IEEE: NaN propagates through arithmetic, `maximum`, `minimum`; comparisons with NaN are false (`ne` true).
-- Signed integers wrap around. Integer division by zero is undefined (eager raises for it).
+- Signed integers wrap around. Integers are not divided by zero: where a divisor may be (eager raises), no loop is made.
 - Booleans are 0 or 1; `add` on bool is or, `mul` and `minimum` are and, `maximum` is or.
 - Converting float to integer truncates; out-of-range and NaN inputs give an unspecified integer. To bool: `!= 0`.
 """

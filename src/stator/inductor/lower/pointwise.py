@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
+from stator.inductor.loops.folding import as_dtype
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.prims.type_promotion import Kind, apply_kind, common_dtype, computation_dtype, is_integral
 
@@ -178,8 +179,6 @@ _register("atan2.default", _named("atan2"), Kind.INT_TO_FLOAT, True)
 _register("hypot.default", _named("hypot"), Kind.DEFAULT, True)
 _register("copysign.Tensor copysign.Scalar", _named("copysign"), Kind.INT_TO_FLOAT, False)
 _register("div.Tensor div.Scalar true_divide.Tensor", _named("div"), Kind.INT_TO_FLOAT, False)
-_register("fmod.Tensor fmod.Scalar", _named("fmod"), Kind.DEFAULT, True)
-_register("remainder.Tensor remainder.Scalar", _named("mod"), Kind.DEFAULT, True)
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _register(f"{_name}.Tensor {_name}.Scalar", _named(_name), Kind.ALWAYS_BOOL, False)
 for _name in ("and", "or", "xor"):
@@ -294,10 +293,37 @@ def _lerp(builder: Builder, start: Tensor, end: Tensor, weight: Operand) -> Tens
     return elementwise(builder, function, [start, end, weight])
 
 
+def _may_divide_by_zero(builder: Builder, x: Operand, y: Operand) -> bool:
+    """Of integers, for which eager raises on the CPU: so does the library, but no kernel."""
+    dtype = common_dtype([x, y])
+    unknown = is_integral(dtype) and (isinstance(y, Tensor) or as_dtype(y, dtype) == 0)
+    return unknown and builder.meta.device.type == "cpu"
+
+
+@lowers(aten.fmod.Tensor, aten.fmod.Scalar)
+def _fmod(builder: Builder, x: Tensor, y: Operand) -> Any:
+    return (
+        NotImplemented
+        if _may_divide_by_zero(builder, x, y)
+        else elementwise(builder, _named("fmod"), [x, y], heavy=True)
+    )
+
+
+@lowers(aten.remainder.Tensor, aten.remainder.Scalar)
+def _remainder(builder: Builder, x: Tensor, y: Operand) -> Any:
+    return (
+        NotImplemented
+        if _may_divide_by_zero(builder, x, y)
+        else elementwise(builder, _named("mod"), [x, y], heavy=True)
+    )
+
+
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def _div_mode(builder: Builder, x: Tensor, y: Operand, *, rounding_mode: str | None) -> Tensor:
+def _div_mode(builder: Builder, x: Tensor, y: Operand, *, rounding_mode: str | None) -> Any:
     if rounding_mode is None:
         return elementwise(builder, _named("div"), [x, y], Kind.INT_TO_FLOAT)
+    if _may_divide_by_zero(builder, x, y):
+        return NotImplemented
     if is_integral(common_dtype([x, y])):
         return elementwise(
             builder, _named("floor_div" if rounding_mode == "floor" else "trunc_div"), [x, y], heavy=True
@@ -316,7 +342,7 @@ def _rounded(ops: Any, value: Ref, dtype: torch.dtype) -> Ref:
 
 
 @lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
-def _floor_divide(builder: Builder, x: Tensor, y: Operand) -> Tensor:
+def _floor_divide(builder: Builder, x: Tensor, y: Operand) -> Any:
     return _div_mode(builder, x, y, rounding_mode="floor")
 
 
