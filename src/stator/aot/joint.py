@@ -5,7 +5,7 @@ Traces through the autograd engine, which runs on fake tensors. How the joint gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,11 +17,11 @@ from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
 from stator.base.signals import is_of_a_signal
-from stator.graph.differentiated import Failure, failure_without_gradient, hooked_tensors, is_failure_of_hook
+from stator.graph.differentiated import Failure, hooked_tensors, is_failure_of_hook
 from stator.graph.fake import FakeTensor
 from stator.graph.outputs import Described, describe_outputs
 from stator.graph.recording import Keep, Tracer
-from stator.graph.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
+from stator.graph.traced import Traced
 from stator.graph.tracer import close_graph, placeholder_names, run_function
 from stator.prims.layout import preserved_strides
 from stator.prims.onednn import without_onednn
@@ -29,8 +29,9 @@ from stator.prims.record import TensorMeta
 
 from .captured import owned_tensors_replaced
 from .groups import Group, find_groups
-from .linked import Link, find_links, gradients_between, with_hooked
+from .linked import Link, gradients_between, with_hooked
 from .savers import NONE, Savers, WriteToView, find_savers
+from .values import Values, find_values
 
 
 @dataclass(slots=True)
@@ -280,172 +281,73 @@ def _finish(
     leaves, spec = pytree.tree_flatten(result)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
     described = describe_outputs(tracer, leaves, differentiable=True)
-    value_nodes = [value.node for value in described.values]
-    handles = [handle if _is_differentiable(tracer, handle) else None for handle in described.handles]
-    differentiable = tuple(position for position, handle in enumerate(handles) if handle is not None)
-    count = len(handles)
-    fresh = dict.fromkeys(output.position for output in described.outputs if isinstance(output, Fresh))
-    viewed = [output.position for output in described.outputs if isinstance(output, ViewOfOutput)]
-    fresh.update(dict.fromkeys(at for at in viewed if (handle := handles[at]) is not None and handle._backward_hooks))
-    hooked = tuple([at for at in fresh if (handle := handles[at]) is not None and handle._backward_hooks])
-    views, bases = _views(described, leaves, count)
-    handles += [views.get(count + at) for at in range(len(leaves))]
-    first = len(handles)
-    inner = [] if not differentiable else _hooked_inside(hooks, handles)
-    known = {_place_of(handle) for at in hooked if (handle := handles[at]) is not None}
-    known.update(_place_of(handle) for handle in inner if handle is not None)
-    handles += inner
-    results = [at for at in fresh if handles[at] is not None]
-    written = {at: index for index, at in described.mutated if handles[at] is not None}
-    hidden = [at for at, handle in enumerate(inner, first) if handle is not None]
-    links = find_links(handles, (*results, *written, *views, *hidden), bases)
-    if any(count <= at < first or (at in written and one.position < count) for one in links for at in one.behind):
-        results += [one.position for one in links if count <= one.position < first]
-    else:  # nothing that the graph returns was computed from these, as far as autograd knows
-        seen = [None if count <= at < first else handle for at, handle in enumerate(handles)]
-        links, written = find_links(seen, (*results, *hidden)), {}
-    links = _reached(links, first)
-    linked = {one.position for one in links}
-    links += tuple(Link(at, ()) for at in hooked if at not in linked)
-    hidden = sorted(one.position for one in links if one.position >= first)  # as tangents are
-    hooks_inside = not {_place_of(one) for one in hooks} <= known
-    differentiable += tuple(hidden)
-    found = {at: failure_without_gradient(handle) for at in (*hooked, *hidden) if (handle := handles[at]) is not None}
-    failures = {at: failure for at, failure in found.items() if failure is not None}
-    groups: tuple[Group, ...] = ()
-    unreached: tuple[int, ...] = ()
-    leads_to_made = False
-    savers = NONE
+    known = [handle if _is_differentiable(tracer, handle) else None for handle in described.handles]
+    values = find_values(described, known, leaves, hooks)
+    leads, links = _NO_LEADS, values.links
     if wanted.positions is None:
-        groups, unreached = find_groups(
-            {at: handle for at in differentiable if (handle := handles[at]) is not None},
-            {index: primals[index] for index in tracer.requiring},
-            len(primals),
-        )
-        leads_to_made = len(primals) not in unreached
-        unreached = tuple([at for at in unreached if at < len(primals)])
-        if len(groups) == 1 and set(groups[0].positions) == set(differentiable):
-            groups = ()
-        savers = _savers(tracer, primals, handles, differentiable, {one.position for one in links}, described)
-    if groups:  # each value gets a node of its own, and the base of a view before it
-        known_links = {one.position for one in links}
-        links = (*[Link(at, ()) for at in differentiable if at not in known_links], *links)
-    if wanted.positions is not None:
-        wanted = replace(wanted, stops=with_hooked(wanted.stops, hooked, wanted.targets))
-    visible = tuple([at for at in differentiable if at < first])
-    tangent_positions = visible if wanted.positions is None else tuple(sorted(wanted.positions))
-    metas = dict(enumerate(value.meta for value in described.values))
-    hidden_metas = tuple([handle.meta for at in hidden if (handle := handles[at]) is not None])
-    metas.update(zip(hidden, hidden_metas, strict=True))
-    gradients = _differentiate(tracer, primals, handles, tangent_positions, metas, wanted)
-    gradient_nodes: list[fx.Node] = []
-    gradient_positions: list[int | None] = []
-    for gradient in gradients:
-        gradient_positions.append(None if gradient is None else len(gradient_nodes))
-        if gradient is not None:
-            gradient_nodes.append(gradient)
-    graph, constants = close_graph(tracer, (*value_nodes, *gradient_nodes))
-    offsets = tuple(sorted(tracer.fixed_offsets))
-    traced = Traced(
-        graph,
-        described.mutated,
-        described.outputs,
-        spec,
-        constants,
-        described.histories,
-        offsets,
-        described.unannounced,
+        leads = _leads(tracer, primals, values, described)
+    else:
+        wanted = replace(wanted, stops=with_hooked(wanted.stops, values.hooked, wanted.targets))
+    if leads.groups:  # each value gets a node of its own, and the base of a view before it
+        linked = {one.position for one in links}
+        links = (*[Link(at, ()) for at in values.differentiable if at not in linked], *links)
+    tangents = values.visible if wanted.positions is None else tuple(sorted(wanted.positions))
+    hidden_metas = tuple([values.known[at].meta for at in values.hidden])
+    metas = dict(enumerate(value.meta for value in described.values)) | dict(
+        zip(values.hidden, hidden_metas, strict=True)
     )
+    gradients = _differentiate(tracer, primals, values.handles, tangents, metas, wanted)
+    computed = [gradient for gradient in gradients if gradient is not None]
+    graph, constants = close_graph(tracer, (*[value.node for value in described.values], *computed))
+    numbers = iter(range(len(computed)))
     return Joint(
         graph,
         len(tracer.inputs),
-        len(value_nodes),
-        differentiable,
-        tuple(results),
+        values.count,
+        values.differentiable,
+        values.results,
         links,
-        _together(handles, [one.position for one in links if not count <= one.position < first]),
-        written,
-        hooked,
-        tuple(hidden),
+        values.together(links),
+        values.written,
+        values.hooked,
+        values.hidden,
         hidden_metas,
-        hooks_inside,
-        failures,
-        groups,
-        unreached,
-        leads_to_made,
-        savers,
-        tangent_positions,
-        tuple(gradient_positions),
-        traced,
+        values.hooks_inside,
+        values.failures(),
+        leads.groups,
+        leads.unreached,
+        leads.to_made,
+        leads.savers,
+        tangents,
+        tuple([None if gradient is None else next(numbers) for gradient in gradients]),
+        described.traced(tracer, graph, constants, spec),
     )
 
 
-def _hooked_inside(hooks: Sequence[torch.Tensor], handles: Sequence[FakeTensor | None]) -> list[FakeTensor | None]:
-    """What was hooked, at the first of its hooks, where autograd does not know one of the `handles` by it."""
-    taken = {_place_of(handle) for handle in handles if handle is not None}
-    found: list[FakeTensor | None] = []
-    for one in hooks:
-        place = _place_of(one)
-        found.append(one if isinstance(one, FakeTensor) and place not in taken else None)
-        taken.add(place)
-    return found
+@dataclass(frozen=True, slots=True)
+class _Leads:
+    """What values lead to: see `Joint`."""
+
+    groups: tuple[Group, ...]
+    unreached: tuple[int, ...]
+    to_made: bool
+    savers: Savers
 
 
-def _place_of(tensor: torch.Tensor) -> tuple[Any, int]:
-    """For autograd."""
-    return tensor.grad_fn, tensor.output_nr
+_NO_LEADS = _Leads((), (), False, NONE)
 
 
-def _reached(links: Sequence[Link], first: int) -> tuple[Link, ...]:
-    """Without those of hidden positions, from `first` on, that nothing which the graph returns was computed from."""
-    behind = {one.position: one.behind for one in links}
-    reached = {position for position in behind if position < first}
-    todo = list(reached)
-    while todo:
-        for position in behind.get(todo.pop(), ()):
-            if position not in reached:
-                reached.add(position)
-                todo.append(position)
-    return tuple([one for one in links if one.position in reached])
+def _leads(tracer: _JointTracer, primals: Sequence[FakeTensor], values: Values, described: Described) -> _Leads:
+    requiring = {index: primals[index] for index in tracer.requiring}
+    groups, unreached = find_groups(values.differentiated, requiring, len(primals))
+    if len(groups) == 1 and set(groups[0].positions) == set(values.differentiable):
+        groups = ()
+    savers = _savers(tracer, primals, values, described)
+    to_made = len(primals) not in unreached
+    return _Leads(groups, tuple([at for at in unreached if at < len(primals)]), to_made, savers)
 
 
-def _together(handles: Sequence[FakeTensor | None], positions: Iterable[int]) -> tuple[tuple[int | None, ...], ...]:
-    """The positions of what operators with several results have made, in the order of these."""
-    found: dict[Any, list[int | None]] = {}
-    for position in positions:
-        handle = handles[position]
-        if handle is not None and handle.grad_fn is not None:
-            node: Any = handle.grad_fn
-            count = len(node._input_metadata)
-            if count > 1:
-                places = found.setdefault(node, [None] * count)
-                if places[handle.output_nr] is None:
-                    places[handle.output_nr] = position
-    return tuple(map(tuple, found.values()))
-
-
-def _views(described: Described, leaves: Sequence[Any], count: int) -> tuple[dict[int, FakeTensor], dict[int, int]]:
-    """Outputs that are views for autograd too, by their positions behind `count` values; and of which values."""
-    contents = dict(described.mutated)
-    views: dict[int, FakeTensor] = {}
-    bases: dict[int, int] = {}
-    for at, (leaf, output) in enumerate(zip(leaves, described.outputs, strict=True), count):
-        if isinstance(output, (ViewOfOutput, ViewOfInput)) and leaf.grad_fn is not None:
-            views[at] = leaf
-            base = output.position if isinstance(output, ViewOfOutput) else contents.get(output.index)
-            if base is not None:
-                bases[at] = base
-    return views, bases
-
-
-def _savers(
-    tracer: _JointTracer,
-    primals: Sequence[FakeTensor],
-    handles: Sequence[FakeTensor | None],
-    differentiable: Sequence[int],
-    results: Collection[int],
-    described: Described,
-) -> Savers:
+def _savers(tracer: _JointTracer, primals: Sequence[FakeTensor], values: Values, described: Described) -> Savers:
     """What eager saves. An input that the program writes to past autograd's versions is not one that others may write
     to: they do it so as well."""
     written = {index for index, _ in described.mutated}
@@ -456,10 +358,10 @@ def _savers(
     }
     contents = {id(value.fake_storage): at for at, value in enumerate(described.values)}
     return find_savers(
-        {at: handle for at in differentiable if (handle := handles[at]) is not None},
+        values.differentiated,
         {index: primals[index] for index in tracer.requiring},
         len(primals),
-        {at: handle for at in sorted(results) if (handle := handles[at]) is not None},
+        {at: values.known[at] for at in sorted(one.position for one in values.links)},
         inputs,
         {storage: at for storage, at in contents.items() if storage not in tracer.input_storages},
         tracer.writes,

@@ -32,7 +32,7 @@ from .inference import (
 )
 from .joint import Joint
 from .missing_tangents import saved_otherwise
-from .partition import partition
+from .partition import Partition, partition
 from .program import Program
 from .replay import is_flat, with_effects
 from .running import effects_left, noting_writes, run_step, run_step_of_shown, views_of_views
@@ -65,15 +65,7 @@ def compile_training(
         program = Program(function, example_inputs, captured, keep, rewrite)
         joint, chooses = any_chose(partial(_trace, program, tensors))
     if not joint.differentiable and not shown:
-        # gradients may have been taken inside, and views may have a history: what was traced is the program
-        def compile_views(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
-            inner = compile_graph(graph, inputs)
-            return views_of_views(joint, inner) if joint.links_effects else inner
-
-        left = effects_left(joint)
-        return compile_traced(
-            function, left, len(example_inputs), tensors, captured, program.merge_equal, compile_views
-        )
+        return _compile_without_gradients(program, joint, tensors, compile_graph)
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     with counters.timed("partition"):
         parts = partition(joint, memory_budget)
@@ -83,27 +75,65 @@ def compile_training(
     parts.forward.meta["mutated"] = [
         (index, position) for index, position in joint.traced.mutated if position not in differentiable
     ]
+    _show(parts)
+    compile_again = partial(compile_training, memory_budget=memory_budget)
+    step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
+    return _run_of_shown(step, shown) if shown else _run(step, tensors)
+
+
+def _compile_without_gradients(
+    program: Program, joint: Joint, tensors: Sequence[torch.Tensor], compile_graph: CompileGraph
+) -> Callable[..., Any]:
+    """Gradients may have been taken inside, and views may have a history: what was traced is the program."""
+
+    def compile_views(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
+        inner = compile_graph(graph, inputs)
+        return views_of_views(joint, inner) if joint.links_effects else inner
+
+    return compile_traced(
+        program.function,
+        effects_left(joint),
+        len(program.inputs),
+        tensors,
+        program.captured,
+        program.merge_equal,
+        compile_views,
+    )
+
+
+def _show(parts: Partition) -> None:
     dumps.write("21_forward.py", lambda: print_graph(parts.forward))
     dumps.write("22_backward.py", lambda: print_graph(parts.backward))
     if logs.enabled("graph"):
         logs.log("graph", "forward graph:\n%s", print_graph(parts.forward))
         logs.log("graph", "backward graph:\n%s", print_graph(parts.backward))
-    compile_again = partial(compile_training, memory_budget=memory_budget)
-    step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
 
-    inner: Callable[..., Any] = partial(run_step, step)
-    if shown:
-        inner = partial(run_step_of_shown, step, _places_of_shown(joint, shown))
-    if not torch.is_grad_enabled():  # the program switches it on for what is differentiable
-        inner = torch.enable_grad()(inner)
-    if shown:
-        run = noting_writes(step, with_effects(effects_left(joint), inner, differentiable))
-        return lambda *arguments: run(arguments)[:-shown]
-    only_tensors = len(tensors) == len(example_inputs) and not captured
-    if only_tensors and joint.traced.is_plain and is_flat(joint.traced):
+
+def _run(step: Step, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    """What is called in the place of the program."""
+    program, traced = step.program, step.joint.traced
+    inner = _with_gradients(partial(run_step, step))
+    only_tensors = len(tensors) == len(program.inputs) and not program.captured
+    if only_tensors and traced.is_plain and is_flat(traced):
         return inner
-    run = noting_writes(step, with_effects(effects_left(joint), inner, differentiable))
-    return wrap(function, joint.traced, run, equalities_of(tensors) if program.merge_equal else None, captured)
+    equalities = equalities_of(tensors) if program.merge_equal else None
+    return wrap(program.function, traced, _with_effects(step, inner), equalities, program.captured)
+
+
+def _run_of_shown(step: Step, shown: int) -> Callable[..., Any]:
+    """The same where so many results, the last ones, are there already: see `compile_training`."""
+    inner = _with_gradients(partial(run_step_of_shown, step, _places_of_shown(step.joint, shown)))
+    run = _with_effects(step, inner)
+    return lambda *arguments: run(arguments)[:-shown]
+
+
+def _with_gradients(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """Also where grad mode is off: the program switches it on for what is differentiable."""
+    return inner if torch.is_grad_enabled() else torch.enable_grad()(inner)
+
+
+def _with_effects(step: Step, inner: Callable[..., Any]) -> Callable[[Sequence[torch.Tensor]], Any]:
+    return noting_writes(step, with_effects(effects_left(step.joint), inner, frozenset(step.joint.differentiable)))
 
 
 def _places_of_shown(joint: Joint, count: int) -> tuple[int, ...]:

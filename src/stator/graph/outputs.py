@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported
 from stator.prims.record import TensorMeta
@@ -27,6 +28,7 @@ from .traced import (
     InputItself,
     Output,
     SameAs,
+    Traced,
     Value,
     ViewOfConstant,
     ViewOfInput,
@@ -53,6 +55,13 @@ class Described:
     outputs: list[Output]
     histories: tuple[History, ...]
     unannounced: frozenset[int]
+
+    def traced(
+        self, tracer: Tracer, graph: fx.GraphModule, constants: dict[str, torch.Tensor], spec: pytree.TreeSpec
+    ) -> Traced:
+        """With the graph that returns the values, and the spec of the program's result."""
+        offsets = tuple(sorted(tracer.fixed_offsets))
+        return Traced(graph, self.mutated, self.outputs, spec, constants, self.histories, offsets, self.unannounced)
 
 
 class _Outputs:

@@ -105,17 +105,7 @@ def _finish(tracer: Tracer, result: Any) -> Traced:
     leaves, spec = pytree.tree_flatten(result)
     described = describe_outputs(tracer, leaves)
     graph, constants = close_graph(tracer, [value.node for value in described.values])
-    offsets = tuple(sorted(tracer.fixed_offsets))
-    return Traced(
-        graph,
-        described.mutated,
-        described.outputs,
-        spec,
-        constants,
-        described.histories,
-        offsets,
-        described.unannounced,
-    )
+    return described.traced(tracer, graph, constants, spec)
 
 
 def close_graph(tracer: Tracer, outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:

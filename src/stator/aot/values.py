@@ -1,0 +1,173 @@
+"""Values of a traced program as autograd knows them: which of them can be differentiated, what was hooked, and how what
+the caller gets is linked. What they lead to, and their gradients, are found in joint.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stator.graph.differentiated import Failure, failure_without_gradient
+from stator.graph.fake import FakeTensor
+from stator.graph.outputs import Described
+from stator.graph.traced import Fresh, ViewOfInput, ViewOfOutput
+
+from .linked import Link, find_links
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """See `Joint` for what has the same name there.
+
+    handles: by position, the tensor through which autograd knows each of the `count` forward values, each output that
+    is a view, and, from `first_hidden` on, what was hooked; None where it knows none. known: those that are there.
+    """
+
+    handles: Sequence[FakeTensor | None]
+    known: Mapping[int, FakeTensor]
+    count: int
+    first_hidden: int
+    differentiable: tuple[int, ...]
+    results: tuple[int, ...]
+    links: tuple[Link, ...]
+    written: dict[int, int]
+    hooked: tuple[int, ...]
+    hidden: tuple[int, ...]
+    hooks_inside: bool
+
+    @property
+    def visible(self) -> tuple[int, ...]:
+        """What can be differentiated and is not hidden."""
+        return tuple([at for at in self.differentiable if at < self.first_hidden])
+
+    @property
+    def differentiated(self) -> dict[int, FakeTensor]:
+        return {at: self.known[at] for at in self.differentiable}
+
+    def failures(self) -> dict[int, Failure]:
+        found = {at: failure_without_gradient(self.known[at]) for at in (*self.hooked, *self.hidden)}
+        return {at: failure for at, failure in found.items() if failure is not None}
+
+    def together(self, links: Sequence[Link]) -> tuple[tuple[int | None, ...], ...]:
+        """The positions of what operators with several results have made, in the order of these."""
+        found: dict[Any, list[int | None]] = {}
+        for position in [one.position for one in links if not self.count <= one.position < self.first_hidden]:
+            handle = self.known[position]
+            node: Any = handle.grad_fn
+            if node is not None and len(node._input_metadata) > 1:
+                places = found.setdefault(node, [None] * len(node._input_metadata))
+                if places[handle.output_nr] is None:
+                    places[handle.output_nr] = position
+        return tuple(map(tuple, found.values()))
+
+
+def find_values(
+    described: Described, known: Sequence[FakeTensor | None], leaves: Sequence[Any], hooks: Sequence[torch.Tensor]
+) -> Values:
+    """known: the tensors through which autograd knows the forward values. leaves: what the program returns. hooks: what
+    it has hooked."""
+    count = len(known)
+    differentiable = [position for position, handle in enumerate(known) if handle is not None]
+    fresh, hooked = _fresh(described, known)
+    views, bases = _views(described, leaves, count)
+    handles = [*known, *[views.get(count + at) for at in range(len(leaves))]]
+    first = len(handles)
+    inner = _hooked_inside(hooks, handles) if differentiable else []
+    seen = {_place_of(handle) for at in hooked if (handle := handles[at]) is not None}
+    seen.update(_place_of(handle) for handle in inner if handle is not None)
+    handles += inner
+    results, links, written = _linked(described, handles, fresh, views, bases, first)
+    links = _reached(links, first)
+    linked = {one.position for one in links}
+    links += tuple(Link(at, ()) for at in hooked if at not in linked)
+    hidden = sorted(one.position for one in links if one.position >= first)  # as tangents are
+    return Values(
+        handles,
+        {at: handle for at, handle in enumerate(handles) if handle is not None},
+        count,
+        first,
+        (*differentiable, *hidden),
+        tuple(results),
+        links,
+        written,
+        tuple(hooked),
+        tuple(hidden),
+        not {_place_of(one) for one in hooks} <= seen,
+    )
+
+
+def _fresh(described: Described, handles: Sequence[FakeTensor | None]) -> tuple[list[int], list[int]]:
+    """Positions of values that the caller gets, or that what it gets are views of if these are hooked; and of those of
+    them that are hooked."""
+    fresh = dict.fromkeys(output.position for output in described.outputs if isinstance(output, Fresh))
+    viewed = [output.position for output in described.outputs if isinstance(output, ViewOfOutput)]
+    with_hooks = {at for at, handle in enumerate(handles) if handle is not None and handle._backward_hooks}
+    fresh.update(dict.fromkeys(at for at in viewed if at in with_hooks))
+    return list(fresh), [at for at in fresh if at in with_hooks]
+
+
+def _linked(
+    described: Described,
+    handles: Sequence[FakeTensor | None],
+    fresh: Sequence[int],
+    views: Mapping[int, FakeTensor],
+    bases: Mapping[int, int],
+    first: int,
+) -> tuple[list[int], tuple[Link, ...], dict[int, int]]:
+    """Results, links and what is written to inputs, as `Joint` has them. first: where what is hooked inside begins."""
+    count = len(described.handles)
+    results = [at for at in fresh if handles[at] is not None]
+    written = {at: index for index, at in described.mutated if handles[at] is not None}
+    inside = [at for at, handle in enumerate(handles) if at >= first and handle is not None]
+    links = find_links(handles, (*results, *written, *views, *inside), bases)
+    if any(count <= at < first or (at in written and one.position < count) for one in links for at in one.behind):
+        return [*results, *[one.position for one in links if count <= one.position < first]], links, written
+    # nothing that the graph returns was computed from these, as far as autograd knows
+    seen = [None if count <= at < first else handle for at, handle in enumerate(handles)]
+    return results, find_links(seen, (*results, *inside)), {}
+
+
+def _views(described: Described, leaves: Sequence[Any], count: int) -> tuple[dict[int, FakeTensor], dict[int, int]]:
+    """Outputs that are views for autograd too, by their positions behind `count` values; and of which values."""
+    contents = dict(described.mutated)
+    views: dict[int, FakeTensor] = {}
+    bases: dict[int, int] = {}
+    for at, (leaf, output) in enumerate(zip(leaves, described.outputs, strict=True), count):
+        if isinstance(output, (ViewOfOutput, ViewOfInput)) and leaf.grad_fn is not None:
+            views[at] = leaf
+            base = output.position if isinstance(output, ViewOfOutput) else contents.get(output.index)
+            if base is not None:
+                bases[at] = base
+    return views, bases
+
+
+def _hooked_inside(hooks: Sequence[torch.Tensor], handles: Sequence[FakeTensor | None]) -> list[FakeTensor | None]:
+    """What was hooked, at the first of its hooks, where autograd does not know one of the `handles` by it."""
+    taken = {_place_of(handle) for handle in handles if handle is not None}
+    found: list[FakeTensor | None] = []
+    for one in hooks:
+        place = _place_of(one)
+        found.append(one if isinstance(one, FakeTensor) and place not in taken else None)
+        taken.add(place)
+    return found
+
+
+def _place_of(tensor: torch.Tensor) -> tuple[Any, int]:
+    """For autograd."""
+    return tensor.grad_fn, tensor.output_nr
+
+
+def _reached(links: Sequence[Link], first: int) -> tuple[Link, ...]:
+    """Without those of hidden positions, from `first` on, that nothing which the graph returns was computed from."""
+    behind = {one.position: one.behind for one in links}
+    reached = {position for position in behind if position < first}
+    todo = list(reached)
+    while todo:
+        for position in behind.get(todo.pop(), ()):
+            if position not in reached:
+                reached.add(position)
+                todo.append(position)
+    return tuple([one for one in links if one.position in reached])
