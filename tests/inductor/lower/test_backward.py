@@ -40,6 +40,16 @@ def test_activation(at):
     assert_lowers(ACTIVATIONS[at], torch.randn(6, 8), x)
 
 
+@pytest.mark.parametrize("at", [0, 6, 9])
+def test_activation_of_nan(at):
+    """Where eager decides alike in vectors and in what is left of a row."""
+    assert_lowers(ACTIVATIONS[at], torch.ones(35), torch.full((35,), float("nan")))
+
+
+def test_a_mean_over_no_elements():
+    assert_lowers(lambda g, x: aten.mse_loss_backward(g, x, x + 1, 1), torch.tensor(1.0), torch.empty(0, 3))
+
+
 @pytest.mark.parametrize("wanted", [(True, True, True), (True, False, False), (False, True, True)])
 def test_layer_norm(wanted):
     x, weight, bias = torch.randn(4, 5, 6), torch.randn(5, 6), torch.randn(5, 6)

@@ -88,7 +88,8 @@ def _silu(ops: Any, grad: Ref, x: Ref) -> Ref:
 
 @slope_of(aten.hardsigmoid_backward.default)
 def _hardsigmoid(ops: Any, grad: Ref, x: Ref) -> Ref:
-    return ops.where(outside(ops, x, -3, 3), number(ops, grad, 0), ops.mul(grad, number(ops, x, SIXTH)))
+    inside = ops.bitwise_and(ops.gt(x, number(ops, x, -3)), ops.lt(x, number(ops, x, 3)))  # which NaN is not
+    return ops.where(inside, ops.mul(grad, number(ops, x, SIXTH)), number(ops, grad, 0))
 
 
 @slope_of(aten.hardswish_backward.default)

@@ -30,6 +30,8 @@ def mse_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int) 
         count: Any = 1
         for size in self.shape:
             count = count * size
+        if type(count) is int:  # of no elements there is no gradient to share
+            count = max(count, 1)
         factor = 2.0 / count
     return aten.mul.Tensor(aten.mul.Tensor(aten.sub.Tensor(self, target), factor), grad_output)
 
