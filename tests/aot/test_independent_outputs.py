@@ -73,3 +73,37 @@ def test_a_second_backward_through_what_saves_no_tensor(function: Callable[..., 
     refused, gradient = seen(function)
     assert seen(stator.compile(function, backend="aot_eager"))[0] is refused
     torch.testing.assert_close(seen(stator.compile(function, backend="aot_eager"))[1], gradient)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_one_result_after_the_other_beside_an_input_that_needs_no_gradient(
+    order: tuple[int, int], backend: str
+) -> None:
+    def program(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * target).sum(), (x - target).sin().sum()
+
+    gradients = []
+    for function in (program, stator.compile(program, backend=backend)):
+        x = torch.linspace(0, 1, 5, requires_grad=True)
+        results = function(x, torch.ones(5))
+        for at in order:
+            results[at].backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)
+
+
+def test_one_result_after_the_other_of_an_input_that_is_given_twice_and_written_to() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x.mul_(2)
+        return (x * 3).sum(), (y.cos() * x).sum()
+
+    gradients = []
+    for function in (program, stator.compile(program, backend="aot_eager")):
+        x = torch.linspace(0, 1, 5, requires_grad=True)
+        copy = x * 1
+        results = function(copy, copy)
+        results[0].backward(retain_graph=True)
+        results[1].backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)

@@ -386,7 +386,7 @@ def _differentiate(
     wanted: _Wanted,
 ) -> list[fx.Node | None]:
     """Record the backward; returns a node or None for the gradient of each primal, or of each target."""
-    sought_by = tracer.requiring if wanted.by is None else wanted.by
+    sought_by = tracer.requiring if wanted.by is None else wanted.by & tracer.requiring
     asked = [index in sought_by for index in range(len(primals))]
     differentiated = [primal for primal, one in zip(primals, asked, strict=True) if one]
     if not positions or not differentiated:
