@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from stator.inductor.loops.body import Ref
-from stator.inductor.loops.folding import as_dtype
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.prims.type_promotion import Kind, apply_kind, common_dtype, computation_dtype, is_integral
 
@@ -69,7 +68,7 @@ def cast(builder: Builder, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return builder.pointwise(lambda ops, x: ops.to_dtype(x, dtype), [tensor], dtype)
 
 
-def _named(name: str) -> Callable[..., Ref]:
+def named(name: str) -> Callable[..., Ref]:
     return lambda ops, *values: ops.elementwise(name, *values)
 
 
@@ -94,14 +93,14 @@ _UNARY_FLOAT = (
     "atanh erf erfc sigmoid lgamma"
 )
 for _name in _UNARY_FLOAT.split():
-    _register(f"{_name}.default", _named(_name), Kind.INT_TO_FLOAT, _name in HEAVY)
+    _register(f"{_name}.default", named(_name), Kind.INT_TO_FLOAT, _name in HEAVY)
 
 for _name in ("isnan", "isinf"):
 
     def _float_test(builder: Builder, x: Tensor, _operation: str = _name) -> Tensor:
         if is_integral(x.dtype):
             return elementwise(builder, lambda ops, v: ops.constant(False, torch.bool), [x], Kind.ALWAYS_BOOL)
-        return elementwise(builder, _named(_operation), [x], Kind.ALWAYS_BOOL)
+        return elementwise(builder, named(_operation), [x], Kind.ALWAYS_BOOL)
 
     lowerings.add(getattr(aten, _name).default, _float_test)
 
@@ -136,7 +135,7 @@ def _nextafter(builder: Builder, x: Operand, y: Operand) -> Any:
     dtype = common_dtype([x, y])
     if computation_dtype(dtype) is not dtype:
         return NotImplemented  # the next half float is not the next float32
-    return elementwise(builder, _named("nextafter"), [x, y])
+    return elementwise(builder, named("nextafter"), [x, y])
 
 
 @lowers(aten.frexp.Tensor)
@@ -167,24 +166,24 @@ def _frexp(builder: Builder, x: Tensor) -> list[Tensor]:
     ]
 
 
-_register("neg.default", _named("neg"), Kind.DEFAULT, False)
-_register("logical_not.default", _named("logical_not"), Kind.ALWAYS_BOOL, False)
-_register("bitwise_not.default", _named("bitwise_not"), Kind.DEFAULT, False)
-_register("mul.Tensor mul.Scalar", _named("mul"), Kind.DEFAULT, False)
-_register("maximum.default", _named("maximum"), Kind.DEFAULT, False)
-_register("minimum.default", _named("minimum"), Kind.DEFAULT, False)
+_register("neg.default", named("neg"), Kind.DEFAULT, False)
+_register("logical_not.default", named("logical_not"), Kind.ALWAYS_BOOL, False)
+_register("bitwise_not.default", named("bitwise_not"), Kind.DEFAULT, False)
+_register("mul.Tensor mul.Scalar", named("mul"), Kind.DEFAULT, False)
+_register("maximum.default", named("maximum"), Kind.DEFAULT, False)
+_register("minimum.default", named("minimum"), Kind.DEFAULT, False)
 _register("fmax.default", lambda ops, x, y: _ignoring_nan(ops, "fmax", "maximum", x, y), Kind.DEFAULT, False)
 _register("fmin.default", lambda ops, x, y: _ignoring_nan(ops, "fmin", "minimum", x, y), Kind.DEFAULT, False)
-_register("atan2.default", _named("atan2"), Kind.INT_TO_FLOAT, True)
-_register("hypot.default", _named("hypot"), Kind.DEFAULT, True)
-_register("copysign.Tensor copysign.Scalar", _named("copysign"), Kind.INT_TO_FLOAT, False)
-_register("div.Tensor div.Scalar true_divide.Tensor", _named("div"), Kind.INT_TO_FLOAT, False)
+_register("atan2.default", named("atan2"), Kind.INT_TO_FLOAT, True)
+_register("hypot.default", named("hypot"), Kind.DEFAULT, True)
+_register("copysign.Tensor copysign.Scalar", named("copysign"), Kind.INT_TO_FLOAT, False)
+_register("div.Tensor div.Scalar true_divide.Tensor", named("div"), Kind.INT_TO_FLOAT, False)
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _register(f"{_name}.Tensor {_name}.Scalar", _named(_name), Kind.ALWAYS_BOOL, False)
+    _register(f"{_name}.Tensor {_name}.Scalar", named(_name), Kind.ALWAYS_BOOL, False)
 for _name in ("and", "or", "xor"):
     _register(
         f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar __{_name}__.Tensor __{_name}__.Scalar",
-        _named(f"bitwise_{_name}"),
+        named(f"bitwise_{_name}"),
         Kind.DEFAULT,
         False,
     )
@@ -192,7 +191,7 @@ for _name, _operation in (("left", "lshift"), ("right", "rshift")):
     _register(
         f"bitwise_{_name}_shift.Tensor bitwise_{_name}_shift.Tensor_Scalar "
         f"__{_operation}__.Tensor __{_operation}__.Scalar",
-        _named(_operation),
+        named(_operation),
         Kind.DEFAULT,
         False,
     )
@@ -226,7 +225,7 @@ for _name in ("floor", "ceil", "trunc", "round"):
 def _abs_or_sign(builder: Builder, x: Tensor) -> Any:
     if x.dtype is torch.bool:
         return x
-    return elementwise(builder, _named("abs" if "abs" in builder.target else "sign"), [x])
+    return elementwise(builder, named("abs" if "abs" in builder.target else "sign"), [x])
 
 
 # ---- arithmetic with a factor
@@ -293,75 +292,6 @@ def _lerp(builder: Builder, start: Tensor, end: Tensor, weight: Operand) -> Tens
     return elementwise(builder, function, [start, end, weight])
 
 
-def _may_divide_by_zero(builder: Builder, x: Operand, y: Operand) -> bool:
-    """Of integers, for which eager raises on the CPU: so does the library, but no kernel."""
-    dtype = common_dtype([x, y])
-    unknown = is_integral(dtype) and (isinstance(y, Tensor) or as_dtype(y, dtype) == 0)
-    return unknown and builder.meta.device.type == "cpu"
-
-
-@lowers(aten.fmod.Tensor, aten.fmod.Scalar)
-def _fmod(builder: Builder, x: Tensor, y: Operand) -> Any:
-    return (
-        NotImplemented
-        if _may_divide_by_zero(builder, x, y)
-        else elementwise(builder, _named("fmod"), [x, y], heavy=True)
-    )
-
-
-@lowers(aten.remainder.Tensor, aten.remainder.Scalar)
-def _remainder(builder: Builder, x: Tensor, y: Operand) -> Any:
-    return (
-        NotImplemented
-        if _may_divide_by_zero(builder, x, y)
-        else elementwise(builder, _named("mod"), [x, y], heavy=True)
-    )
-
-
-@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def _div_mode(builder: Builder, x: Tensor, y: Operand, *, rounding_mode: str | None) -> Any:
-    if rounding_mode is None:
-        return elementwise(builder, _named("div"), [x, y], Kind.INT_TO_FLOAT)
-    if _may_divide_by_zero(builder, x, y):
-        return NotImplemented
-    if is_integral(common_dtype([x, y])):
-        return elementwise(
-            builder, _named("floor_div" if rounding_mode == "floor" else "trunc_div"), [x, y], heavy=True
-        )
-    if rounding_mode == "trunc":
-        if isinstance(y, Tensor) and y.shape:
-            dtype = common_dtype([x, y])
-            # eager rounds the quotient of half floats before it cuts the fraction off, but not if one number divides
-            return elementwise(builder, lambda ops, a, b: ops.trunc(_rounded(ops, ops.div(a, b), dtype)), [x, y])
-        return elementwise(builder, lambda ops, a, b: ops.trunc(ops.div(a, b)), [x, y])
-    return elementwise(builder, _float_floor_divide, [x, y], heavy=True)
-
-
-def _rounded(ops: Any, value: Ref, dtype: torch.dtype) -> Ref:
-    return ops.to_dtype(ops.to_dtype(value, dtype), ops.dtype(value))
-
-
-@lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
-def _floor_divide(builder: Builder, x: Tensor, y: Operand) -> Any:
-    return _div_mode(builder, x, y, rounding_mode="floor")
-
-
-def _float_floor_divide(ops: Any, a: Ref, b: Ref) -> Ref:
-    """Python's float floor division, by way of the exact remainder, as eager does it."""
-    dtype = ops.dtype(a)
-    zero, one = ops.constant(0, dtype), ops.constant(1, dtype)
-    remainder = ops.fmod(a, b)
-    quotient = ops.div(ops.sub(a, remainder), b)
-    signs_differ = ops.bitwise_xor(ops.lt(b, zero), ops.lt(remainder, zero))
-    adjust = ops.bitwise_and(ops.ne(remainder, zero), signs_differ)
-    quotient = ops.where(adjust, ops.sub(quotient, one), quotient)
-    floored = ops.floor(quotient)
-    floored = ops.where(ops.gt(ops.sub(quotient, floored), ops.constant(0.5, dtype)), ops.add(floored, one), floored)
-    plain = ops.div(a, b)
-    floored = ops.where(ops.eq(quotient, zero), ops.copysign(zero, plain), floored)
-    return ops.where(ops.eq(b, zero), plain, floored)
-
-
 # ---- powers
 
 
@@ -373,17 +303,17 @@ def _pow(builder: Builder, base: Operand, exponent: Operand) -> Any:
             return NotImplemented
         if is_integral(common):
             return elementwise(builder, _integer_power, [base, exponent], heavy=True)
-        return elementwise(builder, _named("pow"), [base, exponent], heavy=True)
+        return elementwise(builder, named("pow"), [base, exponent], heavy=True)
     simple = _POWERS.get(float(exponent))
     if is_integral(common_dtype([base, exponent])):
         if exponent < 0 or common_dtype([base, exponent]) is torch.bool:
             return NotImplemented
         if exponent in (1, 2, 3):
             return elementwise(builder, lambda ops, x, _: simple(ops, x), [base, exponent])  # type: ignore[misc]
-        return elementwise(builder, _named("pow"), [base, exponent], heavy=True)
+        return elementwise(builder, named("pow"), [base, exponent], heavy=True)
     if simple is not None:
         return elementwise(builder, lambda ops, x, _: simple(ops, x), [base, exponent])
-    return elementwise(builder, _named("pow"), [base, exponent], heavy=True)
+    return elementwise(builder, named("pow"), [base, exponent], heavy=True)
 
 
 def _integer_power(ops: Any, base: Ref, exponent: Ref) -> Ref:
