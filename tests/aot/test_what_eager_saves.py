@@ -6,6 +6,7 @@ Where eager raises, so does compiled code, although it saved something else; whe
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -285,6 +286,27 @@ def test_a_result_that_leads_only_to_a_leaf_that_the_program_made() -> None:
     compiled = compile_training(torch.fx.symbolic_trace(program), inputs()[:2], run_eagerly, keep=keep_all)
     for at in (0, 1):
         assert seen(compiled, at) == seen(program, at)
+
+
+def test_a_leaf_that_the_program_made_is_led_to_before_tangents_of_other_results_are_there() -> None:
+    """The nodes of what another thread computes are taken when no others are left."""
+
+    def program(x: Tensor, w: Tensor) -> Any:
+        return (x.detach() * 2).requires_grad_() * w, x * w
+
+    def seen(call: Callable[..., Any]) -> Any:
+        x, w, _ = inputs()
+        first, second = call(x * 1, w)
+
+        def work() -> None:
+            (second.sin().sum() + first.sin().sum() * 2).backward()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return x.grad, w.grad
+
+    same(program, seen, "aot_eager")
 
 
 @by_backend

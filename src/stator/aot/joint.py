@@ -389,9 +389,9 @@ def _differentiate(
     sought_by = tracer.requiring if wanted.by is None else wanted.by & tracer.requiring
     asked = [index in sought_by for index in range(len(primals))]
     differentiated = [primal for primal, one in zip(primals, asked, strict=True) if one]
-    if not positions or not differentiated:
-        return [None] * len(primals)
     tangents = {position: _add_tangent(tracer, metas[position], index) for index, position in enumerate(positions)}
+    if not positions or not differentiated:  # they lead to leaves that the program made, if anywhere
+        return [None] * len(primals)
     roots: Any = [handles[position] for position in positions]
     sought: Any = differentiated if wanted.targets is None else [handles[target] for target in wanted.targets]
     given = {id(handles[position]): tangent for position, tangent in tangents.items()}
