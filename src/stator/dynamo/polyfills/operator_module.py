@@ -1,4 +1,4 @@
-"""The callable makers of `operator` as closures."""
+"""What the callable makers of `operator` make, as closures, and functions of `operator`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from ..calling import polyfill
 
 
-@polyfill(operator.itemgetter)
 def itemgetter(*keys: Any) -> Callable[[Any], Any]:
     if not keys:
         raise TypeError("itemgetter expected 1 argument, got 0")
@@ -24,7 +23,6 @@ def _dotted(owner: Any, name: str) -> Any:
     return owner
 
 
-@polyfill(operator.attrgetter)
 def attrgetter(*names: str) -> Callable[[Any], Any]:
     if not names:
         raise TypeError("attrgetter expected 1 argument, got 0")
@@ -36,7 +34,6 @@ def attrgetter(*names: str) -> Callable[[Any], Any]:
     return lambda owner: tuple([_dotted(owner, name) for name in names])
 
 
-@polyfill(operator.methodcaller)
 def methodcaller(method: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
     if not isinstance(method, str):
         raise TypeError("method name must be a string")

@@ -1,4 +1,4 @@
-"""functools.partial objects."""
+"""functools.partial objects, and the callables that `operator` makes."""
 
 from __future__ import annotations
 
@@ -88,3 +88,34 @@ class PartialValue(Value):
         for name, value in self.attributes.items():
             exits.set_attr(made, name, value)
         return made
+
+
+class MadeCallable(Value):
+    """An `operator.attrgetter`, `itemgetter` or `methodcaller` that captured code made: followed as a closure that does
+    the same. What leaves the graph, or is called where the graph ends, is the real one."""
+
+    __slots__ = ("args", "closure", "keywords", "kind")
+
+    def __init__(self, kind: type, args: list[Value], keywords: dict[str, Value], closure: Value) -> None:
+        self.source = None
+        self.kind = kind
+        self.args = args
+        self.keywords = keywords
+        self.closure = closure
+
+    def python_type(self, tracer: Tracer) -> type:
+        return self.kind
+
+    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if kwargs:
+            raise tracer.raised(TypeError, f"{self.kind.__name__}() takes no keyword arguments")
+        if len(args) != 1:
+            raise tracer.raised(TypeError, f"{self.kind.__name__} expected 1 argument, got {len(args)}")
+        return self.closure.call(tracer, args, kwargs)
+
+    def get_attr(self, tracer: Tracer, name: str) -> Value:
+        return self if name == "__call__" else super().get_attr(tracer, name)
+
+    def recipe(self, exits: ExitBuilder) -> Recipe:
+        named = {name: exits.recipe(value) for name, value in self.keywords.items()}
+        return CallRecipe(Constant(self.kind), list(map(exits.recipe, self.args)), named)
