@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+
+import stator
 
 sys.path.insert(0, str(Path(__file__).parent))
 from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
@@ -355,3 +358,20 @@ def number_between(compiled):
 @pytest.mark.parametrize("scenario", scenarios)
 def test_scenario(scenario: Scenario, backend: str) -> None:
     check(scenario, backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("detach", [torch.Tensor.detach_, torch.detach_])
+def test_detaching_in_place_what_was_there_before(detach: Any, backend: str) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2
+        return detach(x), y + x
+
+    found = []
+    for function in (program, stator.compile(program, backend=backend)):
+        leaf = torch.ones(3, requires_grad=True)
+        x = leaf * 3
+        result, total = function(x)
+        total.sum().backward()
+        found.append((result is x, x.requires_grad, x.is_leaf, leaf.grad.tolist()))
+    assert found[0] == found[1]

@@ -244,3 +244,19 @@ def _requires_grad(tracer: Tracer, tensor: TensorValue, requires_grad: Value | N
     made = tracer.record_method("requires_grad_", [tensor, ConstantValue(wanted)], {})
     tracer.recorder.made_leaves[id(tensor.fake)] = tracer.end_step()
     return made
+
+
+@tensor_methods.register("detach_")
+def _detach(tracer: Tracer, tensor: TensorValue) -> Value:
+    """In place only for tensors that the captured code made: a compiled graph gives values, and leaves the tensors that
+    were there before with the history that they have."""
+    if tensor.obj is not None and tensor.fake.requires_grad:
+        raise unsupported("tensor-method", f"detach_() on {tensor.describe(tracer)}", "use detach()")
+    return tracer.record_method("detach_", [tensor], {})
+
+
+@calls(torch.detach_)
+def _detach_function(tracer: Tracer, tensor: Value) -> Value:
+    if not isinstance(tensor, TensorValue):
+        raise unsupported("torch-argument", f"{tensor.describe(tracer)} as the argument of torch.detach_")
+    return tracer.call_tensor_method(tensor, "detach_", [], {})
