@@ -12,6 +12,7 @@ import torch
 
 import stator
 from stator.base import counters
+from stator.dynamo.forecasts import Forecast
 
 X = torch.arange(6.0)
 OWN = random.Random(3)
@@ -275,3 +276,39 @@ def test_what_no_float_is_compared_with_is_left_to_the_program(drawn: Callable[[
     stator.reset()
     expected = run(program, calls=2)
     assert run(stator.compile(program, backend="eager"), calls=2) == expected
+
+
+def decided_by_a_number(x: torch.Tensor) -> Any:
+    drawn = random.random()
+    return (x + 1, drawn, True) if drawn < 0.5 else (x - 1, drawn, False)
+
+
+@pytest.mark.parametrize("graph_writes", [False, True], ids=["", "writing"])
+def test_another_thread_draws_between_the_guard_and_the_graph(
+    graph_writes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program(x: torch.Tensor) -> Any:
+        if graph_writes:
+            x.add_(1)
+        return decided_by_a_number(x)
+
+    stator.reset()
+    compiled = stator.compile(program, backend="eager")
+    for seed in range(4):  # both ways
+        random.seed(seed)
+        compiled(X.clone())
+    look = Forecast.__call__
+
+    def look_and_draw(self: Forecast, generator: random.Random) -> Any:
+        found = look(self, generator)
+        generator.random()
+        return found
+
+    monkeypatch.setattr(Forecast, "__call__", look_and_draw)
+    for seed in range(20):
+        random.seed(seed)
+        given = X.clone()
+        result, drawn, less = compiled(given)
+        assert less == (drawn < 0.5)
+        assert torch.equal(result, X + graph_writes + (1 if less else -1))
+        assert torch.equal(given, X + graph_writes)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stator.base.errors import WrongAssumption
+
 from .guard import GuardKind
 from .recipe import CallRecipe, Constant, Effect, Evaluate, Load, Recipe
 from .source import CallSource, Source
@@ -106,6 +108,7 @@ class Draws:
         source = CallSource(forecast, (generator.source,))
         found = forecast(generator.obj)
         tracer.guard(source, GuardKind.EQUALS, found)
+        tracer.draws.append(CallRecipe(Constant(check_foreseen), [recipe, Constant(found)]))
         self.ways *= ways
         return found
 
@@ -124,6 +127,13 @@ class Draws:
             Evaluate(CallRecipe(Constant(random.Random.setstate), [Load(source), Constant(shadow.getstate())]))
             for source, shadow in self.shadows.items()
         ]
+
+
+def check_foreseen(found: Any, foreseen: Any) -> None:
+    """Called when the numbers were drawn. Raises WrongAssumption where another thread drew after the guard had looked:
+    the call begins anew by itself."""
+    if found != foreseen:
+        raise WrongAssumption("a random number is not what was foreseen: another thread draws from the generator, too")
 
 
 def _expression(recipe: Recipe, index: dict[int, int]) -> Any:

@@ -70,6 +70,12 @@ class GraphCall:
         if self.states:
             self.writer.clear_temporaries([self.states])
 
+    def fails_from(self, first: int) -> None:
+        """What is written since that instruction, before the graph runs, fails as the graph does."""
+        if self.on_failure is not None:
+            for instruction in self.writer.builder.instructions[first:]:
+                instruction.handler = self.handler
+
     def write_failure(self) -> None:
         """error -> , behind everything else: return what begins the frame anew, or let the error out."""
         if self.on_failure is None:

@@ -129,9 +129,11 @@ def _call_graph(writer: Writer, compiled_graph: Callable[..., Any], call: GraphC
     call.begin()
     builder.const_callee(compiled_graph)
     name, file = _CALL_OF_A_MODULE
+    first_draw = len(builder.instructions)
     for draw in captured.draws:
         writer.load(draw)
         builder.pop()
+    call.fails_from(first_draw)  # one may not be what was foreseen
     of_one_module = captured.code.co_qualname == name and captured.code.co_filename.endswith(file)
     for entry in captured.inputs:
         if entry.is_static and of_one_module:
