@@ -38,30 +38,34 @@ class Trainer:
         return loss.detach()
 
 
-def differences(name: str, size: str, wrap: Wrap, steps: int) -> dict[str, float]:
+def differences(name: str, size: str, wrap: Wrap, steps: int, roundings: int = 1) -> dict[str, float]:
     """Without dropout: relative differences of loss and gradients from eager after the first and the last step.
 
-    Beside each what eager itself differs from eager when every weight is rounded once more (scaled by 1 + 1e-7): some
-    of these networks multiply a rounding error by thousands within a step, and by millions within ten.
+    Beside each what eager itself differs from eager when every weight is rounded once more (scaled by 1 + 1e-7, 2e-7
+    and so on, `roundings` times; the largest difference counts): some of these networks multiply a rounding error by
+    thousands within a step, and by millions within ten.
     """
-    ours, eager, rounded = (
+    rounded = [partial(rounded_once_more, scale=1 + number * 1e-7) for number in range(1, roundings + 1)]
+    ours, eager, *others = (
         Trainer(build_training(name, size=size, dropout=False), system)
-        for system in (wrap, lambda model: model, rounded_once_more)
+        for system in (wrap, lambda model: model, *rounded)
     )
     found = {}
     for step in range(1, steps + 1):
-        actual, expected, other = ours(), eager(), rounded()
+        actual, expected, *further = (trainer().item() for trainer in (ours, eager, *others))
         if step in (1, steps):
-            found[f"loss_{step}"] = abs(actual.item() - expected.item()) / abs(expected.item())
+            found[f"loss_{step}"] = abs(actual - expected) / abs(expected)
             found[f"gradients_{step}"] = gradient_difference(ours.case.model, eager.case.model)
-            found[f"rounding_loss_{step}"] = abs(other.item() - expected.item()) / abs(expected.item())
-            found[f"rounding_gradients_{step}"] = gradient_difference(rounded.case.model, eager.case.model)
+            found[f"rounding_loss_{step}"] = max(abs(loss - expected) / abs(expected) for loss in further)
+            found[f"rounding_gradients_{step}"] = max(
+                gradient_difference(other.case.model, eager.case.model) for other in others
+            )
     return found
 
 
-def rounded_once_more(model: Any) -> Any:
+def rounded_once_more(model: Any, scale: float) -> Any:
     for parameter in model.parameters():
-        parameter.data.mul_(1 + 1e-7)
+        parameter.data.mul_(scale)
     return model
 
 

@@ -1,6 +1,8 @@
 """What holds for every test: no error of compiled code, and no defect of the compiler, is hidden by running the
 program's own code after it."""
 
+import gc
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +17,8 @@ _OUR_BACKENDS = {f"backend {name!r}" for name in ("eager", "aot_eager", "inducto
 # kept here, not in the counters: a test may clear those
 _failed: list[str] = []
 _internal: list[str] = []
+_MODULES_BETWEEN_WHOLE_COLLECTIONS = 50
+_modules = itertools.count(1)
 _was_the_graph_s = Failure.was_the_graph_s
 _is_internal = cache.is_internal
 
@@ -42,6 +46,15 @@ def _is_of_our_backend(error: Exception) -> bool:
 
 Failure.was_the_graph_s = _noted  # type: ignore[method-assign]
 cache.is_internal = _noted_if_internal
+
+
+@pytest.fixture(autouse=True, scope="module")
+def earlier_objects_are_not_collected_each_time() -> None:
+    """What torch, transformers and earlier tests left are a million objects: tests that collect would look at each."""
+    if next(_modules) % _MODULES_BETWEEN_WHOLE_COLLECTIONS == 0:
+        gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
