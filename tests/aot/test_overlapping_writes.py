@@ -29,7 +29,6 @@ REFUSED: dict[str, Program] = {
 IN_ORDER: dict[str, Program] = {
     "columns": lambda x: x[:, 1:].sub_(x[:, :-1]),
     "a product": lambda x: torch.mm(x, x.t(), out=x),
-    "a triangle": lambda x: torch.tril(x[:-1], out=x[1:]),
     "a reduction": lambda x: torch.mean(x, 1, out=x[:, 0]),
     "tensors that change places": lambda x: torch._foreach_mul_([x[0], x[1]], [x[1], x[0]]),
     "one tensor twice": lambda x: torch._foreach_add_([x, x], 1),

@@ -17,6 +17,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from scenarios import Scenario, check, collector
 
+import stator
+from stator.base import counters
+
 scenarios, scenario = collector()
 x = torch.arange(4.0)
 
@@ -440,3 +443,18 @@ def weakref_(compiled):
 @pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
 def test_scenario(function: Scenario) -> None:
     check(function)
+
+
+def test_operators_on_none_and_a_number_do_not_rely_on_the_number() -> None:
+    def program(x, number):
+        try:
+            return x * (None * number)
+        except TypeError as error:
+            return x * number, number == None, str(error)  # noqa: E711
+
+    compiled = stator.compile(program, backend="eager", fullgraph=True)
+    counters.clear()
+    for number in (0.5, 1.5, 2.5, 0.25):
+        x = torch.randn(3)
+        assert str(compiled(x, number)) == str(program(x, number))
+    assert counters.counts["graphs"] == 2

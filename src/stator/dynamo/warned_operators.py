@@ -44,12 +44,16 @@ def _decides_by_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _converts_to_real(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     wanted = kwargs.get("dtype")
-    return wanted is not None and not wanted.is_complex and wanted is not torch.bool and args[0].is_complex()
+    return wanted is not None and _loses_imaginary_part(args[0], wanted)
 
 
 def _copies_to_real(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    target, given = args[0], args[1]
-    return given.is_complex() and not target.is_complex() and target.dtype is not torch.bool
+    return _loses_imaginary_part(args[1], args[0].dtype)
+
+
+def _loses_imaginary_part(given: Any, wanted: torch.dtype) -> bool:
+    # vmap hands numbers on where tensors are meant
+    return isinstance(given, torch.Tensor) and given.is_complex() and not (wanted.is_complex or wanted is torch.bool)
 
 
 def _always(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

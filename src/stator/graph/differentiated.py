@@ -235,6 +235,10 @@ class GradientHook:
             raise _noted.failure
         return None
 
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        """By role, for printing."""
+        return {"hook": self.graph}
+
 
 def is_failure_of_hook(error: BaseException | None) -> bool:
     """Whether this is the error that a hook ended with last in this thread, which had no gradient."""

@@ -78,7 +78,7 @@ class _Place(NamedTuple):
 
 def _check_places(info: OpInfo, places: list[_Place]) -> None:
     """Of one storage."""
-    elementwise = _is_elementwise(info)
+    elementwise, in_own_place = _is_elementwise(info), _has_form_in_place(info)
     spans = [span(place.meta) for place in places]
     known = all(type(bound) is int for bounds in spans for bound in bounds)
     for second, other in enumerate(places):
@@ -88,7 +88,8 @@ def _check_places(info: OpInfo, places: list[_Place]) -> None:
             if known and (spans[first][1] <= spans[second][0] or spans[second][1] <= spans[first][0]):
                 continue  # as of many parts of one buffer
             in_step = elementwise and one.position == other.position and one.written != other.written
-            if in_step and same_elements(one.meta, other.meta):
+            in_place = in_own_place and {one.name, other.name} == {"self", "out"}
+            if (in_step or in_place) and same_elements(one.meta, other.meta):
                 continue
             if may_meet(one.meta, other.meta):
                 raise Unsupported(
@@ -103,6 +104,11 @@ def _is_elementwise(info: OpInfo) -> bool:
     twin = functional_twin(info.target)
     tags = info.record.tags if twin is None else info.record.tags | op_info(twin).record.tags
     return info.target is aten.copy_.default or not tags.isdisjoint(("pointwise", "foreach"))
+
+
+def _has_form_in_place(info: OpInfo) -> bool:
+    """Whether writing to the tensor that it is a method of is what another form of the operator does."""
+    return hasattr(torch.ops.aten, f"{info.target._schema.name.removeprefix('aten::')}_")
 
 
 def check_size(info: OpInfo, written: FakeTensor, stand_in: torch.Tensor) -> None:

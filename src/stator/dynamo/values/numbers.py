@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..arithmetic import ARITHMETIC
 from ..guard import GuardKind
 from ..plain import is_number, is_pure_function, is_truth, plain_converter, shown
 from ..recipe import Constant, Load, Recipe
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _DEEPEST = 16  # operations between a number and what it was computed from
 _OFTEN = 4  # changes of a number after which the graph rather breaks than rely on its value
 
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+
 # Pure functions of numbers. Those marked True give, for numbers of the same types, a number of the same type, always.
 _FUNCTIONS: dict[Callable[..., Any], bool] = {
     operator.add: True,
@@ -40,13 +43,14 @@ _FUNCTIONS: dict[Callable[..., Any], bool] = {
         (operator.truediv, operator.floordiv, operator.mod, operator.pow, int, round, min, max, bool, operator.not_),
         False,
     ),
-    **dict.fromkeys((operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge), False),
+    **dict.fromkeys(_COMPARISONS, False),
     **dict.fromkeys(
         (math.sqrt, math.exp, math.log, math.log2, math.log10, math.pow, math.sin, math.cos, math.tanh), False
     ),
     **dict.fromkeys((math.floor, math.ceil, math.isnan, math.isinf, math.isfinite, math.fabs), False),
 }
 _NUMBERS = (int, float, bool)
+_OPERATORS = frozenset((*ARITHMETIC.values(), *_COMPARISONS))
 
 
 def _is_number(example: Any) -> bool:
@@ -123,6 +127,10 @@ def derived(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
     relied on. None when no argument changes, or when this is not known to be pure arithmetic that succeeds."""
     if not any(type(arg) is NumberValue and not arg.fixed for arg in args):
         return None
+    if function in _OPERATORS and any(type(arg) is ConstantValue and arg.value is None for arg in args):
+        # what comes of None and a number, mostly a TypeError, depends on the number's type alone
+        sides = tuple(one.example if type(one) is NumberValue else one.value for one in args)  # type: ignore[attr-defined]
+        return ConstantValue(tracer.run_real(function, sides))
     closed = _FUNCTIONS.get(function, False if _is_of_numpy(function) else None)
     if closed is None or not all(isinstance(arg, ConstantValue) for arg in args):
         return None
