@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -139,6 +140,72 @@ def test_dtypes_of_operators_are_numpys(first: str) -> None:
 
     arrays = [np.arange(1, 5).astype(first), *(np.arange(2, 6).astype(dtype) for dtype in DTYPES)]
     same(stator.compile(program, backend="eager", fullgraph=True)(*arrays), program(*arrays))
+
+
+def test_powers_by_exponents_that_numpy_has_other_functions_for() -> None:
+    given = np.array([-0.0, -np.inf, 4.0, np.inf, 0.0])
+
+    def program(a, half):
+        by_operator = [a**0.5, a**-0.5, a**2, a**-1, a**half, (a > 0) ** 2, a.astype("c8") ** 0.5, a.min() ** 0.5]
+        changed = a.copy()
+        changed **= 0.5
+        return [*by_operator, np.power(a, 0.5), np.power(a, half), np.power(a[:1].min(), 0.5), a**3, changed]
+
+    compiled = stator.compile(program, backend="eager", fullgraph=True)
+    for dtype in ("f8", "f4"):
+        arguments = given.astype(dtype), np.array([0.5], dtype)
+        with np.errstate(all="ignore"):
+            got, wanted = compiled(*arguments), program(*arguments)
+        same(got, wanted)
+        for one, other in zip(got, wanted, strict=True):
+            assert np.array_equal(np.signbit(np.real(one)), np.signbit(np.real(other)))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_remainders_of_zero_have_the_divisors_sign(dtype: str) -> None:
+    numbers = np.array([-4.0, 4.0, -0.0, 0.0, 3.0, -3.0, np.inf, np.nan], dtype)
+    left, right = (one.ravel() for one in np.meshgrid(numbers, numbers))
+
+    def program(a, b):
+        return a % b, a % 2, a % -2.0, np.remainder(b, a)
+
+    compiled = stator.compile(program, backend="eager", fullgraph=True)
+    with np.errstate(all="ignore"):
+        got, wanted = compiled(left, right), program(left, right)
+    same(got, wanted)
+    for one, other in zip(got, wanted, strict=True):
+        assert np.array_equal(np.signbit(one[one == 0]), np.signbit(other[other == 0]))
+
+
+LAYOUTS: dict[str, Program] = {
+    "copies": lambda a: (np.copy(a), a.copy(), np.array(a), a.astype("f4"), np.zeros_like(a), np.ones_like(a, "i4")),
+    "joined": lambda a: (np.concatenate([a, a]), np.stack([a, a], axis=1), np.vstack([a, a]), np.hstack([a, a])),
+    "operators": lambda a: (a + a, -a, a > 0, np.where(a > 0, a, 1.0), a + a.copy(), a.copy() * a, a + a[0], a[:1] - a),
+    "reductions": lambda a: (a.sum(0), a.max(1), a.min(2, keepdims=True), (a > 0).any(0), a.argmax(0)),
+    "running": lambda a: (np.cumsum(a.astype("i8"), axis=0), np.sort(a, axis=0)),
+    "products": lambda a: (a @ a.swapaxes(1, 2), a[None] @ a[:, None].swapaxes(2, 3), np.vecdot(a, a)),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_are_numpys(name: str) -> None:
+    def make(order: tuple[int, ...], step: int) -> np.ndarray:
+        return np.random.RandomState(0).randint(-3, 4, (4, 6, 5)).astype("f8")[:, ::step].transpose(order)
+
+    for order in itertools.permutations(range(3)):
+        for step in (1, 2):
+            program = stator.compile(LAYOUTS[name], backend="eager", fullgraph=True)
+            same(program(make(order, step)), LAYOUTS[name](make(order, step)))
+
+
+def test_the_conjugate_of_real_numbers_is_the_array_itself() -> None:
+    def program(a):
+        b = a.conj()
+        b[0] = 7.0
+        c = (a * 1j).conjugate()
+        return a, b, c, b is a, a.max().conj()
+
+    assert_one_graph(program)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "u2", "u8", "c8", "c16"])

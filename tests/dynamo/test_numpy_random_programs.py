@@ -1,5 +1,5 @@
-"""Random programs that view, compute and write arrays and tensors on shared memory: results, errors and who shares
-memory with whom are those of eager."""
+"""Random programs that view, compute and write arrays and tensors on shared memory: results, their layouts, errors and
+who shares memory with whom are those of eager."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ v{n} = v{i}[{k}:] | v{n} = v{i}[{k}] | v{n} = v{i}.T | v{n} = v{i}.reshape(-1) |
 | x += torch.from_numpy(v{i}).sum().float() | v{n} = x.numpy() | v{n} = v{i} - {c} | v{n} = v{i} / {c}
 | v{n} = v{i}.squeeze() | v{n} = v{i}[:, None] | v{n} = np.maximum(v{i}, {c}) | v{i} -= v{i}[0]
 | v{i}[1:] += v{i}[:-1] | v{n} = v{i}.flatten() | v{n} = np.copy(v{i}) | v{n} = np.zeros_like(v{i})
+| v{n} = v{i}.conj() | v{n} = np.stack([v{i}, v{i}], 1) | v{n} = v{i} % v{j} | v{n} = v{i}.sum(0, keepdims=True)
+| v{n} = v{i} + v{j}.T | v{n} = v{i}.astype('int64').cumsum(0) | v{n} = np.swapaxes(v{i}, 0, -1)
 """
 _DTYPES = [("float64", "float64"), ("float32", "float64"), ("int64", "float64"), ("int32", "int32")]
 
@@ -83,6 +85,13 @@ def assert_same(got: Any, wanted: Any) -> None:
     else:
         assert got.dtype == wanted.dtype and got.shape == wanted.shape
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+        assert steps(got) == steps(wanted)
+
+
+def steps(array: Any) -> list[Any]:
+    """Strides of the dimensions that have several elements."""
+    strides = array.stride() if isinstance(array, torch.Tensor) else array.strides
+    return [stride for stride, size in zip(strides, array.shape, strict=True) if size > 1]
 
 
 @pytest.mark.parametrize(("backend", "first", "count"), [("eager", 0, 120), ("inductor", 2000, 25)])

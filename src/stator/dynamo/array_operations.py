@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stator.base.errors import Unsupported
+from stator.prims import numpy_calls
 
 from .numpy_boundary import BOOL, FOLLOWED, NUMPY_OF, TORCH_OF, numpy
 from .plain import is_number
@@ -61,7 +62,6 @@ _BINARY: dict[str, tuple[Any, str, bool]] = {
     "multiply": (operator.mul, "fiub", True),
     "divide": (operator.truediv, "f", True),
     "power": (torch.pow, "f", False),
-    "remainder": (torch.remainder, "f", False),
     "maximum": (torch.maximum, "fiub", False),
     "minimum": (torch.minimum, "fiub", False),
     "arctan2": (torch.atan2, "f", False),
@@ -156,6 +156,8 @@ def apply_operator(tracer: Tracer, function: Any, args: list[Value]) -> Value:
     if name is None:
         raise refused(tracer, f"operator {function.__name__}", args)
     ufunc = getattr(numpy, name)
+    if function is operator.pow:
+        name = numpy_calls.OPERATOR_POWER
     return or_native(name, lambda tracer, *args: apply_elementwise(tracer, ufunc, list(args)))(tracer, *args)
 
 
@@ -179,13 +181,21 @@ def apply_elementwise(tracer: Tracer, ufunc: Any, args: list[Value]) -> ArrayVal
     """A universal function; the result is a number where all operands have no dimensions."""
     name = ufunc.__name__
     known = ELEMENTWISE.get(ufunc)
-    if known is None or len(args) != ufunc.nin:
+    if known is None or len(args) != ufunc.nin or (ufunc is numpy.power and not _is_plain_exponent(tracer, args[1])):
         raise refused(tracer, f"numpy.{name}", args)
     *loop, result = resolved_dtypes(tracer, ufunc, args)
     if not all(dtype in TORCH_OF and dtype.kind in known.kinds for dtype in loop) or result not in TORCH_OF:
         raise refused(tracer, f"numpy.{name}", args)
     operands = [cast_operand(tracer, arg, dtype, known.takes_numbers) for arg, dtype in zip(args, loop, strict=True)]
-    return checked(tracer, tracer.record_function(known.function, operands, {}), result, name)
+    tensor = tracer.record_function(known.function, operands, {})
+    check_layout(tracer, tensor, args, name, each=True)
+    return checked(tracer, tensor, result, name)
+
+
+def _is_plain_exponent(tracer: Tracer, exponent: Value) -> bool:
+    """Whether NumPy raises to this power by pow(): for one half it takes the square root, which is another one of -0.0
+    and of -inf, also where it finds that in an array."""
+    return not isinstance(exponent, ArrayValue) and tracer.constant_of(exponent, "an exponent") != 0.5
 
 
 def checked(tracer: Tracer, tensor: Value, dtype: Any, name: str, is_array: bool = False) -> ArrayValue:
@@ -194,6 +204,23 @@ def checked(tracer: Tracer, tensor: Value, dtype: Any, name: str, is_array: bool
     if NUMPY_OF.get(tensor.fake.dtype) != dtype:
         raise unsupported("torch-result", f"numpy.{name}, which gives {dtype} where torch gives {tensor.fake.dtype}")
     return made(tracer, tensor, scalar=not is_array and not tensor.fake.dim())
+
+
+def check_layout(tracer: Tracer, result: Value, given: Sequence[Value], name: str, *, each: bool = False) -> None:
+    """Refuses a result that NumPy may lay out in another way than torch, so that NumPy itself computes it. Of arrays in
+    C order both make one in C order. each: an element of the result is computed from one of each array."""
+    assert isinstance(result, TensorValue)
+    arrays = [one.tensor.fake for one in given if isinstance(one, ArrayValue)]
+    if all(map(_lies_in_order, arrays)) or sum(size > 1 for size in result.fake.shape) < 2:
+        return
+    parts = [array for array in arrays if array.dim()]
+    alike = all(one.shape == result.fake.shape and one.stride() == parts[0].stride() for one in parts)
+    if not (each and alike and 0 not in parts[0].stride()):
+        raise refused(tracer, f"numpy.{name}", list(given))
+
+
+def _lies_in_order(fake: torch.Tensor) -> bool:
+    return fake.dim() < 2 or fake.is_contiguous()
 
 
 def resolved_dtypes(tracer: Tracer, ufunc: Any, args: list[Value]) -> tuple[Any, ...]:
@@ -220,16 +247,9 @@ def operand_kind(tracer: Tracer, value: Value) -> Any:
     raise refused(tracer, "a function of NumPy", [value])
 
 
-def note_layout(tracer: Tracer, array: ArrayValue) -> None:
-    """What is computed from arrays in C order is in C order; of others NumPy and torch may make different layouts."""
-    if len(array.shape) > 1 and not array.tensor.fake.is_contiguous():
-        tracer.unlike_layouts = True
-
-
 def cast_operand(tracer: Tracer, value: Value, dtype: Any, as_number: bool = False) -> Value:
     """An operand in the dtype that NumPy computes in."""
     if isinstance(value, ArrayValue):
-        note_layout(tracer, value)
         if value.dtype == dtype:
             return value.tensor
         return tracer.record_method("to", [value.tensor, ConstantValue(TORCH_OF[dtype])], {})
@@ -270,7 +290,10 @@ def matrix_product(tracer: Tracer, left: Value, right: Value) -> ArrayValue:
     if result not in TORCH_OF or result.kind not in "fi" or torch.is_autocast_enabled("cpu"):
         raise refused(tracer, "numpy.matmul", [left, right])
     operands = [cast_operand(tracer, arg, dtype) for arg, dtype in zip((left, right), loop, strict=True)]
-    return checked(tracer, tracer.record_function(torch.matmul, operands, {}), result, "matmul")
+    product = tracer.record_function(torch.matmul, operands, {})
+    if max(len(left.shape), len(right.shape)) > 3:  # one matrix behind another comes out in C order
+        check_layout(tracer, product, [left, right], "matmul")
+    return checked(tracer, product, result, "matmul")
 
 
 def write(tracer: Tracer, array: ArrayValue, part: TensorValue, value: Value) -> None:

@@ -114,7 +114,6 @@ class Tracer:
         self.generators_drawn: dict[Source, Recipe] = {}  # from which generators
         self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph
         self.relies_on_error_modes = False  # of NumPy
-        self.unlike_layouts = False  # NumPy may lay out arrays computed from now on in another way than torch
         self._keep: list[Any] = []
         self._scopes: dict[tuple[int, int], GlobalScope] = {}
         self._code_constants: dict[int, tuple[Any, Value]] = {}

@@ -92,7 +92,14 @@ def _converted(array: Any, dtype: Any) -> Any:
     return array.astype(dtype)
 
 
-CALLABLE: dict[str, Any] = {**FUNCTIONS, **WRITERS, "getitem": operator.getitem, "astype": _converted}
+OPERATOR_POWER = "operator.pow"  # the operator: by some exponents it is another function than numpy.power
+CALLABLE: dict[str, Any] = {
+    **FUNCTIONS,
+    **WRITERS,
+    OPERATOR_POWER: operator.pow,
+    "getitem": operator.getitem,
+    "astype": _converted,
+}
 
 
 @dataclass(frozen=True, slots=True)

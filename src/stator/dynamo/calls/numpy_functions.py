@@ -15,11 +15,11 @@ from ..array_operations import (
     ELEMENTWISE,
     apply_elementwise,
     cast_operand,
+    check_layout,
     checked,
     full,
     holds_array,
     matrix_product,
-    note_layout,
     operand_kind,
     or_native,
     refused,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _MOST_LITERALS = 256  # elements that a graph spells out
 # Methods of arrays that are the functions of these names.
-_NATIVE_METHODS = "argsort argpartition round searchsorted repeat take trace prod choose conj conjugate"
+_NATIVE_METHODS = "argsort argpartition round searchsorted repeat take trace prod choose"
 # Functions that only ask what an array looks like: NumPy's Python code for them is followed.
 _IN_PYTHON = "ndim size shape"
 _CPU = {"device": ConstantValue(torch.device("cpu"))}
@@ -216,7 +216,7 @@ def _register_functions() -> None:
         if name.endswith(".at"):
             calls(numpy_calls.FUNCTIONS[name.split()[1].removesuffix(".at")].at)(_writer(name.split()[1]))
     for name in _NATIVE_METHODS.split():
-        array_methods.add(name, alone(name if name != "conj" else "conjugate"))
+        array_methods.add(name, alone(name))
 
 
 # ---- shapes ----
@@ -226,22 +226,11 @@ def _reshape(tracer: Tracer, a: Value, *shape: Value) -> Value:
     array = array_of(tracer, a, "numpy.reshape", only_held=True)
     sizes = shape[0].items if len(shape) == 1 and isinstance(shape[0], SequenceValue) else list(shape)
     whole = tuple(whole_number(tracer, tracer.realized(size)) for size in sizes)
-    _known_layout(tracer, array)
     return made(tracer, tracer.record_method("reshape", [array.tensor, tracer.known(whole)], {}))
-
-
-def _known_layout(tracer: Tracer, array: ArrayValue) -> None:
-    """Whether the result is a view depends on the layout, which must be NumPy's: that of an input is."""
-    storage = array.tensor.fake.fake_storage  # type: ignore[attr-defined]
-    if not tracer.unlike_layouts or len(array.shape) < 2 or array.obj is not None:
-        return
-    if not any(value.fake.fake_storage is storage for value in tracer.recorder.input_values):  # type: ignore[attr-defined]
-        raise refused(tracer, "reshaping", [array])
 
 
 def _ravel(tracer: Tracer, a: Value) -> Value:
     array = array_of(tracer, a, "numpy.ravel", only_held=True)
-    _known_layout(tracer, array)
     packed = tracer.record_method("contiguous", [array.tensor], {})
     return made(tracer, tracer.record_method("view", [packed, ConstantValue(-1)], {}))
 
@@ -261,8 +250,9 @@ def _copy(tracer: Tracer, a: Value) -> Value:
 
 def _copy_as_it_lies(tracer: Tracer, a: Value) -> Value:
     """numpy.copy keeps the layout, where the method makes it C order."""
-    note_layout(tracer, array_of(tracer, a, "numpy.copy"))
-    return _copy(tracer, a)
+    copied = tracer.record_method("clone", [array_of(tracer, a, "numpy.copy", only_held=True).tensor], {})
+    check_layout(tracer, copied, [a], "copy", each=True)
+    return made(tracer, copied)
 
 
 def _transpose(tracer: Tracer, a: Value, *axes: Value) -> Value:
@@ -311,9 +301,12 @@ def _common(tracer: Tracer, values: list[Value], what: str) -> tuple[list[Value]
 
 def _joined(name: str, function: Any) -> Callable[..., Value]:
     def handler(tracer: Tracer, arrays: Value, axis: Value | None = None) -> Value:
-        tensors, dtype = _common(tracer, list(tracer.iterate(arrays)), f"numpy.{name}")
+        given = list(tracer.iterate(arrays))
+        tensors, dtype = _common(tracer, given, f"numpy.{name}")
         at = ConstantValue(0 if axis is None else whole_number(tracer, axis))
-        return checked(tracer, tracer.record_function(function, [TupleValue(tensors), at], {}), dtype, name, True)
+        joined = tracer.record_function(function, [TupleValue(tensors), at], {})
+        check_layout(tracer, joined, given, name)
+        return checked(tracer, joined, dtype, name, True)
 
     return handler
 
@@ -329,9 +322,10 @@ def _where(tracer: Tracer, condition: Value, x: Value, y: Value) -> Value:
         dtype = numpy.result_type(*(kind(0) if adapts else kind for kind, adapts in zip(kinds, plain, strict=True)))
     if dtype not in TORCH_OF:
         raise refused(tracer, "numpy.where", [condition, x, y])
-    note_layout(tracer, condition)
     operands = [condition.tensor, *(cast_operand(tracer, value, dtype) for value in (x, y))]
-    return checked(tracer, tracer.record_function(torch.where, operands, {}), dtype, "where", is_array=True)
+    selected = tracer.record_function(torch.where, operands, {})
+    check_layout(tracer, selected, [condition, x, y], "where", each=True)
+    return checked(tracer, selected, dtype, "where", is_array=True)
 
 
 def _clip(tracer: Tracer, a: Value, low: Value | None = None, high: Value | None = None) -> Value:
@@ -355,11 +349,12 @@ def _dot(tracer: Tracer, a: Value, b: Value) -> Value:
 def _like(number: int) -> Callable[..., Value]:
     def handler(tracer: Tracer, a: Value, dtype: Value | None = None) -> Value:
         array = array_of(tracer, a, "numpy.zeros_like")
-        note_layout(tracer, array)
         wanted = dtype_of(tracer, dtype) or array.dtype
         if wanted not in TORCH_OF:
             raise refused(tracer, f"an array of {wanted} like", [a])
-        return made(tracer, full(tracer, array.shape, wanted.type(number).item(), wanted))
+        filled = full(tracer, array.shape, wanted.type(number).item(), wanted)
+        check_layout(tracer, filled, [a], "zeros_like")
+        return made(tracer, filled)
 
     return handler
 
@@ -370,7 +365,6 @@ def _like(number: int) -> Callable[..., Value]:
 def _astype(tracer: Tracer, a: Value, dtype: Value) -> Value:
     if not isinstance(a, ArrayValue):
         raise refused(tracer, "ndarray.astype", [a])
-    note_layout(tracer, a)
     wanted = dtype_of(tracer, dtype)
     if wanted is None:
         raise refused(tracer, "ndarray.astype", [a, dtype])
@@ -380,16 +374,15 @@ def _astype(tracer: Tracer, a: Value, dtype: Value) -> Value:
 
 
 def _copied_as(tracer: Tracer, a: ArrayValue, wanted: Any, what: str) -> Value:
-    if wanted == a.dtype:
-        return tracer.record_method("clone", [a.tensor], {})
-    return cast(tracer, a, wanted, what)
+    copied = tracer.record_method("clone", [a.tensor], {}) if wanted == a.dtype else cast(tracer, a, wanted, what)
+    check_layout(tracer, copied, [a], what.removeprefix("numpy."), each=True)
+    return copied
 
 
 def _new_array(tracer: Tracer, a: Value, dtype: Value | None = None) -> Value:
     """numpy.array of an array: always a copy."""
     if not isinstance(a, ArrayValue):
         raise refused(tracer, "numpy.array", [a])
-    note_layout(tracer, a)
     wanted = dtype_of(tracer, dtype) or a.dtype
     return made(tracer, _copied_as(tracer, a, wanted, "numpy.array"))
 
@@ -402,6 +395,12 @@ def _as_array(tracer: Tracer, a: Value, dtype: Value | None = None) -> Value:
     if isinstance(a, ArrayValue) and not a.scalar and (wanted is None or wanted == a.dtype):
         return a
     return _new_array(tracer, a, dtype)
+
+
+def _conjugate(tracer: Tracer, a: Value) -> Value:
+    """The method, which gives an array itself that has no imaginary part."""
+    assert isinstance(a, ArrayValue)
+    return a if a.dtype.kind != "c" and not a.scalar else native(tracer, "conjugate", [a], {})
 
 
 def _item(tracer: Tracer, a: Value) -> Value:
@@ -480,7 +479,9 @@ _ALSO_METHODS = {
 _METHODS: dict[str, Callable[..., Value]] = {
     "copy": _copy,
     "flatten": _flatten,
-    "astype": _astype,
+    "astype": or_native("astype", _astype),
+    "conj": _conjugate,
+    "conjugate": _conjugate,
     "item": _item,
     "tolist": _to_list,
     "fill": _fill,

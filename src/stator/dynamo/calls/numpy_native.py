@@ -82,7 +82,7 @@ def _check_options(name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Refuses what writes to an argument, and makes of other classes."""
     function = numpy_calls.CALLABLE[name]
     if isinstance(function, numpy.ufunc):
-        if len(args) != function.nin or not kwargs.keys() <= {"dtype", "casting"} or function.signature is not None:
+        if len(args) != function.nin or not kwargs.keys() <= {"dtype", "casting"}:
             raise NoCall
         return
     if isinstance(getattr(function, "__self__", None), numpy.ufunc):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..array_operations import cast_operand, checked, note_layout, refused
+from ..array_operations import cast_operand, check_layout, checked, refused
 from ..numpy_boundary import numpy
 from ..values.base import Value
 from ..values.constants import ConstantValue
@@ -56,7 +56,9 @@ def reduction(name: str, function: Any, result_dtype: Callable[[Any], Any]) -> C
         operand = cast_operand(tracer, array, dtype)
         dims = tracer.known(axes_of(tracer, axis, array))
         keep = ConstantValue(flag(tracer, keepdims))
-        return checked(tracer, tracer.record_function(function, [operand, dims, keep], {}), dtype, name)
+        reduced = tracer.record_function(function, [operand, dims, keep], {})
+        check_layout(tracer, reduced, [array], name)
+        return checked(tracer, reduced, dtype, name)
 
     return handler
 
@@ -83,7 +85,9 @@ def deviation(name: str, function: Any) -> Callable[..., Value]:
             "keepdim": ConstantValue(flag(tracer, keepdims)),
         }
         operand = cast_operand(tracer, array, dtype)
-        return checked(tracer, tracer.record_function(function, [operand, tracer.known(axes)], named), dtype, name)
+        reduced = tracer.record_function(function, [operand, tracer.known(axes)], named)
+        check_layout(tracer, reduced, [array], name)
+        return checked(tracer, reduced, dtype, name)
 
     return handler
 
@@ -93,9 +97,9 @@ def position(name: str, function: Any) -> Callable[..., Value]:
         array = array_of(tracer, a, f"numpy.{name}")
         if array.dtype.kind == "b":
             raise refused(tracer, f"numpy.{name}", [a])
-        note_layout(tracer, array)
         dims = [] if axis is None or tracer.is_none(axis) else [ConstantValue(whole_number(tracer, axis))]
         found = tracer.record_function(function, [array.tensor, *dims], {})
+        check_layout(tracer, found, [array], name)
         return checked(tracer, found, numpy.dtype("int64"), name)
 
     return handler
@@ -110,11 +114,8 @@ def running(name: str, function: Any) -> Callable[..., Value]:
         operand = cast_operand(tracer, array, dtype)
         if axis is None or tracer.is_none(axis):
             operand, axis = tracer.record_method("flatten", [operand], {}), ConstantValue(0)
-        return checked(
-            tracer,
-            tracer.record_function(function, [operand, ConstantValue(whole_number(tracer, axis))], {}),
-            dtype,
-            name,
-        )
+        added = tracer.record_function(function, [operand, ConstantValue(whole_number(tracer, axis))], {})
+        check_layout(tracer, added, [array], name)
+        return checked(tracer, added, dtype, name)
 
     return handler
