@@ -14,29 +14,46 @@ import torch
 
 from stator.graph.traced import Fresh, History, Output, Traced, ViewOfInput, ViewOfOutput
 
-from .autograd_step import Step, StepFunction
+from .autograd_step import Step
 from .groups import NotLedTo, apply_group, nobody
 from .held import finished, forget_unfinished
 from .joint import Joint
 from .linked import Link, Linked, link, refer_to
 from .replay import makers
+from .step_function import StepFunction
 
 _apply = super(torch.autograd.Function, StepFunction).apply  # without the preparations for functions of other kinds
 
 
-def run_step(step: Step, *primals: torch.Tensor) -> Sequence[Any]:
-    """The forward values of a step, tied to its backward, then views that are linked (None for other outputs).
+def runner(step: Step) -> Callable[..., Sequence[Any]]:
+    """Takes the primals of a step and gives its forward values, tied to its backward, then views that are linked (None
+    for other outputs).
 
-    Inputs that others were computed from after they were written to are written here (`effects_left`). Raises
+    Inputs that others were computed from after they were written to are written here (`effects_left`). It raises
     RuntimeError inside of transforms of torch.func.
     """
-    try:
-        values = _values(step, primals)
-    except RuntimeError:
-        if torch._C._are_functorch_transforms_active():
-            return StepFunction.apply(step, *primals)  # which says why it cannot
-        raise
-    return _tied(step, values, primals, {}) if step.is_tied else values
+
+    def run_plain(*primals: torch.Tensor) -> Sequence[Any]:
+        try:
+            return _apply(step, *primals)  # type: ignore[no-any-return]
+        except RuntimeError:
+            _say_why(step, primals)
+            raise
+
+    def run(*primals: torch.Tensor) -> Sequence[Any]:
+        try:
+            values = _values(step, primals)
+        except RuntimeError:
+            _say_why(step, primals)
+            raise
+        return _tied(step, values, primals, {}) if step.is_tied else values
+
+    return run_plain if step.is_plain and not step.is_tied else run
+
+
+def _say_why(step: Step, primals: Sequence[torch.Tensor]) -> None:
+    if torch._C._are_functorch_transforms_active():
+        StepFunction.apply(step, *primals)  # raises what says it
 
 
 def _values(step: Step, primals: Sequence[torch.Tensor]) -> Sequence[Any]:
@@ -52,7 +69,7 @@ def _values(step: Step, primals: Sequence[torch.Tensor]) -> Sequence[Any]:
 
 
 def run_step_of_shown(step: Step, places: Sequence[int], *tensors: torch.Tensor) -> Sequence[Any]:
-    """As `run_step`, where results at these places were computed before, in another step: the tensors behind the
+    """As `runner` makes it, where results at these places were computed before, in another step: the tensors behind the
     primals are those, and what is computed from such results is computed from them for autograd."""
     primals = tensors[: -len(places)]
     values = _values(step, primals)
@@ -179,7 +196,7 @@ def _place(output: ViewOfInput | ViewOfOutput) -> tuple[bool, int]:
 
 
 def effects_left(joint: Joint) -> Traced:
-    """What remains to be done with what `run_step` returns."""
+    """What remains to be done with what a `runner` returns."""
     count, traced = joint.value_count, joint.traced
     if not joint.links_effects:
         return traced

@@ -35,7 +35,7 @@ from .missing_tangents import saved_otherwise
 from .partition import Partition, partition
 from .program import Program
 from .replay import is_flat, with_effects
-from .running import effects_left, noting_writes, run_step, run_step_of_shown, views_of_views
+from .running import effects_left, noting_writes, run_step_of_shown, runner, views_of_views
 
 
 def compile_training(
@@ -112,7 +112,7 @@ def _show(parts: Partition) -> None:
 def _run(step: Step, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
     """What is called in the place of the program."""
     program, traced = step.program, step.joint.traced
-    inner = _with_gradients(partial(run_step, step))
+    inner = _with_gradients(runner(step))
     only_tensors = len(tensors) == len(program.inputs) and not program.captured
     if only_tensors and traced.is_plain and is_flat(traced):
         return inner
