@@ -4,6 +4,7 @@
 benchmarks/results/training/. With --jobs N, N models are measured at a time, each on processor cores of its own.
 
 With `--options exact_rounding` stator compiles with that option on; figures are then kept in training-exact_rounding/.
+With `--also exact_rounding` it compiles both ways, side by side in one run; the last columns are the second way's.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ HEADER = (
 )
 
 
+ALSO_HEADER = ("also ms", "over eager", "over peer", "gradients, 1 step", "10 steps")
+
+
 def measure_in_fresh_process(model: str, extra: Sequence[str], cores: Sequence[int] | None) -> dict[str, Any]:
     """Run benchmarks.measure_training with caches in a new temporary folder, so that first steps are cold."""
     with tempfile.TemporaryDirectory(prefix="stator-bench-") as folder:
@@ -65,6 +69,17 @@ def row(result: dict[str, Any]) -> tuple[str, ...]:
         f"{difference['gradients_1']:.0e}",
         f"{difference[f'gradients_{last}']:.0e}",
         f"{difference[f'rounding_gradients_{last}']:.0e}",
+        *(_also(ms, result["difference_also"], last) if "also" in ms else ()),
+    )
+
+
+def _also(ms: dict[str, float], difference: dict[str, float], last: int) -> tuple[str, ...]:
+    return (
+        f"{ms['also']:.0f}",
+        f"{ms['eager'] / ms['also']:.2f}",
+        f"{ms['peer'] / ms['also']:.2f}" if "peer" in ms else "",
+        f"{difference['gradients_1']:.0e}",
+        f"{difference[f'gradients_{last}']:.0e}",
     )
 
 
@@ -83,8 +98,13 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
         f"{geometric_mean(m['peer'] / m['stator'] for m in ms):.2f}" if peer else "",
         *("", "", ""),
     )
-    rule = tuple("---" if i < 1 else "---:" for i in range(len(HEADER)))
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (HEADER, rule, *map(row, results), means))
+    header: tuple[str, ...] = HEADER
+    if all("also" in entry for entry in ms):
+        header += ALSO_HEADER
+        over_peer = f"{geometric_mean(m['peer'] / m['also'] for m in ms):.2f}" if peer else ""
+        means += ("", f"{geometric_mean(m['eager'] / m['also'] for m in ms):.2f}", over_peer, "", "")
+    rule = tuple("---" if i < 1 else "---:" for i in range(len(header)))
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *map(row, results), means))
 
 
 def main() -> None:
@@ -96,11 +116,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="models measured at a time, on separate cores")
     parser.add_argument("--cores", type=int, default=2, help="cores for each of several jobs")
     parser.add_argument("--options", nargs="*", default=[], help="options of stator.compile to switch on")
+    parser.add_argument("--also", nargs="*", default=[], help="options of a second model beside the first")
     parser.add_argument("--out", type=Path, help="folder of the raw figures")
     options = parser.parse_args()
     options.out = options.out or RESULTS / "-".join(["training", *options.options])
     extra = ["--seconds", str(options.seconds), "--size", options.size] + (["--no-peer"] if options.no_peer else [])
     extra += ["--options", *options.options] if options.options else []
+    extra += ["--also", *options.also] if options.also else []
     options.out.mkdir(parents=True, exist_ok=True)
     free: SimpleQueue[list[int] | None] = SimpleQueue()
     for cores in shared_out(options.jobs, options.cores):
