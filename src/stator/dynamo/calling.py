@@ -43,6 +43,7 @@ from .values.read_numbers import computed
 from .values.sequences import TupleValue
 from .values.tensors import REFUSED, TensorValue
 from .values.unknown_numbers import computed_from_unknown
+from .warning_functions import Warns, twin_of
 
 if TYPE_CHECKING:
     from .tracer import Tracer
@@ -122,7 +123,10 @@ def function_call(tracer: Tracer, function: FunctionValue, args: list[Value], kw
     if made is not None:
         return made(tracer, function, args, kwargs)
     if real in leaves:
-        return tracer.record_function(real, args, kwargs)
+        try:
+            return tracer.record_function(real, args, kwargs, twin_of(real))
+        except Warns:  # its own code does, with which line
+            return tracer.inline(function, args, kwargs, called=True)
     if real in foldable:
         return run_folded(tracer, real, args, kwargs)
     replacement = replacements.get(real)

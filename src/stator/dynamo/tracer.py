@@ -574,14 +574,14 @@ class Tracer:
                 raise unsupported("call-builtin", f"arguments of {handler.__name__.strip('_')}: {error}") from error
             raise
 
-    def record_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def record_function(self, function: Any, args: list[Value], kwargs: dict[str, Value], run: Any = None) -> Value:
         special = SPECIAL_METHODS.get(function)
         if special is not None:
             rely_on_methods(self, special, args)
         if self.operands is not None:
             args = self.operands(self, function, args)
         try:
-            return self.recorder.record("call_function", function, function, args, kwargs)
+            return self.recorder.record("call_function", function, run or function, args, kwargs)
         except NotATensorCall as call:
             return self.wrap_result(call.result, f"the result of {getattr(function, '__name__', function)}")
 
