@@ -223,6 +223,46 @@ def test_assert_no_recompile_counts_each_instance_by_itself() -> None:
         first.call(X)
 
 
+def test_assert_no_recompile_as_a_decorator() -> None:
+    f = stator.compile(lambda x, n: x * n, backend="eager")
+
+    @stator.assert_no_recompile()
+    def serve(n: int) -> torch.Tensor:
+        """Serves."""
+        return f(X, n)
+
+    @stator.assert_no_recompile()
+    async def served(n: int) -> torch.Tensor:
+        return f(X, n)
+
+    assert torch.equal(serve(2), X * 2) and torch.equal(asyncio.run(served(2)), X * 2) and serve.__doc__ == "Serves."
+    with pytest.raises(stator.RecompileError, match="n: 2 became 3"):
+        serve(3)
+    with pytest.raises(stator.RecompileError):
+        asyncio.run(served(3))
+    assert torch.equal(serve(2), X * 2)  # each call is a block of its own
+    assert torch.equal(f(X, 3), X * 3)  # outside of them it is compiled
+
+
+def test_assert_no_recompile_as_a_decorator_in_captured_code() -> None:
+    f = stator.compile(lambda x, n: x * n, backend="eager")
+
+    @stator.assert_no_recompile()
+    def serve(x: torch.Tensor, n: int) -> torch.Tensor:
+        return f(x, n)
+
+    outer = stator.compile(lambda x, n: serve(x + 1, n) + 1, backend="eager")
+    assert torch.equal(outer(X, 2), (X + 1) * 2 + 1)
+    with pytest.raises(stator.RecompileError):
+        outer(X, 3)
+
+
+def test_what_decorates_functions_refuses_anything_else() -> None:
+    for decorate in (stator.assert_no_recompile(), stator.set_stance()):
+        with pytest.raises(stator.UsageError, match="takes a function, not int"):
+            decorate(3)
+
+
 # ---- disable ----
 
 

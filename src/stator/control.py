@@ -49,7 +49,8 @@ class set_stance(ContextDecorator):
 
     def __call__(self, function: F) -> F:  # type: ignore[override]
         self._undo()
-        return _under_stance(function, self.stance)
+        _require_callable("set_stance", function)
+        return _in_block(function, lambda: set_stance(self.stance), "it changes the stance")
 
     def __enter__(self) -> set_stance:
         first, self._first = self._first, None
@@ -66,35 +67,33 @@ class set_stance(ContextDecorator):
             stances.reset_stance(first)
 
 
-def _under_stance(function: Any, stance: str) -> Any:
-    if not callable(function):
-        raise UsageError(f"stator.set_stance decorates functions, not {type(function).__name__}: {function!r}")
-
+def _in_block(function: Any, block: Callable[[], Any], reason: str) -> Any:
+    """The function, each call of which is in a block of its own; captured code does not follow it for that reason."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
-            with set_stance(stance):
+            with block():
                 return await function(*args, **kwargs)
 
-        return _run_as_it_is(run_coroutine)
+        return _run_as_it_is(run_coroutine, reason)
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with set_stance(stance):
+        with block():
             return function(*args, **kwargs)
 
-    return _run_as_it_is(run)
+    return _run_as_it_is(run, reason)
 
 
-def _run_as_it_is(wrapper: Any) -> Any:
+def _run_as_it_is(wrapper: Any, reason: str) -> Any:
     """Captured code cannot follow a change of the stance: the graph ends before the call."""
-    set_mark(wrapper, Mark(Treatment.OUTSIDE, reason="it changes the stance"))
+    set_mark(wrapper, Mark(Treatment.OUTSIDE, reason=reason))
     return wrapper
 
 
-def assert_no_recompile() -> AssertNoRecompile:
-    """A block in which nothing that was compiled may be compiled again:
+class assert_no_recompile(AssertNoRecompile):
+    """A block, or a function, in which nothing that was compiled may be compiled again:
 
         with stator.assert_no_recompile():
             for batch in batches:
@@ -103,8 +102,13 @@ def assert_no_recompile() -> AssertNoRecompile:
     Where the guards of all versions fail, RecompileError is raised instead of compiling. It says which guard failed,
     with the old and the new value. When the program catches it, it is raised at the end of the block. Code that runs
     for the first time may be compiled. The assertion belongs to the thread or asyncio task of the block.
+
+    `@stator.assert_no_recompile()` makes a block of each call (of a coroutine function, of its coroutine).
     """
-    return AssertNoRecompile()
+
+    def __call__(self, function: F) -> F:
+        _require_callable("assert_no_recompile", function)
+        return _in_block(function, assert_no_recompile, "it asserts that nothing is compiled again")
 
 
 # ---- leaving code alone ----
