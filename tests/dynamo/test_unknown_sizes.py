@@ -7,6 +7,7 @@ Compared in float64 to 1e-10 relative; layouts and types of results are eager's.
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -315,6 +316,15 @@ def mostly_fixed(x, weight):
     for _ in range(3):
         x = torch.tanh(x @ weight) + torch.sin(x) * torch.cos(x)
     return x * total
+
+
+def test_zeros_of_either_sign_make_two_numbers() -> None:
+    def signs(x: torch.Tensor) -> Any:
+        count = (x > 0).sum().item()
+        return x * (count * 0.0), x * (count * -0.0)
+
+    x = torch.tensor([1.0, -1.0])
+    assert repr(stator.compile(signs, backend="eager", fullgraph=True)(x)) == repr(signs(x))
 
 
 def test_what_has_fixed_sizes_is_compiled_once() -> None:

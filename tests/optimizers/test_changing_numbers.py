@@ -244,6 +244,18 @@ def test_infinities_and_nan() -> None:
         torch.testing.assert_close(compiled(x, a), x * a, equal_nan=True)
 
 
+def test_zeros_of_either_sign_are_two_constants() -> None:
+    """What is computed from a number and 0.0 is not what is computed from it and -0.0, though these are equal."""
+
+    def signs(x: torch.Tensor, a: float) -> Any:
+        return [a * 0.0, a * -0.0, a + 0.0, a + -0.0, a - 0.0, a - -0.0], x * (a * 0.0), x * (a * -0.0)
+
+    compiled = stator.compile(signs, backend="eager", fullgraph=True)
+    x = torch.tensor([1.0, -1.0])
+    for a in (1.5, 2.5, -3.5, 0.0, -0.0, 2, -3):
+        assert repr(compiled(x, a)) == repr(signs(x, a))
+
+
 def test_values_that_are_needed_are_fixed() -> None:
     def sized(n: int, a: float) -> torch.Tensor:
         return torch.ones(n) * a

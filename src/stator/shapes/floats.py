@@ -30,12 +30,22 @@ OPERATIONS: dict[str, Callable[[Any, Any], float]] = {
 ROUNDINGS: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FloatExpr:
     """`operation` is "int" (an integer expression as a float) or one of `OPERATIONS` on two operands."""
 
     operation: str
     operands: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FloatExpr) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        """0.0 equals -0.0 in Python, and what is computed from them differs."""
+        return self.operation, *(repr(one) if type(one) is float else one for one in self.operands)
 
     @property
     def symbols(self) -> frozenset[Symbol]:

@@ -140,7 +140,9 @@ def derived(tracer: Tracer, function: Any, args: list[Value]) -> Value | None:
     examples = [one.example if type(one) is NumberValue else one.value for one in numbers]
     if not all(map(_is_number, examples)):
         return None
-    key = (function, *(id(one) if _is_open(one) else (type(it), it) for one, it in zip(numbers, examples, strict=True)))
+    # 1, 1.0 and True are equal in Python, and 0.0 equals -0.0: a constant is known by how it is written
+    known = (id(one) if _is_open(one) else (type(it), shown(it), it) for one, it in zip(numbers, examples, strict=True))
+    key = (function, *known)
     found = tracer.numbers.get(key)
     if found is None:
         found = _derive(tracer, function, numbers, examples, closed)
