@@ -35,7 +35,7 @@ class GuardLog:
         self._classes = classes
         self.made: list[Guard] = []
         self._place = place
-        self._once: set[tuple[int, str]] = set()
+        self._once: dict[tuple[int, str], Value] = {}  # values are held, as another one might come to have their id
         self._fixed: dict[int, Guard] = {}  # identity guards of parameters and buffers that only make them static
         self._present: list[tuple[SourcedConstant, UserPlace]] = []
         self._global_hooks: bool | None = None
@@ -68,7 +68,7 @@ class GuardLog:
 
     def _first(self, owner: Value, what: str) -> bool:
         before = len(self._once)
-        self._once.add((id(owner), what))
+        self._once[id(owner), what] = owner
         return len(self._once) > before
 
     def keys_once(self, owner: ObjectValue, source: Source | None, real: dict[Any, Any]) -> None:
@@ -98,7 +98,7 @@ class GuardLog:
         if guard is None:
             return False
         self.made = [kept for kept in self.made if kept is not guard]
-        self._once.discard((id(value), "is"))
+        self._once.pop((id(value), "is"), None)
         return True
 
     def global_module_hooks(self) -> bool:

@@ -26,7 +26,7 @@ class MutationLog:
         self.entries: dict[tuple[str, int, str], tuple[str, Any, str]] = {}
         # made by the frame, and yet nothing to be changed or handed on: (value, what it is, the step it was made at)
         self.frozen: dict[int, tuple[Value, str, int]] = {}
-        self._looked_at: set[tuple[int, str]] = set()  # whose contents at entry have no end that shows
+        self._looked_at: dict[tuple[int, str], Value] = {}  # whose contents at entry have no end that shows
 
     def freeze(self, value: Value, what: str, made_at: int) -> None:
         self.frozen[id(value)] = value, what, made_at
@@ -68,7 +68,7 @@ class MutationLog:
         """What the program may notice the end of is not replaced behind the graph."""
         if (id(value), name) not in self._looked_at:
             check_change(old)
-            self._looked_at.add((id(value), name))
+            self._looked_at[id(value), name] = value
 
     def class_attribute(self, cls: Value, name: str) -> None:
         self._note("class", cls, name)
