@@ -5,6 +5,7 @@ Compiled steps compute the factors that depend on the step count in tensors of d
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -122,6 +123,71 @@ def test_capturable_reads_as_it_is_outside_of_steps() -> None:
         give_gradients(owned, turn)
         assert step() is False
     assert optimizer.param_groups[0]["capturable"] is False
+
+
+@pytest.mark.parametrize("name", ["Adam", "RMSprop", "ASGD"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_capturable_reads_as_it_is_in_closures_and_behind_steps_that_failed(name: str, fails: bool) -> None:
+    owned = parameters()
+    optimizer = getattr(torch.optim, name)(owned, lr=0.1)
+    seen: list[Any] = []
+
+    def closure() -> torch.Tensor:
+        seen.append(optimizer.param_groups[0]["capturable"])
+        if fails:
+            raise ValueError
+        return owned[0].sum()
+
+    @stator.compile(backend="eager", fullgraph=True)
+    def step() -> bool:
+        with contextlib.suppress(ValueError):
+            optimizer.step(closure)
+        return optimizer.param_groups[0]["capturable"]
+
+    for turn in range(2):
+        give_gradients(owned, turn)
+        assert step() is False
+    assert seen == [False, False] and optimizer.param_groups[0]["capturable"] is False
+
+
+@pytest.mark.parametrize("name", ["ASGD", "Rprop"])
+def test_state_begins_with_what_the_program_has_set(name: str) -> None:
+    """Their state holds the learning rate."""
+
+    def run(compiled: Any) -> Any:
+        owned = parameters()
+        optimizer = getattr(torch.optim, name)(owned, lr=0.1)
+
+        def step() -> None:
+            optimizer.param_groups[0]["lr"] = 0.01
+            optimizer.step()
+
+        for turn in range(2):
+            give_gradients(owned, turn)
+            compiled(step)()
+        return owned, optimizer
+
+    assert_same(run(as_it_is), run(whole("eager")))
+
+
+def test_a_group_that_lacks_something_fails_where_the_step_comes_to_it() -> None:
+    def run(compiled: Any) -> Any:
+        owned = parameters()
+        optimizer = torch.optim.SGD(owned[:2], lr=0.1)
+        optimizer.param_groups.append({"params": owned[2:]})
+
+        def step() -> Any:
+            try:
+                optimizer.step()
+            except KeyError as error:
+                return error.args
+
+        give_gradients(owned, 0)
+        return compiled(step)(), [one.detach() for one in owned]
+
+    (expected, own), (found, ours) = run(as_it_is), run(whole("eager"))
+    assert found == expected
+    assert all(map(torch.equal, own, ours))
 
 
 @pytest.mark.parametrize("options", [{}, {"nesterov": True, "weight_decay": 0.1}, {"maximize": True}, {"fused": True}])

@@ -194,11 +194,17 @@ class Frame:
         if tracer.lines is not None:
             tracer.lines.enter(self.program.code, self.globals.names.get("__name__"))
         tracer.handled += self.handling
+        for overlay in tracer.overlays:
+            overlay.enters(self)
 
     def _leave(self, handled: int) -> None:
         """`handled`: how many exceptions were being handled where the frame was entered."""
         tracer = self.tracer
         tracer.frames.pop()
+        for overlay in tracer.overlays:
+            overlay.leaves(self)
+        if tracer.overlays and tracer.overlays[-1].frame is self:
+            tracer.overlays.pop().hide()
         if tracer.lines is not None:
             tracer.lines.leave()
         self.handling = tracer.handled[handled:]

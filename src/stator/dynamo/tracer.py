@@ -38,6 +38,7 @@ from .inlining import inline
 from .long_loops import LoopLimit, counted
 from .mutations import MutationLog
 from .naming import class_name, full_name, is_plain_class
+from .overlays import Overlay
 from .recipe import Effect, Recipe
 from .recorder import NotATensorCall, Recorder
 from .resume import Offset
@@ -71,9 +72,6 @@ _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uin
 _STATIC_STORES = ("_parameters", "_buffers")
 
 
-Operands = Callable[["Tracer", Any, list[Value]], list[Value]]
-
-
 class Tracer:
     """State of one capture of one frame; thrown away when the capture restarts."""
 
@@ -99,8 +97,7 @@ class Tracer:
         self.changing = changing_sources()
         self.expected: set[Source] = set()  # places whose numbers are known to change before they do
         self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from
-        self.overlaid: list[tuple[DictValue, Any, Value]] = []  # entries that read otherwise for a while
-        self.operands: Operands | None = None  # what changes the arguments of functions on tensors for a while
+        self.overlays: list[Overlay] = []  # of functions that run, innermost last
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self.devices: list[torch.device] = []  # of the blocks of torch.device that were entered
         self.changed_dicts: set[int] = set()  # dictionaries from outside that were written to, by id
@@ -578,8 +575,9 @@ class Tracer:
         special = SPECIAL_METHODS.get(function)
         if special is not None:
             rely_on_methods(self, special, args)
-        if self.operands is not None:
-            args = self.operands(self, function, args)
+        operands = self.overlays[-1].operands if self.overlays else None
+        if operands is not None:
+            args = operands(self, function, args)
         try:
             return self.recorder.record("call_function", function, run or function, args, kwargs)
         except NotATensorCall as call:

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from ..calling import calls
 from ..marks import behind_torch_disable
-from ..values.base import NotConstant, Value
+from ..values.base import NotConstant, Raised, Value
 from ..values.constants import ConstantValue
 from ..values.sequences import ListValue
 from ..values.tensors import TensorValue
@@ -52,7 +52,12 @@ def _make_state(tracer: Tracer, init_group: FunctionType, optimizer: Value, coun
     if id(real.state) in tracer.wrapped and not may_be_skipped:
         return
     for group in tracer.iterate(tracer.get_attr(optimizer, "param_groups")):
-        graded = _without_state(tracer, real, group)
+        if tracer.mutations.touches(group) and not may_be_skipped:
+            return  # state may begin with what is in the group by now
+        try:
+            graded = _without_state(tracer, real, group)
+        except Raised:
+            return  # as a group that lacks something: the program comes to that later, if at all
         if graded and may_be_skipped:
             raise refuse_to_make_state(tracer, optimizer)
         if graded:

@@ -15,6 +15,7 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from ..calling import calls, named_handlers, tensor_methods
 from ..hook import compile_wherever_it_is
+from ..overlays import Operands, Overlay
 from ..polyfills.torch_optim import module_without_gradients, optimizer_without_gradients
 from ..recorded_numbers import may_be_read
 from ..values.base import Value, unsupported
@@ -94,24 +95,15 @@ def _step_begins(tracer: Tracer, optimizer: Value) -> Value:
     tensors unless it is on; so it reads as on until the step is over. What they compute from the count of steps in
     tensors then is computed in double precision, as it is from numbers."""
     expect_schedule(tracer, optimizer)
-    tracer.operands = counts_as_numbers
+    operands: Operands | None = counts_as_numbers
+    instead: list[tuple[DictValue, Any, Value]] = []
     for group in tracer.iterate(tracer.get_attr(optimizer, "param_groups")):
         differentiable = group.find(tracer, "differentiable") if isinstance(group, DictValue) else None
         if differentiable is not None and tracer.truth(differentiable):
-            tracer.operands = None  # eager has tensors there too
+            operands = None  # eager has tensors there too
         if isinstance(group, DictValue) and group.find(tracer, "capturable") is not None:
-            tracer.overlaid.append((group, "capturable", group.entries["capturable"]))
-            group.entries["capturable"] = ConstantValue(True)
-    return ConstantValue(None)
-
-
-@calls(Optimizer._optimizer_step_code)
-def _step_is_over(tracer: Tracer, optimizer: Value) -> Value:
-    """Called by every step at its end."""
-    tracer.operands = None
-    while tracer.overlaid:
-        mapping, key, value = tracer.overlaid.pop()
-        mapping.entries[key] = value
+            instead.append((group, "capturable", ConstantValue(True)))
+    tracer.overlays.append(Overlay(tracer.frames[-1], instead, operands))
     return ConstantValue(None)
 
 
