@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 import types
 from collections.abc import Callable
 from types import FunctionType
@@ -219,6 +220,7 @@ def _standing_for(tracer: Tracer, kind: ClassValue, generator: GeneratorValue) -
 _MADE_BY: dict[Any, type] = {
     itertools.chain.from_iterable: itertools.chain,
     itertools.tee: type(itertools.tee(())[0]),
+    re.finditer: type(re.finditer("", "")),
 }
 _signatures: dict[Any, inspect.Signature] = {}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import gc
+import re
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -43,6 +44,7 @@ from .values.iterators import IteratorValue, MapValue
 from .values.live_generators import LiveGenerator
 from .values.live_iterators import live_iterator
 from .values.mappings import DictValue, MappingProxyValue
+from .values.matches import MatchValue
 from .values.modules import ModuleValue, PythonModuleValue, module_name
 from .values.numbers import changing_number
 from .values.objects import ObjectValue
@@ -538,6 +540,14 @@ def _exception(tracer: Tracer, obj: BaseException, source: Source | None) -> Val
         return list(tracer.iterate(tracer.wrap(obj.args, AttrSource(source, "args"))))  # type: ignore[arg-type]
 
     return ExceptionValue(type(obj), args, source, obj)
+
+
+@wraps(re.Match)
+def _match(tracer: Tracer, obj: re.Match[Any], source: Source | None) -> Value:
+    if source is None or type(obj.string) not in (str, bytes):
+        return _object(tracer, obj, source)
+    _guard_type(tracer, obj, source)
+    return MatchValue(obj, source)
 
 
 @wraps(object)

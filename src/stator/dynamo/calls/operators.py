@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -228,10 +228,14 @@ def _register_in_place(function: Any, name: str, plain: Any) -> None:
         if isinstance(left, ListValue) and plain is operator.add:
             left.extend(tracer, right)
             return left
-        if isinstance(left, ListValue) and left.builtin is list and plain is operator.mul:
+        if isinstance(left, ListValue) and left.builtin in (list, deque) and plain is operator.mul:
             times = tracer.index_of(right)
             _check_size(left, times)
+            if isinstance(left, DequeValue) and (times == 1 or not left.items):
+                return left  # what goes through it goes on
             left.items[:] = left.items * times
+            if isinstance(left, DequeValue):
+                left.trim(left=True)
             left.changed(tracer)
             return left
         if isinstance(left, SetValue) and left.cls is set and isinstance(right, SetValue) and plain in _SET_CHANGES:
@@ -390,6 +394,8 @@ def _register_unary(function: Any, name: str) -> None:
 def _family(value: Value) -> str:
     if isinstance(value, DictViewValue) and value.kind == "values":
         return ""  # no set
+    if isinstance(value, DequeValue) and value.cls is not deque:
+        return ""  # its class is called for the result
     return _FAMILIES.get(type(value), "")
 
 
@@ -397,6 +403,7 @@ _FAMILIES: dict[type, str] = {
     ListValue: "list",
     GrownList: "list",
     TupleValue: "tuple",
+    DequeValue: "deque",
     SetValue: "set",
     DictValue: "dict",
     DictViewValue: "view",
@@ -460,9 +467,12 @@ def _merge(tracer: Tracer, left: DictValue, right: DictValue) -> Value:
 _CONTAINERS: dict[tuple[Any, str, str], Callable[[Tracer, Any, Any], Value]] = {
     (operator.add, "list", "list"): _concatenate,
     (operator.add, "tuple", "tuple"): _concatenate,
+    (operator.add, "deque", "deque"): _concatenate,
     (operator.mul, "list", "constant"): _repeat,
     (operator.mul, "tuple", "constant"): _repeat,
+    (operator.mul, "deque", "constant"): _repeat,
     (operator.mul, "constant", "list"): _repeat_reflected,
+    (operator.mul, "constant", "deque"): _repeat_reflected,
     (operator.mul, "constant", "tuple"): _repeat_reflected,
     (operator.or_, "dict", "dict"): _merge,
 }

@@ -65,6 +65,18 @@ fold(
 )
 
 
+@calls(str.maketrans)
+def _maketrans(tracer: Tracer, *given: Value) -> Value:
+    what = "an argument of str.maketrans"
+    if len(given) == 1 and tracer.realized(given[0]).python_type(tracer) is dict:
+        pairs = list(tracer.pairs(given[0]))
+        real: tuple[Any, ...] = ({tracer.constant_of(key, what): tracer.constant_of(to, what) for key, to in pairs},)
+    else:
+        real = tuple(tracer.constant_of(one, what) for one in given)
+    made = tracer.run_real(str.maketrans, real)
+    return tracer.dict_of([ConstantValue(part) for pair in made.items() for part in pair])
+
+
 def _asks_for_type(function: Any, kind: type) -> None:
     def handler(tracer: Tracer, value: Value) -> Value:
         return ConstantValue(issubclass(value.python_type(tracer), kind))

@@ -12,6 +12,7 @@ from . import (
     itertools_module,
     operator_module,
     optimizer_groups,
+    text_functions,
     torch_optim,
     transformer_encoder,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "itertools_module",
     "operator_module",
     "optimizer_groups",
+    "text_functions",
     "torch_optim",
     "transformer_encoder",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _string  # the parser of str.format, which string.Formatter uses too
 import enum
+import re
 from collections.abc import Iterator
 from types import FunctionType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
@@ -180,18 +181,40 @@ class ConstantMethod(Value):
         if self.name == "join" and isinstance(self.owner, str) and len(args) == 1 and not args[0].is_constant():
             items = [tracer.constant_of(item, what) for item in tracer.listed(args[0])]
             return ConstantValue(tracer.run_real(self.method, (items,)))
+        if self.name == "translate" and isinstance(self.owner, str) and len(args) == 1:
+            return ConstantValue(tracer.run_real(self.method, (_table(tracer, args[0], what),)))
+        if self.name == "finditer" and isinstance(self.owner, re.Pattern) and len(args) == 1:
+            return tracer.call(tracer.known(re.finditer), [ConstantValue(self.owner), *args], kwargs)
         known = all(arg.is_constant() for arg in (*args, *kwargs.values()))
         if self.name == "format" and isinstance(self.owner, str) and not known:
             return ConstantValue(formatted(tracer, self.owner, args, kwargs))
         real_args = tuple(tracer.constant_of(arg, what) for arg in args)
         real_kwargs = {name: tracer.constant_of(arg, what) for name, arg in kwargs.items()}
         result = tracer.run_real(self.method, real_args, real_kwargs)
-        if result is None and not isinstance(self.owner, (str, bytes, int, float, complex, type(None))):
+        if result is None and not isinstance(self.owner, _WITHOUT_EFFECTS):
             raise unsupported("call-builtin", f"{what} returns nothing: it may act by side effect")
+        if type(result) is dict and isinstance(self.owner, re.Match):
+            return tracer.dict_of([ConstantValue(part) for pair in result.items() for part in pair])
         return tracer.wrap_result(result, f"the result of {self.name}")
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         return Constant(self.method)
+
+
+_WITHOUT_EFFECTS = (str, bytes, int, float, complex, type(None), re.Pattern, re.Match)
+
+
+def _table(tracer: Tracer, table: Value, what: str) -> Any:
+    """What `str.translate` takes: a plain dictionary of constants."""
+    table = tracer.realized(table)
+    if table.python_type(tracer) is not dict:
+        return tracer.constant_of(table, what)
+    if table.length(tracer) > _MOST_TRANSLATED:
+        raise unsupported("not-constant", f"{what}: a table of more than {_MOST_TRANSLATED} characters")
+    return {tracer.constant_of(key, what): tracer.constant_of(to, what) for key, to in tracer.pairs(table)}
+
+
+_MOST_TRANSLATED = 256
 
 
 def formatted(tracer: Tracer, template: str, args: list[Value], kwargs: dict[str, Value]) -> str:
