@@ -139,6 +139,103 @@ def test_lifetimes_are_those_of_the_interpreter(program: Callable[[], Any]) -> N
     assert [compiled() for _ in range(3)] == [expected] * 3
 
 
+def what_a_generator_gave_last() -> Any:
+    things = [Thing(), Thing(), Thing()]
+    references = [weakref.ref(thing) for thing in things]
+
+    def generate() -> Iterator[Any]:
+        for reference in references:
+            thing = reference()
+            if thing is not None:
+                yield thing
+
+    generator = generate()
+    next(generator)
+    opaque()
+    del things[0]
+    held = references[0]() is not None
+    count = len(list(generator))
+    return held, count, [reference() is None for reference in references]
+
+
+def variable_of_a_function_that_calls_itself() -> Any:
+    thing: Any = Thing()
+    reference = weakref.ref(thing)
+
+    def search(depth: int) -> Any:
+        return thing if depth == 0 else search(depth - 1)
+
+    opaque()
+    found = search(2) is thing
+    opaque()
+    thing = None
+    gone = reference() is None
+    return found, gone
+
+
+def member_of_a_circle_that_is_opened() -> Any:
+    parent, child = Thing(), Thing()
+    parent.child, child.parent = child, parent  # type: ignore[attr-defined]
+    references = [weakref.ref(parent), weakref.ref(child)]
+    opaque()
+    same = parent.child.parent is parent  # type: ignore[attr-defined]
+    opaque()
+    del child.parent  # type: ignore[attr-defined]
+    del parent, child
+    return same, [reference() is None for reference in references]
+
+
+def members_of_a_circle_that_are_made_in_a_graph() -> Any:
+    kept = Thing()
+    reference = weakref.ref(kept)
+    first: list[Any] = [kept]
+    second = [first]
+    first.append(second)
+    opaque(second)
+    first.clear()
+    del kept
+    return reference() is None
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        what_a_generator_gave_last,
+        variable_of_a_function_that_calls_itself,
+        member_of_a_circle_that_is_opened,
+        members_of_a_circle_that_are_made_in_a_graph,
+    ],
+    ids=lambda program: program.__name__,
+)
+@pytest.mark.parametrize("replaced", [False, True])
+def test_captures_keep_nothing_in_circles_of_their_own(
+    program: Callable[[], Any], replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "keep_empty_graphs", replaced)
+    compiled = stator.compile(program, backend="eager")
+    assert [compiled() for _ in range(2)] == [program()] * 2
+
+
+def test_memory_of_tensors_that_a_circle_held_returns_when_it_is_opened() -> None:
+    class Node:
+        def __init__(self, parent: Any) -> None:
+            self.parent, self.children, self.value = parent, [], torch.ones(2)
+
+    def program(x: torch.Tensor, root: Any) -> torch.Tensor:
+        x = x + root.children[0].value + root.children[0].parent.value
+        opaque()
+        return x * 2
+
+    compiled = stator.compile(program, backend="eager")
+    root = Node(None)
+    root.children.append(Node(root))
+    references = [weakref.ref(root.value), weakref.ref(root.children[0].value)]
+    assert compiled(torch.ones(2), root).tolist() == [6.0, 6.0]
+    root.children[0].parent = None
+    del root
+    assert [reference() is None for reference in references] == [True, True]
+
+
 def test_a_class_goes_while_what_was_compiled_for_it_stays() -> None:
     def use(thing: Any, x: torch.Tensor) -> torch.Tensor:
         return x * thing.factor() + thing.offset

@@ -10,6 +10,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from .captured import InnerFrame
+from .emit.children import effect_recipes, recipe_children
 from .generator_places import Place
 from .guard import GuardKind
 from .messages import Message
@@ -36,7 +37,7 @@ from .recipe import (
 )
 from .scopes import GlobalScope
 from .source import CallSource, ItemSource, Source
-from .values.base import Lazy, Value, unsupported
+from .values.base import Lazy, Value, cannot_rebuild, unsupported
 from .values.cells import CellValue
 from .values.classes import ClassValue
 from .values.constants import ConstantValue
@@ -83,6 +84,8 @@ class ExitBuilder:
         self.marks: list[Effect] = []  # constants on new functions: classes look at them as they are made
         self.fills: list[Effect] = []  # contents of new objects, before the replayed mutations
         self.effects: list[Effect] = []
+        self.late: list[Effect] = []  # where generators and iterators are, which may be over what those change
+        self.of_changed: list[tuple[Recipe, int | None]] = []  # iterators that are made behind them, and at which step
         self.stopped_in: dict[int, Place] = {}  # generators by id: where the graph ends inside of them
         self.called_in: dict[int, CalledFrames] = {}  # the same: the functions that it ends in, which they had called
         self._changed: dict[int, Value] = {}  # objects with effects, which are not to be other ones that were read
@@ -152,7 +155,9 @@ class ExitBuilder:
     def only_reads(self) -> bool:
         """Whether nothing was made or changed: what leaves the graph is found where it was."""
         tracer = self.tracer
-        if self.marks or self.fills or self.effects or tracer.draws or tracer.random.shadows or tracer.counted_calls:
+        if self.marks or self.fills or self.effects or self.late:
+            return False
+        if tracer.draws or tracer.random.shadows or tracer.counted_calls:
             return False
         return all(_is_found(recipe) for _, recipe in self._recipes.values())
 
@@ -234,7 +239,7 @@ class ExitBuilder:
         self.steps.append(iterator.advance())
 
     def _generator(self, live: LiveGenerator, name: str) -> None:
-        self.effects.append(live.put(self))
+        self.late.append(live.put(self))
         self._changed[id(live)] = live
 
     def _message(self, message: Message, name: str) -> None:
@@ -283,6 +288,20 @@ class ExitBuilder:
         for one, other in combinations(self.tracer.live_iterators.values(), 2):
             if one.cls is other.cls:
                 self.tracer.guard(one.source, GuardKind.DISTINCT, other.source)  # type: ignore[arg-type]
+
+    def check_late_iterators(self) -> None:
+        """Raises CannotRebuild where a change would make an iterator over something that is yet to be changed."""
+        made_at = {id(recipe): step for recipe, step in self.of_changed}
+        changes = (*self.fills, *self.effects) if made_at else ()
+        waiting = [part for effect in changes for part in effect_recipes(effect)]
+        seen: set[int] = set()
+        while waiting:
+            recipe = waiting.pop()
+            if id(recipe) in made_at:
+                raise cannot_rebuild("an iterator over a container that was changed before", made_at[id(recipe)])
+            if id(recipe) not in seen:
+                seen.add(id(recipe))
+                waiting += recipe_children(recipe)
 
     def rely_on_unwritten_elements(self) -> None:
         """Numbers of arrays that are read again behind the graph must be those from before it."""

@@ -18,6 +18,7 @@ from . import calls, input_facts, opcodes, polyfills
 from .break_kinds import way_out
 from .call_chain import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
 from .captured import Break, BreakReason, Captured, InnerFrame, Return
+from .dismantling import dismantle
 from .exits import CalledFrames, ExitBuilder
 from .finishing import Finish
 from .frame import Frame, StopAtBreak
@@ -91,7 +92,11 @@ def capture(
                 continue
             first = failed or restart
             if fullgraph:
-                raise first.error from first.error.__cause__
+                error = first.error
+                try:
+                    raise error from error.__cause__
+                finally:
+                    del error, first, failed  # the frame is part of the error's traceback, and must not hold the error
             if stop_at is None and first is not restart and restart.error.kind in _ERRORS:
                 told.compiling, told.by = True, None  # the answer made no difference
                 restart = first
@@ -162,19 +167,18 @@ class _Attempt:
         self.told = told
         self.unknown_sizes = unknown_sizes
         self.entry_state = TorchState.now()
+        self.running: Sequence[Frame] = ()  # the frames that were, where it ended
         self.handled = sys.exception()  # of the running program: nothing of ours is being handled here
 
     def run(self) -> Captured:
         tracer = Tracer(self.function, self.told)
         tracer.recorder.mode.keeps_unknown_sizes = self.unknown_sizes
-        captured: Captured | None = None
         try:
-            captured = self._run(tracer)
-            return captured
+            return self._run(tracer)
         finally:
             tracer.recorder.forget()
-            for generator in (*tracer.generators, *tracer.live_generators):
-                generator.forget()
+            dismantle((self.running, *(held for name, held in vars(tracer).items() if name != "_keep")))
+            self.running = ()
             # lists and constants from outside lead back to the tracer, and would keep these until a collection
             vars(tracer).clear()
             self.entry_state.restore()
@@ -183,9 +187,11 @@ class _Attempt:
         tracer.guards.made.append(Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state()))
         tracer.guards.made.append(forward_ad_guard())
         frame = self._frame(tracer)
+        self.running = (frame,)
         try:
             frame.run()
         except StopAtBreak as stop:
+            self.running = stop.frames
             return self._stopped(tracer, stop)
         except Unsupported as error:
             ends_at = tracer.recorder.mode.footprint.ends_at
@@ -369,6 +375,7 @@ class _Attempt:
     def _effects(self, exits: ExitBuilder) -> list[Effect]:
         listed = [Evaluate(exits.recipe(exits.tracer.known(cls))) for cls in exits.tracer.made.listed()]
         exits.replay()
+        exits.check_late_iterators()
         for generator in exits.tracer.generators:
             if not exits.is_made(generator):
                 generator.rely_on_no_cleanup()
@@ -385,7 +392,8 @@ class _Attempt:
             *calls.function_modes.entered(exits),
         ]
         again = exits.tracer.recorder.checkpoints.effects(exits)
-        return [*drawn, *counted, *exits.steps, *exits.marks, *listed, *exits.fills, *exits.effects, *again, *modes]
+        changes = [*exits.steps, *exits.marks, *listed, *exits.fills, *exits.effects, *exits.late]
+        return [*drawn, *counted, *changes, *again, *modes]
 
     def _captured(
         self, frame: Frame, exits: ExitBuilder | None, effects: list[Effect], exit_: Return | Break

@@ -102,6 +102,11 @@ def advance(iterator: Any, steps: int) -> None:
         next(iterator, None)
 
 
+def set_position(iterator: Any, position: int) -> None:
+    """Of an iterator over a list, forwards or backwards: the index of its next item."""
+    iterator.__setstate__(position)
+
+
 def keys_in_order(real: dict[Any, Any]) -> list[Any]:
     """The keys of a dictionary, past any override. An OrderedDict has an order of its own (move_to_end)."""
     return list(OrderedDict.__iter__(real) if isinstance(real, OrderedDict) else dict.__iter__(real))

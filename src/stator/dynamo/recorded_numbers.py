@@ -62,6 +62,11 @@ class RecordedNumbers:
         self._tensors: dict[int, tuple[UnknownNumberValue, TensorValue]] = {}
         self._facts = 0  # that are checked so far
 
+    def forget(self) -> None:
+        """The capture is over: what makes nodes leads back here."""
+        self._origins.clear()
+        self._tensors.clear()
+
     # -- where they come from --
 
     def note_sizes(self, fake: torch.Tensor, node: fx.Node) -> None:

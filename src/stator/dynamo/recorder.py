@@ -110,8 +110,8 @@ class Recorder:
     def forget(self) -> None:
         """The capture is over: tracer and recorder must not hold each other, and with them the program's objects."""
         self.mode.forget()
-        self.rules.clear()
-        del self.tracer, self.unknown
+        self.unknown.forget()
+        del self.tracer, self.unknown, self.rules
 
     # -- inputs --
     def placeholder(self, value: TensorValue) -> fx.Node:

@@ -54,11 +54,6 @@ class GeneratorValue(Value):
         self.made_at = frame.tracer.end_step() if live is None else None
         frame.generator = self
 
-    def forget(self) -> None:
-        """Let go of what leads back here, when the capture is over."""
-        self.frame.generator = None
-        self.live = None
-
     def python_type(self, tracer: Tracer) -> type:
         return self.cls
 
@@ -225,7 +220,7 @@ class GeneratorValue(Value):
         exits.remember(self, made)
         effect = self.put(exits, made)
         made.place = effect.place
-        exits.fills.append(effect)
+        exits.late.append(effect)
         return made
 
     def put(self, exits: ExitBuilder, target: Recipe) -> SetGenerator:

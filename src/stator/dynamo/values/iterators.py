@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from stator.base.errors import Unsupported
 
 from ..finishing import Role
+from ..iterator_state import set_position
 from ..native_status import native
-from ..recipe import CallRecipe, Constant, Load, NewList, NewTuple, Recipe
+from ..recipe import CallRecipe, Constant, Evaluate, Load, NewList, NewTuple, Recipe
 from .base import Raised, Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class ContainerIterator(IteratorValue):
     make: what gives such an iterator of the container; `taken` items were taken off it.
     """
 
-    __slots__ = ("changes", "container", "ended", "make", "size", "taken")
+    __slots__ = ("changes", "container", "ended", "make", "size", "start", "taken")
 
     def __init__(
         self,
@@ -93,12 +94,15 @@ class ContainerIterator(IteratorValue):
         cls: type = LIST_ITERATOR,
         entries: dict[Any, Any] | None = None,
         made_at: int | None = None,
+        start: int | None = None,
     ) -> None:
-        """`entries` of a dictionary, whose iterators last only as long as its size stays."""
+        """`entries` of a dictionary, whose iterators last only as long as its size stays. `start`: how many items
+        a list had that is gone through backwards."""
         super().__init__(items, True, cls, made_at)
         self.container = container
         self.changes = _changes_of(container)
         self.make = make
+        self.start = start
         self.size = None if entries is None else (entries, len(entries))
         self.taken = 0
         self.ended = False
@@ -119,7 +123,21 @@ class ContainerIterator(IteratorValue):
             raise cannot_rebuild("an iterator over a container that was changed", self.made_at)
         if self.size is not None and len(self.size[0]) != self.size[1]:
             raise cannot_rebuild("an iterator over a dictionary whose size was changed", self.made_at)
-        return CallRecipe(Constant(self.make), [exits.recipe(self.container), Constant(self.taken)])
+        container = exits.recipe(self.container)
+        changed = exits.tracer.mutations.touches(getattr(self.container, "owner", self.container))
+        if self.cls in _OF_LISTS and (changed or self.container.source is None):
+            made = CallRecipe(Constant(self.make), [container, Constant(0)])  # the list may still be empty there
+            at = self.taken if self.start is None else self.start - 1 - self.taken
+            whole = Evaluate(container)  # with all that is in it: such as the iterator
+            exits.late += [whole, Evaluate(CallRecipe(Constant(set_position), [made, Constant(at)]))]
+            return made
+        made = CallRecipe(Constant(self.make), [container, Constant(self.taken)])
+        if changed:
+            exits.of_changed.append((made, self.made_at))
+        return made
+
+
+_OF_LISTS: tuple[type, ...] = (LIST_ITERATOR, type(reversed([])))
 
 
 def _changes_of(container: Any) -> int:

@@ -90,7 +90,7 @@ class SequenceValue(ObjectValue):
 
         kind = type(reversed(self.builtin()))
         make = self.reversed_at(start)
-        return ContainerIterator(self, items(), make, kind, made_at=tracer.end_step())
+        return ContainerIterator(self, items(), make, kind, made_at=tracer.end_step(), start=start)
 
     def reversed_at(self, start: int) -> Callable[[Any, int], Any]:
         """Makes an iterator backwards over the real sequence, of `start` items, that has given some already."""
