@@ -16,6 +16,7 @@ from stator.graph.printer import print_graph
 from stator.prims.record import TensorMeta
 
 from .eager import run_eagerly
+from .gradient_memory import in_others, with_copies
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
 
@@ -39,6 +40,7 @@ class Backward:
         self.metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[len(reads) :])
         self.strides: tuple[tuple[int, ...], ...] = ()  # of the saved values, as compiled for
         self.compiled: Callable[..., Sequence[Any]] | None = None
+        self.copied: list[int] | None = None  # of its results: known when it has run
         self.deterministic = False  # what was compiled is, whatever the order in which threads come to it
 
     def can_run(self, saved: Sequence[torch.Tensor | None]) -> bool:
@@ -63,11 +65,20 @@ class Backward:
         else:  # batched by vmap, a subclass, or to be deterministic by now: operators know what to do, kernels do not
             self._lay_out(arguments, [meta.stride for meta in self.saved_metas])
             run = run_eagerly(self.graph, arguments)
+        compiled = run is self.compiled
+        # held while it is found out what lies in them: else other results could lie there, when they are gone
+        held = tangents if plain and (self.copied is None or not compiled) else ()
         if getattr(run, "boxed", False):
             saved = tangents = tangent = None  # type: ignore[assignment]  # only the list holds them now
             results = run(arguments)
         else:
             results = run(*arguments)
+        copied = self.copied if compiled else None
+        if copied is None:
+            copied = in_others(results, self.gradients, held) if plain else []
+            self.copied = copied if compiled else self.copied
+        if copied:
+            results = with_copies(results, copied)
         return [None if position is None else results[position] for position in self.gradients]
 
     def _lay_out(self, arguments: list[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
