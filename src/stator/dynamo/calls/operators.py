@@ -325,6 +325,7 @@ def structurally_equal(tracer: Tracer, left: Value, right: Value) -> bool:
         return bool(left.constant() == right.constant())  # before identity: a NaN is not equal to itself
     except NotConstant:
         pass
+    left, right = _taken_apart(tracer, left), _taken_apart(tracer, right)
     for one in (left, right):
         raw = tracer.class_lookup(one.python_type(tracer), "__eq__")  # one written in Python was asked before
         in_c = isinstance(raw, types.WrapperDescriptorType) and raw is not object.__eq__
@@ -349,6 +350,13 @@ def structurally_equal(tracer: Tracer, left: Value, right: Value) -> bool:
     if isinstance(left, BuiltinMethodValue) and isinstance(right, BuiltinMethodValue):
         return tracer.same(left.owner, right.owner) and left.name == right.name
     return tracer.same(left, right)
+
+
+def _taken_apart(tracer: Tracer, value: Value) -> Value:
+    """A constant that is a tuple or a set, beside one of which not all items are known."""
+    if isinstance(value, ConstantValue) and type(value.value) in (tuple, frozenset):
+        return tracer.known(value.value) if type(value.value) is tuple else tracer.wrap(value.value, None)
+    return value
 
 
 def _equal_items(tracer: Tracer, left: SequenceValue, right: SequenceValue) -> bool:

@@ -18,17 +18,27 @@ from typing import TYPE_CHECKING, Any
 from ..guard import GuardKind
 from ..naming import class_name
 from ..recipe import CallRecipe, Constant, GetAttr, Load, NewFunction, NewTuple, Recipe, SetAttr
-from ..source import AttrSource, ClosureSource, InstanceDictSource, ItemSource, Source
+from ..source import AttrSource, ClosureSource, ConstantSource, InstanceDictSource, ItemSource, Source
 from .base import Lazy, Raised, Value, unsupported
 from .cells import CellValue, is_empty
 from .constants import ConstantValue
 from .objects import ObjectValue, lookup_in_class
+from .sequences import TupleValue
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
     from ..frame import Frame
     from ..scopes import GlobalScope
     from ..tracer import Tracer
+
+
+def _fixed_default(tracer: Tracer, value: Any, source: Source) -> Value:
+    """A default where one guard says that all are what they were; it may be one object with others."""
+    if not tracer.is_constant_object(value):
+        return Lazy(value, source)
+    if type(value) is tuple:
+        return TupleValue([tracer.known(item) for item in value], ConstantSource(str(source), value), tuple, value)
+    return Lazy(value, ConstantSource(str(source), value)) if type(value) is frozenset else ConstantValue(value)
 
 
 class FunctionValue(Value):
@@ -105,10 +115,7 @@ class FunctionValue(Value):
         whole = AttrSource(self.source, attribute)
         if self.fixed and attribute == "__defaults__":
             tracer.guard(whole, GuardKind.IS, self.fn.__defaults__)  # type: ignore[union-attr]
-            return [
-                ConstantValue(value) if tracer.is_constant_object(value) else Lazy(value, ItemSource(whole, key))
-                for key, value in entries
-            ]
+            return [_fixed_default(tracer, value, ItemSource(whole, key)) for key, value in entries]
         if attribute == "__defaults__":
             tracer.guard(whole, GuardKind.LENGTH, len(entries))
         return [Lazy(value, ItemSource(whole, key)) for key, value in entries]
