@@ -254,6 +254,8 @@ class Recorder:
             self.unknown.check_facts(all_known=False)
         if self.mode.times != asked:
             node_args, node_kwargs = self._with_contents((node_args, node_kwargs))
+        if target is operator.pow and not isinstance(node_args[0], fx.Node):
+            target = torch.pow  # torch.fx writes the operator's call as `-2 ** x`, which is -(2 ** x)
         node = self.last_node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
         self.op_count += 1
         node.meta["place"] = self.tracer.place()
