@@ -461,41 +461,55 @@ def _sum(tracer: Tracer, items: Value, start: Value | None = None) -> Value:
     total = start if start is not None else ConstantValue(0)
     if issubclass(total.python_type(tracer), bytearray):
         raise unsupported("call-builtin", "sum() of bytes, which refuses")
-    steps = list(counted(_steps(tracer, items)))
-    if all(type(item) is ConstantValue for item in (total, *steps)):  # floats are summed with care from 3.12 on
-        return run_folded(tracer, sum, [ListValue(steps), total], {})
-    for item in steps:
-        total = tracer.binary(operator.add, total, item)
-    return total
+    steps = _steps(tracer, items)
+    if issubclass(total.python_type(tracer), (str, bytes)):
+        return tracer.run_real(sum, ((), tracer.constant_of(total, "the start of a sum")))  # refuses it
+    numbers: list[Value] | None = (
+        [] if _is_known_number(total) else None
+    )  # that come first: floats are summed with care
+    for item in counted(steps):  # each is added before the next is made
+        if numbers is not None and _is_known_number(item):
+            numbers.append(item)
+            continue
+        total = tracer.binary(operator.add, _sum_of_known(tracer, total, numbers), item)
+        numbers = None
+    return _sum_of_known(tracer, total, numbers)
+
+
+def _is_known_number(value: Value) -> bool:
+    return type(value) is ConstantValue and type(value.value) in (int, float, bool, complex)
+
+
+def _sum_of_known(tracer: Tracer, total: Value, numbers: list[Value] | None) -> Value:
+    return run_folded(tracer, sum, [ListValue(numbers), total], {}) if numbers else total
 
 
 def _extreme(tracer: Tracer, function: Any, better: Any, values: tuple[Value, ...], options: dict[str, Value]) -> Value:
     if not values or options.keys() - {"key", "default"} or (len(values) > 1 and "default" in options):
         raise unsupported("call-builtin", f"arguments of {function.__name__}()")
-    items = list(tracer.iterate(values[0])) if len(values) == 1 else list(values)
     key, default = options.get("key"), options.get("default")
-    if not items:
-        if default is not None:
-            return default
-        return tracer.run_real(function, ((),))  # raises the error of this version
-    by = items if key is None or tracer.is_none(key) else [tracer.call(key, [item], {}) for item in items]
-    if len(items) > 2 or len(values) == 1:  # two of them are computed where they are called with
-        whole = all(item.python_type(tracer) is int for item in items)
-        if by is items and whole and any(type(item) is UnknownNumberValue for item in items):
-            return _of_unknown(tracer, function, items)
-    best = 0
-    for at in range(1, len(items)):
-        if tracer.truth(tracer.compare(better, by[at], by[best])):
-            best = at
-    return items[best]
+    by_key = key is not None and not tracer.is_none(key)
+    best: Value | None = None
+    measure_of_best: Value | None = None
+    for item in tracer.iterate(values[0]) if len(values) == 1 else values:  # each is looked at before the next is made
+        measure = tracer.call(key, [item], {}) if by_key else item  # type: ignore[arg-type]
+        if best is None or measure_of_best is None:
+            best, measure_of_best = item, measure
+        elif not by_key and len(values) != 2 and _is_of_unknown(tracer, best, item):
+            best = measure_of_best = tracer.call(tracer.known(function), [best, item], {})
+        elif tracer.truth(tracer.compare(better, measure, measure_of_best)):
+            best, measure_of_best = item, measure
+    if best is not None:
+        return best
+    if default is not None:
+        return default
+    return tracer.run_real(function, ((),))  # raises the error of this version
 
 
-def _of_unknown(tracer: Tracer, function: Any, items: list[Value]) -> Value:
-    """Of whole numbers, some of which only the run can tell."""
-    found = items[0]
-    for item in items[1:]:
-        found = tracer.call(tracer.known(function), [found, item], {})
-    return found
+def _is_of_unknown(tracer: Tracer, *numbers: Value) -> bool:
+    """Whether these are whole numbers, of which one only the run can tell: two of them are compared in the graph."""
+    whole = all(one.python_type(tracer) is int for one in numbers)
+    return whole and any(type(one) is UnknownNumberValue for one in numbers)
 
 
 @calls(max)

@@ -304,14 +304,14 @@ def _groups(source: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator
 
     def members(mine: int, wanted: Any) -> Iterator[Any]:
         nonlocal waiting
-        while mine == turn and (waiting or step()) and wanted == now:
+        while mine == turn and (waiting or step()) and (wanted is now or wanted == now):
             waiting = False
             yield item
 
     target, first = None, True
     while True:
         turn += 1  # the groups share the source: the one before is at its end from here on
-        while not started or (not first and target == now):
+        while not started or (not first and (target is now or target == now)):
             if not step():
                 return
         target, first = now, False

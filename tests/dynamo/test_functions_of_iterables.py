@@ -1,0 +1,99 @@
+"""Built-in functions that look at the items of an iterable: each before the next is made, and as the same object before
+asking whether it is equal. Programs are run as they are and twice through stator.compile."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+from stator.base import config
+
+
+class Noted:
+    def __init__(self, log: list[Any], number: int) -> None:
+        self.log, self.number = log, number
+
+    def __gt__(self, other: Noted) -> bool:
+        self.log.append((self.number, ">", other.number))
+        return self.number > other.number
+
+    def __lt__(self, other: Noted) -> bool:
+        self.log.append((self.number, "<", other.number))
+        return self.number < other.number
+
+    def __eq__(self, other: object) -> bool:
+        self.log.append((self.number, "=="))
+        return isinstance(other, Noted) and self.number == other.number
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __radd__(self, other: int) -> int:
+        self.log.append((other, "+", self.number))
+        return other + self.number
+
+
+def made(log: list[Any], *numbers: int) -> Iterator[Noted]:
+    for number in numbers:
+        log.append(number)
+        yield Noted(log, number)
+
+
+def by_key(log: list[Any]) -> Any:
+    return max(made(log, 1, 3, 2), key=lambda one: log.append("key") or -one.number).number
+
+
+def refused(log: list[Any]) -> Any:
+    def items() -> Iterator[Any]:
+        for item in (1, "a", 2):
+            log.append(item)
+            yield item
+
+    try:
+        return sum(items())
+    except TypeError as error:
+        return str(error)
+
+
+def of_strings(log: list[Any]) -> Any:
+    try:
+        return sum((str(one.number) for one in made(log, 1, 2)), "")
+    except TypeError as error:
+        return str(error)
+
+
+def of_nan(log: list[Any]) -> Any:
+    one, other = float("nan"), float("nan")
+    return [len(list(group)) for _, group in itertools.groupby([one, one, other, other, one])]
+
+
+PROGRAMS: dict[str, Callable[[list[Any]], Any]] = {
+    "largest": lambda log: max(made(log, 1, 3, 2)).number,
+    "smallest": lambda log: min(made(log, 2, 1, 3)).number,
+    "largest by a key": by_key,
+    "of none": lambda log: (max(made(log), default="none"), min([], default=7)),
+    "sum": lambda log: sum(made(log, 1, 2, 3), 5),
+    "sum behind numbers": lambda log: sum([0.1, 0.2, 0.3, 1e100, 1.0, -1e100, *made(log, 1), 0.5]),
+    "sum of what cannot be added": refused,
+    "sum of strings": of_strings,
+    "groups of equal objects": lambda log: [len(list(group)) for _, group in itertools.groupby(made(log, 1, 1, 2))],
+    "groups of one object": of_nan,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_items_are_looked_at_as_in_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "keep_empty_graphs", True)
+
+    def program(x: torch.Tensor) -> Any:
+        log: list[Any] = []
+        return PROGRAMS[name](log), log, x + 1
+
+    expected = program(torch.ones(2))
+    compiled = stator.compile(program, backend="eager")
+    for _ in range(2):
+        assert repr(compiled(torch.ones(2))) == repr(expected)
