@@ -74,7 +74,14 @@ def _source() -> str:
             f'extern "C" void unary_{name}(const float *x, float *y, int64_t n) {{ FOR_VECTORS '
             f"store(y + i, op_{name}(load(x + i))); }}"
         )
+        lines.append(
+            f'extern "C" void one_{name}(const float *x, float *y, int64_t n) {{ FOR_ONES y[i] = op_{name}(x[i]); }}'
+        )
     for name in BINARY_ULP:
+        lines.append(
+            f'extern "C" void one_{name}(const float *x, const float *z, float *y, int64_t n) {{ '
+            f"FOR_ONES y[i] = op_{name}(x[i], z[i]); }}"
+        )
         lines.append(
             f'extern "C" void binary_{name}(const float *x, const float *z, float *y, int64_t n) {{ '
             f"for (int64_t i = 0; i < n; i += LANES) store(y + i, op_{name}(load(x + i), load(z + i))); }}"
@@ -187,6 +194,19 @@ def test_binary(library: ctypes.CDLL, name: str) -> None:
     assert error[worst] <= max(BINARY_ULP[name], 0.5), (
         f"{name}({x[worst].item()!r}, {z[worst].item()!r}) = {y[worst].item()!r}, expected {expected[worst].item()!r}"
     )
+
+
+@pytest.mark.parametrize("name", [*UNARY_ULP, *BINARY_ULP])
+def test_a_lane_has_the_bits_of_a_scalar_whatever_its_neighbours_hold(library: ctypes.CDLL, name: str) -> None:
+    """What a backward computes again in other loops is compared with what the forward computed."""
+    x = samples()[torch.randperm(len(samples()), generator=torch.Generator().manual_seed(2))]
+    operands = [x] if name in UNARY_ULP else [x, x.roll(17)]
+    kind = "unary" if name in UNARY_ULP else "binary"
+    lanes, ones = torch.empty_like(x), torch.empty_like(x)
+    _call(getattr(library, f"{kind}_{name}"), *operands, lanes)
+    _call(getattr(library, f"one_{name}"), *operands, ones)
+    differ = (lanes.view(torch.int32) != ones.view(torch.int32)) & ~(lanes.isnan() & ones.isnan())
+    assert not differ.any(), [(one[differ][0].item()) for one in (*operands, lanes, ones)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -26,6 +26,12 @@
     INLINE double name(double x) { return __builtin_##function(x); }
 #define LIBM_DOUBLE(name, function) LIBM_SCALAR(name, function) LANEWISE(name, __builtin_##function, double, vf64)
 #define LIBM(name, function) LIBM_DOUBLE(name, function) LANEWISE(name, __builtin_##function##f, float, vf32)
+// behind the function on vf32: floats by the same method, doubles from libm. A lane has the bits that a scalar has, whatever
+// its neighbours hold: what a backward computes again, in other loops, is compared with what the forward computed
+#define FIRST_LANE(name, function) \
+    INLINE float name(float x) { return lane(name(splat(x)), 0); } \
+    INLINE double name(double x) { return __builtin_##function(x); } \
+    LANEWISE(name, __builtin_##function, double, vf64)
 
 // ---- fused multiply-add, square root, rounding -----------------------------------------------------------------------------
 #ifdef SIMD_AVX512
@@ -160,9 +166,9 @@ INLINE vf32 op_expm1(vf32 x) {
     vf32 q = fmadd(p, half, half - 0.5f) * 2.0f;
     return x == 0.0f ? x : q;  // keeps -0
 }
-LIBM_DOUBLE(op_exp, exp)
-LIBM_DOUBLE(op_exp2, exp2)
-LIBM_DOUBLE(op_expm1, expm1)
+FIRST_LANE(op_exp, exp)
+FIRST_LANE(op_exp2, exp2)
+FIRST_LANE(op_expm1, expm1)
 
 // ---- logarithms ----------------------------------------------------------------------------------------------------------------
 // Splits positive finite x into 2^n * (1 + f), sqrt(1/2) <= 1 + f < sqrt(2).
@@ -223,10 +229,10 @@ INLINE vf32 op_log1p(vf32 x) {
     vf32 r = log_edges(u, fmadd(n, 0.693359375f, p + f));
     return x == 0.0f ? x : r;  // keeps -0
 }
-LIBM_DOUBLE(op_log, log)
-LIBM_DOUBLE(op_log2, log2)
-LIBM_DOUBLE(op_log10, log10)
-LIBM_DOUBLE(op_log1p, log1p)
+FIRST_LANE(op_log, log)
+FIRST_LANE(op_log2, log2)
+FIRST_LANE(op_log10, log10)
+FIRST_LANE(op_log1p, log1p)
 
 // ---- tanh, sigmoid ---------------------------------------------------------------------------------------------------------------
 #ifdef SIMD_AVX512
@@ -288,10 +294,10 @@ INLINE vf32 op_sigmoid(vf32 x) {
     vf32 e = op_exp(-op_abs(x));
     return (x >= 0.0f ? splat(1.0f) : e) / (1.0f + e) + (x != x ? x : vf32{});
 }
-INLINE float op_sigmoid(float x) { return 1.0f / (1.0f + __builtin_expf(-x)); }
+INLINE float op_sigmoid(float x) { return lane(op_sigmoid(splat(x)), 0); }
 INLINE double op_sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
 LANEWISE(op_sigmoid, op_sigmoid, double, vf64)
-LIBM_DOUBLE(op_tanh, tanh)
+FIRST_LANE(op_tanh, tanh)
 
 // ---- error function ----------------------------------------------------------------------------------------------------------------
 #ifdef SIMD_AVX512
@@ -380,8 +386,8 @@ INLINE vf32 op_erfc(vf32 x) {
     vf32 result = x < 0.0f ? 2.0f - y : y;
     return x != x ? x : result;
 }
-LIBM_DOUBLE(op_erf, erf)
-LIBM_DOUBLE(op_erfc, erfc)
+FIRST_LANE(op_erf, erf)
+FIRST_LANE(op_erfc, erfc)
 
 // ---- trigonometric -------------------------------------------------------------------------------------------------------------------
 // r = x - n pi/2 with pi/2 in three parts; good to |x| < 2^16, beyond which lanes go to libm.
@@ -406,29 +412,34 @@ INLINE vf32 sin_or_cos(vf32 r, vi32 quadrant) {
     vf32 y = (quadrant & 1) != 0 ? c : s;
     return (vf32)((vi32)y ^ ((quadrant & 2) << 30));
 }
-LIBM_DOUBLE(op_sin, sin)
-LIBM_DOUBLE(op_cos, cos)
-static __attribute__((noinline)) vf32 sin_far(vf32 x) {
-    for (int i = 0; i < LANES; ++i) x[i] = __builtin_sinf(x[i]);
-    return x;
-}
-static __attribute__((noinline)) vf32 cos_far(vf32 x) {
-    for (int i = 0; i < LANES; ++i) x[i] = __builtin_cosf(x[i]);
-    return x;
-}
-INLINE vf32 op_sin(vf32 x) {
-    if (!all(mask{op_abs(x) < 65536.0f})) return sin_far(x);
+INLINE vf32 sin_near(vf32 x) {
     vi32 q;
     vf32 r = reduce_quadrant(x, q);
     vf32 y = sin_or_cos(r, q);
     return x == 0.0f ? x : y;
 }
-INLINE vf32 op_cos(vf32 x) {
-    if (!all(mask{op_abs(x) < 65536.0f})) return cos_far(x);
+INLINE vf32 cos_near(vf32 x) {
     vi32 q;
     vf32 r = reduce_quadrant(x, q);
     return sin_or_cos(r, q + 1);
 }
+INLINE mask is_near(vf32 x) { return mask{op_abs(x) < 65536.0f}; }
+static __attribute__((noinline)) vf32 sin_far(vf32 x) {
+    vf32 y = sin_near(select(is_near(x), x, vf32{}));
+    for (int i = 0; i < LANES; ++i)
+        if (!(__builtin_fabsf(x[i]) < 65536.0f)) y[i] = __builtin_sinf(x[i]);
+    return y;
+}
+static __attribute__((noinline)) vf32 cos_far(vf32 x) {
+    vf32 y = cos_near(select(is_near(x), x, vf32{}));
+    for (int i = 0; i < LANES; ++i)
+        if (!(__builtin_fabsf(x[i]) < 65536.0f)) y[i] = __builtin_cosf(x[i]);
+    return y;
+}
+INLINE vf32 op_sin(vf32 x) { return all(is_near(x)) ? sin_near(x) : sin_far(x); }
+INLINE vf32 op_cos(vf32 x) { return all(is_near(x)) ? cos_near(x) : cos_far(x); }
+FIRST_LANE(op_sin, sin)
+FIRST_LANE(op_cos, cos)
 LIBM(op_tan, tan)
 LIBM(op_asin, asin)
 LIBM(op_acos, acos)
@@ -475,17 +486,22 @@ INLINE half_f64 power_half(half_f32 xs, half_f32 ys) {
     half_i64 exponent = ((half_i64)shifted - (half_i64)shifter + 1023) << 52;
     return q * (half_f64)exponent;
 }
-static __attribute__((noinline)) vf32 power_lanes(vf32 x, vf32 y) {
-    for (int i = 0; i < LANES; ++i) x[i] = __builtin_powf(x[i], y[i]);
-    return x;
-}
-INLINE vf32 op_pow(vf32 x, vf32 y) {
-    mask plain = {(x > 0.0f) & (x < __builtin_inff()) & (op_abs(y) < __builtin_inff())};
-    if (!all(plain)) return power_lanes(x, y);
+INLINE vf32 power_plain(vf32 x, vf32 y) {
     half_f64 lo = power_half(low_half(x), low_half(y)), hi = power_half(high_half(x), high_half(y));
     return convert_f32(vf64{lo, hi});
 }
-INLINE float op_pow(float x, float y) { return __builtin_powf(x, y); }
+INLINE mask is_plain(vf32 x, vf32 y) {
+    return {(x > 0.0f) & (x < __builtin_inff()) & (op_abs(y) < __builtin_inff())};
+}
+static __attribute__((noinline)) vf32 power_lanes(vf32 x, vf32 y) {
+    mask plain = is_plain(x, y);
+    vf32 r = power_plain(select(plain, x, splat(1.0f)), select(plain, y, splat(1.0f)));
+    for (int i = 0; i < LANES; ++i)
+        if (!lane(plain, i)) r[i] = __builtin_powf(x[i], y[i]);
+    return r;
+}
+INLINE vf32 op_pow(vf32 x, vf32 y) { return all(is_plain(x, y)) ? power_plain(x, y) : power_lanes(x, y); }
+INLINE float op_pow(float x, float y) { return lane(op_pow(splat(x), splat(y)), 0); }
 INLINE double op_pow(double x, double y) { return __builtin_pow(x, y); }
 LANEWISE2(op_pow, __builtin_pow, double, vf64)
 // integer powers wrap; a negative exponent gives 1/x truncated, as in ATen
