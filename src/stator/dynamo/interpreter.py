@@ -27,7 +27,7 @@ from .global_state import read_global_state
 from .guard import Guard, GuardKind
 from .naming import class_name
 from .plain import is_of_program
-from .program import looks_at_no_frame, program_of
+from .program import is_looked_at, looks_at_no_frame, program_of
 from .recipe import Constant, Effect, Evaluate, Load, RaisedAt, Recipe
 from .resume import closure_of
 from .source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
@@ -448,9 +448,10 @@ _IN_PLACE: Recipe = Constant(None)  # stands for a value that is where it belong
 
 
 def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
-    """Names of variables that may still be read behind a break; None: all, for the code may look at its own frame."""
+    """Names of variables that may still be read behind a break; None: all, for the code may look at its own frame, or
+    have others look at it."""
     program = frame.program
-    if not looks_at_no_frame(program.code):
+    if not looks_at_no_frame(program.code) or is_looked_at(program.code, frame.globals.names):
         return None
     return program.live_locals(frame.now)
 
@@ -468,7 +469,7 @@ def _locals(exits: ExitBuilder, frame: Frame) -> dict[str, Recipe]:
 def _cells_to_keep(frame: Frame) -> frozenset[str] | None:
     """Names of variables that closures share which the frame itself may still use, or whose end shows; None: all."""
     program = frame.program
-    if not looks_at_no_frame(program.code):
+    if not looks_at_no_frame(program.code) or is_looked_at(program.code, frame.globals.names):
         return None
     shown = (name for name, cell in frame.cells.items() if cell.content is not None and _end_shows(cell.content))
     return program.names_used(frame.now).union(shown)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import CodeType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
 
 from .bytecode import Instruction, decode, live_locals, reachable
+from .hook import is_left_alone
 from .resume import resumption_of
 
 if TYPE_CHECKING:
@@ -113,6 +114,39 @@ _LOOKS_AT_FRAMES = frozenset(
 def looks_at_no_frame(code: CodeType) -> bool:
     """Whether the code uses none of the names by which a program gets at all variables of its own frame."""
     return _LOOKS_AT_FRAMES.isdisjoint(code.co_names)
+
+
+def is_looked_at(code: CodeType, names: Mapping[str, Any]) -> bool:
+    """Whether a function that this code names, with these global variables, or one that such a function names, gets at
+    the variables of frames, as what evaluates a text with those of its caller does: `evaluate("a * b")`."""
+    return any(_gets_at_variables(function, _CALLS_DEEP) for function in _functions_named(code, names))
+
+
+_CALLS_DEEP = 2
+
+
+def _gets_at_variables(function: FunctionType, depth: int) -> bool:
+    code = function.__code__
+    if "f_locals" in code.co_names:
+        return True
+    if not depth or is_left_alone(code):
+        return False
+    return any(_gets_at_variables(one, depth - 1) for one in _functions_named(code, function.__globals__))
+
+
+def _functions_named(code: CodeType, names: Mapping[str, Any]) -> Iterator[FunctionType]:
+    """Those among global variables, and in modules among these, which are not of torch and the like."""
+    found = [names[name] for name in code.co_names if name in names]
+    for one in found:
+        if type(one) is FunctionType:
+            yield one
+        elif type(one) is ModuleType:
+            inside = vars(one)
+            if str(inside.get("__name__")).partition(".")[0] not in _WITHOUT_INTEREST:
+                yield from (inside[name] for name in code.co_names if type(inside.get(name)) is FunctionType)
+
+
+_WITHOUT_INTEREST = frozenset((*sys.stdlib_module_names, "torch", "numpy"))
 
 
 # by the identity of the code, as equal code is not the same; with a weak reference that removes the entry
