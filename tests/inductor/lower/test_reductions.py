@@ -185,3 +185,10 @@ def test_normalisation_of_half_floats_keeps_exact_statistics(norm):
     """The mean of values around 8 in bfloat16 would be off by up to 0.03, a tenth of their spread."""
     x = (torch.randn(4, 64) * 0.3 + 8).bfloat16()
     assert_lowers(norm, x, tolerance=1.6e-2)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e25])
+@pytest.mark.parametrize("columns", [7, 10000])  # by two passes, and in one
+def test_deviations_whose_squares_leave_the_range_of_their_dtype(size, columns):
+    x = torch.randn(3, columns, dtype=torch.float64).mul(size).float()
+    assert_lowers(lambda x: (x.std(1) / size, torch.std_mean(x, 0)[0] / size), x)

@@ -207,14 +207,19 @@ def moments(
     finish: Callable[[Any, Ref], Ref],
     spread_dtype: torch.dtype,
     mean_dtype: torch.dtype,
+    squares_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`finish(sum of squared deviations)` and the mean, over `dims` (which stay, of size one)."""
+    """`finish(sum of squared deviations)` and the mean, over `dims` (which stay, of size one).
+
+    squares_dtype: what deviations are squared and added up in, if not what `x` is computed in.
+    """
     working = computation_dtype(x.dtype)
+    squares_dtype = squares_dtype or working
     count = element_count(x, dims)
     if count > TWO_PASS_MAX_ELEMENTS:
 
         def compute(ops: Any, index: Index) -> list[Ref]:
-            mean, squares, _ = ops.welford(ops.to_dtype(x.load(ops, index), working))
+            mean, squares, _ = ops.welford(ops.to_dtype(x.load(ops, index), squares_dtype))
             return [ops.to_dtype(finish(ops, squares), spread_dtype), ops.to_dtype(mean, mean_dtype)]
 
         spread, mean = builder.reduction(compute, [x], x.shape, dims, [spread_dtype, mean_dtype])
@@ -232,6 +237,7 @@ def moments(
     def squared_deviations(ops: Any, index: Index) -> list[Ref]:
         at = tuple(0 if dim in dims else position for dim, position in enumerate(index))
         deviation = ops.sub(ops.to_dtype(x.load(ops, index), working), mean.load(ops, at))
+        deviation = ops.to_dtype(deviation, squares_dtype)
         total = ops.reduce("sum", ops.mul(deviation, deviation))
         return [ops.to_dtype(finish(ops, total), spread_dtype)]
 
@@ -247,7 +253,9 @@ def _variance(builder: Builder, x: Tensor, dims: Any, correction: float | None, 
         variance = ops.div(squares, ops.constant(divisor, ops.dtype(squares)))
         return ops.sqrt(variance) if root else variance
 
-    return moments(builder, x, over, finish, x.dtype, x.dtype)
+    # as eager's kernels for the CPU: squares may leave the range of float32 where their root is within it
+    squares_dtype = torch.float64 if root and x.device.type == "cpu" else None
+    return moments(builder, x, over, finish, x.dtype, x.dtype, squares_dtype)
 
 
 @lowers(aten.var.correction, aten.std.correction)
