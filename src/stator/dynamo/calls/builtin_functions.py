@@ -464,9 +464,8 @@ def _sum(tracer: Tracer, items: Value, start: Value | None = None) -> Value:
     steps = _steps(tracer, items)
     if issubclass(total.python_type(tracer), (str, bytes)):
         return tracer.run_real(sum, ((), tracer.constant_of(total, "the start of a sum")))  # refuses it
-    numbers: list[Value] | None = (
-        [] if _is_known_number(total) else None
-    )  # that come first: floats are summed with care
+    # known numbers that come first are summed by the interpreter itself, which from 3.12 on adds floats with care
+    numbers: list[Value] | None = [] if _is_known_number(total) else None
     for item in counted(steps):  # each is added before the next is made
         if numbers is not None and _is_known_number(item):
             numbers.append(item)
