@@ -143,12 +143,8 @@ class Recorder:
     def _new_placeholder(self, text: str, example: Any) -> fx.Node:
         """Behind the placeholders there are, and before everything else."""
         name = self._input_name(text)
-        root = self._last_placeholder
-        with (
-            self.root.inserting_after(root)
-            if root is not None
-            else self.root.inserting_before(next(iter(self.root.nodes), None))
-        ):
+        last, first = self._last_placeholder, next(iter(self.root.nodes), None)
+        with self.root.inserting_after(last) if last is not None else self.root.inserting_before(first):
             node = self.root.placeholder(name)
         node.meta["example_value"] = example
         self._last_placeholder = node

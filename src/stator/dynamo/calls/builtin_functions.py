@@ -461,12 +461,11 @@ def _sum(tracer: Tracer, items: Value, start: Value | None = None) -> Value:
     total = start if start is not None else ConstantValue(0)
     if issubclass(total.python_type(tracer), bytearray):
         raise unsupported("call-builtin", "sum() of bytes, which refuses")
-    steps = _steps(tracer, items)
     if issubclass(total.python_type(tracer), (str, bytes)):
         return tracer.run_real(sum, ((), tracer.constant_of(total, "the start of a sum")))  # refuses it
     # known numbers that come first are summed by the interpreter itself, which from 3.12 on adds floats with care
     numbers: list[Value] | None = [] if _is_known_number(total) else None
-    for item in counted(steps):  # each is added before the next is made
+    for item in counted(_steps(tracer, items)):  # each is added before the next is made
         if numbers is not None and _is_known_number(item):
             numbers.append(item)
             continue
