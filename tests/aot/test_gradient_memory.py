@@ -49,6 +49,18 @@ def test_a_tangent_of_the_caller_stays_what_it_was(backend: str) -> None:
     assert torch.equal(x.grad, torch.full((35,), 3.0))
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_tangent_stays_what_it_was_behind_one_of_another_layout(backend: str) -> None:
+    compiled = stator.compile(lambda x: (x * 1).view(5, 7), backend=backend, fullgraph=True)
+    x, tangent = _random((35,), 0), torch.ones(5, 7)
+    compiled(x).backward(torch.ones(7, 5).t())
+    for _ in range(3):
+        x.grad = None
+        compiled(x).backward(tangent)
+        compiled(x).backward(tangent)
+    assert torch.equal(tangent, torch.ones(5, 7))
+
+
 def test_what_shares_memory_is_found() -> None:
     memory = torch.zeros(20)
     whole, left, middle, right, empty = memory[:], memory[:10], memory[5:15], memory[10:], memory[:0]

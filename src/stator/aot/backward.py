@@ -67,7 +67,7 @@ class Backward:
             run = run_eagerly(self.graph, arguments)
         compiled = run is self.compiled
         # held while it is found out what lies in them: else other results could lie there, when they are gone
-        held = tangents if plain and (self.copied is None or not compiled) else ()
+        held = arguments[len(self.reads) :] if plain and (self.copied is None or not compiled) else ()
         if getattr(run, "boxed", False):
             saved = tangents = tangent = None  # type: ignore[assignment]  # only the list holds them now
             results = run(arguments)
