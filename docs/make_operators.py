@@ -111,7 +111,7 @@ def lowered_as(entry: OpRecord) -> str:
 
 
 def table() -> str:
-    entries = list(prims.operators(level="aten", namespace="aten"))
+    entries = [entry for name in ("aten", "stator") for entry in prims.operators(level="aten", namespace=name)]
     version = torch.__version__.partition("+")[0]
     primitives = sum(entry.level == "prims" for entry in entries)
     lines = [

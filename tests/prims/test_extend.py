@@ -191,7 +191,7 @@ def test_a_second_rule_needs_replace(silu: prims.OpRecord, decorator: Callable[.
     def rule(*_args: Any) -> Any:
         return NotImplemented
 
-    with pytest.raises(stator.UsageError, match=r"aten\.silu\.default has a .* already; pass replace=True"):
+    with pytest.raises(stator.UsageError, match=r"aten\.silu\.default has a .* already \(File .*\); pass replace=True"):
         decorator("silu")(rule)
     assert decorator("silu", replace=True)(rule) is rule
 
@@ -200,6 +200,14 @@ def test_a_replaced_decomposition_is_used(silu: prims.OpRecord) -> None:
     prims.decomposition("silu", replace=True)(lambda x: torch.neg(x))
     graph = stator.decompose(torch.nn.functional.silu, [torch.ones(2)])
     assert torch.equal(graph(torch.ones(2)), -torch.ones(2))
+
+
+def test_a_lowering_may_leave_all_to_a_replaced_decomposition(silu: prims.OpRecord) -> None:
+    prims.decomposition("silu", replace=True)(lambda x: torch.neg(x))
+    prims.lowering("silu", replace=True)(lambda builder, x: NotImplemented)
+    result, counts = compiled(lambda x: torch.nn.functional.silu(x) + 1, torch.ones(2))
+    assert torch.equal(result, torch.zeros(2))
+    assert counts["kernels"] == 1
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_worked_example_runs(tmp_path: Path) -> None:
-    assert len(blocks()) == 6
+    assert len(blocks()) == 7
     result = run("\n".join(blocks()), tmp_path)
     assert result.returncode == 0, result.stderr
     assert "Warning" not in result.stderr, result.stderr
@@ -31,6 +31,6 @@ def test_the_worked_example_runs(tmp_path: Path) -> None:
 
 def test_the_example_fuses_by_its_decomposition_alone(tmp_path: Path) -> None:
     program = [block for block in blocks() if "prims.lowering" not in block]
-    assert len(program) == 5
+    assert len(program) == 6
     result = run("\n".join(program), tmp_path)
     assert result.returncode == 0, result.stderr

@@ -14,6 +14,7 @@ WAYS_OUT: dict[str, str] = {
     "disabled": "let it be compiled, or accept the break",
     "torch-argument": "convert it first",
     "torch-error": "run eagerly: the same error should show",
+    "operator-rule": "mend the rule, or register one",
     "torch-result": "call it outside",
     "tensor-method": "call it outside",
     "custom-function": "keep both free of effects and of tensors inside other objects",

@@ -27,6 +27,7 @@ from .captured import GraphInput, SideEffects
 from .checkpoints import Checkpoints
 from .contents import FollowingMode
 from .failing import is_noticed, may_fail
+from .fake_failures import why_it_failed
 from .operator_warnings import none_given
 from .plain import plain_converter
 from .recipe import Load, Recipe
@@ -331,13 +332,7 @@ class Recorder:
         except Exception as error:
             if isinstance(error, (Unsupported, MissingRule)) or is_of_a_signal(error):
                 raise
-            name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
-            if _NO_DATA in str(error):
-                raise unsupported("data-dependent-value", f"{name} looks at the data of a tensor") from error
-            if _NEEDS_NUMBERS in str(error):
-                raise unsupported("data-dependent-value", f"{name} has to know sizes known in the run only") from error
-            reason = f"{name} failed on tensors without data: {type(error).__name__}: {error}"
-            raise unsupported("torch-error", reason) from error
+            raise why_it_failed(error, target) from error
 
     def known_value(self, fake: torch.Tensor) -> torch.Tensor | None:
         """What a fake tensor is known to hold, or None."""
@@ -450,8 +445,6 @@ def _decides_in_backward(target: Any, kwargs: dict[str, Value]) -> bool:
     return name in _POWERS or ("alpha" in kwargs and name in _SUMS)
 
 
-_NEEDS_NUMBERS = "expected to contain only concrete integers"  # what C++ says that is not written for symbolic sizes
-_NO_DATA = "its data is not allocated yet"  # what C++ that reads numbers says of a tensor without data
 _POWERS = frozenset({"pow", "ipow", "rpow", "float_power", "lerp", "foreach_pow", "foreach_lerp"})
 _SUMS = frozenset({"add", "sub", "subtract", "rsub", "foreach_add", "foreach_sub"})
 

@@ -14,7 +14,8 @@ from torch._library.simple_registry import singleton as registrations
 from torch._ops import OpOverload
 
 from stator.base import counters
-from stator.base.errors import Unsupported
+from stator.base.errors import StatorError, Unsupported
+from stator.base.signals import is_of_a_signal
 from stator.prims.layout import holds
 from stator.prims.record import TensorMeta
 
@@ -76,6 +77,17 @@ def infer_by_meta_kernel(
             f"{info.target} has neither a shape rule nor a meta kernel",
             hint="register one with torch.library.register_fake",
         ) from error
+    except StatorError:
+        raise
+    except Exception as error:
+        if registered is not None or not _runs_its_implementation(info.target) or is_of_a_signal(error):
+            raise
+        raise Unsupported(
+            "operator-without-shape-rule",
+            f"{info.target} has no shape rule, and its implementation fails on tensors without data: "
+            f"{type(error).__name__}: {error}",
+            hint=f"register a rule by stator.prims.shape_rule({str(info.target)!r}), unless it fails in eager, too",
+        ) from error
     for fake in flat_tensors([argument(info, args, kwargs, where) for where in info.mutates]):
         check_size(info, fake, memo[id(fake)])
     _refuse_what_its_kernel_differentiates(info, args, kwargs, result)
@@ -101,6 +113,13 @@ def _registered(func: OpOverload) -> Callable[..., Any] | None:
         return None
     kernel: Callable[..., Any] | None = registrations.find(func.name().split(".")[0]).fake_impl.kernel
     return kernel
+
+
+def _runs_its_implementation(func: OpOverload) -> bool:
+    """Whether what meta tensors run is the one implementation that somebody's operator has."""
+    return func.namespace not in ("aten", "prims") and torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeExplicitAutograd"
+    )
 
 
 def _to_meta(value: Any, memo: dict[int, torch.Tensor]) -> Any:

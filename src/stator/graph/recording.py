@@ -38,7 +38,7 @@ from .numbers import DataDependent, holds_numbers, rules, symbolic
 from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
 from .traced import ViewStep
 from .views import IDENTITIES, REINTERPRETING, replay, view_step, write_back
-from .writes import check_overlap
+from .writes import check_overlap, check_unwritten
 
 aten = torch.ops.aten
 Keep = Callable[[OpOverload], bool]
@@ -292,8 +292,11 @@ class Tracer(FakeMode):
             return NotImplemented
         rule = info.record.decompose
         if rule is not None:
+            given = () if info.mutates else flat_tensors((args, tuple(kwargs.values())))
+            versions = [fake.fake_storage.version for fake in given]
             with self:
                 result = rule(*args, **kwargs)
+            check_unwritten(info, rule, given, versions)
             if result is not NotImplemented:
                 return self._detached(result, info, args, kwargs)
         if not info.composite:

@@ -3,13 +3,15 @@ fake tensors could not follow. How a write is recorded is decided elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from stator.base.errors import Unsupported
+from stator.base.errors import Unsupported, UsageError
 from stator.prims.layout import is_dense, may_overlap
 from stator.prims.record import TensorMeta
+from stator.prims.rule_checks import place_of
 from stator.prims.shared_memory import may_meet, same_elements, span
 
 from .fake_tensor import FakeTensor, flat_tensors
@@ -35,6 +37,18 @@ def check_overlap(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         for written in flat_tensors(argument(info, args, kwargs, where)):
             _check_itself(info, written)
     _check_others(info, args, kwargs)
+
+
+def check_unwritten(
+    info: OpInfo, decomposition: Callable[..., Any], given: Sequence[FakeTensor], versions: Sequence[int]
+) -> None:
+    """Refuse a decomposition that has written to arguments which the operator only reads."""
+    for fake, version in zip(given, versions, strict=True):
+        if fake.fake_storage.version != version:
+            raise UsageError(
+                f"the decomposition of {info.target} ({place_of(decomposition)}) writes to an argument, which the "
+                "operator does not: compute a new tensor, or write to a clone()"
+            )
 
 
 def _check_itself(info: OpInfo, written: FakeTensor) -> None:

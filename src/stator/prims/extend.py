@@ -17,6 +17,7 @@ from stator.base.errors import UsageError
 from .decompositions.conform import conforming
 from .query import lookup, lowerings_of
 from .record import Decomposition, OpRecord, ShapeRule
+from .rule_checks import checked_decomposition, checked_shape_rule, place_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 Named = str | OpOverload | OpOverloadPacket
@@ -38,7 +39,7 @@ def operator(
     The implementation runs below autograd, for all devices; `torch.library.register_autograd` gives it a gradient.
     Raises UsageError for a malformed schema, one that writes or aliases, and a name that is taken.
     """
-    parsed = _parsed(schema)
+    parsed, named = _parsed(schema), _tags(tags)
     name = parsed.name + (f".{parsed.overload_name}" if parsed.overload_name else "")
 
     def define(implementation: Callable[..., Any]) -> OpOverload:
@@ -48,7 +49,7 @@ def operator(
         torch.library.define(name, schema[schema.index("(") :])
         torch.library.impl(name, "CompositeExplicitAutograd", implementation)
         entry = lookup(name)
-        entry.tags |= frozenset(tags)
+        entry.tags |= named
         if shape is not None:
             shape_rule(entry.target)(shape)
         if decompose is not None:
@@ -73,8 +74,8 @@ def shape_rule(operator: Named, *, tags: Sequence[str] = (), replace: bool = Fal
     def decorate(rule: F) -> F:
         _check_new(entry, entry.shape, "shape rule", replace)
         _check_signature(rule, entry.target._schema, "the shape rule", entry.name)
-        entry.shape = rule
-        entry.tags |= frozenset(tags)
+        entry.shape = checked_shape_rule(entry.target, rule)
+        entry.tags |= _tags(tags)
         return rule
 
     return decorate
@@ -94,7 +95,7 @@ def decomposition(operator: Named, *, wide: bool = True, replace: bool = False) 
     def decorate(rule: F) -> F:
         _check_new(entry, entry.decompose, "decomposition", replace)
         _check_signature(rule, entry.target._schema, "the decomposition", entry.name)
-        entry.decompose = conforming(entry.target, rule, wide)
+        entry.decompose = conforming(entry.target, checked_decomposition(entry.target, rule), wide)
         entry.tags -= {"prim"}
         return rule
 
@@ -124,7 +125,15 @@ def lowering(operator: Named, *, backend: str = "inductor", replace: bool = Fals
     return decorate
 
 
+def _tags(tags: Sequence[str]) -> frozenset[str]:
+    if isinstance(tags, str):
+        raise UsageError(f"tags are a sequence of strings: write tags=({tags!r},)")
+    return frozenset(tags)
+
+
 def _parsed(schema: str) -> Any:
+    if not isinstance(schema, str):
+        raise UsageError(f"an operator is made by its schema, 'mylib::name(Tensor x) -> Tensor', not by {schema!r}")
     try:
         parsed = torch._C.parse_schema(schema)
     except RuntimeError as error:
@@ -141,7 +150,9 @@ def _parsed(schema: str) -> Any:
 
 def _check_new(entry: OpRecord, known: Any, what: str, replace: bool) -> None:
     if known is not None and not replace:
-        raise UsageError(f"{entry.name} has a {what} already; pass replace=True to put another in its place")
+        raise UsageError(
+            f"{entry.name} has a {what} already ({place_of(known)}); pass replace=True to put another in its place"
+        )
 
 
 def _check_signature(rule: Any, schema: Any, what: str, name: str, before: tuple[str, ...] = ()) -> None:

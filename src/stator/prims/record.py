@@ -6,6 +6,7 @@ here. No rule may call `int()` on a size: sizes may be symbolic.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,7 +96,7 @@ def _where(rule: Callable[..., Any] | None) -> str:
     """The function and its module, for a person."""
     if rule is None:
         return "none"
-    origin = getattr(rule, "__wrapped__", rule)
+    origin = inspect.unwrap(rule)
     return f"{getattr(origin, '__qualname__', origin)} in {getattr(origin, '__module__', '?')}"
 
 

@@ -171,7 +171,10 @@ def conform(
     """
     if not isinstance(result, torch.Tensor) or tuple(result.shape) != size or result.dtype != dtype:
         met = f"{result.dtype} {list(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__
-        raise VerificationError(f"{name} was promised as {dtype} {list(size)}, but the call returned {met}")
+        raise VerificationError(
+            f"{name} was promised as {dtype} {list(size)}, but the call returned {met}: "
+            "the operator's shape rule is wrong"
+        )
     strides = zip(result.stride(), stride, size, strict=True)
     same = 0 in size or all(one == other or length == 1 for one, other, length in strides)
     borrowed = memory is not None and result.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()

@@ -17,6 +17,7 @@ from stator.graph.functional import trace_operator
 from stator.inductor.buffers import Layout, Lowered, View
 from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta, record
+from stator.prims.rule_checks import place_of, raised_at
 
 from .builder import Builder, same_strides
 from .exact import exact_lowerings
@@ -76,6 +77,8 @@ class _Walk:
                 if is_of_a_signal(error):
                     raise
                 text = f"lowering of {node.format_node()} failed: {type(error).__name__}: {error}"
+                raised = raised_at(error)
+                text = f"{text}\n  {raised}" if raised is not None else text
                 raise CompileError("inductor", text, place=node.meta.get("place")) from error
         builder = self.builder
         mutated = tuple([(builder.inputs[index], position) for index, position in self.gm.meta.get("mutated", ())])
@@ -126,6 +129,7 @@ class _Walk:
             if self.exact and gives_view(node.target):
                 raise CompileError("inductor", f"{node.target} gives a view, which has no lowering here")
             result = call_library(builder, node, args, kwargs)
+        _check_results(node, lowering, result)
         self.follow_eager(result, node.meta["val"])
         self.values[node] = result
         self.store_if_worthwhile(node, result)
@@ -242,6 +246,25 @@ class _Walk:
 
 def _meta(node: fx.Node) -> Any:
     return node.meta["val"]
+
+
+def _check_results(node: fx.Node, lowering: Any, result: Any) -> None:
+    """Refuse what a lowering returned that does not stand for the operator's results."""
+    meta = node.meta["val"]
+    pairs = [(result, meta)]
+    if isinstance(meta, list | tuple):
+        pairs = list(zip(result, meta, strict=True)) if _are_as_many(result, meta) else [(result, meta[0])]
+    for part, part_meta in pairs:
+        if isinstance(part_meta, TensorMeta) and not isinstance(part, Tensor):
+            raise CompileError(
+                "inductor",
+                f"the lowering of {node.target} returns {type(part).__name__} for a tensor\n  {place_of(lowering)}",
+                hint="return what stator.inductor.lower's functions give, one for each result, or NotImplemented",
+            )
+
+
+def _are_as_many(results: Any, metas: Any) -> bool:
+    return isinstance(results, list | tuple) and len(results) == len(metas)
 
 
 def _is_memory(result: Any) -> bool:

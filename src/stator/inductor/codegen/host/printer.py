@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from stator.base.errors import VerificationError
 from stator.base.registry import Registry
@@ -367,7 +368,8 @@ def _call(printer: _Printer, step: Call) -> None:
     for name in outputs:
         layout = printer.program.buffers[name].layout
         printer.checks = True
-        promised = f"{name!r}, {literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}"
+        called = f"{name} of {extern.target}" if isinstance(extern.target, OpOverload) else name
+        promised = f"{called!r}, {literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}"
         promise = printer.new_variable("promise", numbered=True)
         printer.bindings.append(f"{promise} = rt.promise({promised}, {str(layout.device)!r}, repaired)")
         variable, memory = (
