@@ -40,6 +40,7 @@ from .linked import (
 )
 from .partition import Partition, SavedInput, divide, saved_names, split
 from .program import Program, apart
+from .replaced_data import as_they_were, refused, replaced
 from .rows import is_batched, row_by_row
 
 Pattern = tuple[bool, ...]
@@ -273,6 +274,8 @@ class Step:
             state.open.difference_update(needed)
         kept: Kept | None = step_node.kept
         keep = torch._C._autograd._get_current_graph_task_keep_graph()
+        moved = replaced(step_node)
+        run_eagerly = self._ready_to_run_eagerly(step_node, moved) if moved else None
         if torch.is_grad_enabled():
             if not keep:
                 note_freed(step_node, classes)
@@ -283,6 +286,8 @@ class Step:
             freed = note_freed(step_node, classes)
             if state is None or not state.open:
                 self._free(step_node, freed, saved)
+        if run_eagerly is not None:
+            return run_eagerly(kind, present)
         if kept is not None:  # not all is there any more
             wanted = [at for at in range(self.joint.primal_count) if asked >> at & 1 and (by is None or at in by)]
             kind = pattern, stops, tuple(wanted)
@@ -291,6 +296,32 @@ class Step:
             return self.twice_differentiable(kind, step_node, present)
         return backward(saved, present)
 
+    def _ready_to_run_eagerly(
+        self, step_node: Any, moved: Sequence[int]
+    ) -> Callable[[BackwardKind, Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]:
+        """What computes gradients per primal as eager does where other memory was put in the place of these primals."""
+        drawn_otherwise = self.devices and self.program.rewrite is not None
+        if torch.is_grad_enabled() or step_node.kept is not None or drawn_otherwise:
+            raise refused(step_node.primals[moved[0]][0])
+        given, states = step_node.primals, step_node.states
+        primals = as_they_were(step_node, self.joint.graph.graph, moved)
+
+        def run(kind: BackwardKind, tangents: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+            by = _set_of(kind[2])
+            with replayed(states), torch.enable_grad():
+                handles = self.program.handles(self.joint, primals)
+            for at in moved:
+                primals[at].data = given[at][0].detach()
+            stops = self.stops if kind[1] else ()
+            positions = self._positions(kind[0])
+            gradients = self.program.gradients(self.joint, positions, None, stops, by, (), handles)
+            found = iter(gradients(*primals, *tangents))
+            sought = [one.requires_grad and (by is None or at in by) for at, one in enumerate(primals)]
+            one: torch.Tensor | None
+            return [None if not asked or (one := next(found)) is None else one.detach() for asked in sought]
+
+        return run
+
     def _free(self, step_node: Any, freed: int, saved: Sequence[Any]) -> None:
         """What nothing needs that can still be differentiated when this was freed in eager."""
         places = self._kept(freed)
@@ -298,7 +329,7 @@ class Step:
             step_node.kept = None if places is None else Kept.of(places, saved)
             step_node.maybe_clear_saved_tensors()
         if places is None:
-            step_node.primals = ()
+            step_node.primals = step_node.places = ()
 
     def _positions(self, pattern: Pattern) -> list[int]:
         return [p for p, present in zip(self.joint.differentiable, pattern, strict=True) if present]
@@ -353,6 +384,8 @@ class Step:
         places = sum([1 << savers.places[target] for target in second.targets or () if target not in positions])
         classes = savers.run(self.bits([position in positions for position in self.joint.differentiable]), places)
         saved = saved_values(step_node, classes)
+        if moved := replaced(step_node):
+            raise refused(step_node.primals[moved[0]][0])
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             note_freed(step_node, classes)
         if not torch.is_grad_enabled():

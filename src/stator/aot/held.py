@@ -22,7 +22,6 @@ def saved_values(step_node: Any, classes: int) -> list[Any]:
     """What the forward saved, for a backward that runs these classes of eager's nodes. RuntimeError when eager would
     have freed what one of them saved, or find it written to."""
     step: Any = step_node.step
-    _check_places(step_node)
     if classes & freed(step_node):
         raise freed_twice()
     _check_versions(step_node, classes)
@@ -109,23 +108,6 @@ def _check_versions(step_node: Any, classes: int) -> None:
             check_version(*noted)
     for position in results:
         check_version(*watched[position])
-
-
-def _check_places(step_node: Any) -> None:
-    """Raise RuntimeError when the memory of a saved input was replaced, which autograd does not notice; also of one
-    that eager saves, and a compiled forward does not.
-
-    Eager then finds the new contents where an operator saved the very tensor, and the old ones where it saved a view or
-    something computed from it: not a thing that a backward which computes other values again could imitate.
-    """
-    for index, place in zip(step_node.step.placed, step_node.places, strict=True):
-        entry = step_node.primals[index] if step_node.primals else None
-        if entry is not None and entry[0].data_ptr() != place:
-            raise RuntimeError(
-                f"stator: the data of a tensor of shape {list(entry[0].shape)} was replaced (`.data = ...`) between "
-                "the forward of a compiled graph and its backward, which needs it; replace it before or "
-                "after both, or run this part eagerly (stator.disable)"
-            )
 
 
 def versions_of(primals: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:

@@ -16,6 +16,7 @@ from .groups import NotLedTo
 from .held import ANY, NOTHING, versions_of, watch
 from .linked import refer_to, without_contents
 from .partition import SavedInput
+from .replaced_data import places_of
 
 
 class StepFunction(torch.autograd.Function):
@@ -68,7 +69,7 @@ class StepFunction(torch.autograd.Function):
                 ]
             )
         if step.placed:
-            ctx.places = [primals[index].data_ptr() for index in step.placed]
+            ctx.places = places_of(primals)
         # for a backward that is differentiated itself; not what this very program writes to: it may get our history
         known = versions_of(primals)
         for index, copy in copies.items():
