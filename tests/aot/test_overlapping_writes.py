@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import stator
 
@@ -32,8 +33,12 @@ IN_ORDER: dict[str, Program] = {
     "a reduction": lambda x: torch.mean(x, 1, out=x[:, 0]),
     "tensors that change places": lambda x: torch._foreach_mul_([x[0], x[1]], [x[1], x[0]]),
     "one tensor twice": lambda x: torch._foreach_add_([x, x], 1),
+    "statistics of several channels": lambda x: F.batch_norm(x, x[0, :1].expand(4), torch.ones(4), training=True),
+    "statistics in one place": lambda x: F.batch_norm(torch.eye(4), x[0], x[0], training=True),
+    "statistics that are read": lambda x: x[2:].copy_(F.batch_norm(x, x[0], x[1], training=True)[:2]),
 }
 APART: dict[str, Program] = {
+    "statistics in one buffer": lambda x: F.batch_norm(torch.eye(4), x[0], x[1], training=True),
     "itself": lambda x: x.add_(x),
     "rows": lambda x: x[0].add_(x[1]),
     "columns": lambda x: x[:, :2].copy_(x[:, 2:]),

@@ -16,7 +16,7 @@ from stator.prims.record import TensorMeta
 from .fake import FakeTensor
 from .recording import Tracer, mutations
 from .schema import OpInfo
-from .writes import check_overlap
+from .writes import check_overlap, check_statistics
 
 aten = torch.ops.aten
 
@@ -155,6 +155,7 @@ def batch_norm(
         )
     if running_mean is None or running_var is None:
         return tracer.apply(aten._native_batch_norm_legit.no_stats, x, weight, bias, True, momentum, eps)
+    check_statistics([x, weight, bias], [running_mean, running_var])
     out, mean, rstd, new_mean, new_var = tracer.apply(
         aten._native_batch_norm_legit_functional.default,
         x,

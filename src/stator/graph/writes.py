@@ -65,6 +65,18 @@ def _check_itself(info: OpInfo, written: FakeTensor) -> None:
         raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
 
 
+def check_statistics(read: Sequence[FakeTensor | None], written: Sequence[FakeTensor]) -> None:
+    """Refuse running statistics whose elements share memory with each other, or with what is read: eager updates them
+    channel by channel, each with what those before it have left there."""
+    for at, one in enumerate(written):
+        shape, strides = one.meta.shape, one.meta.stride
+        others = [other for other in (*written[:at], *read) if other is not None]
+        if (not is_dense(shape, strides) and may_overlap(shape, strides)) or any(
+            other.fake_storage is one.fake_storage and may_meet(other.meta, one.meta) for other in others
+        ):
+            raise Unsupported("overlapping-write", "batch_norm updates statistics that share memory", hint="clone them")
+
+
 def _check_others(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse to write where another argument is read or written. Most operators refuse it in eager; others compute
     what depends on the order in which they visit elements."""
