@@ -237,7 +237,7 @@ def _batch_norm(
     # images of one number are summed along with the channels; strides of one channel may say another layout to ATen
     if not training or math.prod(rest) == 1 or channels == 1 or not is_as_aten():
         return NotImplemented
-    if not all(map(_is_contiguous_float, given)):
+    if not all(map(is_contiguous_float, given)):
         return NotImplemented
     arguments = [builder.argument(part, contiguous_strides(part.shape)) for part in given if part is not None]
     metas = [*builder.meta[1:], builder.meta[1], builder.meta[1]]
@@ -248,7 +248,7 @@ def _batch_norm(
     return [elementwise(builder, lambda ops, value, scale, shift: ops.fma(value, scale, shift), operands), *results]
 
 
-def _is_contiguous_float(part: Tensor | None) -> bool:
+def is_contiguous_float(part: Tensor | None) -> bool:
     if part is None or part.dtype is not torch.float32 or part.device.type != "cpu" or part.numel == 0:
         return False
     return not part.deviates and same_strides(part.shape, part.strides, contiguous_strides(part.shape))

@@ -19,6 +19,7 @@ from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta, record
 from stator.prims.rule_checks import place_of, raised_at
 
+from . import exact_convolution  # noqa: F401  registers lowerings
 from .builder import Builder, same_strides
 from .exact import exact_lowerings
 from .fallback import call_library, gives_view

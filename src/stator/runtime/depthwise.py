@@ -1,0 +1,209 @@
+"""Convolutions with one kernel for each channel, by kernels written by hand that give oneDNN's bits in eager's layout.
+
+What `csrc/vec_depthwise.h` says, to be called from a compiled program, where that is what the operator computes: oneDNN
+picks its implementations by processor, sizes, threads and version, so that nobody can say in general. `agreeing`
+compares both on random numbers of the very shape, on which the order of additions depends: another has other bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stator.base import counters
+from stator.base.errors import StatorError
+
+from . import build, launch
+
+_LARGEST_KERNEL = 7  # rows and columns: kernels are compiled for each
+_LARGEST_STRIDE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a batch of images and of what one kernel for each of their channels does with it."""
+
+    batch: int
+    channels: int
+    image: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+    @property
+    def out(self) -> tuple[int, int]:
+        rows, columns = (
+            (size + 2 * pad - kernel) // step + 1
+            for size, pad, kernel, step in zip(self.image, self.padding, self.kernel, self.stride, strict=True)
+        )
+        return rows, columns
+
+    @property
+    def tail(self) -> tuple[Any, ...]:
+        """Arguments of the operators behind the tensors."""
+        return list(self.stride), list(self.padding), [1, 1], False, [0, 0], self.channels
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    function: str
+    shape: Shape
+
+    @property
+    def symbol(self) -> str:
+        return "_".join(map(str, (self.function, *self.shape.kernel, *self.shape.stride)))
+
+    @property
+    def source(self) -> str:
+        numbers = ", ".join(map(str, (*self.shape.kernel, *self.shape.stride)))
+        call = f"{self.function}<{numbers}>(pointers)"
+        return f'#include "vec_depthwise.h"\nextern "C" void {self.symbol}(void *const *pointers) {{ {call}; }}\n'
+
+
+def settings() -> tuple[Any, ...]:
+    """What else the implementation of an operator may depend on."""
+    return (
+        torch.get_num_threads(),
+        torch._C._get_mkldnn_enabled(),
+        torch._C._get_mkldnn_deterministic(),
+        torch._C._get_nnpack_enabled(),
+        torch._C._get_fp32_precision_getter("mkldnn", "conv"),
+        torch._C._get_fp32_precision_getter("mkldnn", "matmul"),
+    )
+
+
+class Depthwise:
+    """`f(one, other, out=...)`, of contiguous float32 tensors. Raises StatorError when the kernel cannot be built.
+
+    With other settings than those it was compared for it is the operator.
+    """
+
+    __slots__ = ("kernel", "name", "settings", "shape", "sizes", "what")
+
+    def __init__(self, function: str, what: str, shape: Shape, compared_for: tuple[Any, ...]) -> None:
+        text = _Text(function, shape)
+        address = build.build_kernels([text])[text.symbol]
+        self.name = function
+        self.kernel = launch.make_kernel(address, 4, text.symbol)
+        numbers = (shape.batch, shape.channels, *shape.image, *shape.padding, *shape.out)
+        self.sizes = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        self.what, self.shape, self.settings = what, shape, compared_for
+
+    def __call__(self, one: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> None:
+        if self.settings == settings():
+            self.kernel(one, other, self.sizes, out)
+        else:
+            out.copy_(_by_operator(self.what, self.shape, one, other))
+
+
+# for what is computed: kernels that may do as oneDNN does
+_CANDIDATES = {
+    "forward": ("depthwise_forward",),
+    "data": ("depthwise_data_gradient",),
+    "weight": ("depthwise_weight_gradient_dots", "depthwise_weight_gradient_chain"),
+}
+
+
+def agreeing(what: str, shape: Shape) -> Depthwise | None:
+    """What computes the "forward", the gradient of the "data" or of the "weight" with the operator's bits; None where
+    nothing here does, or not as fast."""
+    fits = 1 < max(shape.kernel) <= _LARGEST_KERNEL and max(shape.stride) <= _LARGEST_STRIDE and min(shape.out) > 0
+    if not fits or (what != "weight" and not _is_worthwhile(shape)):
+        return None
+    return _agreeing(what, shape, settings())
+
+
+def _is_worthwhile(shape: Shape) -> bool:
+    """Lanes are positions here, and channels in oneDNN's layout: that is the better for small images and large kernels,
+    by more than what it costs to bring images there."""
+    taps = math.prod(shape.kernel)
+    return taps <= 9 or (taps <= 25 and shape.image[1] >= 56)
+
+
+@functools.lru_cache(maxsize=1024)
+def _agreeing(what: str, shape: Shape, under: tuple[Any, ...]) -> Depthwise | None:
+    try:
+        candidates = [Depthwise(function, what, shape, under) for function in _CANDIDATES[what]]
+    except StatorError:
+        return None
+    with counters.timed("compare"):
+        found = _first_agreeing(candidates, what, shape)
+    return found if settings() == under else None  # another thread may have changed them meanwhile
+
+
+def _first_agreeing(candidates: list[Depthwise], what: str, shape: Shape) -> Depthwise | None:
+    generator = torch.Generator("cpu").manual_seed(shape.channels)
+    for special in (False, True):
+        given = _given(what, shape, generator, special)
+        expected = _by_operator(what, shape, *given)
+        candidates = [one for one in candidates if _same_bits(_computed(one, given, expected), expected)]
+    return candidates[0] if candidates else None
+
+
+def _given(what: str, shape: Shape, generator: torch.Generator, special: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The kernel's two arguments, of random numbers; the special ones begin where no whole vector does."""
+    x = _numbers((shape.batch, shape.channels, *shape.image), generator)
+    weight = _numbers((shape.channels, 1, *shape.kernel), generator)
+    grad = _numbers((shape.batch, shape.channels, *shape.out), generator)
+    one, other = {"forward": (x, weight), "data": (grad, weight), "weight": (grad, x)}[what]
+    if special:
+        one, other = (_shifted(_with_special(tensor, shape.channels, generator)) for tensor in (one, other))
+    return one, other
+
+
+_DISTINCT = 65537  # random numbers, over and over: a prime, so that they lie differently in every image and channel
+
+
+def _numbers(size: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    count = math.prod(size)
+    some = torch.randn(min(count, _DISTINCT), generator=generator, dtype=torch.float32, device="cpu")
+    return some.repeat(count // len(some) + 1)[:count].view(size)
+
+
+_SPECIAL = (0.0, -0.0, float("inf"), float("nan"), 1e-30, -1e-30)
+
+
+def _with_special(tensor: torch.Tensor, channels: int, generator: torch.Generator) -> torch.Tensor:
+    """In every other channel zeros of either sign, infinities, NaN or tiny numbers, of one kind each."""
+    kinds = torch.randint(len(_SPECIAL), (channels,), generator=generator, device="cpu")
+    values = torch.tensor(_SPECIAL, dtype=torch.float32, device="cpu")[kinds]
+    here = _numbers(tuple(tensor.shape), generator) < (-1 if tensor.numel() < 50 * channels else -2.5)
+    of_channel = (-1, 1, 1, 1) if tensor.shape[1] == 1 else (1, -1, 1, 1)
+    chosen = torch.arange(channels, device="cpu").bitwise_and(1).bool().view(of_channel)
+    return torch.where(here & chosen, values.view(of_channel), tensor)
+
+
+def _shifted(tensor: torch.Tensor) -> torch.Tensor:
+    memory = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
+    return memory[1:].view(tensor.shape).copy_(tensor)
+
+
+def _by_operator(what: str, shape: Shape, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    if what == "forward":
+        return torch.ops.aten.convolution.default(one, other, None, *shape.tail)
+    x = _without_numbers((shape.batch, shape.channels, *shape.image)) if what == "data" else other
+    weight = other if what == "data" else _without_numbers((shape.channels, 1, *shape.kernel))
+    mask = [what == "data", what == "weight", False]
+    results = torch.ops.aten.convolution_backward.default(one, x, weight, None, *shape.tail, mask)
+    return results[0 if what == "data" else 1]
+
+
+def _without_numbers(size: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.float32, device="cpu")
+
+
+def _computed(one: Depthwise, given: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    out = torch.full_like(like, 7.0, memory_format=torch.contiguous_format)
+    one(*given, out=out)
+    return out
+
+
+def _same_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """NaN is NaN, with any payload."""
+    same = (actual.view(torch.int32) == expected.view(torch.int32)) | (actual.isnan() & expected.isnan())
+    return expected.is_contiguous() and bool(same.all())

@@ -1,0 +1,141 @@
+"""Under `exact_rounding`, convolutions with one kernel for each channel: eager's bits, and what stays called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import stator
+from stator.base import counters
+from stator.runtime.depthwise import Shape, agreeing
+
+OPTIONS = {"exact_rounding": True, "verify": True}
+USUAL = Shape(2, 48, (30, 30), (3, 3), (1, 1), (1, 1))
+
+
+def gradients(function: Any, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    leaves = [tensor.detach().clone(memory_format=torch.preserve_format).requires_grad_() for tensor in tensors]
+    result = function(*leaves)
+    result.backward(torch.linspace(-1, 1, result.numel()).view(result.shape).sin())
+    return [result.detach(), *(leaf.grad for leaf in leaves)]  # type: ignore[misc]
+
+
+def same_bits(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    return all(
+        a.stride() == e.stride() and torch.equal(a.view(torch.int32), e.view(torch.int32))
+        for a, e in zip(actual, expected, strict=True)
+    )
+
+
+def compiled(function: Any, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    stator.reset()
+    counters.clear()
+    return gradients(stator.compile(function, options=OPTIONS, fullgraph=True), *tensors)
+
+
+def depthwise(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.conv2d(F.relu(x), weight, None, 1, 1, 1, x.shape[1]) * 2
+
+
+def called(name: str) -> int:
+    return counters.counts[f"inductor_fallback:aten.{name}.default"]
+
+
+@pytest.mark.skipif(
+    any(agreeing(what, USUAL) is None for what in ("forward", "data", "weight")), reason="oneDNN adds up otherwise here"
+)
+def test_forward_and_gradients_are_kernels() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 48, 30, 30), torch.randn(48, 1, 3, 3)
+    assert same_bits(compiled(depthwise, x, weight), gradients(depthwise, x, weight))
+    assert not called("convolution") and not called("convolution_backward")
+
+
+@pytest.mark.parametrize("kernel", [3, 5, 7])
+@pytest.mark.parametrize("side", [7, 14, 33, 64])
+def test_bits_of_forward_and_gradients(side: int, kernel: int) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 24, side, side), torch.randn(24, 1, kernel, kernel)
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, weight, None, 2, kernel // 2, 1, 24) + 1
+
+    assert same_bits(compiled(function, x, weight), gradients(function, x, weight))
+
+
+def test_only_the_gradient_that_is_wanted() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 24, 20, 20), torch.randn(24, 1, 3, 3)
+    assert same_bits(compiled(lambda w: depthwise(x, w), weight), gradients(lambda w: depthwise(x, w), weight))
+    assert same_bits(compiled(lambda x: depthwise(x, weight), x), gradients(lambda x: depthwise(x, weight), x))
+
+
+def small_network(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    return depthwise(F.conv2d(x, first, None, 2, 2, 1, x.shape[1]), second)
+
+
+def operands() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(2, 24, 57, 57), torch.randn(24, 1, 5, 5), torch.randn(24, 1, 3, 3)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("order", [(1, 2, 1), (2, 1, 2)], ids=str)
+def test_the_number_of_threads_changes_after_compilation(order: tuple[int, ...]) -> None:
+    stator.reset()
+    step = stator.compile(small_network, options=OPTIONS, fullgraph=True)
+    for count in order:
+        with threads(count):
+            assert same_bits(gradients(step, *operands()), gradients(small_network, *operands()))
+
+
+@pytest.mark.parametrize("order", [(True, False), (False, True)], ids=["on then off", "off then on"])
+def test_onednn_is_switched_after_compilation(order: tuple[bool, ...]) -> None:
+    stator.reset()
+    step = stator.compile(small_network, options=OPTIONS, fullgraph=True)
+    for enabled in order:
+        with torch.backends.mkldnn.flags(enabled=enabled):
+            assert same_bits(gradients(step, *operands()), gradients(small_network, *operands()))
+
+
+def test_sizes_that_vary() -> None:
+    stator.reset()
+    step = stator.compile(depthwise, options=OPTIONS, fullgraph=True)
+    for side in (20, 23, 31, 40):
+        torch.manual_seed(0)
+        x, weight = torch.randn(2, 24, side, side + 1), torch.randn(24, 1, 3, 3)
+        assert same_bits(gradients(step, x, weight), gradients(depthwise, x, weight))
+
+
+OTHERS = {
+    "groups of two": lambda x, w: F.conv2d(x, w.view(24, 2, 3, 3), None, 1, 1, 1, 12),
+    "two kernels for a channel": lambda x, w: F.conv2d(x, w.view(48, 1, 3, 3), None, 1, 1, 1, 24),
+    "dilated": lambda x, w: F.conv2d(x, w[:24], None, 1, 2, 2, 24),
+    "with a bias": lambda x, w: F.conv2d(x, w[:24], w[24:].flatten()[:24], 1, 1, 1, 24),
+    "transposed": lambda x, w: F.conv_transpose2d(x, w[:24], None, 1, 1, 0, 24),
+    "channels last": lambda x, w: F.conv2d(x.contiguous(memory_format=torch.channels_last), w[:24], None, 1, 1, 1, 24),
+    "of gaps": lambda x, w: F.conv2d(x[:, :, ::2], w[:24], None, 1, 1, 1, 24),
+    "in double precision": lambda x, w: F.conv2d(x.double(), w[:24].double(), None, 1, 1, 1, 24).float(),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_convolutions_keep_their_bits(name: str) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 24, 20, 20), torch.randn(48, 1, 3, 3)
+    function = OTHERS[name]
+    assert same_bits(compiled(function, x, weight), gradients(function, x, weight))
