@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import stator
 
@@ -104,6 +105,13 @@ def test_gradients_to_be_differentiated_are_refused() -> None:
     in_p(p, x)
     with pytest.raises(RuntimeError, match=REFUSED):
         torch.autograd.grad(result.sum(), p, create_graph=True)
+
+
+def test_checkpoints_are_refused() -> None:
+    """Eager computes them again, from the new contents."""
+    compiled = stator.compile(lambda p, x: checkpoint(lambda x: (p * x).sin(), x, use_reentrant=False))
+    with pytest.raises(RuntimeError, match=REFUSED):
+        gradients(compiled, in_p)
 
 
 def test_a_second_backward_computes_the_same() -> None:

@@ -301,7 +301,10 @@ class Step:
     ) -> Callable[[BackwardKind, Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]:
         """What computes gradients per primal as eager does where other memory was put in the place of these primals."""
         drawn_otherwise = self.devices and self.program.rewrite is not None
-        if torch.is_grad_enabled() or step_node.kept is not None or drawn_otherwise:
+        computed_again = any(
+            "checkpoint" in node.meta for node in self.joint.graph.graph.nodes
+        )  # by eager, from new data
+        if torch.is_grad_enabled() or step_node.kept is not None or drawn_otherwise or computed_again:
             raise refused(step_node.primals[moved[0]][0])
         given, states = step_node.primals, step_node.states
         primals = as_they_were(step_node, self.joint.graph.graph, moved)
