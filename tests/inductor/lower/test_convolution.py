@@ -86,6 +86,23 @@ def test_one_tap_convolution_is_a_product(memory_format, batch, bias):
     )
 
 
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_one_tap_convolution_of_single_positions_is_a_product_of_matrices(memory_format, batch, bias):
+    x, w, b = torch.randn(batch, 24, 6, 5).to(memory_format=memory_format), torch.randn(40, 24, 1, 1), torch.randn(40)
+
+    def means(x, w, b):
+        return F.conv2d(x.mean((2, 3), keepdim=True), w, b if bias else None)
+
+    def scaled(x, w, b):
+        return x.repeat(1, 2, 1, 1)[:, :40] * means(x, w, b).sigmoid()
+
+    for function in (means, scaled):
+        lowered = assert_lowers(function, x, w, b, library=1, tolerance=1e-5)
+        assert [node.target for node in library_calls(lowered)] == [torch.ops.aten.mm.out]
+
+
 CASES = [
     dict(stride=2),
     dict(padding=1),

@@ -74,6 +74,18 @@ def test_one_tap_that_skips_positions(formats: Sequence[int], wanted: Sequence[b
 
 @pytest.mark.parametrize("formats", [(0, 0), (1, 1), (1, 0)])
 @pytest.mark.parametrize("wanted", [(True, True, True), (False, True, True), (True, False, False)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_one_tap_on_single_positions(formats: Sequence[int], wanted: Sequence[bool], batch: int) -> None:
+    torch.manual_seed(0)
+    formatted = [torch.contiguous_format, torch.channels_last]
+    x = torch.randn(batch, 24, 1, 1).contiguous(memory_format=formatted[formats[0]])
+    grad = torch.randn(batch, 40, 1, 1).contiguous(memory_format=formatted[formats[1]])
+    compare(grad, x, torch.randn(40, 24, 1, 1), 1, 0, 1, 1, wanted)
+    assert not any("convolution_backward" in name for name in counters.counts)
+
+
+@pytest.mark.parametrize("formats", [(0, 0), (1, 1), (1, 0)])
+@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, True), (True, False, False)])
 @pytest.mark.parametrize(("channels", "out", "size", "kernel"), [(24, 40, 26, 2), (3, 32, 64, 8), (40, 40, 26, 5)])
 def test_patches(formats, wanted, channels: int, out: int, size: int, kernel: int) -> None:
     torch.manual_seed(0)

@@ -16,7 +16,7 @@ from stator.prims.record import TensorMeta
 from stator.shapes.expr import Symbol
 
 from .builder import Builder, linear, same_strides
-from .convolution import is_product, wishes_channels_last
+from .convolution import is_product, is_single, wishes_channels_last
 from .creation import filled, pad_with
 from .fallback import library_results
 from .heuristics import MAX_ACCUMULATORS, SMALL_DEPTHWISE
@@ -56,6 +56,8 @@ def _convolution_backward(
         return NotImplemented
     if cuts_patches(x, weight, grad.shape[2:], stride, padding, dilation, transposed, groups):
         return patch_gradients(builder, grad, x, weight, wanted)
+    if is_single(x, weight, stride, padding, groups):
+        return _of_product(builder, grad, x, weight, wanted)
     if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
         return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
     rest = [bias_sizes, stride, padding, dilation, transposed, output_padding, groups]
