@@ -78,6 +78,17 @@ def _filled_slices(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]
     return mode.dispatch(sum_of_slices, args, {})
 
 
+@specials.register(aten.native_group_norm_backward.default)
+def _group_norm_backward(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """ATen's kernel for channels-last memory writes to the gradient of the input without asking whether there is one,
+    which ends the process: it is computed there, and dropped."""
+    x, mask = args[1], args[-1]
+    if kwargs or mask[0] or x.is_contiguous():
+        return NotImplemented
+    with mode:
+        return (None, *aten.native_group_norm_backward.default(*args[:-1], [True, *mask[1:]])[1:])
+
+
 @specials.register(aten._ctc_loss.Tensor)
 def _ctc_loss(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What this keeps for its backward has a size that depends on data; nothing else reads it."""
