@@ -27,6 +27,19 @@ def network() -> nn.Module:
     )
 
 
+def grouped_network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(8, 32, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, stride=2, padding=1, groups=4, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 16, 1),
+    )
+
+
 def gradients(call, model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     model.zero_grad()
     x.grad = None
@@ -40,9 +53,9 @@ def close(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
         assert one.stride() == other.stride()
 
 
-@pytest.fixture
-def pair():
-    model = network()
+@pytest.fixture(params=[network, grouped_network])
+def pair(request):
+    model = request.param()
     x = torch.randn(2, 8, 20, 20, requires_grad=True)
     return stator.compile(model, fullgraph=True), model, x
 

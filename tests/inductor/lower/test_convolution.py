@@ -49,6 +49,19 @@ def test_depthwise_network_runs_in_channels_last_between_eager_ends():
                 assert index.coefficient(body.vars[-1]) == 1
 
 
+@pytest.mark.parametrize(("width", "nhwc"), [(8, True), (32, False)])
+def test_narrow_groups_run_in_channels_last(width, nhwc):
+    x = torch.randn(2, 64, 5, 7)
+    w1, w2, w3 = torch.randn(64, 64, 1, 1), torch.randn(64, width, 3, 3), torch.randn(64, 64, 1, 1)
+
+    def network(x, w1, w2, w3):
+        return F.conv2d(F.conv2d(F.conv2d(x, w1).relu(), w2, None, 1, 1, 1, 64 // width).relu(), w3)
+
+    lowered = assert_lowers(network, x, w1, w2, w3, library=3, tolerance=1e-3)
+    strides = channels_last_strides if nhwc else contiguous_strides
+    assert input_strides(lowered)[0 if nhwc else 1] == strides((2, 64, 5, 7))
+
+
 def test_dense_network_stays_in_eagers_format():
     x, w = torch.randn(1, 4, 9, 9), torch.randn(6, 4, 3, 3)
     lowered = assert_lowers(lambda x, w: F.relu(F.conv2d(x, w)), x, w, library=1, tolerance=1e-4)

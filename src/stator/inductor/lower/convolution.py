@@ -145,9 +145,8 @@ def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
 
 def wishes_channels_last(shapes: Sequence[tuple[int, ...]], groups: int) -> bool | None:
     x, weight, result = shapes
-    depthwise = groups > 1 and groups == x[1]
     pointwise = groups == 1 and weight[2:] == (1, 1)
-    return convolution_prefers_channels_last(depthwise, pointwise, numel(weight), numel(x) + numel(result))
+    return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), numel(x) + numel(result))
 
 
 def _feeds_channels_last(builder: Builder) -> bool:
