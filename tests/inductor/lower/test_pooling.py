@@ -26,3 +26,7 @@ def test_positions(case: Sequence, memory_format: torch.memory_format, dtype: to
 
 def test_an_unbatched_image() -> None:
     assert_lowers(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), torch.randn(5, 12, 20))
+
+
+def test_max_pooling_whose_positions_nobody_reads():
+    assert_lowers(lambda x: F.max_pool2d(x, 3, 2, 1), torch.randn(2, 5, 12, 20))

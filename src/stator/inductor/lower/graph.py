@@ -250,11 +250,14 @@ def _meta(node: fx.Node) -> Any:
 
 
 def _check_results(node: fx.Node, lowering: Any, result: Any) -> None:
-    """Refuse what a lowering returned that does not stand for the operator's results."""
+    """Refuse what a lowering returned that does not stand for the operator's results. One that nothing reads may be
+    missing."""
     meta = node.meta["val"]
     pairs = [(result, meta)]
-    if isinstance(meta, list | tuple):
-        pairs = list(zip(result, meta, strict=True)) if _are_as_many(result, meta) else [(result, meta[0])]
+    if isinstance(meta, list | tuple) and _are_as_many(result, meta):
+        pairs = [pair for at, pair in enumerate(zip(result, meta, strict=True)) if _is_read(node, at)]
+    elif isinstance(meta, list | tuple):
+        pairs = [(result, meta[0])]
     for part, part_meta in pairs:
         if isinstance(part_meta, TensorMeta) and not isinstance(part, Tensor):
             raise CompileError(
@@ -262,6 +265,11 @@ def _check_results(node: fx.Node, lowering: Any, result: Any) -> None:
                 f"the lowering of {node.target} returns {type(part).__name__} for a tensor\n  {place_of(lowering)}",
                 hint="return what stator.inductor.lower's functions give, one for each result, or NotImplemented",
             )
+
+
+def _is_read(node: fx.Node, at: int) -> bool:
+    """Does anything use the result at this place, or all of them together?"""
+    return any(user.target is not operator.getitem or user.args[1] == at for user in node.users)
 
 
 def _are_as_many(results: Any, metas: Any) -> bool:

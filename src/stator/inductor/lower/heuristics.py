@@ -46,9 +46,9 @@ DATA_ELEMENTS_PER_WEIGHT = 8
 LARGE_TABLE = 4
 
 
-# Kernels of groups of up to so many channels take 0.8 of the time, and their gradients 0.3 to 1.0, on channels-last data
-# (measured on AVX-512, 4 to 16 channels, batches of 1 to 8). On the smallest images that gains nothing for themselves,
-# but the products between them take half as long.
+# Kernels of groups of up to so many channels take 0.3 to 1.0 of the time on channels-last data, and so do their
+# gradients (measured on AVX-512, 4 to 16 channels, batches of 1 to 8). On the smallest images they themselves take 1.1
+# of it, but the one-tap kernels around them, which are products then, take half as long.
 NARROW_GROUP = 16
 
 
