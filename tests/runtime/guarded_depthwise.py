@@ -1,4 +1,4 @@
-"""Every kernel for convolutions with one kernel for each channel, on tensors beside memory that must not be touched.
+"""Every kernel for convolutions of single channels or of groups, on tensors beside memory that must not be touched.
 
 A program: `guarded_depthwise.py THREADS`. Convolutions of random sizes (seeded), compared with double precision.
 """
@@ -20,8 +20,8 @@ KERNELS = [  # rows, columns, strides
     *((1, 2, 1, 1), (3, 3, 1, 1), (3, 3, 2, 2), (5, 3, 2, 1), (3, 5, 1, 2), (5, 5, 1, 1)),
     *((4, 7, 2, 2), (7, 1, 1, 2), (2, 6, 1, 1), (7, 7, 2, 1)),
 ]
-OF_EACH = 24
-FUNCTIONS = [(what, function) for what, functions in depthwise._CANDIDATES.items() for function in functions]
+OF_EACH = 18
+WHAT = ("forward", "data", "weight")
 
 
 def sizes() -> Iterator[Shape]:
@@ -36,6 +36,7 @@ def sizes() -> Iterator[Shape]:
             )
             batch, channels = chosen.randint(1, 3), chosen.choice((2, 7, 16, 17, 35))
             yield Shape(batch, channels, image, (rows, columns), tuple(stride), padding)
+            yield Shape(batch, chosen.choice((16, 40)), image, (rows, columns), tuple(stride), padding, 8)
 
 
 def guarded(tensor: torch.Tensor, at_end: bool) -> torch.Tensor:
@@ -55,7 +56,7 @@ def guarded(tensor: torch.Tensor, at_end: bool) -> torch.Tensor:
 
 def expected(of: Shape, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> dict[str, torch.Tensor]:
     leaves = [tensor.double().requires_grad_() for tensor in (x, weight)]
-    out = torch.nn.functional.conv2d(*leaves, None, of.stride, of.padding, 1, of.channels)
+    out = torch.nn.functional.conv2d(*leaves, None, of.stride, of.padding, 1, of.channels // of.width)
     data, of_weight = torch.autograd.grad(out, leaves, grad.double())
     return {"forward": out.detach(), "data": data, "weight": of_weight}
 
@@ -64,20 +65,25 @@ def main() -> None:
     torch.set_num_threads(int(sys.argv[1]))
     torch.manual_seed(0)
     shapes = list(sizes())
-    texts = {text.symbol: text for of in shapes for text in (depthwise._Text(name, of) for _, name in FUNCTIONS)}
+    texts = {
+        text.symbol: text
+        for of in shapes
+        for what in WHAT
+        for text in (depthwise._Text(function, of) for function in depthwise.candidates(what, of))
+    }
     build.build_kernels(list(texts.values()))
     for number, of in enumerate(shapes):
         x, weight, grad = (
             guarded(torch.randn(size), number % 2 == 0)
             for size in (
                 (of.batch, of.channels, *of.image),
-                (of.channels, 1, *of.kernel),
+                of.weight,
                 (of.batch, of.channels, *of.out),
             )
         )
         given = {"forward": (x, weight), "data": (grad, weight), "weight": (grad, x)}
         for what, right in expected(of, x, weight, grad).items():
-            for function in depthwise._CANDIDATES[what]:
+            for function in depthwise.candidates(what, of):
                 result = guarded(torch.full(right.shape, 7.0), number % 2 == 0)
                 Depthwise(function, what, of, depthwise.settings())(*given[what], out=result)
                 tolerance = 1e-5 * max(1.0, right.abs().max().item())

@@ -32,6 +32,9 @@ SHAPES = [
     Shape(2, 20, (19, 23), (3, 5), (1, 2), (1, 2)),
     Shape(2, 20, (19, 23), (3, 3), (1, 1), (0, 0)),
     Shape(2, 20, (19, 23), (5, 3), (2, 1), (0, 2)),
+    *(Shape(2, 24, (side, side), (3, 3), (stride, stride), (1, 1), 8) for side in (7, 14, 33) for stride in (1, 2)),
+    Shape(3, 40, (9, 31), (3, 5), (2, 1), (1, 3), 8),
+    Shape(1, 16, (19, 10), (5, 2), (1, 2), (0, 1), 8),
 ]
 
 
@@ -47,18 +50,18 @@ def threads(count: int) -> Iterator[None]:
 
 def operands(of: Shape, what: str) -> tuple[torch.Tensor, torch.Tensor]:
     x = torch.randn(of.batch, of.channels, *of.image)
-    weight = torch.randn(of.channels, 1, *of.kernel)
+    weight = torch.randn(of.weight)
     grad = torch.randn(of.batch, of.channels, *of.out)
     return {"forward": (x, weight), "data": (grad, weight), "weight": (grad, x)}[what]
 
 
 def by_autograd(of: Shape, what: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     if what == "forward":
-        return torch.nn.functional.conv2d(one, other, None, of.stride, of.padding, 1, of.channels)
+        return torch.nn.functional.conv2d(one, other, None, of.stride, of.padding, 1, of.channels // of.width)
     x = torch.randn(of.batch, of.channels, *of.image) if what == "data" else other
-    weight = other if what == "data" else torch.randn(of.channels, 1, *of.kernel)
+    weight = other if what == "data" else torch.randn(of.weight)
     x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
-    torch.nn.functional.conv2d(x, weight, None, of.stride, of.padding, 1, of.channels).backward(one)
+    torch.nn.functional.conv2d(x, weight, None, of.stride, of.padding, 1, of.channels // of.width).backward(one)
     return x.grad if what == "data" else weight.grad  # type: ignore[return-value]
 
 
@@ -95,6 +98,15 @@ def test_usual_convolutions_agree(side: int, kernel: int, stride: int, of_weight
     names = {"forward": "depthwise_forward", "data": "depthwise_data_gradient", "weight": of_weight}
     assert found is not None
     assert found.name == names[what]
+
+
+@needs_avx512
+@pytest.mark.parametrize("count", [1, 2], ids=["one-thread", "two-threads"])
+@pytest.mark.parametrize("what", ["forward", "data", "weight"])
+@pytest.mark.parametrize(("side", "stride"), [(7, 1), (14, 2), (56, 2)])
+def test_usual_convolutions_of_groups_agree(side: int, stride: int, what: str, count: int) -> None:
+    with threads(count):
+        assert agreeing(what, Shape(2, 56, (side, side), (3, 3), (stride, stride), (1, 1), 8)) is not None
 
 
 def test_another_order_of_additions_does_not_agree() -> None:

@@ -1,8 +1,10 @@
-"""Convolutions with one kernel for each channel, by kernels written by hand that give oneDNN's bits in eager's layout.
+"""Convolutions of single channels (depthwise) or in groups of eight, by kernels written by hand that give oneDNN's bits
+in eager's layout.
 
-What `csrc/vec_depthwise.h` says, to be called from a compiled program, where that is what the operator computes: oneDNN
-picks its implementations by processor, sizes, threads and version, so that nobody can say in general. `agreeing`
-compares both on random numbers of the very shape, on which the order of additions depends: another has other bits.
+What `csrc/vec_depthwise.h` and `csrc/vec_grouped.h` say, to be called from a compiled program, where that is what the
+operator computes: oneDNN picks its implementations by processor, sizes, threads and version, so that nobody can say in
+general. `agreeing` compares both on random numbers of the very shape, on which the order of additions depends: another
+has other bits.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from . import build, launch
 
 _LARGEST_KERNEL = 7  # rows and columns: kernels are compiled for each
 _LARGEST_STRIDE = 2
+_WIDTHS = (1, 8)  # of groups: lanes are the channels of a group
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,11 @@ class Shape:
     kernel: tuple[int, int]
     stride: tuple[int, int]
     padding: tuple[int, int]
+    width: int = 1  # channels in a group, which give as many
+
+    @property
+    def weight(self) -> tuple[int, ...]:
+        return self.channels, self.width, *self.kernel
 
     @property
     def out(self) -> tuple[int, int]:
@@ -46,7 +54,7 @@ class Shape:
     @property
     def tail(self) -> tuple[Any, ...]:
         """Arguments of the operators behind the tensors."""
-        return list(self.stride), list(self.padding), [1, 1], False, [0, 0], self.channels
+        return list(self.stride), list(self.padding), [1, 1], False, [0, 0], self.channels // self.width
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +63,19 @@ class _Text:
     shape: Shape
 
     @property
+    def numbers(self) -> list[str]:
+        width = (self.shape.width,) if self.shape.width > 1 else ()
+        return [str(number) for number in (*width, *self.shape.kernel, *self.shape.stride)]
+
+    @property
     def symbol(self) -> str:
-        return "_".join(map(str, (self.function, *self.shape.kernel, *self.shape.stride)))
+        return "_".join((self.function, *self.numbers))
 
     @property
     def source(self) -> str:
-        numbers = ", ".join(map(str, (*self.shape.kernel, *self.shape.stride)))
-        call = f"{self.function}<{numbers}>(pointers)"
-        return f'#include "vec_depthwise.h"\nextern "C" void {self.symbol}(void *const *pointers) {{ {call}; }}\n'
+        header = "vec_grouped.h" if self.shape.width > 1 else "vec_depthwise.h"
+        call = f"{self.function}<{', '.join(self.numbers)}>(pointers)"
+        return f'#include "{header}"\nextern "C" void {self.symbol}(void *const *pointers) {{ {call}; }}\n'
 
 
 def settings() -> tuple[Any, ...]:
@@ -102,25 +115,35 @@ class Depthwise:
 
 
 # for what is computed: kernels that may do as oneDNN does
-_CANDIDATES = {
+_OF_CHANNELS = {
     "forward": ("depthwise_forward",),
     "data": ("depthwise_data_gradient",),
     "weight": ("depthwise_weight_gradient_dots", "depthwise_weight_gradient_chain"),
 }
+_OF_GROUPS = {
+    "forward": ("grouped_forward",),
+    "data": ("grouped_data_gradient",),
+    "weight": ("grouped_weight_gradient",),
+}
+
+
+def candidates(what: str, shape: Shape) -> tuple[str, ...]:
+    """Names of kernels, to be compared."""
+    return (_OF_GROUPS if shape.width > 1 else _OF_CHANNELS)[what]
 
 
 def agreeing(what: str, shape: Shape) -> Depthwise | None:
     """What computes the "forward", the gradient of the "data" or of the "weight" with the operator's bits; None where
     nothing here does, or not as fast."""
     fits = 1 < max(shape.kernel) <= _LARGEST_KERNEL and max(shape.stride) <= _LARGEST_STRIDE and min(shape.out) > 0
-    if not fits or (what != "weight" and not _is_worthwhile(shape)):
+    if not fits or (what != "weight" and not _is_worthwhile(shape)) or shape.width not in _WIDTHS:
         return None
     return _agreeing(what, shape, settings())
 
 
 def _is_worthwhile(shape: Shape) -> bool:
-    """Lanes are positions here, and channels in oneDNN's layout: that is the better for small images and large kernels,
-    by more than what it costs to bring images there."""
+    """Lanes are positions in kernels for single channels, and channels in oneDNN's layout: that is the better for small
+    images and large kernels, by more than what it costs to bring images there."""
     taps = math.prod(shape.kernel)
     return taps <= 9 or (taps <= 25 and shape.image[1] >= 56)
 
@@ -128,27 +151,27 @@ def _is_worthwhile(shape: Shape) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _agreeing(what: str, shape: Shape, under: tuple[Any, ...]) -> Depthwise | None:
     try:
-        candidates = [Depthwise(function, what, shape, under) for function in _CANDIDATES[what]]
+        found = [Depthwise(function, what, shape, under) for function in candidates(what, shape)]
     except StatorError:
         return None
     with counters.timed("compare"):
-        found = _first_agreeing(candidates, what, shape)
-    return found if settings() == under else None  # another thread may have changed them meanwhile
+        first = _first_agreeing(found, what, shape)
+    return first if settings() == under else None  # another thread may have changed them meanwhile
 
 
-def _first_agreeing(candidates: list[Depthwise], what: str, shape: Shape) -> Depthwise | None:
+def _first_agreeing(left: list[Depthwise], what: str, shape: Shape) -> Depthwise | None:
     generator = torch.Generator("cpu").manual_seed(shape.channels)
     for special in (False, True):
         given = _given(what, shape, generator, special)
         expected = _by_operator(what, shape, *given)
-        candidates = [one for one in candidates if _same_bits(_computed(one, given, expected), expected)]
-    return candidates[0] if candidates else None
+        left = [one for one in left if _same_bits(_computed(one, given, expected), expected)]
+    return left[0] if left else None
 
 
 def _given(what: str, shape: Shape, generator: torch.Generator, special: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """The kernel's two arguments, of random numbers; the special ones begin where no whole vector does."""
     x = _numbers((shape.batch, shape.channels, *shape.image), generator)
-    weight = _numbers((shape.channels, 1, *shape.kernel), generator)
+    weight = _numbers(shape.weight, generator)
     grad = _numbers((shape.batch, shape.channels, *shape.out), generator)
     one, other = {"forward": (x, weight), "data": (grad, weight), "weight": (grad, x)}[what]
     if special:
@@ -173,7 +196,7 @@ def _with_special(tensor: torch.Tensor, channels: int, generator: torch.Generato
     kinds = torch.randint(len(_SPECIAL), (channels,), generator=generator, device="cpu")
     values = torch.tensor(_SPECIAL, dtype=torch.float32, device="cpu")[kinds]
     here = _numbers(tuple(tensor.shape), generator) < (-1 if tensor.numel() < 50 * channels else -2.5)
-    of_channel = (-1, 1, 1, 1) if tensor.shape[1] == 1 else (1, -1, 1, 1)
+    of_channel = (-1, 1, 1, 1) if tensor.shape[1] != channels else (1, -1, 1, 1)
     chosen = torch.arange(channels, device="cpu").bitwise_and(1).bool().view(of_channel)
     return torch.where(here & chosen, values.view(of_channel), tensor)
 
@@ -187,7 +210,7 @@ def _by_operator(what: str, shape: Shape, one: torch.Tensor, other: torch.Tensor
     if what == "forward":
         return torch.ops.aten.convolution.default(one, other, None, *shape.tail)
     x = _without_numbers((shape.batch, shape.channels, *shape.image)) if what == "data" else other
-    weight = other if what == "data" else _without_numbers((shape.channels, 1, *shape.kernel))
+    weight = other if what == "data" else _without_numbers(shape.weight)
     mask = [what == "data", what == "weight", False]
     results = torch.ops.aten.convolution_backward.default(one, x, weight, None, *shape.tail, mask)
     return results[0 if what == "data" else 1]

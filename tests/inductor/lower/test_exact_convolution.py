@@ -15,6 +15,7 @@ from stator.base import counters
 from stator.runtime.depthwise import Shape, agreeing
 
 OPTIONS = {"exact_rounding": True, "verify": True}
+WHAT = ("forward", "data", "weight")
 USUAL = Shape(2, 48, (30, 30), (3, 3), (1, 1), (1, 1))
 
 
@@ -46,9 +47,7 @@ def called(name: str) -> int:
     return counters.counts[f"inductor_fallback:aten.{name}.default"]
 
 
-@pytest.mark.skipif(
-    any(agreeing(what, USUAL) is None for what in ("forward", "data", "weight")), reason="oneDNN adds up otherwise here"
-)
+@pytest.mark.skipif(any(agreeing(what, USUAL) is None for what in WHAT), reason="oneDNN adds up otherwise here")
 def test_forward_and_gradients_are_kernels() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(2, 48, 30, 30), torch.randn(48, 1, 3, 3)
@@ -66,6 +65,21 @@ def test_bits_of_forward_and_gradients(side: int, kernel: int) -> None:
         return F.conv2d(x, weight, None, 2, kernel // 2, 1, 24) + 1
 
     assert same_bits(compiled(function, x, weight), gradients(function, x, weight))
+
+
+def in_groups(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.conv2d(F.relu(x), weight, None, 2, 1, 1, x.shape[1] // 8) * 2
+
+
+@pytest.mark.skipif(
+    any(agreeing(what, Shape(2, 48, (30, 30), (3, 3), (2, 2), (1, 1), 8)) is None for what in WHAT),
+    reason="oneDNN adds up otherwise here",
+)
+def test_groups_of_eight_are_kernels() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 48, 30, 30), torch.randn(48, 8, 3, 3)
+    assert same_bits(compiled(in_groups, x, weight), gradients(in_groups, x, weight))
+    assert not called("convolution") and not called("convolution_backward")
 
 
 def test_only_the_gradient_that_is_wanted() -> None:
@@ -123,6 +137,7 @@ def test_sizes_that_vary() -> None:
 
 OTHERS = {
     "groups of two": lambda x, w: F.conv2d(x, w.view(24, 2, 3, 3), None, 1, 1, 1, 12),
+    "groups of eight to four": lambda x, w: F.conv2d(x, w[:12].repeat(1, 8, 1, 1), None, 1, 1, 1, 3),
     "two kernels for a channel": lambda x, w: F.conv2d(x, w.view(48, 1, 3, 3), None, 1, 1, 1, 24),
     "dilated": lambda x, w: F.conv2d(x, w[:24], None, 1, 2, 2, 24),
     "with a bias": lambda x, w: F.conv2d(x, w[:24], w[24:].flatten()[:24], 1, 1, 1, 24),

@@ -1,4 +1,4 @@
-"""Depthwise convolutions under `exact_rounding`, where kernels of ours have the operator's bits."""
+"""Convolutions of single channels or of groups under `exact_rounding`, where our kernels have the operator's bits."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ def _shape(x: Tensor, weight: Tensor, rest: Sequence[Any]) -> Shape | None:
     stride, padding, dilation, transposed, _, groups = rest
     if x.rank != 4 or weight.rank != 4 or transposed or not is_contiguous_float(x) or not is_contiguous_float(weight):
         return None
-    if groups == 1 or not groups == x.shape[1] == weight.shape[0] or any(step != 1 for step in dilation):
+    channels = x.shape[1]
+    if groups == 1 or channels != weight.shape[0] or any(step != 1 for step in dilation):
         return None
-    pair = [(part[0], part[-1]) for part in (stride, padding)]
-    return Shape(x.shape[0], groups, (x.shape[2], x.shape[3]), (weight.shape[2], weight.shape[3]), *pair)
+    steps, pads = ((part[0], part[-1]) for part in (stride, padding))
+    image, kernel = (x.shape[2], x.shape[3]), (weight.shape[2], weight.shape[3])
+    return Shape(x.shape[0], channels, image, kernel, steps, pads, channels // groups)
 
 
 def _call(builder: Builder, kernel: Depthwise, one: Tensor, other: Tensor, meta: TensorMeta) -> Tensor:
