@@ -42,6 +42,8 @@ class _Step:
         if self.skip is not None:
             value = aten.where.self(self.skip, target, value)
         self.tracer.store(target, value)
+        if not target.is_data:  # fused operators tell autograd of nothing that they write
+            target.fake_storage.unannounced += 1
 
     def gradient(self, parameter: Any, gradient: FakeTensor, options: dict[str, Any]) -> Any:
         """The gradient, unscaled (which is written back) and turned around as the options say."""

@@ -16,12 +16,19 @@ from torch.utils._foreach_utils import (
 from ..calling import polyfill
 from ..calls.conditional import run_unless, unchanged
 
+_NO_TENSORS = (
+    "Expected !nested_tensorlist[0].empty() to be true, but got false.  (Could this error message be improved?  If so, "
+    "please report an enhancement request to PyTorch.)"
+)
+
 
 @polyfill(torch._C._group_tensors_by_device_and_dtype)
 def group_tensors_by_device_and_dtype(
     tensorlistlist: list[list[torch.Tensor | None]], with_indices: bool = False
 ) -> dict[Any, Any]:
     """Positions of the lists by device and dtype of the first list's tensors: {(device, dtype): (lists, positions)}."""
+    if not tensorlistlist[0]:
+        raise RuntimeError(_NO_TENSORS)
     groups: dict[Any, Any] = {}
     for position, first in enumerate(tensorlistlist[0]):
         key = (first.device, first.dtype)  # type: ignore[union-attr]
