@@ -1,5 +1,5 @@
 """Numbers of NumPy as torch takes them: which types count as numbers, how each becomes an int or a float, and which
-functions of numbers are pure.
+functions of numbers are pure; constants as texts and as constants of code.
 
 To operators on tensors they are Python numbers (they promote no type). No arrays here.
 """
@@ -53,6 +53,12 @@ def is_pure_function(function: Any) -> bool:
     if module_of(type(function)) != "numpy" or class_name(type(function)) != "ufunc":
         return False
     return any("O" not in kinds for kinds in function.types)
+
+
+def apart(constant: Any) -> Any:
+    """The same in tuples of its own. Code interns the strings in the tuples that it is made with, in place: it would
+    change those of the program."""
+    return tuple([apart(item) for item in constant]) if type(constant) is tuple else constant
 
 
 def shown(value: Any) -> str:

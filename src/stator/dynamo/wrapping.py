@@ -48,6 +48,7 @@ from .values.matches import MatchValue
 from .values.modules import ModuleValue, PythonModuleValue, module_name
 from .values.numbers import changing_number
 from .values.objects import ObjectValue
+from .values.places import member_at
 from .values.sequences import TupleValue
 from .values.sets import ObjectMember, SetValue
 from .values.slices import RangeValue, SliceValue
@@ -374,7 +375,7 @@ def is_rooted_in_constant(source: Source) -> bool:
 
 @wraps(set, frozenset)
 def _set(tracer: Tracer, obj: Any, source: Source | None) -> Value:
-    members = {item: _set_member(tracer, item) for item in obj}
+    members = {item: _set_member(tracer, item, source) for item in obj}
     if source is None:
         if type(obj) is not frozenset:
             raise unsupported("unguardable", "a set that cannot be reached from the frame")
@@ -406,9 +407,9 @@ def _weakly(obj: Any) -> tuple[Any, bool]:
         return obj, False
 
 
-def _set_member(tracer: Tracer, obj: Any) -> Value:
+def _set_member(tracer: Tracer, obj: Any, members: Source | None) -> Value:
     if _is_plain_member(obj):
-        return tracer.known(obj)
+        return member_at(tracer, obj, members)
     if (
         type(obj).__hash__ is object.__hash__
         and type(obj).__eq__ is object.__eq__
@@ -422,13 +423,20 @@ def _is_plain_member(obj: Any) -> bool:
     return is_constant_object(obj) or isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType))
 
 
+def _exactly(constant: Any) -> tuple[type, Any]:
+    """Equal for constants that are the same in all respects: 1, 1.0 and True are equal, and so are 0.0 and -0.0."""
+    kind = type(constant)
+    if kind in (tuple, frozenset):
+        return kind, kind(map(_exactly, constant))
+    return kind, repr(constant) if kind in (float, complex) else constant
+
+
 class _SameMembers:
     """Guard predicate: a set has exactly these members. Objects are not kept alive."""
 
     def __init__(self, members: Iterable[Any]) -> None:
         members = list(members)
-        # 1, 1.0 and True are equal
-        self.members = frozenset((type(member), member) for member in members if _is_plain_member(member))
+        self.members = {_exactly(member): member for member in members if _is_plain_member(member)}
         self.objects = {id(member): weakref.ref(member) for member in members if not _is_plain_member(member)}
 
     def __call__(self, now: Any) -> bool:
@@ -438,9 +446,9 @@ class _SameMembers:
         """For explanations; asks the members nothing."""
         if not issubclass(type(now), (set, frozenset)):
             return f"a set became {brief(now)}"
-        found = {(type(member), member) for member in now if _is_plain_member(member)}
-        gained = [brief(member) for _, member in found - self.members]
-        lost = [brief(member) for _, member in self.members - found]
+        found = {_exactly(member): member for member in now if _is_plain_member(member)}
+        gained = [brief(member) for key, member in found.items() if key not in self.members]
+        lost = [brief(member) for key, member in self.members.items() if key not in found]
         parts = [f"{verb} {', '.join(sorted(some))}" for verb, some in (("gained", gained), ("lost", lost)) if some]
         return f"its members {' and '.join(parts) or 'are other objects'}"
 
@@ -448,7 +456,7 @@ class _SameMembers:
         known = self.objects.get(id(member))
         if known is not None:
             return known() is member
-        return _is_plain_member(member) and (type(member), member) in self.members
+        return _is_plain_member(member) and _exactly(member) in self.members
 
     def __repr__(self) -> str:
         plain = ", ".join(repr(member) for _, member in self.members)

@@ -422,6 +422,9 @@ _FAMILIES: dict[type, str] = {
 
 
 def _concatenate(tracer: Tracer, left: SequenceValue, right: SequenceValue) -> Value:
+    for one, other in ((left, right), (right, left)):
+        if one.cls is tuple and not other.items and other.cls is not torch.Size:
+            return one  # the tuple itself
     kind = right if right.cls is torch.Size else left  # torch.Size answers from either side
     return kind.rebuilt([*left.items, *right.items])
 

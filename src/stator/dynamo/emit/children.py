@@ -7,12 +7,20 @@ from dataclasses import fields
 from typing import Any
 
 from ..recipe import Constant, Effect, Recipe
-from ..source import ConstantSource, Source
+from ..source import CallSource, ConstantSource, DictKeySource, Source
+from . import support
 
 
 def source_bases(source: Source) -> Iterable[Source]:
     """The sources a source is read through."""
+    if type(source) is DictKeySource:
+        return (all_keys(source),)
     return _members(source, Source)  # type: ignore[return-value]
+
+
+def all_keys(source: DictKeySource) -> Source:
+    """What emitted code reads a key from: keys of one dictionary are listed once."""
+    return CallSource(support.dict_keys, (source.base,))
 
 
 def recipe_children(recipe: Recipe) -> Iterable[Recipe]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from stator.base.errors import CompileError
 
+from ..plain import apart
 from ..resume import resumption_of
 from ..source import (
     AttrSource,
@@ -28,6 +29,7 @@ from ..source import (
     TypeSource,
 )
 from . import support
+from .children import all_keys
 from .writer import Writer, sources
 
 _EXACT = (list, tuple, dict)
@@ -119,7 +121,7 @@ def _item(writer: Writer, source: ItemSource) -> None:
     if not exact:
         writer.builder.const_callee(support.read_item)
     writer.load_source(source.base)
-    writer.builder.const(source.key)
+    writer.builder.const(apart(source.key))
     if exact:
         writer.builder.item()
     else:
@@ -128,10 +130,9 @@ def _item(writer: Writer, source: ItemSource) -> None:
 
 @sources.register(DictKeySource)
 def _dict_key(writer: Writer, source: DictKeySource) -> None:
-    writer.builder.const_callee(support.dict_key)
-    writer.load_source(source.base)
+    writer.load_source(all_keys(source))
     writer.builder.const(source.index)
-    writer.builder.call(2)
+    writer.builder.item()
 
 
 @sources.register(TypeSource)

@@ -25,9 +25,34 @@ def read_item(container: Any, key: Any) -> Any:
     return container[key]
 
 
-def dict_key(container: dict[Any, Any], index: int) -> Any:
-    """The index-th key in insertion order."""
-    return next(islice(_keys(container), index, None))
+def dict_keys(container: dict[Any, Any]) -> tuple[Any, ...]:
+    """The keys in insertion order."""
+    return tuple(_keys(container))
+
+
+class _Finder:
+    """Equal to the member of a set that is equal to a constant, which it so gets to know."""
+
+    __slots__ = ("found", "like")
+
+    def __init__(self, like: Any) -> None:
+        self.found = self.like = like
+
+    def __hash__(self) -> int:
+        return hash(self.like)
+
+    def __eq__(self, member: object) -> bool:
+        if member is not self.like and (type(member) is not type(self.like) or member != self.like):
+            return False
+        self.found = member
+        return True
+
+
+def member_of(members: Any, like: Any) -> Any:
+    """The member of a set of constants that is equal to this one, past any override."""
+    finder = _Finder(like)
+    (frozenset if issubclass(type(members), frozenset) else set).__contains__(members, finder)
+    return finder.found
 
 
 def _keys(container: dict[Any, Any]) -> Any:

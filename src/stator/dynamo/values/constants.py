@@ -127,6 +127,12 @@ _UNIQUE = frozenset(  # types of which equal constants are one object
 )
 
 
+def is_the_only_one(constant: Any) -> bool:
+    """Whether what is equal to this constant, and of its type, is this object."""
+    kind = type(constant)
+    return kind in _UNIQUE or (kind is int and -5 <= constant <= 256) or (kind is tuple and not constant)
+
+
 class SourcedConstant(ConstantValue):
     """A constant read from the running program: its EQUALS guard is laid when it is first looked at."""
 
@@ -149,7 +155,7 @@ class SourcedConstant(ConstantValue):
         return self._value
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        if self.guarded and (type(self._value) in _UNIQUE or (type(self._value) is int and -5 <= self._value <= 256)):
+        if self.guarded and is_the_only_one(self._value):
             return Constant(self._value)
         return Load(self.source)  # type: ignore[arg-type]  # an equal one may be another object
 

@@ -20,6 +20,7 @@ from .base import Lazy, NotConstant, Value, unsupported
 from .constants import ConstantValue
 from .iterators import ContainerIterator, IteratorValue
 from .objects import MISSING, ObjectValue, runs_code_when_compared
+from .places import known_at
 from .sequences import TupleValue
 from .sets import SetValue
 from .slots import names_of_slots
@@ -36,7 +37,7 @@ class DictValue(ObjectValue):
     """A dictionary: hash key -> Value. Of a real dictionary only the entries that were touched are held until
     `complete` is called, which relies on all its keys."""
 
-    __slots__ = ("dropped", "drops", "entries", "factory", "key_values", "whole")
+    __slots__ = ("at", "dropped", "drops", "entries", "factory", "key_values", "whole")
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class DictValue(ObjectValue):
         super().__init__(cls, obj, source)
         self.entries = entries
         self.key_values: dict[Any, Value] = {}
+        self.at: dict[Any, int] = {}  # where the keys of a real dictionary stand at entry, once one has been asked for
         self.whole = obj is None
         self.factory = factory
         self.drops = 0  # how often a key was taken out
@@ -96,7 +98,7 @@ class DictValue(ObjectValue):
     def put(self, tracer: Tracer, key: Value, value: Value) -> None:
         """Store without logging a mutation."""
         real = key.key(tracer)
-        if not isinstance(key, ConstantValue) and real not in self.entries:
+        if (key.source is not None or not isinstance(key, ConstantValue)) and real not in self.entries:
             self.key_values[real] = key
         self.entries[real] = value
 
@@ -133,7 +135,17 @@ class DictValue(ObjectValue):
 
     def key_value(self, tracer: Tracer, key: Any) -> Value:
         found = self.key_values.get(key)
-        return tracer.realized(found) if found is not None else tracer.known(key)
+        if found is None:
+            found = self.key_values[key] = known_at(tracer, key, self._own_place(key))
+        return tracer.realized(found)
+
+    def _own_place(self, key: Any) -> Source | None:
+        """Where a key of the real dictionary is found at entry."""
+        if self.obj is None or self.source is None or key in self.dropped:
+            return None
+        self.at = self.at or {one: index for index, one in enumerate(keys_in_order(self.obj))}
+        index = self.at.get(key)
+        return None if index is None else DictKeySource(self.source, index)
 
     def has(self, tracer: Tracer, key: Value) -> bool:
         return self.find(tracer, key.key(tracer)) is not None

@@ -108,7 +108,10 @@ class SequenceValue(ObjectValue):
 
     def raw_get_item(self, tracer: Tracer, key: Value) -> Value:
         if isinstance(key, SliceValue):
-            part = tracer.run_real(operator.getitem, (self.items, tracer.constant_of(key, "slice bounds")))
+            bounds = tracer.constant_of(key, "slice bounds")
+            part = tracer.run_real(operator.getitem, (self.items, bounds))
+            if self.cls is tuple and bounds.indices(len(self.items)) == (0, len(self.items), 1):
+                return self  # all of a tuple is the tuple
             return self.rebuilt(part)
         index = self._index(tracer, key)
         if not -len(self.items) <= index < len(self.items):

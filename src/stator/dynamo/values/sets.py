@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stator.base.registry import Registry
 
 from ..guard import GuardKind
-from ..recipe import CallRecipe, Constant, Load, NewObject, NewSet, Recipe
+from ..recipe import CallRecipe, Constant, Load, NewObject, NewSet, NewTuple, Recipe
 from ..source import Source
 from .base import NotConstant, Value, unsupported
 from .constants import ConstantValue
@@ -203,7 +203,12 @@ class SetValue(ObjectValue):
         self.rely_on_order(exits.tracer)
         keys = list(self.twin)
         kept = set(self.twin)
-        added = [order for order in (keys, list(self.members)) if _as_added(order) == keys]
+        orders = (keys, list(self.members))
+        added = [order for order in orders if _as_added(order) == keys]
+        for order in orders if not added else ():
+            if list(set(dict.fromkeys(order))) == keys:  # for those of a dictionary, room is made at once
+                listed = NewTuple([exits.recipe(self.members[key]) for key in order])
+                return CallRecipe(Constant(set), [CallRecipe(Constant(dict.fromkeys), [listed])])
         constant = all(isinstance(member, ConstantValue) for member in self.members.values())
         if not added and constant and list(kept.copy()) == keys:
             return CallRecipe(Constant(kept.copy))

@@ -1,0 +1,39 @@
+"""Constants that are relied on by what holds them, such as keys of a dictionary, at the places where they were found:
+what leaves the graph is the very object. Not here: constants that guards of their own hold; see constants.py."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+from ..emit import support
+from ..plain import apart, shown
+from ..source import ConstantSource, ItemSource, ReadSource, Source
+from .constants import SourcedConstant, is_the_only_one
+from .sequences import TupleValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+    from .base import Value
+
+
+def known_at(tracer: Tracer, obj: Any, source: Source | None) -> Value:
+    """A constant, or a tuple of them, that is relied on to stand there; anything else as it is known."""
+    if source is None or is_the_only_one(obj):
+        return tracer.known(obj)
+    if type(obj) is tuple:
+        return TupleValue(
+            [known_at(tracer, one, ItemSource(source, at)) for at, one in enumerate(obj)], source, tuple, obj
+        )
+    if isinstance(obj, enum.Enum) or not tracer.is_constant_object(obj):
+        return tracer.known(obj)
+    made = SourcedConstant(obj, source, tracer)
+    made.guarded = True
+    return made
+
+
+def member_at(tracer: Tracer, obj: Any, members: Source | None) -> Value:
+    """A constant member of a set that is relied on to have it."""
+    if members is None:
+        return tracer.known(obj)
+    return known_at(tracer, obj, ReadSource(support.member_of, (members, ConstantSource(shown(obj), apart(obj)))))
