@@ -106,7 +106,7 @@ def with_effects(
     gets its history too. Where `inner` returns None for new contents it has written them itself.
     """
     mutated = tuple(
-        (index, position, position in differentiable, index not in traced.unannounced)
+        (index, position, position in differentiable, traced.announced.get(index, 0))
         for index, position in traced.mutated
     )
     places = tuple([index for index, _ in traced.mutated])
@@ -125,11 +125,11 @@ def with_effects(
         for index, position, with_history, announced in mutated:
             contents, place = results[position], inputs[index]
             if contents is None:
-                if announced:
-                    written.append(place)
+                written += [place] * announced
                 continue
             with torch.set_grad_enabled(with_history):
                 (place if announced else place.data).copy_(contents)
+            written += [place] * (announced - 1)  # one more was counted now
         if written:
             _say_written(written)
         made: list[Any] = [None] * len(ordered)

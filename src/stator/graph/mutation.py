@@ -167,6 +167,7 @@ def batch_norm(
         momentum,
         eps,
     )
-    tracer.write(running_mean, new_mean)
-    tracer.write(running_var, new_var)
+    for statistics, new in ((running_mean, new_mean), (running_var, new_var)):
+        tracer.write(statistics, new)
+        statistics.fake_storage.unannounced += not statistics.is_data  # eager's kernels do not tell autograd of it
     return out, mean, rstd

@@ -46,7 +46,7 @@ class Described:
 
     handles: for each value the tensor through which autograd knows it, or None (contents nobody returned by itself).
     mutated: (input index, position of its new contents among the values). outputs: one per leaf of the result.
-    histories: one per leaf. unannounced: indices of mutated inputs of which every write was unannounced.
+    histories: one per leaf. announced: how many writes autograd is told of, by the index of the input.
     """
 
     values: list[FakeTensor]
@@ -54,14 +54,14 @@ class Described:
     mutated: list[tuple[int, int]]
     outputs: list[Output]
     histories: tuple[History, ...]
-    unannounced: frozenset[int]
+    announced: dict[int, int]
 
     def traced(
         self, tracer: Tracer, graph: fx.GraphModule, constants: dict[str, torch.Tensor], spec: pytree.TreeSpec
     ) -> Traced:
         """With the graph that returns the values, and the spec of the program's result."""
         offsets = tuple(sorted(tracer.fixed_offsets))
-        return Traced(graph, self.mutated, self.outputs, spec, constants, self.histories, offsets, self.unannounced)
+        return Traced(graph, self.mutated, self.outputs, spec, constants, self.histories, offsets, self.announced)
 
 
 class _Outputs:
@@ -107,6 +107,8 @@ def describe_outputs(tracer: Tracer, leaves: Sequence[Any], differentiable: bool
     differentiable: leaves may require grad; those made outside of the graph must then follow from their base for
     autograd too. Raises Unsupported where they do not, and for every leaf that requires grad otherwise.
     """
+    storages = [fake.fake_storage for fake in tracer.inputs]
+    announced = {index: one.version - one.unannounced for index, one in enumerate(storages) if one.version}
     collected = _Outputs(tracer, differentiable)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
     sharing = _fresh_sharing(tracer, leaves)
@@ -121,9 +123,7 @@ def describe_outputs(tracer: Tracer, leaves: Sequence[Any], differentiable: bool
     detached = any(isinstance(leaf, FakeTensor) and leaf.detached for leaf in leaves)
     histories = tuple([_history(leaf, differentiable) for leaf in leaves]) if differentiable or detached else ()
     histories = tuple([History.AMBIENT if at in apart else one for at, one in enumerate(histories)])
-    storages = {index: tracer.inputs[index].fake_storage for index, _ in mutated}
-    unannounced = frozenset(index for index, one in storages.items() if one.unannounced == one.version)
-    return Described(collected.values, collected.handles, mutated, outputs, histories, unannounced)
+    return Described(collected.values, collected.handles, mutated, outputs, histories, announced)
 
 
 def _view_of_detached(leaf: Any, first: dict[int, int]) -> ViewOfResult | None:

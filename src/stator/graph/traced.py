@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -122,8 +123,8 @@ class Traced:
     histories: one per output; empty when the graph was traced below autograd and nothing was detached.
     fixed_offsets: indices of inputs that have to begin their storage, as when they were traced: memory is addressed
         from there.
-    unannounced: indices of mutated inputs of whose writes the program does not tell autograd (through `.data`): their
-        version stays.
+    announced: for mutated inputs, by index, how many writes autograd is told of: all but those through `.data`. Their
+        versions rise by it.
     """
 
     graph: fx.GraphModule
@@ -133,7 +134,7 @@ class Traced:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     histories: tuple[History, ...] = ()
     fixed_offsets: tuple[int, ...] = ()
-    unannounced: frozenset[int] = frozenset()
+    announced: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_plain(self) -> bool:
