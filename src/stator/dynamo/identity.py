@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .guard import GuardKind
+from .numpy_boundary import BOOL
 from .plain import numpy_numbers, shown
 from .source import ConstantSource, Source
 from .values.base import Value, unsupported
@@ -95,6 +96,10 @@ class Identities:
             if alike and left.value == right.value:
                 self._guard_identity_of(left, right)
             return same
+        if left is not right and left.python_type(self.tracer) is right.python_type(self.tracer) is BOOL is not bool:
+            raise unsupported(
+                "identity", "whether two truths of NumPy's, of which there are two in all, are one object"
+            )
         return self.same(left, right)
 
     def _type_of(self, value: Value) -> type:

@@ -29,7 +29,7 @@ from .contents import FollowingMode
 from .failing import is_noticed, may_fail
 from .fake_failures import why_it_failed
 from .operator_warnings import none_given
-from .plain import plain_converter
+from .plain import is_truth, plain_converter
 from .recipe import Load, Recipe
 from .recorded_numbers import RecordedNumbers
 from .subgraphs import Subgraph
@@ -480,6 +480,8 @@ def plain_number(constant: Any) -> Any:
     convert = plain_converter(type(constant))
     if convert is not None:
         return convert(constant)
+    if is_truth(constant):
+        return bool(constant)
     for kind, convert in _PLAIN:
         if isinstance(constant, kind) and type(constant) not in (kind, bool):
             return convert(constant)

@@ -14,6 +14,8 @@ import torch
 from ..array_operations import apply_in_place, apply_operator
 from ..calling import calls
 from ..finishing import Finish, Role, Way
+from ..numpy_boundary import BOOL
+from ..plain import plain_converter
 from ..values.arrays import ArrayValue
 from ..values.base import NotConstant, Value, unsupported
 from ..values.classes import ClassValue
@@ -281,6 +283,8 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
             return found
         left, right = _keys_as_sets(tracer, left, right)
         if function in (operator.eq, operator.ne):
+            if _is_of_numpy(tracer, left) or _is_of_numpy(tracer, right):  # which compare to truths of their own type
+                return _compared_by_numpy(tracer, function, left, right)
             return ConstantValue(structurally_equal(tracer, left, right) is (function is operator.eq))
         if isinstance(left, SetValue) and isinstance(right, SetValue):
             return ConstantValue(function(left.members.keys(), right.members.keys()))
@@ -292,6 +296,21 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
         return found
 
     calls(function)(handler)
+
+
+def _is_of_numpy(tracer: Tracer, value: Value) -> bool:
+    kind = value.python_type(tracer) if isinstance(value, ConstantValue) else None
+    return kind is not None and kind is not bool and (kind is BOOL or plain_converter(kind) is not None)
+
+
+def _compared_by_numpy(tracer: Tracer, function: Any, left: Value, right: Value) -> Value:
+    """With a list or an array it gives an array, and with other objects what these answer."""
+    found = None
+    if all(isinstance(one, ConstantValue) for one in (left, right)):
+        found = _folded(tracer, function, [left, right])
+    if found is None:
+        raise unsupported("operator", f"comparing {left.describe(tracer)} and {right.describe(tracer)}")
+    return found
 
 
 def _keys_as_sets(tracer: Tracer, left: Value, right: Value) -> tuple[Value, Value]:
