@@ -158,3 +158,34 @@ def test_a_number_of_a_subclass_is_a_plain_one_in_the_graph(kind: str) -> None:
         given, result = run(number, x)
         assert given is number
         assert torch.equal(result, x * number)
+
+
+ARRAYS: dict[str, Callable[[Any], Any]] = {
+    "element read twice": lambda a: a[1] is a[1],
+    "element that is kept": lambda a: [one := a[1], one is one, [one, 2][0] is one],
+    "elements of one iteration": lambda a: [one is other for one, other in zip(a, a, strict=True)],
+    "element among others": lambda a: any(one is a[0] for one in [a[0], a[1]]),
+    "values of elements": lambda a: [a[1] == a[1], a[1] + a[1], a[1] * 2 - a[0]],
+    "nothing to squeeze": lambda a: a.squeeze() is a,
+    "something to squeeze": lambda a: a[None].squeeze() is a,
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_of_arrays(name: str) -> None:
+    def program(a: Any, x: torch.Tensor) -> Any:
+        return ARRAYS[name](a), x + 1
+
+    array = numpy.arange(3.0)
+    expected, _ = program(array, torch.ones(2))
+    found, _ = stator.compile(program, backend="eager")(array, torch.ones(2))
+    assert repr(found) == repr(expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_a_tensor_without_a_conjugate_to_resolve_is_itself(dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x.resolve_conj() is x, torch.resolve_conj(x) is x, x + 1
+
+    x = torch.ones(2, dtype=dtype)
+    assert stator.compile(program, backend="eager")(x)[:2] == program(x)[:2]

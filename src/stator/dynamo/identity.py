@@ -90,6 +90,9 @@ class Identities:
                 raise unsupported("identity", "whether two equal tuples are one object")
             if may_be:
                 return True
+        elements = self.tracer.array_elements
+        if elements and left.source in elements and right.source in elements:
+            return left is right  # each time an element of an array is read, it is another number
         if left is not right and isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
             same = self.same(left, right)
             alike = type(left.value) is type(right.value) and _may_be_several(left.value)

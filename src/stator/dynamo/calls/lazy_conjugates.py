@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def _registered(name: str) -> None:
     def handler(tracer: Tracer, tensor: TensorValue) -> Value:
         """A value of its own, though on fake tensors it is the tensor itself: there may be something to resolve."""
+        if name == "resolve_conj" and not tensor.fake.is_complex():
+            return tensor
         return tracer.recorder.record("call_method", name, lambda fake: fake.view_as(fake), [tensor], {})
 
     tensor_methods.register(name)(handler)

@@ -278,6 +278,8 @@ def _expand_dims(tracer: Tracer, a: Value, axis: Value) -> Value:
 
 def _squeeze(tracer: Tracer, a: Value, axis: Value | None = None) -> Value:
     array = array_of(tracer, a, "numpy.squeeze", only_held=True)
+    if 1 not in array.shape and not array.scalar and (axis is None or tracer.is_none(axis)):
+        return array  # the array itself
     dims = []
     if axis is not None and not tracer.is_none(axis):
         at = whole_number(tracer, axis)

@@ -178,7 +178,8 @@ class ArrayValue(Value):
         place = key.source if changing else ConstantSource(repr(at), at)
         source = CallSource(operator.getitem, (self.source, place))  # type: ignore[arg-type]
         tracer.array_elements.add(source)
-        return changing_number(tracer, self.obj[at], source)
+        first = changing_number(tracer, self.obj[at], source)
+        return NumberValue(first.example, source, tracer, unsteady=first.unsteady)  # each read makes another number
 
     # -- leaving the frame --
     def recipe(self, exits: ExitBuilder) -> Recipe:
