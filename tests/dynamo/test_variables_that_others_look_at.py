@@ -71,3 +71,34 @@ def test_they_are_as_in_eager(program: Callable[..., Any]) -> None:
         for one, other in zip(expected, found, strict=True):
             assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
     assert counters.counts["graphs"] > 0
+
+
+def given_at_once() -> Any:
+    return sys._getframe(1).f_locals
+
+
+def given_by_name() -> Any:
+    frame = inspect.currentframe()
+    assert frame is not None and frame.f_back is not None
+    variables = frame.f_back.f_locals
+    return variables
+
+
+@pytest.mark.parametrize("give", [given_at_once, given_by_name])
+@pytest.mark.parametrize("inlined", [False, True])
+def test_variables_that_are_given_back_are_those_of_the_frame(give: Callable[[], Any], inlined: bool) -> None:
+    """From 3.13 on they are seen as they are when they are looked at; before, as they were when they were given."""
+
+    def program(x: torch.Tensor) -> Any:
+        number = 1
+        variables = given_at_once() if give is given_at_once else given_by_name()
+        y = x + number
+        gc.isenabled()
+        number = 2
+        return variables["number"], "y" in variables, y * number
+
+    def around(x: torch.Tensor) -> Any:
+        return program(x)
+
+    entered = around if inlined else program
+    assert stator.compile(entered, backend="eager")(torch.ones(2))[:2] == entered(torch.ones(2))[:2]

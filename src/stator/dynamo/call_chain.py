@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from .finishing import Finish, Role
-from .program import program_of
+from .program import must_stay, program_of
 from .resume import resumption_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _can_be_left(frame: Frame) -> bool:
     code = user_code(program.code)
     if program.resumption is not None and not set(code.co_varnames).issuperset(frame.locals):
         return False  # there are values that belong on the stack, before it goes on
-    if program_of(code).is_one_frame or has_shadowed_cell(program.code, frame.cells):
+    if must_stay(code, frame.globals.names) or has_shadowed_cell(program.code, frame.cells):
         return False
     if not _may_ask_for_super(code):
         return True

@@ -62,7 +62,7 @@ from .joining import (
 from .marks import disabled, is_of_torch_compile, left_alone_by_torch
 from .native_status import native
 from .observers import observer_in
-from .program import program_of
+from .program import must_stay
 from .recipe import NewGenerator, SetGenerator
 from .resume import ResumePoint, closure_of, resume_code, resumption_of
 from .source import FunctionSource, is_about_made_class
@@ -311,7 +311,7 @@ class Converter:
             return False
         if has_shadowed_cell(captured.code, captured.exit.cells):
             return False
-        return self._places[code] < _MOST_PLACES and not program_of(code).is_one_frame
+        return self._places[code] < _MOST_PLACES and not must_stay(code, captured.function.__globals__)
 
     def dispatch_at(self, captured: Captured) -> Callable[[Any], Any]:
         """What gives, at run time, the callable that stands for the callee of the call at which this capture broke."""

@@ -9,6 +9,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,23 @@ def is_looked_at(code: CodeType, names: Mapping[str, Any]) -> bool:
     """Whether a function that this code names, with these global variables, or one that such a function names, gets at
     the variables of frames, as what evaluates a text with those of its caller does: `evaluate("a * b")`."""
     return any(_gets_at_variables(function, _CALLS_DEEP) for function in _functions_named(code, names))
+
+
+def must_stay(code: CodeType, names: Mapping[str, Any]) -> bool:
+    """Whether a frame of this code, with these global variables, cannot go on as another one behind a break: the
+    program keeps the frame, or its variables as a function that the code names gives them back."""
+    return program_of(code).is_one_frame or any(map(_gives_back_variables, _functions_named(code, names)))
+
+
+def _gives_back_variables(function: FunctionType) -> bool:
+    """Whether a function returns the `f_locals` that it asks a frame for, at once or under one name."""
+    if "f_locals" not in function.__code__.co_names:
+        return False
+    steps = program_of(function.__code__).instructions
+    pairs = list(pairwise(steps))
+    returned = {one.argval for one, after in pairs if one.opname.startswith("LOAD") and after.opname == "RETURN_VALUE"}
+    stored = {after.argval for one, after in pairs if one.argval == "f_locals" and after.opname == "STORE_FAST"}
+    return "f_locals" in returned or not stored.isdisjoint(returned)
 
 
 _CALLS_DEEP = 2
