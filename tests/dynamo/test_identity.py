@@ -189,3 +189,20 @@ def test_a_tensor_without_a_conjugate_to_resolve_is_itself(dtype: torch.dtype) -
 
     x = torch.ones(2, dtype=dtype)
     assert stator.compile(program, backend="eager")(x)[:2] == program(x)[:2]
+
+
+def test_a_tuple_in_a_class_that_is_made_in_the_frame() -> None:
+    def program(x: torch.Tensor, given: tuple[Any, ...]) -> Any:
+        class Holding:
+            held = given
+            among = (given, 1)
+
+            def get(self) -> Any:
+                return self.held
+
+        return Holding().get() is given, Holding().among[0] is given, Holding().get(), x + 1
+
+    given = (Plain(), [1], (1, 2.5))
+    found = stator.compile(program, backend="eager")(torch.ones(2), given)
+    assert found[:2] == program(torch.ones(2), given)[:2]
+    assert found[2] is given

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .guard import GuardKind
-from .numpy_boundary import BOOL
+from .numpy_boundary import TRUTH
 from .plain import numpy_numbers, shown
 from .source import ConstantSource, Source
 from .values.base import Value, unsupported
@@ -99,7 +99,7 @@ class Identities:
             if alike and left.value == right.value:
                 self._guard_identity_of(left, right)
             return same
-        if left is not right and left.python_type(self.tracer) is right.python_type(self.tracer) is BOOL is not bool:
+        if left is not right and left.python_type(self.tracer) is right.python_type(self.tracer) is TRUTH:
             raise unsupported(
                 "identity", "whether two truths of NumPy's, of which there are two in all, are one object"
             )

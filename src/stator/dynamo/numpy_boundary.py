@@ -30,6 +30,7 @@ HELD: dict[Any, torch.dtype] = {
 NUMPY_OF: dict[torch.dtype, Any] = {dtype: of_numpy for of_numpy, dtype in HELD.items()}
 ARRAY: Any = numpy.ndarray if FOLLOWED else types.SimpleNamespace
 BOOL: Any = numpy.bool_ if FOLLOWED else bool
+TRUTH: Any = None if numpy is None else numpy.bool_  # the type of what comparing numbers gives, in every version
 
 
 def is_followed(array: Any) -> bool:

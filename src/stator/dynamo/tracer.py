@@ -243,7 +243,7 @@ class Tracer:
     def known(self, obj: Any, source: Source | None = None) -> Value:
         """A real object that needs no guard: a class, a function, a module, a constant, reached from fixed code."""
         if type(obj) is tuple:
-            return TupleValue([self.known(item) for item in obj])
+            return self.made.standing(obj) or TupleValue([self.known(item) for item in obj])
         if wrapping.is_constant_object(obj):
             return ConstantValue(obj)
         found = self.made.standing(obj) or self.wrapped.get(id(obj))

@@ -14,7 +14,7 @@ import torch
 from ..array_operations import apply_in_place, apply_operator
 from ..calling import calls
 from ..finishing import Finish, Role, Way
-from ..numpy_boundary import BOOL
+from ..numpy_boundary import TRUTH
 from ..plain import plain_converter
 from ..values.arrays import ArrayValue
 from ..values.base import NotConstant, Value, unsupported
@@ -300,7 +300,7 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
 
 def _is_of_numpy(tracer: Tracer, value: Value) -> bool:
     kind = value.python_type(tracer) if isinstance(value, ConstantValue) else None
-    return kind is not None and kind is not bool and (kind is BOOL or plain_converter(kind) is not None)
+    return kind is not None and (kind is TRUTH or plain_converter(kind) is not None)
 
 
 def _compared_by_numpy(tracer: Tracer, function: Any, left: Value, right: Value) -> Value:

@@ -185,7 +185,8 @@ class MadeClasses:
         if isinstance(value, (BuiltinValue, ClassValue)):
             return value.real()
         if type(value) is TupleValue and value.cls is tuple:
-            return tuple(self.stand_in(tracer, item) for item in value.items)
+            items = tuple(self.stand_in(tracer, item) for item in value.items)
+            return self.stands(items, value) if items and value.source is not None else items
         hashable = lookup_in_class(value.python_type(tracer), "__hash__") is not None
         return self.stands(Data() if hashable else UnhashableData(), value)
 

@@ -209,7 +209,7 @@ class SetValue(ObjectValue):
             if list(set(dict.fromkeys(order))) == keys:  # for those of a dictionary, room is made at once
                 listed = NewTuple([exits.recipe(self.members[key]) for key in order])
                 return CallRecipe(Constant(set), [CallRecipe(Constant(dict.fromkeys), [listed])])
-        constant = all(isinstance(member, ConstantValue) for member in self.members.values())
+        constant = all(member.is_constant() for member in self.members.values())
         if not added and constant and list(kept.copy()) == keys:
             return CallRecipe(Constant(kept.copy))
         return NewSet([exits.recipe(self.members[key]) for key in (*added, keys)[0]])
