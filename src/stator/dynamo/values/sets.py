@@ -140,9 +140,13 @@ class SetValue(ObjectValue):
         tracer.mutations.content(self)
 
     def constant(self) -> Any:
+        """One with its members in its order, which texts show. Of sets from outside that is not relied on here."""
         if self.cls not in (set, frozenset):
             raise NotConstant
-        return self.cls(member.constant() for member in self.members.values())
+        made = self.cls(member.constant() for member in self.members.values())
+        if len(made) > 1 and (self.twin is None or self.rests_on or list(made) != list(self.twin)):
+            raise NotConstant
+        return made
 
     def key(self, tracer: Tracer) -> Any:
         if self.cls is frozenset:
