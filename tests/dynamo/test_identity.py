@@ -206,3 +206,21 @@ def test_a_tuple_in_a_class_that_is_made_in_the_frame() -> None:
     found = stator.compile(program, backend="eager")(torch.ones(2), given)
     assert found[:2] == program(torch.ones(2), given)[:2]
     assert found[2] is given
+
+
+@pytest.mark.parametrize("breaking", [False, True])
+def test_tuples_that_are_constants_of_the_code_are_the_same_in_each_call(breaking: bool) -> None:
+    def program(x: torch.Tensor) -> Any:
+        key = (9, 1)
+        held = {(7, "b"): 1}
+        held[key] = 2
+        y = x + 1
+        if breaking:
+            stator.graph_break()
+        return key, list(held), (3, (4, 5)), (4, 5), y * 2
+
+    compiled = stator.compile(program, backend="eager")
+    expected, found = program(torch.ones(2)), compiled(torch.ones(2))
+    pairs = [(expected[0], found[0]), *zip(expected[1], found[1], strict=True), (expected[2], found[2])]
+    assert all(one is other for one, other in pairs)
+    assert expected[2][1] is found[2][1] and expected[3] is found[3]

@@ -60,6 +60,7 @@ from .values.made_classes import MadeClass, MadeClasses
 from .values.mappings import AttributesValue, DictValue, FunctionAttributesValue
 from .values.numbers import is_changing, is_member, looked_up
 from .values.objects import MISSING, ObjectValue
+from .values.places import constant_of_code
 from .values.sequences import ListValue, SequenceValue, TupleValue
 from .values.slices import RangeValue, SliceValue
 from .values.tensor_methods import SPECIAL as SPECIAL_METHODS
@@ -269,7 +270,7 @@ class Tracer:
         """A constant of a code object."""
         found = self._code_constants.get(id(obj))
         if found is None:
-            value = LastInstruction(obj.index) if type(obj) is Offset else self.known(obj)
+            value = LastInstruction(obj.index) if type(obj) is Offset else constant_of_code(self, obj)
             found = self._code_constants[id(obj)] = (obj, value)
         return found[1]
 

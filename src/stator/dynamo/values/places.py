@@ -37,3 +37,10 @@ def member_at(tracer: Tracer, obj: Any, members: Source | None) -> Value:
     if members is None:
         return tracer.known(obj)
     return known_at(tracer, obj, ReadSource(support.member_of, (members, ConstantSource(shown(obj), apart(obj)))))
+
+
+def constant_of_code(tracer: Tracer, obj: Any) -> Value:
+    """A constant in code: a tuple is the same one each time the code comes by."""
+    if type(obj) is not tuple or not obj:
+        return tracer.known(obj)
+    return TupleValue(list(map(tracer.code_constant, obj)), ConstantSource(shown(obj), obj), tuple, obj)
