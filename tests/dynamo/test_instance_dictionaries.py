@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import torch
 
 import stator
@@ -85,3 +88,20 @@ def test_an_attribute_of_a_new_object_written_again_is_the_last() -> None:
     expected, actual = both(program, torch.rand(2))
     assert torch.equal(expected[0], actual[0]) and expected[1:] == actual[1:]
     assert list(expected[2]) == list(actual[2])
+
+
+def test_an_entry_under_a_key_that_is_no_string() -> None:
+    class Held:
+        pass
+
+    def program(x: torch.Tensor, held: Any) -> torch.Tensor:
+        y = x + 1
+        vars(held)[0, 1] = 2.5
+        return y * 2
+
+    held = Held()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = stator.compile(program, backend="eager")(torch.ones(2), held)
+    assert vars(held) == {(0, 1): 2.5}
+    assert torch.equal(found, torch.full((2,), 4.0))

@@ -293,6 +293,8 @@ class AttributesValue(DictValue):
 
     def put(self, tracer: Tracer, key: Value, value: Value) -> None:
         name = tracer.constant_of(key, "an attribute's name")
+        if not isinstance(name, str):
+            raise unsupported("attribute-write", "an entry of an instance dictionary under a key that is no string")
         if name in self.in_slots:
             raise unsupported("attribute-write", f"writing an entry of an instance dictionary beside the slot {name!r}")
         self.owner.set_own(tracer, name, value)
