@@ -155,9 +155,10 @@ class SourcedConstant(ConstantValue):
         return self._value
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
+        assert self.source is not None
         if self.guarded and (is_the_only_one(self._value) or exits.tracer.made.is_about(self.source)):
             return Constant(self._value)
-        return Load(self.source)  # type: ignore[arg-type]  # an equal one may be another object
+        return Load(self.source)  # an equal one may be another object
 
 
 class ConstantMethod(Value):
