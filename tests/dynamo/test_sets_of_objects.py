@@ -99,6 +99,12 @@ def test_a_recompile_reason_names_the_members() -> None:
     assert "its members gained 'b', 5 and lost 'a'" in caught.value.reasons[0]
 
 
+def test_a_guard_names_the_members() -> None:
+    members = {(1, 2.5)}
+    explanation = stator.explain(lambda x: x + len(members))(torch.ones(2))
+    assert "members == {(1, 2.5)}" in "\n".join(str(guard) for guard in explanation.out_guards)
+
+
 def test_a_dictionary_is_asked_for_a_set_made_in_the_call():
     table = {frozenset((1, 2)): 3, frozenset((1, "a")): 4}
 

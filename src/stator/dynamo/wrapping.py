@@ -459,7 +459,7 @@ class _SameMembers:
         return _is_plain_member(member) and _exactly(member) in self.members
 
     def __repr__(self) -> str:
-        plain = ", ".join(repr(member) for _, member in self.members)
+        plain = ", ".join(map(repr, self.members.values()))
         return f"members == {{{plain}{f', and {len(self.objects)} objects' if self.objects else ''}}}"
 
 
