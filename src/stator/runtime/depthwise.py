@@ -1,10 +1,10 @@
-"""Convolutions of single channels (depthwise) or in groups of eight, by kernels written by hand that give oneDNN's bits
-in eager's layout.
+"""Convolutions of single channels (depthwise), in groups of eight, or of single positions (pointwise), by kernels that
+are written by hand and give oneDNN's bits in eager's layout.
 
-What `csrc/vec_depthwise.h` and `csrc/vec_grouped.h` say, to be called from a compiled program, where that is what the
-operator computes: oneDNN picks its implementations by processor, sizes, threads and version, so that nobody can say in
-general. `agreeing` compares both on random numbers of the very shape, on which the order of additions depends: another
-has other bits.
+What `csrc/vec_depthwise.h`, `vec_grouped.h` and `vec_pointwise.h` say, to be called from a compiled program, where that
+is what the operator computes: oneDNN picks its implementations by processor, sizes, threads and version, so that nobody
+can say in general. `agreeing` compares both on random numbers of the very shape, on which the order of additions
+depends: another has other bits.
 """
 
 from __future__ import annotations
@@ -37,11 +37,16 @@ class Shape:
     kernel: tuple[int, int]
     stride: tuple[int, int]
     padding: tuple[int, int]
-    width: int = 1  # channels in a group, which give as many
+    width: int = 1  # channels in a group
+    results: int = 0  # channels of the result; 0 where they are as many
+
+    @property
+    def produced(self) -> int:
+        return self.results or self.channels
 
     @property
     def weight(self) -> tuple[int, ...]:
-        return self.channels, self.width, *self.kernel
+        return self.produced, self.width, *self.kernel
 
     @property
     def out(self) -> tuple[int, int]:
@@ -64,7 +69,7 @@ class _Text:
 
     @property
     def numbers(self) -> list[str]:
-        width = (self.shape.width,) if self.shape.width > 1 else ()
+        width = (self.shape.width,) if "grouped" in self.function else ()
         return [str(number) for number in (*width, *self.shape.kernel, *self.shape.stride)]
 
     @property
@@ -73,7 +78,7 @@ class _Text:
 
     @property
     def source(self) -> str:
-        header = "vec_grouped.h" if self.shape.width > 1 else "vec_depthwise.h"
+        header = f"vec_{self.function.partition('_')[0]}.h"
         call = f"{self.function}<{', '.join(self.numbers)}>(pointers)"
         return f'#include "{header}"\nextern "C" void {self.symbol}(void *const *pointers) {{ {call}; }}\n'
 
@@ -103,7 +108,7 @@ class Depthwise:
         address = build.build_kernels([text])[text.symbol]
         self.name = function
         self.kernel = launch.make_kernel(address, 4, text.symbol)
-        numbers = (shape.batch, shape.channels, *shape.image, *shape.padding, *shape.out)
+        numbers = (shape.batch, shape.channels, *shape.image, *shape.padding, *shape.out, shape.produced)
         self.sizes = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         self.what, self.shape, self.settings = what, shape, compared_for
 
@@ -125,27 +130,35 @@ _OF_GROUPS = {
     "data": ("grouped_data_gradient",),
     "weight": ("grouped_weight_gradient",),
 }
+_OF_POINTS = {"forward": ("pointwise_forward",), "data": ("pointwise_data_gradient",), "weight": ()}
 
 
 def candidates(what: str, shape: Shape) -> tuple[str, ...]:
     """Names of kernels, to be compared."""
+    if shape.width == shape.channels:
+        return _OF_POINTS[what] if shape.kernel == (1, 1) and shape.padding == (0, 0) else ()
     return (_OF_GROUPS if shape.width > 1 else _OF_CHANNELS)[what]
 
 
 def agreeing(what: str, shape: Shape) -> Depthwise | None:
     """What computes the "forward", the gradient of the "data" or of the "weight" with the operator's bits; None where
     nothing here does, or not as fast."""
-    fits = 1 < max(shape.kernel) <= _LARGEST_KERNEL and max(shape.stride) <= _LARGEST_STRIDE and min(shape.out) > 0
-    if not fits or (what != "weight" and not _is_worthwhile(shape)) or shape.width not in _WIDTHS:
+    fits = max(shape.kernel) <= _LARGEST_KERNEL and max(shape.stride) <= _LARGEST_STRIDE and min(shape.out) > 0
+    if not fits or not _is_worthwhile(what, shape) or not candidates(what, shape):
         return None
     return _agreeing(what, shape, settings())
 
 
-def _is_worthwhile(shape: Shape) -> bool:
+def _is_worthwhile(what: str, shape: Shape) -> bool:
     """Lanes are positions in kernels for single channels, and channels in oneDNN's layout: that is the better for small
-    images and large kernels, by more than what it costs to bring images there."""
+    images and large kernels, by more than what it costs to bring images there. Of kernels of one row and column it is
+    those with strides, which are no products of matrices to ATen."""
     taps = math.prod(shape.kernel)
-    return taps <= 9 or (taps <= 25 and shape.image[1] >= 56)
+    if shape.width == shape.channels:
+        return taps == 1 < max(shape.stride)
+    if shape.width not in _WIDTHS or taps == 1:
+        return False
+    return what == "weight" or taps <= 9 or (taps <= 25 and shape.image[1] >= 56)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -172,11 +185,13 @@ def _given(what: str, shape: Shape, generator: torch.Generator, special: bool) -
     """The kernel's two arguments, of random numbers; the special ones begin where no whole vector does."""
     x = _numbers((shape.batch, shape.channels, *shape.image), generator)
     weight = _numbers(shape.weight, generator)
-    grad = _numbers((shape.batch, shape.channels, *shape.out), generator)
-    one, other = {"forward": (x, weight), "data": (grad, weight), "weight": (grad, x)}[what]
+    grad = _numbers((shape.batch, shape.produced, *shape.out), generator)
     if special:
-        one, other = (_shifted(_with_special(tensor, shape.channels, generator)) for tensor in (one, other))
-    return one, other
+        x, weight, grad = (
+            _shifted(_with_special(tensor, channels, generator))
+            for tensor, channels in ((x, (1, -1, 1, 1)), (weight, (-1, 1, 1, 1)), (grad, (1, -1, 1, 1)))
+        )
+    return {"forward": (x, weight), "data": (grad, weight), "weight": (grad, x)}[what]
 
 
 _DISTINCT = 65537  # random numbers, over and over: a prime, so that they lie differently in every image and channel
@@ -191,12 +206,12 @@ def _numbers(size: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
 _SPECIAL = (0.0, -0.0, float("inf"), float("nan"), 1e-30, -1e-30)
 
 
-def _with_special(tensor: torch.Tensor, channels: int, generator: torch.Generator) -> torch.Tensor:
+def _with_special(tensor: torch.Tensor, of_channel: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """In every other channel zeros of either sign, infinities, NaN or tiny numbers, of one kind each."""
+    channels = tensor.shape[of_channel.index(-1)]
     kinds = torch.randint(len(_SPECIAL), (channels,), generator=generator, device="cpu")
     values = torch.tensor(_SPECIAL, dtype=torch.float32, device="cpu")[kinds]
     here = _numbers(tuple(tensor.shape), generator) < (-1 if tensor.numel() < 50 * channels else -2.5)
-    of_channel = (-1, 1, 1, 1) if tensor.shape[1] != channels else (1, -1, 1, 1)
     chosen = torch.arange(channels, device="cpu").bitwise_and(1).bool().view(of_channel)
     return torch.where(here & chosen, values.view(of_channel), tensor)
 

@@ -82,6 +82,23 @@ def test_groups_of_eight_are_kernels() -> None:
     assert not called("convolution") and not called("convolution_backward")
 
 
+def of_points(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.conv2d(F.relu(x), weight, None, 2) * 2
+
+
+@pytest.mark.skipif(
+    any(agreeing(what, Shape(2, 24, (30, 30), (1, 1), (2, 2), (0, 0), 24, 40)) is None for what in WHAT[:2]),
+    reason="oneDNN adds up otherwise here",
+)
+def test_points_are_kernels_but_for_the_gradient_of_the_weight() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 24, 30, 30), torch.randn(40, 24, 1, 1)
+    assert same_bits(compiled(of_points, x, weight), gradients(of_points, x, weight))
+    assert not called("convolution")
+    assert same_bits(compiled(lambda x: of_points(x, weight), x), gradients(lambda x: of_points(x, weight), x))
+    assert not called("convolution_backward")
+
+
 def test_only_the_gradient_that_is_wanted() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(2, 24, 20, 20), torch.randn(24, 1, 3, 3)

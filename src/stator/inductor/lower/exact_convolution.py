@@ -25,11 +25,11 @@ def _shape(x: Tensor, weight: Tensor, rest: Sequence[Any]) -> Shape | None:
     if x.rank != 4 or weight.rank != 4 or transposed or not is_contiguous_float(x) or not is_contiguous_float(weight):
         return None
     channels = x.shape[1]
-    if groups == 1 or channels != weight.shape[0] or any(step != 1 for step in dilation):
+    if any(step != 1 for step in dilation) or (groups > 1 and channels != weight.shape[0]):
         return None
     steps, pads = ((part[0], part[-1]) for part in (stride, padding))
     image, kernel = (x.shape[2], x.shape[3]), (weight.shape[2], weight.shape[3])
-    return Shape(x.shape[0], channels, image, kernel, steps, pads, channels // groups)
+    return Shape(x.shape[0], channels, image, kernel, steps, pads, channels // groups, weight.shape[0])
 
 
 def _call(builder: Builder, kernel: Depthwise, one: Tensor, other: Tensor, meta: TensorMeta) -> Tensor:

@@ -5,7 +5,7 @@
 #include "vec.h"
 
 struct Sides {
-    int64_t batch, channels, height, width, top, left, out_height, out_width;
+    int64_t batch, channels, height, width, top, left, out_height, out_width, results;  // results: their channels
 };
 INLINE Sides sides_of(const void *numbers) { return *(const Sides *)numbers; }
 
