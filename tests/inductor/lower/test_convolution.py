@@ -116,6 +116,12 @@ def test_one_tap_convolution_of_single_positions_is_a_product_of_matrices(memory
         assert [node.target for node in library_calls(lowered)] == [torch.ops.aten.mm.out]
 
 
+@pytest.mark.parametrize("channels", [5, 8])
+def test_a_transposed_one_of_single_positions_multiplies_by_the_weight_turned(channels):
+    x, w, b = torch.randn(3, 8, 1, 1), torch.randn(8, channels, 1, 1), torch.randn(channels)
+    assert_lowers(lambda x, w, b: F.conv_transpose2d(x, w, b), x, w, b, library=1, tolerance=1e-5)
+
+
 CASES = [
     dict(stride=2),
     dict(padding=1),

@@ -43,7 +43,7 @@ def _convolution(
     meta: TensorMeta = builder.meta
     nodes = builder.node.args
     rest = [stride, padding, dilation, transposed, output_padding, groups]
-    if is_single(x, weight, stride, padding, groups):
+    if not transposed and is_single(x, weight, stride, padding, groups):
         return _single_product(builder, x, weight, bias)
     large = numel(weight.shape[2:]) >= LARGE_PATCH
     if large and cuts_patches(x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups):
