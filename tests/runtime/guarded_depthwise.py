@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import torch
 
-from stator.runtime import build, depthwise
+from stator.runtime import build, comparison, depthwise
 from stator.runtime.depthwise import Depthwise, Shape
 
 KERNELS = [  # rows, columns, strides
@@ -88,7 +88,7 @@ def main() -> None:
         for what, right in expected(of, x, weight, grad).items():
             for function in depthwise.candidates(what, of):
                 result = guarded(torch.full(right.shape, 7.0), number % 2 == 0)
-                Depthwise(function, what, of, depthwise.settings())(*given[what], out=result)
+                Depthwise(function, what, of, comparison.settings())(*given[what], out=result)
                 tolerance = 1e-5 * max(1.0, right.abs().max().item())
                 assert (result - right).abs().max() <= tolerance, f"{function} of {of}"
     print(f"{len(shapes)} convolutions were right")

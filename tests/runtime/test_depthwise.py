@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stator.runtime import depthwise
+from stator.runtime import comparison, depthwise
 from stator.runtime.depthwise import Depthwise, Shape, agreeing
 
 needs_avx512 = pytest.mark.skipif(
@@ -125,7 +125,7 @@ def test_usual_convolutions_of_points_agree(what: str) -> None:
 def test_another_order_of_additions_does_not_agree() -> None:
     """The two orders of the gradient of a weight: at most one of them is oneDNN's."""
     of = shape(2, 40, 28, 3, 1)
-    under = depthwise.settings()
+    under = comparison.settings()
     both = [Depthwise(name, "weight", of, under) for name in (DOTS, CHAIN)]
     assert sum(depthwise._first_agreeing([one], "weight", of) is not None for one in both) <= 1
 
@@ -160,7 +160,7 @@ def test_under_other_settings_it_is_the_operator(name: str) -> None:
     results = {}
     with threads(1):
         for function in (CHAIN, DOTS):
-            kernel = Depthwise(function, "weight", of, depthwise.settings())
+            kernel = Depthwise(function, "weight", of, comparison.settings())
             with OTHER_SETTINGS[name]():
                 expected = by_autograd(of, "weight", one, other)
                 results[function] = torch.empty_like(expected)

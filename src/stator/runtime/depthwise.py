@@ -21,6 +21,7 @@ from stator.base import counters
 from stator.base.errors import StatorError
 
 from . import build, launch
+from .comparison import KINDS, SPECIAL, TINY, numbers, rounds, same_bits, settings, shifted, tiny, with_special
 
 _LARGEST_KERNEL = 7  # rows and columns: kernels are compiled for each
 _LARGEST_STRIDE = 2
@@ -83,18 +84,6 @@ class _Text:
         return f'#include "{header}"\nextern "C" void {self.symbol}(void *const *pointers) {{ {call}; }}\n'
 
 
-def settings() -> tuple[Any, ...]:
-    """What else the implementation of an operator may depend on."""
-    return (
-        torch.get_num_threads(),
-        torch._C._get_mkldnn_enabled(),
-        torch._C._get_mkldnn_deterministic(),
-        torch._C._get_nnpack_enabled(),
-        torch._C._get_fp32_precision_getter("mkldnn", "conv"),
-        torch._C._get_fp32_precision_getter("mkldnn", "matmul"),
-    )
-
-
 class Depthwise:
     """`f(one, other, out=...)`, of contiguous float32 tensors. Raises StatorError when the kernel cannot be built.
 
@@ -108,8 +97,8 @@ class Depthwise:
         address = build.build_kernels([text])[text.symbol]
         self.name = function
         self.kernel = launch.make_kernel(address, 4, text.symbol)
-        numbers = (shape.batch, shape.channels, *shape.image, *shape.padding, *shape.out, shape.produced)
-        self.sizes = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        sizes = (shape.batch, shape.channels, *shape.image, *shape.padding, *shape.out, shape.produced)
+        self.sizes = torch.tensor(sizes, dtype=torch.int64, device="cpu")
         self.what, self.shape, self.settings = what, shape, compared_for
 
     def __call__(self, one: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> None:
@@ -130,7 +119,11 @@ _OF_GROUPS = {
     "data": ("grouped_data_gradient",),
     "weight": ("grouped_weight_gradient",),
 }
-_OF_POINTS = {"forward": ("pointwise_forward",), "data": ("pointwise_data_gradient",), "weight": ()}
+_OF_POINTS = {
+    "forward": ("pointwise_forward_to_zero", "pointwise_forward"),
+    "data": ("pointwise_data_gradient_to_zero", "pointwise_data_gradient"),
+    "weight": (),
+}
 
 
 def candidates(what: str, shape: Shape) -> tuple[str, ...]:
@@ -174,51 +167,33 @@ def _agreeing(what: str, shape: Shape, under: tuple[Any, ...]) -> Depthwise | No
 
 def _first_agreeing(left: list[Depthwise], what: str, shape: Shape) -> Depthwise | None:
     generator = torch.Generator("cpu").manual_seed(shape.channels)
-    for special in (False, True):
-        given = _given(what, shape, generator, special)
+    images = shape.batch * shape.channels * math.prod(shape.image)
+    compared = {"forward": shape.batch * shape.produced * math.prod(shape.out), "data": images}
+    for kind in KINDS * rounds(compared.get(what, math.prod(shape.weight))):
+        given = _given(what, shape, generator, kind)
         expected = _by_operator(what, shape, *given)
-        left = [one for one in left if _same_bits(_computed(one, given, expected), expected)]
+        left = [one for one in left if same_bits(_computed(one, given, expected), expected)]
     return left[0] if left else None
 
 
-def _given(what: str, shape: Shape, generator: torch.Generator, special: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The kernel's two arguments, of random numbers; the special ones begin where no whole vector does."""
-    x = _numbers((shape.batch, shape.channels, *shape.image), generator)
-    weight = _numbers(shape.weight, generator)
-    grad = _numbers((shape.batch, shape.produced, *shape.out), generator)
-    if special:
-        x, weight, grad = (
-            _shifted(_with_special(tensor, channels, generator))
-            for tensor, channels in ((x, (1, -1, 1, 1)), (weight, (-1, 1, 1, 1)), (grad, (1, -1, 1, 1)))
-        )
+_TINY_CHANNELS = 16  # of single ones or groups
+
+
+def _given(what: str, shape: Shape, generator: torch.Generator, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The kernel's two arguments."""
+
+    def made(size: tuple[int, ...], of_channel: tuple[int, ...]) -> torch.Tensor:
+        random = numbers(size, generator)
+        if kind == SPECIAL:
+            return shifted(with_special(random, of_channel, generator))  # begins where no whole vector does
+        if kind == TINY:
+            return tiny(random, of_channel, -1 if shape.width == shape.channels else _TINY_CHANNELS)
+        return random
+
+    x = made((shape.batch, shape.channels, *shape.image), (1, -1, 1, 1))
+    weight = made(shape.weight, (-1, 1, 1, 1))
+    grad = made((shape.batch, shape.produced, *shape.out), (1, -1, 1, 1))
     return {"forward": (x, weight), "data": (grad, weight), "weight": (grad, x)}[what]
-
-
-_DISTINCT = 65537  # random numbers, over and over: a prime, so that they lie differently in every image and channel
-
-
-def _numbers(size: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    count = math.prod(size)
-    some = torch.randn(min(count, _DISTINCT), generator=generator, dtype=torch.float32, device="cpu")
-    return some.repeat(count // len(some) + 1)[:count].view(size)
-
-
-_SPECIAL = (0.0, -0.0, float("inf"), float("nan"), 1e-30, -1e-30)
-
-
-def _with_special(tensor: torch.Tensor, of_channel: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """In every other channel zeros of either sign, infinities, NaN or tiny numbers, of one kind each."""
-    channels = tensor.shape[of_channel.index(-1)]
-    kinds = torch.randint(len(_SPECIAL), (channels,), generator=generator, device="cpu")
-    values = torch.tensor(_SPECIAL, dtype=torch.float32, device="cpu")[kinds]
-    here = _numbers(tuple(tensor.shape), generator) < (-1 if tensor.numel() < 50 * channels else -2.5)
-    chosen = torch.arange(channels, device="cpu").bitwise_and(1).bool().view(of_channel)
-    return torch.where(here & chosen, values.view(of_channel), tensor)
-
-
-def _shifted(tensor: torch.Tensor) -> torch.Tensor:
-    memory = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
-    return memory[1:].view(tensor.shape).copy_(tensor)
 
 
 def _by_operator(what: str, shape: Shape, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -239,9 +214,3 @@ def _computed(one: Depthwise, given: Sequence[torch.Tensor], like: torch.Tensor)
     out = torch.full_like(like, 7.0, memory_format=torch.contiguous_format)
     one(*given, out=out)
     return out
-
-
-def _same_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    """NaN is NaN, with any payload."""
-    same = (actual.view(torch.int32) == expected.view(torch.int32)) | (actual.isnan() & expected.isnan())
-    return expected.is_contiguous() and bool(same.all())

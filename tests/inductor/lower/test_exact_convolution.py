@@ -12,7 +12,9 @@ from torch.nn import functional as F
 
 import stator
 from stator.base import counters
+from stator.runtime import single_positions
 from stator.runtime.depthwise import Shape, agreeing
+from stator.runtime.single_positions import Sizes
 
 OPTIONS = {"exact_rounding": True, "verify": True}
 WHAT = ("forward", "data", "weight")
@@ -97,6 +99,55 @@ def test_points_are_kernels_but_for_the_gradient_of_the_weight() -> None:
     assert not called("convolution")
     assert same_bits(compiled(lambda x: of_points(x, weight), x), gradients(lambda x: of_points(x, weight), x))
     assert not called("convolution_backward")
+
+
+def squeezed(x: torch.Tensor, first: torch.Tensor, bias: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    means = x.mean((2, 3), keepdim=True)
+    return x * F.conv2d(F.relu(F.conv2d(means, first, bias)), second).sigmoid()
+
+
+def of_squeezed() -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    return torch.randn(2, 24, 9, 9), torch.randn(8, 24, 1, 1), torch.randn(8), torch.randn(24, 8, 1, 1)
+
+
+def single_positions_agree() -> bool:
+    asked = (True, True, True)
+    with threads(2):
+        found = [single_positions.agreeing(what, Sizes(2, 24, 8), asked) for what in ("data", "weight", "bias")]
+        found += [single_positions.agreeing("biased", Sizes(2, 24, 8))]
+        found += [single_positions.agreeing("forward", Sizes(2, 8, 24))]
+        found += [single_positions.agreeing(what, Sizes(2, 8, 24), (True, True, False)) for what in WHAT[1:]]
+    return all(found)
+
+
+def test_single_positions_are_kernels() -> None:
+    if not single_positions_agree():
+        pytest.skip("oneDNN adds up otherwise here")
+    with threads(2):
+        assert same_bits(compiled(squeezed, *of_squeezed()), gradients(squeezed, *of_squeezed()))
+    assert not called("convolution") and not called("convolution_backward")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_bits_of_single_positions_in_channels_last(count: int) -> None:
+    def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return squeezed(x.to(memory_format=torch.channels_last), *weights).contiguous()
+
+    with threads(count):
+        assert same_bits(compiled(function, *of_squeezed()), gradients(function, *of_squeezed()))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_bits_of_transposed_ones_and_of_groups_of_single_positions(groups: int) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 8, 1, 1), torch.randn(8, 8 // groups, 1, 1)
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.conv_transpose2d(x, weight, groups=groups) + F.conv2d(x, weight, groups=groups)
+
+    with threads(2):
+        assert same_bits(compiled(function, x, weight), gradients(function, x, weight))
 
 
 def test_only_the_gradient_that_is_wanted() -> None:

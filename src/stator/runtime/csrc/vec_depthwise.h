@@ -4,6 +4,8 @@
 #pragma once
 #include "vec.h"
 
+constexpr int64_t CHAIN = 256;  // products over channels that are added up, in one rounding each, before sums are
+
 struct Sides {
     int64_t batch, channels, height, width, top, left, out_height, out_width, results;  // results: their channels
 };

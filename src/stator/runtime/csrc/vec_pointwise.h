@@ -1,6 +1,6 @@
 // Convolutions of contiguous images with kernels of one row and column and without padding, and the gradients of the images, to
-// the last bit as oneDNN computes them, without bringing images into its layouts: every number is one chain of products over
-// the channels, each added in one rounding.
+// the last bit as oneDNN computes them, without bringing images into its layouts: every number is a sum of chains of products
+// over the channels, each added in one rounding. ZERO: whether these sums begin with zero, so that none is -0.0.
 #pragma once
 #include "vec_depthwise.h"
 
@@ -23,6 +23,19 @@ INLINE void mix_block(vf32 (*sums)[VECTORS], const float *by, int64_t of_result,
     }
 }
 
+// Adds to totals what mix_block gives for chains of `count` products.
+template <bool ZERO>
+INLINE void mix_chains(vf32 (*totals)[VECTORS], const float *by, int64_t of_result, int64_t of_product, const float *columns,
+                       int64_t count) {
+    for (int64_t begin = 0; begin < count; begin += CHAIN) {
+        vf32 sums[ROWS][VECTORS] = {};
+        mix_block(sums, by + begin * of_product, of_result, of_product, columns + begin * POSITIONS,
+                  at_most(count - begin, CHAIN));
+        for (int r = 0; r < ROWS; ++r)
+            for (int v = 0; v < VECTORS; ++v) totals[r][v] = ZERO || begin > 0 ? totals[r][v] + sums[r][v] : sums[r][v];
+    }
+}
+
 // where in a plane of the image the kernel meets positions first..first+n
 template <int SH, int SW> INLINE void note_places(int64_t *places, const Sides &s, int64_t first, int64_t n) {
     int64_t row = first / s.out_width, column = first % s.out_width;
@@ -33,7 +46,7 @@ template <int SH, int SW> INLINE void note_places(int64_t *places, const Sides &
 }
 
 // pointers: x, weight, Sides; result
-template <int KH, int KW, int SH, int SW> INLINE void pointwise_forward(void *const *pointers) {
+template <int KH, int KW, int SH, int SW, bool ZERO = false> INLINE void pointwise_forward(void *const *pointers) {
     static_assert(KH == 1 && KW == 1, "one product for each channel");
     const float *x = (const float *)pointers[0], *weight = (const float *)pointers[1];
     const Sides s = sides_of(pointers[2]);
@@ -58,7 +71,7 @@ template <int KH, int KW, int SH, int SW> INLINE void pointwise_forward(void *co
             }
             for (int64_t o = 0; o < s.results; o += ROWS) {
                 vf32 sums[ROWS][VECTORS] = {};
-                mix_block(sums, o < whole ? weight + o * s.channels : last.memory, s.channels, 1, columns, s.channels);
+                mix_chains<ZERO>(sums, o < whole ? weight + o * s.channels : last.memory, s.channels, 1, columns, s.channels);
                 for (int r = 0; r < ROWS && o + r < s.results; ++r)
                     for (int v = 0; v < VECTORS && v * LANES < n; ++v)
                         store(out + (image * s.results + o + r) * positions + first + v * LANES, sums[r][v],
@@ -69,7 +82,7 @@ template <int KH, int KW, int SH, int SW> INLINE void pointwise_forward(void *co
 }
 
 // pointers: grad, weight, Sides; the gradient of x
-template <int KH, int KW, int SH, int SW> INLINE void pointwise_data_gradient(void *const *pointers) {
+template <int KH, int KW, int SH, int SW, bool ZERO = false> INLINE void pointwise_data_gradient(void *const *pointers) {
     static_assert(KH == 1 && KW == 1, "one product for each channel of the result");
     const float *grad = (const float *)pointers[0], *weight = (const float *)pointers[1];
     const Sides s = sides_of(pointers[2]);
@@ -95,7 +108,7 @@ template <int KH, int KW, int SH, int SW> INLINE void pointwise_data_gradient(vo
                 __builtin_memcpy(columns + o * POSITIONS, grad + (image * s.results + o) * positions + first, n * 4);
             for (int64_t c = 0; c < s.channels; c += ROWS) {
                 vf32 sums[ROWS][VECTORS] = {};
-                mix_block(sums, packed.memory + c, 1, channels, columns, s.results);
+                mix_chains<ZERO>(sums, packed.memory + c, 1, channels, columns, s.results);
                 float found[POSITIONS];
                 for (int r = 0; r < ROWS && c + r < s.channels; ++r) {
 #pragma GCC unroll 4
@@ -106,4 +119,11 @@ template <int KH, int KW, int SH, int SW> INLINE void pointwise_data_gradient(vo
             }
         }
     }
+}
+
+template <int KH, int KW, int SH, int SW> INLINE void pointwise_forward_to_zero(void *const *pointers) {
+    pointwise_forward<KH, KW, SH, SW, true>(pointers);
+}
+template <int KH, int KW, int SH, int SW> INLINE void pointwise_data_gradient_to_zero(void *const *pointers) {
+    pointwise_data_gradient<KH, KW, SH, SW, true>(pointers);
 }
