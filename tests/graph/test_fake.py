@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from stator.base.errors import Unsupported
-from stator.graph.fake import DataDependent, FakeMode, FakeTensor, normal_device
+from stator.graph.fake import DataDependent, FakeMode, FakeTensor
 from stator.prims.record import TensorMeta
 from stator.shapes.environment import Environment
 from stator.shapes.sym_node import symbolic
@@ -208,7 +208,7 @@ def test_errors_are_those_of_eager() -> None:
 
 def test_device_claims_are_kept() -> None:
     mode = FakeMode()
-    cuda = normal_device("cuda")
+    cuda = torch.device("cuda", 0)
     with mode:
         x = mode.make(TensorMeta((2, 3), (3, 1), torch.float32, cuda))
         y = F.relu(x @ x.t() + 1).sum(0)

@@ -48,7 +48,8 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def samples(op: Any, count: int, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[tuple[Any, Any, Any]]:
-    """(input, args, kwargs) of the first `count` samples of each dtype the operator supports.
+    """(input, args, kwargs) of the first `count` samples of each dtype the operator supports, but for those that ask
+    for an accelerator where there is one.
 
     Not by `op.sample_inputs`, which walks the call stack for each.
     """
@@ -57,6 +58,8 @@ def samples(op: Any, count: int, dtypes: tuple[torch.dtype, ...] = DTYPES) -> It
             for index, sample in enumerate(op.sample_inputs_func(op, "cpu", dtype, False)):
                 if index == count:
                     break
+                if torch.device(sample.kwargs.get("device", None) or "cpu").type != "cpu":
+                    continue
                 yield sample.input, sample.args, sample.kwargs
 
 

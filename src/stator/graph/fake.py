@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stator import prims as prims  # registers the shape rules
 from stator.base.errors import Unsupported
 from stator.base.registry import Registry
+from stator.prims.devices import CPU, as_device
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
 
@@ -31,7 +32,6 @@ from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_inf
 from .writes import check_overlap
 
 aten = torch.ops.aten
-CPU = torch.device("cpu")
 NUMBERS: dict[type, Any] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # Values of constants up to this many elements are followed through operators, so that `.item()` works on them.
@@ -458,21 +458,13 @@ def result_device(args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence
     """The device of a result: an explicit one, else that of the first tensor that is not a CPU scalar."""
     explicit = kwargs.get("device")
     if explicit is not None:
-        return normal_device(explicit)
+        return as_device(explicit)
     found = None
     for tensor in tensors:
         device = tensor.meta.device
         if found is None or (found.type == "cpu" and device.type != "cpu"):
             found = device
-    return found if found is not None else normal_device(torch.get_default_device())
-
-
-def normal_device(device: Any) -> torch.device:
-    """The device with its index, as a tensor made there would report it."""
-    device = torch.device(device) if not isinstance(device, torch.device) else device
-    if device.index is None and device.type not in ("cpu", "meta"):
-        return torch.device(device.type, 0)
-    return CPU if device.type == "cpu" else device
+    return found if found is not None else as_device(torch.get_default_device())
 
 
 def _to_values(value: Any) -> Any:
@@ -509,7 +501,7 @@ specials.add(aten.storage_offset.default, lambda mode, args, kwargs: int(args[0]
 def _scalar_tensor(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Numbers that C++ wraps into tensors, and may ask for again: `torch.cov` looks at its normalisation so."""
     number, dtype = args[0], kwargs.get("dtype")
-    on_cpu = normal_device(kwargs.get("device") or torch.get_default_device()).type == "cpu"
+    on_cpu = as_device(kwargs.get("device") or torch.get_default_device()).type == "cpu"
     if not on_cpu or isinstance(number, (complex, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return NotImplemented
     return mode.value(torch.scalar_tensor(number, dtype=dtype, device=CPU))

@@ -8,22 +8,16 @@ from typing import Any
 
 import torch
 
+from stator.prims.devices import as_device
 from stator.prims.layout import format_strides, is_dense, like_strides, numel, preserved_strides
 from stator.prims.number_ranges import check_range
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import number_dtype
 
-from .operands import CPU, fresh, itself, overloads, view
+from .operands import fresh, itself, overloads, view
 
 aten = torch.ops.aten
 CREATION = ("creation",)
-
-
-def as_device(device: Any) -> torch.device:
-    """The device a factory was asked for; None means the CPU."""
-    if device is None:
-        return CPU
-    return device if isinstance(device, torch.device) else torch.device(device)
 
 
 def made(

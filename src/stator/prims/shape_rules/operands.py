@@ -22,7 +22,6 @@ from stator.prims.layout import (
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 
 aten = torch.ops.aten
-CPU = torch.device("cpu")
 
 
 def is_tensor(value: Any) -> bool:
