@@ -26,13 +26,16 @@ class StepFunction(torch.autograd.Function):
     def forward(ctx: Any, step: Step, *primals: torch.Tensor) -> tuple[Any, ...]:
         if step.is_plain:  # small programs, where fixed costs are seen: the same as below, without what they lack
             ctx.materialize_grads, ctx.step = False, step
-            values: tuple[Any, ...] = (step.forward(*primals)[0],)
-            ctx.results = [(0, weakref.ref(values[0]), values[0]._version)]
+            value = step.forward(*primals)[0]
+            ctx.results = [(0, weakref.ref(value), value._version)]
             try:
-                ctx.primals = [(primal, primal._version) for primal in primals]
+                if len(primals) == 1:  # a comprehension is a call
+                    ctx.primals = [(primals[0], primals[0]._version)]
+                else:
+                    ctx.primals = [(primal, primal._version) for primal in primals]
             except RuntimeError:  # of tensors made in inference mode
                 ctx.primals = versions_of(primals)
-            return values
+            return (value,)
         if step.devices:
             ctx.states = states_of(step.devices)
         if step.leads_to_made:
@@ -45,7 +48,7 @@ class StepFunction(torch.autograd.Function):
         results = step.forward(*primals)
         if step.is_single:  # the most frequent, and where fixed costs are seen
             value = results[0]
-            values = (value,)
+            values: tuple[Any, ...] = (value,)
             ctx.results = [(0, weakref.ref(value), value._version)]
         else:
             values = _distinct(results[: step.joint.value_count], apart)
