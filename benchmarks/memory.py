@@ -1,6 +1,7 @@
 """Peak memory of one training step: eager, stator and torch.compile, each in a process of its own.
 
-`python -m benchmarks.memory [MODEL ...]` prints a Markdown table and keeps the figures in results/memory.json.
+`python -m benchmarks.memory [MODEL ...]` prints a Markdown table and keeps the figures in results/memory.json; with
+`--options exact_rounding` stator compiles with that option on, and figures are kept in memory-exact_rounding.json.
 
 A step is: forward, loss, backward, SGD with momentum, gradients to None. All figures are megabytes above what is alive
 between steps (parameters, the optimizer's state, the batch), after three steps of warming up:
@@ -34,12 +35,12 @@ SYSTEMS = ("eager", "stator", "peer")
 WARM_UP = 3
 
 
-def measure(name: str, system: str, size: str, batch: int) -> dict[str, float]:
+def measure(name: str, system: str, size: str, batch: int, options: list[str]) -> dict[str, float]:
     """Figures of one system in this very process."""
     import torch
 
     case = build_training(name, size=size, batch=batch)
-    model = _wrapped(case.model, system)
+    model = _wrapped(case.model, system, options)
     optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3, momentum=0.9)
 
     def step() -> None:
@@ -62,7 +63,7 @@ def measure(name: str, system: str, size: str, batch: int) -> dict[str, float]:
     return found
 
 
-def _wrapped(model: Any, system: str) -> Any:
+def _wrapped(model: Any, system: str, options: list[str]) -> Any:
     if system == "eager":
         return model
     if system == "peer":
@@ -71,7 +72,7 @@ def _wrapped(model: Any, system: str) -> Any:
         return torch.compile(model)
     import stator
 
-    return stator.compile(model)
+    return stator.compile(model, options=dict.fromkeys(options, True))
 
 
 def _arena_bytes() -> int:
@@ -153,20 +154,21 @@ def main() -> None:
     parser.add_argument("--size", choices=("full", "small"), default="full")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--system", choices=SYSTEMS, help="measure one system in this process")
+    parser.add_argument("--options", nargs="*", default=[], help="options of stator.compile to switch on")
     parser.add_argument("--out", type=Path, help="with --system: where to write its figures")
     options = parser.parse_args()
     if options.system:
-        found = measure(options.models[0], options.system, options.size, options.batch)
+        found = measure(options.models[0], options.system, options.size, options.batch, options.options)
         (options.out or Path("/dev/stdout")).write_text(json.dumps(found) + "\n")
         return
-    extra = ["--size", options.size, "--batch", str(options.batch)]
+    extra = ["--size", options.size, "--batch", str(options.batch), "--options", *options.options]
     systems = [system for system in SYSTEMS if system != "peer" or not options.no_peer]
     results: dict[str, dict[str, dict[str, float]]] = {}
     for name in options.models:
         results[name] = {system: measure_in_fresh_process(name, system, extra) for system in systems}
         print(name, results[name], file=sys.stderr, flush=True)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "memory.json").write_text(json.dumps(results, indent=1) + "\n")
+    (RESULTS / ("-".join(["memory", *options.options]) + ".json")).write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))
 
 
