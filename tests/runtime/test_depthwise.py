@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.threads import threads
 
 from stator.runtime import comparison, depthwise
 from stator.runtime.depthwise import Depthwise, Shape, agreeing
@@ -42,16 +43,6 @@ SHAPES = [
     ),
     Shape(1, 19, (12, 12), (1, 1), (1, 2), (0, 0), 19, 24),
 ]
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def operands(of: Shape, what: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.threads import threads
 
 from stator.runtime import single_positions
 from stator.runtime.single_positions import ALONE, Mask, Product, Sizes, Way, agreeing
@@ -26,16 +27,6 @@ SIZES = [
     Sizes(8, 672, 168),
     Sizes(9, 16, 300),
 ]
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def operands(sizes: Sizes, scale: float = 1.0) -> dict[str, Tensor]:

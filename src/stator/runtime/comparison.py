@@ -7,9 +7,13 @@ that nobody can say in general. On random numbers of the very shape another orde
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
+
+Tensors = Sequence[torch.Tensor]
+Kernel = TypeVar("Kernel", bound=Callable[..., None])
 
 
 def settings() -> tuple[Any, ...]:
@@ -26,10 +30,10 @@ def settings() -> tuple[Any, ...]:
 
 _ENOUGH = 512
 
-RANDOM, SPECIAL, TINY = KINDS = ("random", "special", "tiny")  # of numbers to compare on
+_RANDOM, SPECIAL, TINY = _KINDS = ("random", "special", "tiny")  # of numbers to compare on
 
 
-def rounds(count: int) -> int:
+def _rounds(count: int) -> int:
     """How often to compare so many results: another order of additions gives other bits in one of some results only."""
     return -(-_ENOUGH // max(count, 1))
 
@@ -68,7 +72,25 @@ def shifted(tensor: torch.Tensor) -> torch.Tensor:
     return memory[1:].view(tensor.shape).copy_(tensor)
 
 
-def same_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+def _same_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     """NaN is NaN, with any payload."""
     same = (actual.view(torch.int32) == expected.view(torch.int32)) | (actual.isnan() & expected.isnan())
     return expected.is_contiguous() and bool(same.all())
+
+
+def that_agree(
+    kernels: list[Kernel], count: int, made: Callable[[str], Tensors], operator: Callable[[Tensors], torch.Tensor]
+) -> list[Kernel]:
+    """Those of the kernels, `f(*given, out=...)`, whose `count` results have the operator's bits on what is `made` of
+    each kind of numbers."""
+    for kind in _KINDS * _rounds(count):
+        given = made(kind)
+        expected = operator(given)
+        kernels = [one for one in kernels if _same_bits(_computed(one, given, expected), expected)]
+    return kernels
+
+
+def _computed(kernel: Callable[..., None], given: Tensors, like: torch.Tensor) -> torch.Tensor:
+    out = torch.full_like(like, 7.0, memory_format=torch.contiguous_format)
+    kernel(*given, out=out)
+    return out

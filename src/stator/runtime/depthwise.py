@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from stator.base import counters
 from stator.base.errors import StatorError
 
 from . import build, launch
-from .comparison import KINDS, SPECIAL, TINY, numbers, rounds, same_bits, settings, shifted, tiny, with_special
+from .comparison import SPECIAL, TINY, numbers, settings, shifted, that_agree, tiny, with_special
 
 _LARGEST_KERNEL = 7  # rows and columns: kernels are compiled for each
 _LARGEST_STRIDE = 2
@@ -169,11 +168,13 @@ def _first_agreeing(left: list[Depthwise], what: str, shape: Shape) -> Depthwise
     generator = torch.Generator("cpu").manual_seed(shape.channels)
     images = shape.batch * shape.channels * math.prod(shape.image)
     compared = {"forward": shape.batch * shape.produced * math.prod(shape.out), "data": images}
-    for kind in KINDS * rounds(compared.get(what, math.prod(shape.weight))):
-        given = _given(what, shape, generator, kind)
-        expected = _by_operator(what, shape, *given)
-        left = [one for one in left if same_bits(_computed(one, given, expected), expected)]
-    return left[0] if left else None
+    found = that_agree(
+        left,
+        compared.get(what, math.prod(shape.weight)),
+        lambda kind: _given(what, shape, generator, kind),
+        lambda given: _by_operator(what, shape, *given),
+    )
+    return found[0] if found else None
 
 
 _TINY_CHANNELS = 16  # of single ones or groups
@@ -208,9 +209,3 @@ def _by_operator(what: str, shape: Shape, one: torch.Tensor, other: torch.Tensor
 
 def _without_numbers(size: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(size, dtype=torch.float32, device="cpu")
-
-
-def _computed(one: Depthwise, given: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    out = torch.full_like(like, 7.0, memory_format=torch.contiguous_format)
-    one(*given, out=out)
-    return out

@@ -18,17 +18,17 @@ from stator.base import counters
 from stator.base.errors import StatorError
 
 from . import build, launch
-from .comparison import KINDS, SPECIAL, TINY, numbers, rounds, same_bits, settings, shifted, tiny, with_special
+from .comparison import SPECIAL, TINY, Tensors, numbers, settings, shifted, that_agree, tiny, with_special
 
 Mask = tuple[bool, bool, bool]  # which gradients the operator is asked for: of the images, the weight, the bias
 ALONE: Mask = (False, False, False)
 
-_KERNELS = {  # for what is computed: (function, how many tensors it takes)
-    "forward": (("single_forward", 4),),
-    "biased": (("single_biased", 5),),
-    "data": (("single_data", 4),),
-    "weight": (("single_weight_chain", 4), ("single_weight_sums", 4)),
-    "bias": (("single_bias", 3),),
+_KERNELS = {  # for what is computed
+    "forward": ("single_forward",),
+    "biased": ("single_biased",),
+    "data": ("single_data",),
+    "weight": ("single_weight_chain", "single_weight_sums"),
+    "bias": ("single_bias",),
 }
 _OVER_IMAGES = ("weight", "bias")  # sums, which threads may make in parts
 _REST = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)  # arguments of the operators behind the tensors
@@ -79,7 +79,9 @@ class _Text:
 @functools.cache
 def _kernels() -> dict[str, Callable[..., None]]:
     """All of them, which are compiled together."""
-    counts = {function: count for kernels in _KERNELS.values() for function, count in kernels}
+    counts = {
+        function: len(_GIVEN[what]) + 2 for what, names in _KERNELS.items() for function in names
+    }  # and Counts, out
     texts = {function: _Text(function) for function in counts}
     addresses = build.build_kernels(list(texts.values()))
     return {
@@ -99,7 +101,7 @@ class Way:
 
 def ways(what: str, sizes: Sizes) -> list[Way]:
     """How it may be computed, to be compared."""
-    names = [function for function, _ in _KERNELS[what]]
+    names = _KERNELS[what]
     if what not in _OVER_IMAGES:
         return [Way(name, zero=zero) for name in names for zero in (True, False)]
     parts = dict.fromkeys((1, min(torch.get_num_threads(), sizes.batch)))
@@ -148,11 +150,13 @@ def _agreeing(what: str, sizes: Sizes, asked: Mask, under: tuple[object, ...]) -
 
 def _that_agree(left: list[Product], what: str, sizes: Sizes, asked: Mask) -> list[Product]:
     generator = torch.Generator("cpu").manual_seed(sizes.channels)
-    for kind in KINDS * rounds(math.prod(sizes.of(_RESULT[what]))):
-        given = [_of_kind(kind, name, numbers(sizes.of(name), generator), generator) for name in _GIVEN[what]]
-        expected = _by_operator(what, sizes, asked, given)
-        left = [one for one in left if same_bits(_computed(one, given, expected), expected)]
-    return left
+
+    def made(kind: str) -> Tensors:
+        return [_of_kind(kind, name, numbers(sizes.of(name), generator), generator) for name in _GIVEN[what]]
+
+    return that_agree(
+        left, math.prod(sizes.of(_RESULT[what])), made, lambda given: _by_operator(what, sizes, asked, given)
+    )
 
 
 def _of_kind(kind: str, name: str, random: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -163,24 +167,14 @@ def _of_kind(kind: str, name: str, random: torch.Tensor, generator: torch.Genera
     return random
 
 
-def _computed(one: Product, given: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    out = torch.full_like(like, 7.0, memory_format=torch.contiguous_format)
-    one(*given, out=out)
-    return out
-
-
-def _by_operator(
-    what: str, sizes: Sizes, asked: Mask, given: tuple[torch.Tensor, ...] | list[torch.Tensor]
-) -> torch.Tensor:
+def _by_operator(what: str, sizes: Sizes, asked: Mask, given: Tensors) -> torch.Tensor:
     if what in ("forward", "biased"):
         bias = given[2] if what == "biased" else None
         return torch.ops.aten.convolution.default(given[0], given[1], bias, *_REST)
     known = dict(zip(_GIVEN[what], given, strict=True))
-    x, weight = (known.get(name, _without_numbers(sizes.of(name))) for name in ("x", "weight"))
+    x, weight = (
+        known.get(name, torch.zeros(sizes.of(name), dtype=torch.float32, device="cpu")) for name in ("x", "weight")
+    )
     bias_sizes = [sizes.results] if asked[2] else None
     results = torch.ops.aten.convolution_backward.default(known["grad"], x, weight, bias_sizes, *_REST, list(asked))
     return results[("data", "weight", "bias").index(what)]
-
-
-def _without_numbers(size: tuple[int, ...]) -> torch.Tensor:
-    return torch.zeros(size, dtype=torch.float32, device="cpu")

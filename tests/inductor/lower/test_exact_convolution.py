@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
+from tests.threads import threads
 from torch.nn import functional as F
 
 import stator
@@ -164,16 +163,6 @@ def small_network(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) ->
 def operands() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     return torch.randn(2, 24, 57, 57), torch.randn(24, 1, 5, 5), torch.randn(24, 1, 3, 3)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("order", [(1, 2, 1), (2, 1, 2)], ids=str)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.threads import threads
 from torch.nn import functional as F
 
 import stator
@@ -53,16 +54,6 @@ def in_layouts(dtype: torch.dtype) -> Iterator[torch.Tensor]:
     yield numbers(2 * 1031, dtype)[::2]
     yield numbers(33 * 35, dtype).view(33, 35).t()
     yield numbers(3 * 5 * 7 * 9, dtype).view(3, 5, 7, 9).contiguous(memory_format=torch.channels_last)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 FLOATS = {
