@@ -250,3 +250,20 @@ def test_numbers_wrapped_into_tensors_keep_their_value():
     with FakeMode():
         assert torch.scalar_tensor(3, dtype=torch.float64).item() == 3
         assert (torch.scalar_tensor(2.5) <= 0).item() is False
+
+
+@pytest.mark.parametrize("operands", [(4, 3.5), (3.5, 4), (3.5, 2.5), (2.5, 2j), (True, 2.5), (3, 2)])
+@pytest.mark.parametrize("packet", [aten.add, aten.mul, aten.div])
+def test_operators_of_numbers_alone_promote_them_as_numbers(packet, operands):
+    with FakeMode():
+        result = packet(*operands)
+    assert result.dtype is packet(*operands).dtype
+
+
+def test_an_overload_for_tensors_is_found_behind_one_for_numbers():
+    mode = FakeMode()
+    with mode:
+        x, index = mode.from_real(torch.ones(2, 3)), mode.from_real(torch.tensor([[0]]))
+        assert aten.scatter(x, -1, index, x).shape == (2, 3)
+        with pytest.raises(Unsupported, match="the text of a tensor"):
+            str(x)

@@ -20,6 +20,7 @@ from stator.base.registry import Registry
 from stator.prims.devices import CPU, as_device
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
+from stator.prims.type_promotion import number_dtype
 
 from .fake_tensor import FakeStorage as FakeStorage
 from .fake_tensor import FakeTensor as FakeTensor
@@ -229,9 +230,13 @@ class FakeMode(TorchDispatchMode):
 
     def _with_tensor(self, func: OpOverload, args: tuple[Any, ...], tensors: list[FakeTensor]) -> tuple[Any, ...]:
         """For a number that C++ made a tensor of, which torch hands to handlers as the number, the tensor."""
-        if not isinstance(func._schema.arguments[0].type, torch.TensorType):
+        first, *others = func._schema.arguments
+        if not isinstance(first.type, torch.TensorType):
             return args
-        made = self.dispatch(aten.scalar_tensor.default, (args[0],), {"dtype": NUMBERS[type(args[0])], "device": CPU})
+        dtype = NUMBERS[type(args[0])]
+        if any(isinstance(other.type, torch.TensorType) for other in others[: len(args) - 1]):
+            dtype = number_dtype(args[0])  # numbers among themselves promote as numbers, not as what holds the first
+        made = self.dispatch(aten.scalar_tensor.default, (args[0],), {"dtype": dtype, "device": CPU})
         tensors.append(made)
         return (made, *args[1:])
 

@@ -5,11 +5,12 @@ What operators do with them is the mode's business (`fake.py`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 
 from stator.base.errors import Unsupported
 from stator.prims.record import TensorMeta
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 _wrapper = torch.Tensor._make_wrapper_subclass
+
+_CHOOSES_AN_OVERLOAD = OpOverloadPacket.__call__.__code__
 
 
 class FakeStorage:
@@ -89,8 +92,9 @@ class FakeTensor(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         """For those who look at graphs. A program that is being captured would see a stand-in in place of its numbers,
-        whatever way it asks for text: str(), format(), f-strings and logging all come here."""
-        if not self.fake_mode.over:
+        whatever way it asks for text: str(), format(), f-strings and logging all come here. Torch asks, too, when it
+        has tried an overload that does not take this tensor, before it tries the next one."""
+        if not self.fake_mode.over and sys._getframe(1).f_code is not _CHOOSES_AN_OVERLOAD:
             raise Unsupported(
                 "format", "the text of a tensor, asked for while capturing", hint="format it outside of the graph"
             )

@@ -196,3 +196,14 @@ def test_a_chain_is_one_loop_nest():
 def test_contiguous_loops_are_merged():
     (node,) = loop_nodes(assert_lowers(lambda x: x + 1, torch.randn(4, 5, 6)))
     assert node.body.ranges == (120,)
+
+
+@pytest.mark.parametrize("function", [torch.sign, torch.sgn, torch.nan_to_num, torch.floor, torch.positive])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_results_equal_to_their_operand_have_memory_of_their_own_where_eager_gives_them_some(function, dtype):
+    x = torch.tensor([1, 0, 1]).to(dtype)
+    if dtype is torch.bool and function in (torch.floor, torch.positive):
+        return  # eager refuses these
+    result, expected = stator.compile(function)(x), function(x)
+    assert torch.equal(result, expected)
+    assert (result.data_ptr() == x.data_ptr()) is (expected.data_ptr() == x.data_ptr())

@@ -224,8 +224,13 @@ for _name in ("floor", "ceil", "trunc", "round"):
 @lowers(aten.abs.default, aten.sign.default, aten.sgn.default)
 def _abs_or_sign(builder: Builder, x: Tensor) -> Any:
     if x.dtype is torch.bool:
-        return x
+        return _unchanged(builder, x)
     return elementwise(builder, named("abs" if "abs" in builder.target else "sign"), [x])
+
+
+def _unchanged(builder: Builder, x: Tensor) -> Tensor:
+    """The same numbers, in memory of their own."""
+    return elementwise(builder, lambda ops, value: value, [x])
 
 
 # ---- arithmetic with a factor
@@ -408,7 +413,7 @@ def _nan_to_num(
     builder: Builder, x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
     if is_integral(x.dtype):
-        return x
+        return _unchanged(builder, x)
     limits = torch.finfo(x.dtype)
 
     def function(ops: Any, value: Ref) -> Ref:
