@@ -398,6 +398,9 @@ def _differentiate(
     stops: Any = [(handles[position], given.get(id(handles[position]))) for position in wanted.stops]
     tracer.origin = tracer.place = None
     tracer.in_backward = True
+    # what is there before and after it: a write would be lost
+    lasting = [*tracer.inputs, *tangents.values(), *[handle for handle in handles if handle is not None]]
+    versions = [fake.fake_storage.version for fake in lasting]
     with _autocast_off():
         try:
             found = gradients_between(roots, list(tangents.values()), sought, stops)
@@ -406,6 +409,8 @@ def _differentiate(
             if refused and not is_of_a_signal(error):
                 raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
             raise
+    if versions != [fake.fake_storage.version for fake in lasting]:
+        raise Unsupported("deferred-effect", "a backward writes to an input, a result or the gradient of one")
     remaining = iter(found)
     if wanted.targets is not None:
         asked = [True] * len(found)
