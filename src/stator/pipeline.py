@@ -6,6 +6,7 @@ The only file that knows all floors. It holds the order of stages and what they 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -68,6 +69,8 @@ def inductor_backend(
     the program eagerly and says so.
     """
     options = options or Options()
+    if options.exact_rounding is None:
+        options = replace(options, exact_rounding=_rounds_as_eager(gm, example_inputs))
     compile_with: aot.CompileGraph = partial(compile_graph, options=options, predict=observe is not None)
     rewrite = None if options.exact_random else aot.functionalize_random
     keep: aot.Keep = can_lower
@@ -78,6 +81,16 @@ def inductor_backend(
     return _ahead_of_time(
         gm, example_inputs, compile_with, keep=keep, rewrite=rewrite, memory_budget=options.memory_budget
     )
+
+
+def _rounds_as_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Where nobody has said: in training, if the program would make much of differences in rounding."""
+    amplifier = aot.amplifier_of(gm) if aot.needs_grad(gm, example_inputs) else None
+    if amplifier is None:
+        return False
+    place = amplifier.meta.get("place")
+    logs.log("graph", "rounds as eager does, because of %s%s", amplifier.name, f" at {place}" if place else "")
+    return True
 
 
 def _observed(compile_functional: aot.CompileGraph, observe: Observe) -> aot.CompileGraph:
@@ -127,10 +140,10 @@ def compile_graph(
     if options.verify:
         graph_verifier.verify(gm)
     with counters.timed("lower"):
-        gm = run_passes(gm, options.exact_rounding)
+        gm = run_passes(gm, bool(options.exact_rounding))
     _compile_parts(gm, options)
     with counters.timed("lower"):
-        lowered = lower(gm, options.exact_rounding)
+        lowered = lower(gm, bool(options.exact_rounding))
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))
     if options.verify:
         verify_lowered(lowered)

@@ -82,7 +82,7 @@ def test_gradients_of_shared_weights_are_added_up_as_they_come() -> None:
 
     torch.manual_seed(0)
     model, x = Shared(), torch.randn(64, WIDTH)
-    compiled = stator.compile(model, fullgraph=True)
+    compiled = stator.compile(model, fullgraph=True, options={"exact_rounding": False})
     weights = 4 * sum(parameter.numel() for parameter in model.parameters())
     peak(compiled, model, x)
     kept = counters.counts["memory:saved"]

@@ -30,6 +30,21 @@ def test_unknown_mode_lists_the_known() -> None:
         make_options("fast", None)
 
 
+@pytest.mark.parametrize("chosen", [None, False, True])
+def test_rounding_is_chosen_or_left_open(chosen: bool | None) -> None:
+    assert make_options(None, {"exact_rounding": chosen}).exact_rounding is chosen
+
+
+def test_option_that_may_be_left_open_is_checked_as_others_are() -> None:
+    with pytest.raises(UsageError, match="must be bool, not int: 1"):
+        make_options(None, {"exact_rounding": 1})
+
+
+def test_none_is_no_answer_where_it_is_not_the_default() -> None:
+    with pytest.raises(UsageError, match="must be bool, not NoneType: None"):
+        make_options(None, {"fusion": None})
+
+
 def test_option_of_wrong_type_is_refused() -> None:
     with pytest.raises(UsageError, match="must be bool, not int"):
         make_options(None, {"fusion": 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -202,10 +203,43 @@ def test_batch_statistics_are_eagers_without_the_option(memory_format: torch.mem
     norm.momentum = 1.0  # running statistics are those of the batch
     other = copy.deepcopy(norm)
     expected = norm(x)
-    actual = stator.compile(other)(x.contiguous(memory_format=memory_format))
+    compiled = stator.compile(other, options={"exact_rounding": False})
+    actual = compiled(x.contiguous(memory_format=memory_format))
     assert torch.equal(other.running_mean, norm.running_mean)
     torch.testing.assert_close(other.running_var, norm.running_var, rtol=2.4e-7, atol=0)
     torch.testing.assert_close(actual, expected, rtol=1.2e-7, atol=1.2e-7)
+
+
+class Rectified(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(40, 70), torch.nn.LayerNorm(70), torch.nn.Linear(70, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(F.softmax(self.norm(self.first(x).relu()), 1)).sum()
+
+
+@pytest.mark.parametrize("chosen", [None, True])
+def test_training_across_a_jump_is_exact_unless_asked_otherwise(chosen: bool | None) -> None:
+    torch.manual_seed(0)
+    model, x = Rectified(), torch.randn(33, 40)
+    compiled = stator.compile(copy.deepcopy(model), options={} if chosen is None else {"exact_rounding": chosen})
+    loss, expected = compiled(x), model(x)
+    loss.backward()
+    expected.backward()
+    pairs = zip(compiled.parameters(), model.parameters(), strict=True)
+    assert same_bits(loss, expected) and all(same_bits(mine.grad, theirs.grad) for mine, theirs in pairs)
+
+
+@pytest.mark.parametrize(("chosen", "called"), [(None, True), (False, False)])
+def test_what_the_default_calls(
+    chosen: bool | None, called: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A softmax is computed in a kernel where bits do not matter."""
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    stator.compile(Rectified(), options={"exact_rounding": chosen})(torch.randn(33, 40))
+    (program,) = tmp_path.rglob("50_program.txt")
+    assert ("aten._softmax" in program.read_text()) is called
 
 
 @pytest.mark.slow

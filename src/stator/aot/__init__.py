@@ -9,12 +9,14 @@ from .numbers import with_numbers
 from .pieces import in_pieces
 from .randomness import functionalize_random
 from .segments import in_segments
+from .sensitivity import amplifier_of
 from .training import compile_training
 
 __all__ = [
     "CompileGraph",
     "Keep",
     "Rewrite",
+    "amplifier_of",
     "compile_inference",
     "compile_training",
     "functionalize_random",

@@ -31,7 +31,8 @@ class Options:
     exact_random: draw random numbers as eager does, the same ones in the same order, by library calls; off, they are
         computed inside kernels from one number of torch's generator per call.
     exact_rounding: give eager's results and gradients to the last bit: kernels compute only what has the same bits
-        however it is computed, and ATen is called for everything else (docs/exactness.md).
+        however it is computed, and ATen is called for everything else. None, the default, does so for graphs that need
+        gradients and have operators that multiply differences in rounding, as ReLU does (docs/exactness.md).
     memory_budget: how much memory a training step may need at its peak, from 1 (what makes it fastest) to 0 (the
         least that computing parts of the forward again can give), linear in bytes of the predicted peak.
     unknown_sizes: keep operators whose result's size depends on data (`x[mask]`, `nonzero`, `unique`) and whole numbers
@@ -48,7 +49,7 @@ class Options:
     vectorize: bool = True
     threads: int = 0
     exact_random: bool = False
-    exact_rounding: bool = False
+    exact_rounding: bool | None = None
     memory_budget: float = 1.0
     unknown_sizes: bool = True
     guard_filter_fn: Callable[[Sequence[Any]], Sequence[bool]] | None = None
@@ -68,12 +69,13 @@ def make_options(mode: str | None, options: Mapping[str, object] | None) -> Opti
             close = difflib.get_close_matches(name, fields, n=1)
             guess = f" (did you mean {close[0]!r}?)" if close else ""
             raise UsageError(f"unknown option {name!r}{guess}; known options: {', '.join(sorted(fields))}")
-        if fields[name].default is None:
+        if name == "guard_filter_fn":
             if value is not None and not callable(value):
                 raise UsageError(f"option {name!r} must be a function, not {type(value).__name__}: {value!r}")
             continue
-        expected = type(fields[name].default)
-        if type(value) is not expected and not (expected is float and type(value) is int):
+        default = fields[name].default
+        expected = bool if default is None else type(default)  # None is an answer where it is the default
+        if type(value) is not expected and value is not default and not (expected is float and type(value) is int):
             raise UsageError(f"option {name!r} must be {expected.__name__}, not {type(value).__name__}: {value!r}")
     made = Options(mode=mode or "default", **(options or {}))  # type: ignore[arg-type]
     if not 0.0 <= made.memory_budget <= 1.0:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from .loops.body import LoopBody
 
@@ -59,6 +60,14 @@ class Extern:
     style: str = "returns"
     mutates: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What is called, for people: an operator as it writes itself, a function's or else its class's name, without
+        an address, which would be another one in every process."""
+        if isinstance(self.target, OpOverload):
+            return str(self.target)
+        return getattr(self.target, "__qualname__", type(self.target).__qualname__)
 
 
 @dataclass(frozen=True, slots=True)

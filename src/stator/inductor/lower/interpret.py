@@ -90,7 +90,7 @@ class _Machine:
         layout = buffer.layout
         if tuple(result.shape) != layout.size or result.dtype is not layout.dtype:
             raise VerificationError(
-                f"{extern.target} gave {result.dtype} {tuple(result.shape)} "
+                f"{extern.name} gave {result.dtype} {tuple(result.shape)} "
                 f"where {buffer.name} promises {layout.dtype} {layout.size}"
             )
         strides = zip(result.stride(), layout.stride, layout.size, strict=True)

@@ -22,7 +22,7 @@ def _node(node: Loops | Extern, lowered: Lowered) -> str:
     if isinstance(node, Loops):
         return f"{head}{outputs} =\n{print_body(node.body, '    ')}".rstrip()
     args = [_argument(arg) for arg in node.args] + [f"{key}={_argument(value)}" for key, value in node.kwargs.items()]
-    return f"{head}{outputs} = {node.target}({', '.join(args)})  # {node.style}"
+    return f"{head}{outputs} = {node.name}({', '.join(args)})  # {node.style}"
 
 
 def _buffer(buffer: Buffer) -> str:

@@ -104,7 +104,7 @@ def _call(step: Call) -> str:
     outputs = ", ".join(str(name) for name in extern.outputs) or "nothing"
     arguments = [*map(_argument, extern.args), *(f"{key}={_argument(value)}" for key, value in extern.kwargs.items())]
     mutates = f" changing {', '.join(extern.mutates)}" if extern.mutates else ""
-    return f"call     {outputs} = {extern.target}({', '.join(arguments)}) [{extern.style}]{mutates}"
+    return f"call     {outputs} = {extern.name}({', '.join(arguments)}) [{extern.style}]{mutates}"
 
 
 @_lines.register(ReturnValues)

@@ -20,7 +20,7 @@ def print_schedule(schedule: Schedule) -> str:
 
 def _extern(step: Extern) -> str:
     args = ", ".join([*map(str, step.args), *(f"{key}={value}" for key, value in step.kwargs.items())])
-    return f"\ncall {', '.join(map(str, step.outputs))} = {step.target}({args})"
+    return f"\ncall {', '.join(map(str, step.outputs))} = {step.name}({args})"
 
 
 def _group(group: Group) -> str:

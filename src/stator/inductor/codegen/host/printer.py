@@ -346,9 +346,7 @@ def _call(printer: _Printer, step: Call) -> None:
     if extern.style == "out":
         outputs = [name for name in extern.outputs if name is not None]
         if len(outputs) != 1:
-            raise VerificationError(
-                f"{extern.target} writes into {len(outputs)} outputs; only one can be passed as out="
-            )
+            raise VerificationError(f"{extern.name} writes into {len(outputs)} outputs; only one can be passed as out=")
         arguments.append(f"out={printer.variable(outputs[0])}")
     call = f"{_target(printer, extern)}({', '.join(arguments)})"
     if extern.style != "returns":
