@@ -4,7 +4,8 @@ Every model at full size, the same weights and batch for both, SGD with momentum
 first and the last of ten optimizer steps, in bits and as relative differences; how many graphs. Ways of training:
 
 - exact: `exact_rounding`, without dropout; random: `exact_rounding` and `exact_random`, with the model's own dropout;
-- default: no options, without dropout; rounded: eager with every weight rounded once more (scaled by 1 + 1e-7).
+- default: no options, without dropout; free: `exact_rounding` switched off, without dropout;
+- rounded: eager with every weight rounded once more (scaled by 1 + 1e-7).
 
 One process and one file of figures for each model; what a file has is not measured again. With --jobs N, N models at a
 time, each on cores of its own; with --limit, what is not done after so many seconds is left to another run.
@@ -44,6 +45,7 @@ WAYS = {
     "exact": Way({"exact_rounding": True}),
     "random": Way({"exact_rounding": True, "exact_random": True}, dropout=True),
     "default": Way({}),
+    "free": Way({"exact_rounding": False}),
     "rounded": Way(None),
 }
 
@@ -151,6 +153,10 @@ HEADER = (
     "gradients",
     "10 steps: loss",
     "gradients",
+    "exact_rounding off: loss, 1 step",
+    "gradients",
+    "10 steps: loss",
+    "gradients",
     "eager rounded, 1 step",
     "10 steps",
 )
@@ -172,15 +178,15 @@ def row(name: str, found: dict[str, Any]) -> tuple[str, ...]:
         if way in found:
             cells[1] = str(of(way, 1)["gradients"])
             cells[at : at + 2] = bits(way, 1), bits(way, STEPS)
-    ways = [found[way] for way in ("exact", "random", "default") if way in found]
+    ways = [found[way] for way in ("exact", "random", "default", "free") if way in found]
     if ways:
         cells[6] = "; ".join(sorted(set(map(graphs, ways))))
         cells[7] = str(max(way["breaks"] for way in ways))
-    for at, way in ((8, "default"), (12, "rounded")):
+    for at, way in ((8, "default"), (12, "free"), (16, "rounded")):
         if way in found:
             steps = [of(way, step) for step in (1, STEPS)]
             both = [(f"{step['loss']:.0e}", f"{step['scaled']:.0e}") for step in steps]
-            cells[at:] = [*both[0], *both[1], *cells[at + 4 :]] if way == "default" else [both[0][1], both[1][1]]
+            cells[at:] = [both[0][1], both[1][1]] if way == "rounded" else [*both[0], *both[1], *cells[at + 4 :]]
     return tuple(cells)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import steady_state
+from benchmarks.switches import switched
 from benchmarks.training_models import TrainingCase, build_training, gradient_difference
 
 Wrap = Callable[[Any], Any]
@@ -81,16 +82,16 @@ def measure(
 ) -> dict[str, Any]:
     """Figures of one model, in this very process.
 
-    options: those of stator.compile to switch on. also: options of a second model that stator compiles, beside the
-    first; its first step may find kernels that the first has compiled.
+    options: those of stator.compile to switch, see switches.py. also: options of a second model that stator compiles,
+    beside the first; its first step may find kernels that the first has compiled.
     """
     import torch
 
     import stator
 
-    compiled = partial(stator.compile, options=dict.fromkeys(options, True))
+    compiled = partial(stator.compile, options=switched(options))
     systems: dict[str, Wrap] = {"stator": compiled}
-    compiled_also = partial(stator.compile, options=dict.fromkeys(also, True))
+    compiled_also = partial(stator.compile, options=switched(also))
     if also:
         systems["also"] = compiled_also
     if peer:

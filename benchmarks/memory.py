@@ -1,7 +1,8 @@
 """Peak memory of one training step: eager, stator and torch.compile, each in a process of its own.
 
 `python -m benchmarks.memory [MODEL ...]` prints a Markdown table and keeps the figures in results/memory.json; with
-`--options exact_rounding` stator compiles with that option on, and figures are kept in memory-exact_rounding.json.
+`--options exact_rounding` stator compiles with that option on, with `--options no-exact_rounding` with it off; figures
+are kept in memory-exact_rounding.json and memory-no-exact_rounding.json then.
 
 A step is: forward, loss, backward, SGD with momentum, gradients to None. All figures are megabytes above what is alive
 between steps (parameters, the optimizer's state, the batch), after three steps of warming up:
@@ -28,6 +29,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.switches import switched
 from benchmarks.training_models import NAMES, build_training
 
 RESULTS = Path(__file__).parent / "results"
@@ -72,7 +74,7 @@ def _wrapped(model: Any, system: str, options: list[str]) -> Any:
         return torch.compile(model)
     import stator
 
-    return stator.compile(model, options=dict.fromkeys(options, True))
+    return stator.compile(model, options=switched(options))
 
 
 def _arena_bytes() -> int:
@@ -154,7 +156,9 @@ def main() -> None:
     parser.add_argument("--size", choices=("full", "small"), default="full")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--system", choices=SYSTEMS, help="measure one system in this process")
-    parser.add_argument("--options", nargs="*", default=[], help="options of stator.compile to switch on")
+    parser.add_argument(
+        "--options", nargs="*", default=[], help="options of stator.compile to switch on, or with no- off"
+    )
     parser.add_argument("--out", type=Path, help="with --system: where to write its figures")
     options = parser.parse_args()
     if options.system:

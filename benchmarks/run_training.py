@@ -3,8 +3,9 @@
 `python -m benchmarks.run_training [MODEL ...]` prints the Markdown table and keeps the raw figures in
 benchmarks/results/training/. With --jobs N, N models are measured at a time, each on processor cores of its own.
 
-With `--options exact_rounding` stator compiles with that option on; figures are then kept in training-exact_rounding/.
-With `--also exact_rounding` it compiles both ways, side by side in one run; the last columns are the second way's.
+With `--options exact_rounding` stator compiles with that option on, with `--options no-exact_rounding` with it off;
+figures are then kept in training-exact_rounding/ or training-no-exact_rounding/. With `--also` instead of `--options`
+it compiles both ways, side by side in one run; the last columns are the second way's.
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ def main() -> None:
     parser.add_argument("--size", choices=("full", "small"), default="full")
     parser.add_argument("--jobs", type=int, default=1, help="models measured at a time, on separate cores")
     parser.add_argument("--cores", type=int, default=2, help="cores for each of several jobs")
-    parser.add_argument("--options", nargs="*", default=[], help="options of stator.compile to switch on")
+    parser.add_argument(
+        "--options", nargs="*", default=[], help="options of stator.compile to switch on, or with no- off"
+    )
     parser.add_argument("--also", nargs="*", default=[], help="options of a second model beside the first")
     parser.add_argument("--out", type=Path, help="folder of the raw figures")
     options = parser.parse_args()
