@@ -410,3 +410,33 @@ def test_a_graph_with_such_functions_prints_and_runs_again() -> None:
     expected, (expected_product, expected_total) = program(x)
     assert torch.equal(first, expected)
     assert torch.equal(product, expected_product) and torch.equal(total, expected_total)
+
+
+@pytest.mark.parametrize("save", ["save_for_backward", "save_for_forward"])
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("transformed", [False, True])
+def test_an_argument_that_is_returned_and_saved_is_refused_as_by_torch(save: str, kept: int, transformed: bool) -> None:
+    class Same(Function):
+        @staticmethod
+        def forward(x):
+            return x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            getattr(ctx, save)((inputs[0], output)[kept])
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+        @staticmethod
+        def jvp(ctx, t):
+            return t.view_as(t)
+
+    def apply(x):
+        return Same.apply(x.clone()).sum()
+
+    program = (lambda x: jvp(apply, (x,), (x,))) if transformed else apply
+    for function in (program, stator.compile(program)):
+        with pytest.raises(RuntimeError, match="returned as-is"):
+            function(leaf(3))

@@ -441,3 +441,24 @@ def test_what_a_transform_gave_is_compiled_itself(name: str) -> None:
     for _ in range(2):
         torch.testing.assert_close(compiled(*given), transformed(*given))
     assert compiled.__wrapped__ is transformed
+
+
+def _asks_for_gradients(x):
+    return (x.requires_grad_() * 2).sum()
+
+
+REFUSED = {
+    "requires_grad_": lambda x: grad(_asks_for_gradients)(x),
+    "requires_grad_ in the arguments of vmap": lambda x: vmap(lambda row: row.clone().requires_grad_(False) * 2)(x),
+    "a position that is no integer": lambda x: jacrev(to_vector, argnums=0.0)(x),
+    "positions in a list": lambda x: grad(to_number, argnums=[0])(x),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_torch_refuses_is_refused_in_its_words(name: str) -> None:
+    with pytest.raises(RuntimeError) as expected:
+        REFUSED[name](torch.ones(4))
+    with pytest.raises(RuntimeError) as actual:
+        stator.compile(REFUSED[name])(torch.ones(4))
+    assert str(actual.value) == str(expected.value)

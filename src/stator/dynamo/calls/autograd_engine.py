@@ -229,8 +229,15 @@ def _own_copy(tracer: Tracer, gradient: TensorValue, leaf: TensorValue, creates:
 
 @tensor_methods.register("requires_grad_")
 def _requires_grad(tracer: Tracer, tensor: TensorValue, requires_grad: Value | None = None) -> Value:
+    if tracer.recorder.transforms:
+        raise unsupported("tensor-method", "requires_grad_() under a function transform, which torch refuses")
+    return _set_requires_grad(tracer, tensor, ConstantValue(True) if requires_grad is None else requires_grad)
+
+
+@tensor_methods.register("requires_grad")  # assigned to, which torch allows also under a function transform
+def _set_requires_grad(tracer: Tracer, tensor: TensorValue, requires_grad: Value) -> Value:
     """Nothing where the tensor is so already; else only for tensors that the captured code made."""
-    wanted = requires_grad is None or tracer.truth(requires_grad)
+    wanted = tracer.truth(requires_grad)
     if tracer.later is not None:
         raise unsupported("deferred-fact", f"requires_grad_() in {tracer.later.what}")
     if tensor.fake.requires_grad is wanted:

@@ -96,7 +96,20 @@ class FunctionCapture:
         result = tracer.call(forward, list(self.args), {})
         setup = tracer.get_attr(self.cls, "setup_context")
         tracer.call(setup, [self.context, TupleValue(list(self.args)), result], {})
+        self._refuse_kept_arguments(result)
         return result
+
+    def _refuse_kept_arguments(self, result: Value) -> None:
+        """An argument that is returned as it is cannot be saved by a `setup_context`, unless it is marked as dirty:
+        what torch returns is another tensor then, and it raises."""
+        tracer, context = self.tracer, self.context
+        dirty = context.listed(tracer, "dirty_tensors")
+        saved = [*context.listed(tracer, "to_save"), *context.listed(tracer, "saved_for_forward")]
+        for item in result.items if isinstance(result, TupleValue) else [result]:
+            one = tracer.realized(item)
+            as_is = any(one is arg for arg in self.tensors) and not any(one is other for other in dirty)
+            if as_is and any(one is tracer.realized(other) for other in saved):
+                raise unsupported("custom-function", f"{class_name(self.kind)} saves an argument that it returns")
 
     def forward_only(self) -> Value:
         """Nothing requires grad: the forward is followed like any other function, and nothing else happens."""

@@ -133,6 +133,7 @@ class _TransformableCapture(FunctionCapture):
         with tracer.recorder.subgraph(forward.level.graph) as level, own_state(what, grad_mode=False):
             setup = tracer.get_attr(self.cls, "setup_context")
             tracer.call(setup, [self.context, TupleValue(list(self.args)), forward.result], {})
+        self._refuse_kept_arguments(forward.result)
         self._refuse_writes(level, what)
         return level
 

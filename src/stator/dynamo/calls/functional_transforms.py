@@ -141,7 +141,7 @@ def _same_look(tracer: Tracer, argnums: Any = (), told: bool = True) -> Callable
 
 def _differentiated(args: tuple[Any, ...], argnums: Any) -> frozenset[int]:
     """The indices of the tensors in the arguments at these positions."""
-    numbers = range(len(args)) if argnums is None else (argnums,) if isinstance(argnums, int) else argnums
+    numbers = range(len(args)) if argnums is None else argnums if isinstance(argnums, tuple) else (argnums,)
     if not all(isinstance(number, int) and -len(args) <= number < len(args) for number in numbers):
         raise unsupported("function-transform", f"argnums={argnums} of {len(args)} arguments")
     found = [leaf for number in numbers for leaf in pytree.tree_leaves(args[number])]

@@ -235,7 +235,7 @@ class TensorValue(Value):
             self.set_grad(tracer, value)
             return
         if name == "requires_grad":
-            tracer.call_tensor_method(self, "requires_grad_", [value], {})
+            tracer.call_tensor_method(self, "requires_grad", [value], {})
             return
         if name == "data" and self._is_own_data(value):
             return
