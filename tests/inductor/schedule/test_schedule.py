@@ -133,6 +133,22 @@ def test_a_group_that_grew_backwards_is_not_fused_with_what_depends_on_it() -> N
     assert [type(step) for step in plan.steps] == [Group, Extern, Group]
 
 
+def test_what_lies_before_a_group_may_need_it_through_one_that_grew_forwards() -> None:
+    """x takes in `grown`, which needs e through a call; so s, which reads a call of x, must not join e."""
+    graph, shape = Graph(), (64, 96)
+    a, b, c, d = inputs(graph, 4, shape)
+    x = add(graph, a, b, shape)
+    call_of_x, called_x = library_call(graph, x, shape)
+    e = add(graph, c, d, shape)
+    call_of_e, called_e = library_call(graph, e, shape)
+    grown = add(graph, x, called_e, shape)
+    s = add(graph, called_x, e, shape)
+    graph.outputs = [grown, s]
+    first, of_e, *others = graph.nodes
+    plan = schedule(lowered_with(graph, first, call_of_x, of_e, call_of_e, *others), VERIFIED)
+    assert [type(step) for step in plan.steps] == [Group, Extern, Group, Extern, Group]
+
+
 def test_groups_on_both_sides_of_an_independent_call_meet() -> None:
     graph, shape = Graph(), (64, 96)
     a, b, c = inputs(graph, 3, shape)

@@ -31,11 +31,12 @@ _SIBLINGS = 4  # groups reading the same buffer that are tried
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A library call or a growing group. `needs`: steps that must run before. `first`/`last`: node positions."""
+    """A library call or a growing group. `needs`: steps that must run before. `last`: position of its last node.
+    `rank`: its place in an order in which every step comes behind those that it needs."""
 
     content: Candidate | Extern
-    first: int
     last: int
+    rank: int
     needs: set[Step] = field(default_factory=set)
     merged_into: Step | None = None
 
@@ -55,6 +56,7 @@ class _Scheduler:
         self.buffers: dict[str, Buffer] = lowered.buffers
         self.sizes = {name: math.prod(buffer.layout.size) for name, buffer in self.buffers.items()}
         self.steps: list[Step] = []
+        self.by_rank: list[Step | None] = []  # None in the places of those that were merged
         self.writers: dict[str, list[Step]] = {}  # by memory owner
         self.readers: dict[str, list[Step]] = {}  # by memory owner, since the last write
         self.sharers: dict[str, list[Step]] = {}  # loop groups by the buffer they read
@@ -108,13 +110,18 @@ class _Scheduler:
 
     def _add_extern(self, position: int, node: Extern) -> None:
         reads, writes = extern_reads(node), extern_writes(node)
-        step = Step(node, position, position, self._needs(reads, writes))
+        step = self._new_step(node, position, self._needs(reads, writes))
         if draws(node.target, node.args, node.kwargs):
             if self.drawing is not None:  # numbers are dealt out in the order of the program
                 step.needs.add(self.drawing)
             self.drawing = step
         self._record(step, reads, writes)
+
+    def _new_step(self, content: Candidate | Extern, position: int, needs: set[Step]) -> Step:
+        step = Step(content, position, len(self.by_rank), needs)
         self.steps.append(step)
+        self.by_rank.append(step)
+        return step
 
     # ---- fusion -----------------------------------------------------------------------------------
 
@@ -124,9 +131,8 @@ class _Scheduler:
         content = candidate_of(space, member, facts)
         content.mutates = {self.owners[name] for name in facts.writes if self.owners[name] != name}
         content.touches = {self.owners[name] for name in facts.reads}
-        step = Step(content, position, position, self._needs(facts.reads, facts.writes))
+        step = self._new_step(content, position, self._needs(facts.reads, facts.writes))
         self._record(step, facts.reads, facts.writes)
-        self.steps.append(step)
         if self.options.fusion and facts.iterations:
             self._grow(step, facts.reads)
         for name in facts.reads:
@@ -171,10 +177,33 @@ class _Scheduler:
             fusion.widest,
             fusion.lanes_first | fusion.lanes_second,
         )
-        step.first, step.last = min(earlier.first, step.first), max(earlier.last, step.last)
+        step.last = max(earlier.last, step.last)
+        self._rank_as_one(earlier, step)
         step.needs = {_alive(s) for s in step.needs | earlier.needs} - {earlier, step}
         earlier.merged_into = step
         return True
+
+    def _rank_as_one(self, earlier: Step, step: Step) -> None:
+        """Keep the order of ranks when two steps, none of which needs the other through a third one, become one: what
+        lies between them and needs the first of them goes behind both, the rest of it before."""
+        low, high = sorted((earlier, step), key=lambda one: one.rank)
+        before: list[Step | None] = []
+        behind: set[Step] = set()
+        start, end = low.rank, high.rank
+        for at in self.by_rank[start + 1 : end]:
+            if at is None:
+                continue
+            if any((need := _alive(one)) is low or need in behind for one in at.needs):
+                behind.add(at)
+            else:
+                before.append(at)
+        after = [at for at in self.by_rank[start + 1 : end] if at in behind]
+        places = [*before, step, *after]
+        places += [None] * (end + 1 - start - len(places))
+        self.by_rank[start : end + 1] = places
+        for rank, at in enumerate(places, start):
+            if at is not None:
+                at.rank = rank
 
     def _reaches(self, earlier: Step, step: Step) -> bool:
         """Does `step` depend on `earlier` through a third step? (Also True when it is too far to tell.)"""
@@ -183,7 +212,7 @@ class _Scheduler:
         seen: set[Step] = set()
         while pending:
             at = pending.pop()
-            if at in seen or at.last < earlier.first:
+            if at in seen or at.rank < earlier.rank:
                 continue
             seen.add(at)
             if len(seen) > _CYCLE_SEARCH:
@@ -197,7 +226,7 @@ class _Scheduler:
 
     def _follows(self, earlier: Step, step: Step) -> bool:
         """Does `earlier` depend on `step`? It may, once `step` has taken in groups that lie before `earlier`."""
-        if earlier.last < step.first:
+        if earlier.rank < step.rank:
             return False
         return any(_alive(need) is step for need in earlier.needs) or self._reaches(step, earlier)
 
