@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import stator
+from stator import pipeline
 from stator.aot import compile_training
 from stator.aot.autograd_step import Step
 
@@ -107,3 +108,19 @@ def test_inputs_made_of_each_other_where_a_second_derivative_is_not_compiled(mon
 
     compiled = stator.compile(program, backend="aot_eager")
     torch.testing.assert_close(seen(compiled), seen(program), rtol=1e-12, atol=0)
+
+
+def test_a_defect_of_the_compiler_does_not_end_a_second_derivative(monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() * x).exp().sum()
+
+    def defect(*arguments: Any) -> Any:
+        raise AssertionError("made up")
+
+    x = torch.linspace(0.1, 1, 4, dtype=torch.float64, requires_grad=True)
+    result = stator.compile(function, fullgraph=True)(x)
+    monkeypatch.setattr(pipeline, "schedule", defect)
+    with pytest.warns(RuntimeWarning, match=r"runs eagerly\. AssertionError: made up"):
+        (gradient,) = torch.autograd.grad(result, x, create_graph=True)
+    (expected,) = torch.autograd.grad(function(x), x, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(gradient.sum(), x), torch.autograd.grad(expected.sum(), x))

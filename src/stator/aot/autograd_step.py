@@ -17,6 +17,7 @@ import torch
 from stator.base import counters, logs
 from stator.base.errors import CompileError, StatorError, Unsupported
 from stator.base.locks import fork_safe_lock
+from stator.base.signals import is_of_a_signal
 from stator.graph.differentiated import is_failure_of_hook
 from stator.graph.generators import drawn_devices, replayed
 
@@ -486,15 +487,19 @@ class Step:
                 rewrite=self.program.rewrite,
                 shown=shown,
             )
-        except StatorError as error:
+        except Exception as error:  # a defect of ours must not end the user's backward
+            if is_of_a_signal(error):
+                raise
+            kind = "" if isinstance(error, StatorError) else f"{type(error).__name__}: "
             if self.devices and self.program.rewrite is not None:  # eager would draw other numbers than the forward did
                 raise RuntimeError(
                     "stator: the backward of a compiled graph with random numbers cannot be differentiated again: "
-                    f"{error}; compile with the option exact_random, or run this part eagerly (stator.disable)"
+                    f"{kind}{error}; compile with the option exact_random, or run this part eagerly (stator.disable)"
                 ) from error
             logs.warn_once(
                 f"aot:double-backward:{error}",
-                f"stator: a backward that is differentiated itself could not be compiled; it runs eagerly. {error}",
+                "stator: a backward that is differentiated itself could not be compiled; it runs eagerly. "
+                f"{kind}{error}",
             )
             return None
 
