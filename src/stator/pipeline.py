@@ -124,8 +124,11 @@ def _ahead_of_time(
         memory_budget=memory_budget,
     )
 
+    def compile_apart(graph: fx.GraphModule, inputs: Sequence[Any], otherwise: aot.Otherwise) -> Compiled:
+        return (train if aot.needs_grad(graph, inputs) else infer)(graph, inputs, otherwise=otherwise)
+
     def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        return aot.with_numbers(graph, inputs, train if aot.needs_grad(graph, inputs) else infer)
+        return aot.with_numbers(graph, inputs, partial(aot.with_shared_memory, compile_apart=compile_apart))
 
     return aot.in_segments(gm, example_inputs, compile_whole)
 

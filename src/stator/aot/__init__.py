@@ -10,11 +10,13 @@ from .pieces import in_pieces
 from .randomness import functionalize_random
 from .segments import in_segments
 from .sensitivity import amplifier_of
+from .shared_memory import Otherwise, with_shared_memory
 from .training import compile_training
 
 __all__ = [
     "CompileGraph",
     "Keep",
+    "Otherwise",
     "Rewrite",
     "amplifier_of",
     "compile_inference",
@@ -26,4 +28,5 @@ __all__ = [
     "needs_grad",
     "run_eagerly",
     "with_numbers",
+    "with_shared_memory",
 ]

@@ -1,6 +1,6 @@
 """Whether tensors that are written to lie apart from all others in memory: the check of every call, made quick.
 
-For inputs whose layouts are known; where it says no, `inference.writes_are_private` looks closer.
+`Extents` is for inputs whose layouts are known; where it says no, `lie_apart` looks closer.
 """
 
 from __future__ import annotations
@@ -38,6 +38,48 @@ class Extents:
             if written[at] and stop > end_of_written:
                 end_of_written = stop
         return True
+
+
+def byte_span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The address of the first byte of a tensor's elements, and of the one behind their last."""
+    start = tensor.data_ptr()
+    return start, start + _span(tensor)
+
+
+def lie_apart(tensors: Sequence[torch.Tensor], written: Sequence[bool]) -> bool:
+    """Whether no tensor that is written to shares an element with another one, as far as is easily seen.
+
+    Columns of one matrix lie apart although what they span overlaps.
+    """
+    spans = [byte_span(tensor) for tensor in tensors]
+    order = sorted((at for at, (start, end) in enumerate(spans) if end > start), key=lambda at: spans[at])
+    reaching: list[int] = []  # those before that reach to where the next one begins
+    for at in order:
+        start = spans[at][0]
+        reaching = [other for other in reaching if spans[other][1] > start]
+        for other in reaching:
+            if (written[at] or written[other]) and not _interleaved(tensors[other], tensors[at]):
+                return False
+        reaching.append(at)
+    return True
+
+
+def _interleaved(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors take different columns of rows of the same length."""
+    item = first.element_size()
+    distance, rest = divmod(second.data_ptr() - first.data_ptr(), item)
+    if rest or second.element_size() != item:
+        return False
+    for row in {*first.stride(), *second.stride()} - {0}:
+        if _width(first, row) <= distance % row <= row - _width(second, row):
+            return True
+    return False
+
+
+def _width(tensor: torch.Tensor, row: int) -> int:
+    """Elements from the first to the last one of those in one row."""
+    layout = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in layout if stride % row)
 
 
 def _span(tensor: torch.Tensor) -> int:

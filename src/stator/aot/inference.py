@@ -5,6 +5,7 @@ Nothing of autograd is handled here: see `needs_grad`, which the caller asks fir
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,9 @@ from stator.graph.traced import Traced
 from stator.graph.tracer import trace
 
 from .captured import captured_tensors
-from .extents import Extents
+from .extents import Extents, lie_apart
 from .replay import is_flat, with_effects
+from .shared_memory import Otherwise, OverlappingInputs
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
 # Applied in place to each whole functional graph (joint or inference) once it is traced
@@ -34,12 +36,15 @@ def compile_inference(
     *,
     keep: Keep,
     rewrite: Rewrite | None = None,
+    otherwise: Otherwise | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch calls, or any callable; returns a callable with the same arguments and results.
 
     compile_graph: given the functional ATen graph and the tensors for its placeholders, returns a callable of those
     tensors that returns a tuple with one tensor per output of the graph. When nothing is mutated or aliased, what it
     returns is returned as it is.
+
+    otherwise: see `shared_memory.CompileApart`; by default `gm` itself.
 
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `gm` itself then.
     """
@@ -50,7 +55,7 @@ def compile_inference(
         traced, merged = _trace(gm, example_inputs, captured, tensors, keep)
         if rewrite is not None:
             rewrite(traced.graph)
-    return compile_traced(gm, traced, len(example_inputs), tensors, captured, merged, compile_graph)
+    return compile_traced(gm, traced, len(example_inputs), tensors, captured, merged, compile_graph, otherwise)
 
 
 def compile_traced(
@@ -61,6 +66,7 @@ def compile_traced(
     captured: Sequence[torch.Tensor],
     merged: bool,
     compile_graph: CompileGraph,
+    otherwise: Otherwise | None = None,
 ) -> Callable[..., Any]:
     """Compile what tracing `gm` gave, where autograd has nothing to record when it runs.
 
@@ -76,7 +82,7 @@ def compile_traced(
     if only_tensors and traced.is_plain and is_flat(traced):
         return inner
     run = with_effects(traced, inner)
-    return wrap(gm, traced, run, equalities_of(tensors) if merged else None, captured)
+    return wrap(gm, traced, run, equalities_of(tensors) if merged else None, captured, otherwise)
 
 
 def refuse_dynamic(example_inputs: Sequence[Any]) -> None:
@@ -97,49 +103,43 @@ def _trace(
 ) -> tuple[Traced, bool]:
     """Trace with every input on its own; if one that shares memory is written to, again with equal inputs merged."""
     traced = trace(gm, example_inputs, keep=keep, captured=captured)
-    if not traced.mutated or writes_are_private(traced, tensors):
+    if not traced.mutated or are_separate(traced, tensors):
         return traced, False
     traced = trace(gm, example_inputs, keep=keep, captured=captured, merge_equal=True)
-    if not writes_are_private(traced, tensors, merged=True):
-        raise Unsupported(
-            "overlapping-inputs",
-            "the graph writes to an input that shares its memory with another input",
-            hint="pass a clone, or write to the base tensor only",
-        )
+    if not are_separate(traced, tensors, merged=True):
+        raise OverlappingInputs(writes_of(traced))
     return traced, True
 
 
+def writes_of(traced: Traced) -> dict[int, int]:
+    """See `OverlappingInputs.written`."""
+    return {index: traced.announced.get(index, 0) for index, _ in traced.mutated}
+
+
 def writes_are_private(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
-    """Whether no input that is written to shares memory with another input.
+    """Whether no input that is written to shares an element with another input.
 
     merged: the very same tensor given twice is one input.
     """
-    owners: dict[int, int] = {}  # how many inputs sit on each storage
-    storages: dict[int, torch.UntypedStorage] = {}
-    seen: set[int] = set()
+    first = equalities_of(tensors) if merged else range(len(tensors))
+    chosen = frozenset(first[index] for index, _ in traced.mutated)
+    kept = [at for at, one in enumerate(first) if one == at]
+    return lie_apart([tensors[at] for at in kept], [at in chosen for at in kept])
+
+
+def are_separate(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
+    """The same, and what is written to is not one part of what autograd follows, with another input as another part:
+    the write would give both new histories."""
+    if not writes_are_private(traced, tensors, merged):
+        return False
+    owners: defaultdict[int, set[int]] = defaultdict(set)
     for tensor in tensors:
-        if merged and id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
-        storage = tensor.untyped_storage()
-        owners[storage._cdata] = owners.get(storage._cdata, 0) + 1
-        storages[storage._cdata] = storage
-    overlapping = _overlapping(storages)
+        owners[tensor.untyped_storage()._cdata].add(id(tensor))
     written = {tensors[index].untyped_storage()._cdata for index, _ in traced.mutated}
-    return all(owners[storage] == 1 and storage not in overlapping for storage in written)
-
-
-def _overlapping(storages: Mapping[int, torch.UntypedStorage]) -> set[int]:
-    """Storages whose bytes belong to another storage too, as when two arrays of NumPy share memory."""
-    spans = sorted((s.data_ptr(), s.data_ptr() + s.nbytes(), key) for key, s in storages.items() if s.nbytes())
-    found: set[int] = set()
-    widest: tuple[int, int] | None = None  # (end, key) of the span that reaches furthest so far
-    for start, end, key in spans:
-        if widest is not None and start < widest[0]:
-            found |= {key, widest[1]}
-        if widest is None or end > widest[0]:
-            widest = (end, key)
-    return found
+    shared = {storage for storage in written if len(owners[storage]) > 1}
+    return not shared or not any(
+        tensor.requires_grad and tensor.untyped_storage()._cdata in shared for tensor in tensors
+    )
 
 
 def equalities_of(tensors: Sequence[Any]) -> list[int]:
@@ -154,11 +154,12 @@ def wrap(
     run: Callable[[Sequence[torch.Tensor]], Any],
     equalities: list[int] | None,
     captured: Sequence[torch.Tensor],
+    otherwise: Otherwise | None = None,
 ) -> Callable[..., Any]:
     """Add captured tensors, drop Python numbers, check that inputs lie and share memory as they did.
 
     run: takes all tensors, returns the user's result. equalities: which inputs were the same object, where the graph
-    relies on that.
+    relies on that. otherwise: see `shared_memory.CompileApart`; by default `gm`.
     """
     placed = tuple(captured)
 
@@ -179,19 +180,35 @@ def wrap(
         )
         return gm(*args)
 
-    inner = call if not traced.mutated else _where_inputs_lie_apart(gm, traced, run, equalities, tensors_of)
+    inner = (
+        call
+        if not traced.mutated
+        else _where_inputs_lie_apart(otherwise or _eagerly(gm), traced, run, equalities, tensors_of)
+    )
     return call_in_place if traced.fixed_offsets else inner
 
 
+def _eagerly(gm: Callable[..., Any]) -> Otherwise:
+    def run(written: Mapping[int, int], args: Sequence[Any]) -> Any:
+        logs.warn_once(
+            "aot:overlapping-inputs",
+            "stator: inputs share memory in another way than when this graph was compiled; running it eagerly",
+        )
+        return gm(*args)
+
+    return run
+
+
 def _where_inputs_lie_apart(
-    gm: Callable[..., Any],
+    otherwise: Otherwise,
     traced: Traced,
     run: Callable[[Sequence[torch.Tensor]], Any],
     equalities: list[int] | None,
     tensors_of: Callable[[Sequence[Any]], list[torch.Tensor]],
 ) -> Callable[..., Any]:
-    """`run` where inputs share memory as they did when it was compiled, else `gm`, which is the program itself."""
+    """`run` where inputs share memory as they did when it was compiled."""
     extents: Extents | None = None
+    written = writes_of(traced)
 
     def call_checked(*args: Any) -> Any:
         nonlocal extents
@@ -203,10 +220,6 @@ def _where_inputs_lie_apart(
         same = equalities is None or equalities_of(tensors) == equalities
         if same and writes_are_private(traced, tensors, merged=equalities is not None):
             return run(tensors)
-        logs.warn_once(
-            "aot:overlapping-inputs",
-            "stator: inputs share memory in another way than when this graph was compiled; running it eagerly",
-        )
-        return gm(*args)
+        return otherwise(written, args)
 
     return call_checked

@@ -24,11 +24,12 @@ from .captured import captured_tensors
 from .inference import (
     CompileGraph,
     Rewrite,
+    are_separate,
     compile_traced,
     equalities_of,
     refuse_dynamic,
     wrap,
-    writes_are_private,
+    writes_of,
 )
 from .joint import Joint
 from .missing_tangents import saved_otherwise
@@ -36,6 +37,7 @@ from .partition import Partition, partition
 from .program import Program
 from .replay import is_flat, with_effects
 from .running import effects_left, noting_writes, run_step_of_shown, runner, views_of_views
+from .shared_memory import Otherwise, OverlappingInputs
 
 
 def compile_training(
@@ -47,11 +49,13 @@ def compile_training(
     rewrite: Rewrite | None = None,
     memory_budget: float = 1.0,
     shown: int = 0,
+    otherwise: Otherwise | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch calls (or any callable) that may need gradients, in the grad mode of now.
 
     Returns a callable with the same arguments, results, effects and gradients. The forward is compiled at once, a
-    backward when it is first asked for. compile_graph: see `compile_inference`; memory_budget: see `partition`.
+    backward when it is first asked for. compile_graph: see `compile_inference`; memory_budget: see `partition`;
+    otherwise: see `shared_memory.CompileApart`, by default `function` itself.
 
     shown: so many results, the last ones, are tensors that exist, computed again: the callable takes those after its
     arguments, in the same order, and returns the other results alone, which autograd then sees computed from them.
@@ -65,7 +69,7 @@ def compile_training(
         program = Program(function, example_inputs, captured, keep, rewrite)
         joint, chooses = any_chose(partial(_trace, program, tensors))
     if not joint.differentiable and not shown:
-        return _compile_without_gradients(program, joint, tensors, compile_graph)
+        return _compile_without_gradients(program, joint, tensors, compile_graph, otherwise)
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     with counters.timed("partition"):
         parts = partition(joint, memory_budget)
@@ -78,11 +82,15 @@ def compile_training(
     _show(parts)
     compile_again = partial(compile_training, memory_budget=memory_budget)
     step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
-    return _run_of_shown(step, shown) if shown else _run(step, tensors)
+    return _run_of_shown(step, shown) if shown else _run(step, tensors, otherwise)
 
 
 def _compile_without_gradients(
-    program: Program, joint: Joint, tensors: Sequence[torch.Tensor], compile_graph: CompileGraph
+    program: Program,
+    joint: Joint,
+    tensors: Sequence[torch.Tensor],
+    compile_graph: CompileGraph,
+    otherwise: Otherwise | None,
 ) -> Callable[..., Any]:
     """Gradients may have been taken inside, and views may have a history: what was traced is the program."""
 
@@ -98,6 +106,7 @@ def _compile_without_gradients(
         program.captured,
         program.merge_equal,
         compile_views,
+        otherwise,
     )
 
 
@@ -109,7 +118,7 @@ def _show(parts: Partition) -> None:
         logs.log("graph", "backward graph:\n%s", print_graph(parts.backward))
 
 
-def _run(step: Step, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
+def _run(step: Step, tensors: Sequence[torch.Tensor], otherwise: Otherwise | None) -> Callable[..., Any]:
     """What is called in the place of the program."""
     program, traced = step.program, step.joint.traced
     inner = _with_gradients(runner(step))
@@ -117,7 +126,7 @@ def _run(step: Step, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
     if only_tensors and traced.is_plain and is_flat(traced):
         return inner
     equalities = equalities_of(tensors) if program.merge_equal else None
-    return wrap(program.function, traced, _with_effects(step, inner), equalities, program.captured)
+    return wrap(program.function, traced, _with_effects(step, inner), equalities, program.captured, otherwise)
 
 
 def _run_of_shown(step: Step, shown: int) -> Callable[..., Any]:
@@ -157,14 +166,10 @@ def _places_of_shown(joint: Joint, count: int) -> tuple[int, ...]:
 def _trace(program: Program, tensors: Sequence[torch.Tensor]) -> Joint:
     """Trace with every input on its own; if one that shares memory is written to, again with equal inputs merged."""
     joint = program.trace()
-    if not joint.traced.mutated or writes_are_private(joint.traced, tensors):
+    if not joint.traced.mutated or are_separate(joint.traced, tensors):
         return joint
     program.merge_equal = True
     joint = program.trace()
-    if not writes_are_private(joint.traced, tensors, merged=True):
-        raise Unsupported(
-            "overlapping-inputs",
-            "the graph writes to an input that shares its memory with another input",
-            hint="pass a clone, or write to the base tensor only",
-        )
+    if not are_separate(joint.traced, tensors, merged=True):
+        raise OverlappingInputs(writes_of(joint.traced))
     return joint

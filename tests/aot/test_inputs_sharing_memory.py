@@ -1,0 +1,172 @@
+"""Graphs that write to inputs which share memory with others, compared with eager on inputs that lie the same way."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+from stator.base import counters
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@pytest.fixture(params=["aot_eager", "inductor"], autouse=True)
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    stator.reset()
+    counters.clear()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*stator.*")
+        yield request.param
+    stator.reset()
+
+
+# Each gives the memory, and two tensors of 12 elements in it.
+def overlapping() -> Tensors:
+    memory = torch.arange(24.0)
+    return memory, memory[:12].view(3, 4), memory[6:18].view(3, 4)
+
+
+def the_same_elements() -> Tensors:
+    memory = torch.arange(24.0)
+    return memory, memory[3:15].view(3, 4), memory[3:15].view(3, 4)
+
+
+def transposed() -> Tensors:
+    memory = torch.arange(24.0)
+    return memory, memory[:12].view(3, 4), memory[2:14].view(4, 3).t()
+
+
+def with_gaps() -> Tensors:
+    memory = torch.arange(30.0)[2:26]
+    return memory, memory.view(3, 8)[:, ::2], memory[2:14].view(3, 4)
+
+
+def side_by_side() -> Tensors:
+    memory = torch.arange(24.0)
+    return memory, memory[:12].view(3, 4), memory[12:].view(3, 4)
+
+
+def columns() -> Tensors:
+    memory = torch.arange(24.0)
+    return memory, memory.view(3, 8)[:, :4], memory.view(3, 8)[:, 4:]
+
+
+def apart() -> Tensors:
+    return torch.zeros(1), torch.ones(3, 4), torch.full((3, 4), 2.0)
+
+
+OVERLAPPING = [overlapping, the_same_elements, transposed, with_gaps]
+APART = [side_by_side, columns, apart]
+
+
+def write_both(a: torch.Tensor, b: torch.Tensor) -> Any:
+    a.mul_(2)
+    total = a.clone() + b.clone()
+    b.add_(1)
+    return total, a[1], b.t(), a, b[:2].detach()
+
+
+def check(compiled: Callable[..., Any], make: Callable[[], Tensors], program: Callable[..., Any] = write_both) -> None:
+    memory, *given = make()
+    expected_memory, *others = make()
+    results, expected = compiled(*given), program(*others)
+    torch.testing.assert_close(results, expected)
+    torch.testing.assert_close(memory, expected_memory)
+    everything, reference = [*given, *results], [*others, *expected]
+    for one, other in zip(everything, reference, strict=True):
+        assert (one.stride(), one.storage_offset()) == (other.stride(), other.storage_offset())
+        assert [one is tensor for tensor in everything] == [other is tensor for tensor in reference]
+        shares = [one.untyped_storage()._cdata == tensor.untyped_storage()._cdata for tensor in given]
+        assert one._is_view() == other._is_view()
+        assert [one._base is tensor._base for tensor in given] == [other._base is tensor._base for tensor in others]
+        assert shares == [other.untyped_storage()._cdata == tensor.untyped_storage()._cdata for tensor in others]
+    assert [one._version for one in (memory, *given)] == [other._version for other in (expected_memory, *others)]
+
+
+@pytest.mark.parametrize("make", OVERLAPPING + APART, ids=lambda make: make.__name__)
+def test_writes_reach_what_shares_memory(backend: str, make: Callable[[], Tensors]) -> None:
+    compiled = stator.compile(write_both, backend=backend, fullgraph=True)
+    check(compiled, make)
+    check(compiled, make)
+    assert counters.counts["aot_shared_memory"] == (make in OVERLAPPING)
+
+
+def test_inputs_that_come_to_lie_otherwise_are_compiled_for_again(backend: str) -> None:
+    compiled = stator.compile(write_both, backend=backend, fullgraph=True)
+    for _ in range(2):
+        for make in (*APART, *OVERLAPPING):
+            check(compiled, make)
+    assert counters.counts["aot_shared_memory"] == len(OVERLAPPING)
+
+
+def test_only_what_is_written_to_is_said_to_be(backend: str) -> None:
+    def program(a: torch.Tensor, b: torch.Tensor) -> Any:
+        b.detach()[1:].sigmoid_()
+        return (a * b,)
+
+    check(stator.compile(program, backend=backend, fullgraph=True), overlapping, program)
+
+
+def unrelated() -> Tensors:
+    memory = torch.arange(24.0)
+    return memory, memory.data[:12].view(3, 4), memory[6:18].view(3, 4)
+
+
+def test_views_of_different_tensors_have_versions_of_their_own(backend: str) -> None:
+    def program(a: torch.Tensor, b: torch.Tensor) -> Any:
+        b.mul_(2)
+        return (a + b,)
+
+    check(stator.compile(program, backend=backend, fullgraph=True), unrelated, program)
+    assert counters.counts["aot_shared_memory"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [lambda a, b: (b.mul_(2), a[1]), lambda a, b: (b.mul_(2), a.t_().clone())],
+    ids=["a view of them", "a layout"],
+)
+def test_what_is_not_replayed_is_left_to_eager(backend: str, program: Callable[..., Any]) -> None:
+    make = unrelated if program(*apart()[1:])[1].dim() == 1 else overlapping
+    with pytest.warns(RuntimeWarning, match="overlapping-inputs|input-layout-mutation"):
+        check(stator.compile(program, backend=backend), make, program)
+
+
+def test_parameters_may_lead_to_results(backend: str) -> None:
+    """What requires grad shares no memory with what is written to."""
+    linear = torch.nn.Linear(4, 4)
+
+    def program(a: torch.Tensor, b: torch.Tensor) -> Any:
+        with torch.no_grad():
+            a.copy_(linear(b))
+        return (linear(a + b),)
+
+    def gradients(run: Callable[..., Any]) -> list[torch.Tensor]:
+        _, a, b = overlapping()
+        (result,) = run(a, b)
+        return list(torch.autograd.grad(result.square().sum(), linear.parameters()))
+
+    compiled = stator.compile(program, backend=backend, fullgraph=True)
+    torch.testing.assert_close(gradients(compiled), gradients(program))
+    assert counters.counts["aot_shared_memory"]
+
+
+def test_contents_with_a_history_are_left_to_eager(backend: str) -> None:
+    weight = torch.ones(4, requires_grad=True)
+
+    def program(a: torch.Tensor, b: torch.Tensor) -> Any:
+        a.mul_(weight)
+        return (a + b,)
+
+    compiled = stator.compile(program, backend=backend)
+    _, a, b = overlapping()
+    with pytest.warns(RuntimeWarning, match="what it writes requires grad"):
+        (result,) = compiled(a, b)
+    assert b.requires_grad
+    result.sum().backward()
+    assert weight.grad is not None
