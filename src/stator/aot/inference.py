@@ -103,7 +103,7 @@ def _trace(
 ) -> tuple[Traced, bool]:
     """Trace with every input on its own; if one that shares memory is written to, again with equal inputs merged."""
     traced = trace(gm, example_inputs, keep=keep, captured=captured)
-    if not traced.mutated or are_separate(traced, tensors):
+    if are_separate(traced, tensors):
         return traced, False
     traced = trace(gm, example_inputs, keep=keep, captured=captured, merge_equal=True)
     if not are_separate(traced, tensors, merged=True):
@@ -130,7 +130,11 @@ def writes_are_private(traced: Traced, tensors: Sequence[torch.Tensor], merged: 
 def are_separate(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
     """The same, and what is written to is not one part of what autograd follows, with another input as another part:
     the write would give both new histories."""
+    if not traced.mutated and not traced.layouts:
+        return True
     if not writes_are_private(traced, tensors, merged):
+        return False
+    if traced.layouts and not merged and equalities_of(tensors) != list(range(len(tensors))):
         return False
     owners: defaultdict[int, set[int]] = defaultdict(set)
     for tensor in tensors:
@@ -180,11 +184,10 @@ def wrap(
         )
         return gm(*args)
 
-    inner = (
-        call
-        if not traced.mutated
-        else _where_inputs_lie_apart(otherwise or _eagerly(gm), traced, run, equalities, tensors_of)
-    )
+    inner = call
+    if traced.mutated or traced.layouts:
+        eagerly = _eagerly(gm)
+        inner = _where_inputs_lie_apart(otherwise or eagerly, eagerly, traced, run, equalities, tensors_of)
     return call_in_place if traced.fixed_offsets else inner
 
 
@@ -201,6 +204,7 @@ def _eagerly(gm: Callable[..., Any]) -> Otherwise:
 
 def _where_inputs_lie_apart(
     otherwise: Otherwise,
+    eagerly: Otherwise,
     traced: Traced,
     run: Callable[[Sequence[torch.Tensor]], Any],
     equalities: list[int] | None,
@@ -215,6 +219,8 @@ def _where_inputs_lie_apart(
         tensors = tensors_of(args)
         if extents is None:
             extents = Extents(tensors, (index for index, _ in traced.mutated))
+        if traced.layouts and equalities_of(tensors) != (equalities or list(range(len(tensors)))):
+            return eagerly(written, args)  # the layout of another input changes, too, or of one less
         if equalities is None and extents.lie_apart(tensors):
             return run(tensors)
         same = equalities is None or equalities_of(tensors) == equalities

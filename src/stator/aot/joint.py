@@ -277,7 +277,6 @@ def _add_primal(
 def _finish(
     tracer: _JointTracer, primals: list[FakeTensor], result: Any, hooks: Sequence[torch.Tensor], wanted: _Wanted
 ) -> Joint:
-    tracer.check_layouts()
     leaves, spec = pytree.tree_flatten(result)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
     described = describe_outputs(tracer, leaves, differentiable=True)

@@ -146,6 +146,8 @@ class Program:
         traced = joint.traced
         written = {index for index, _ in traced.mutated}
         placed = [primal.clone() if index in written else primal for index, primal in enumerate(primals)]
+        for change in traced.layouts:
+            placed[change.index] = torch.ops.aten.alias.default(placed[change.index])
         remaining = iter(placed)
         arguments = [next(remaining) if isinstance(value, torch.Tensor) else value for value in self.inputs]
         owned = dict(zip(map(id, self.captured), remaining, strict=True))

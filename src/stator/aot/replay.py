@@ -17,6 +17,7 @@ from stator.graph.traced import (
     Geometry,
     History,
     InputItself,
+    NewLayout,
     Output,
     SameAs,
     Traced,
@@ -114,6 +115,7 @@ def with_effects(
     order = sorted(range(len(makes)), key=lambda at: _after_others(traced.outputs[at]))
     ordered = tuple([(at, makes[at]) for at in order])
     build = _builder(traced)
+    layouts = traced.layouts
 
     def run(inputs: Sequence[torch.Tensor]) -> Any:
         if mutated and not torch.is_inference_mode_enabled():
@@ -135,9 +137,21 @@ def with_effects(
         made: list[Any] = [None] * len(ordered)
         for at, make in ordered:
             made[at] = make(inputs, results, made)
+        for change in layouts:  # behind what is made as a view of the input that came
+            _lay_out(inputs[change.index], change)
         return build(made)
 
     return run
+
+
+def _lay_out(tensor: torch.Tensor, change: NewLayout) -> None:
+    """As in place by the operators of the program, which autograd counts as writes."""
+    geometry, count = change.geometry, change.count
+    if geometry is not None:
+        with torch.no_grad():
+            tensor.as_strided_(geometry.shape, geometry.stride, tensor.storage_offset() + geometry.offset)
+        count -= 1
+    _say_written([tensor] * count)
 
 
 def _after_others(output: Output) -> int:

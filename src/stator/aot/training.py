@@ -166,7 +166,7 @@ def _places_of_shown(joint: Joint, count: int) -> tuple[int, ...]:
 def _trace(program: Program, tensors: Sequence[torch.Tensor]) -> Joint:
     """Trace with every input on its own; if one that shares memory is written to, again with equal inputs merged."""
     joint = program.trace()
-    if not joint.traced.mutated or are_separate(joint.traced, tensors):
+    if are_separate(joint.traced, tensors):
         return joint
     program.merge_equal = True
     joint = program.trace()

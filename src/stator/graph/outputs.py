@@ -61,7 +61,17 @@ class Described:
     ) -> Traced:
         """With the graph that returns the values, and the spec of the program's result."""
         offsets = tuple(sorted(tracer.fixed_offsets))
-        return Traced(graph, self.mutated, self.outputs, spec, constants, self.histories, offsets, self.announced)
+        return Traced(
+            graph,
+            self.mutated,
+            self.outputs,
+            spec,
+            constants,
+            self.histories,
+            offsets,
+            self.announced,
+            tracer.layouts_left(),
+        )
 
 
 class _Outputs:

@@ -36,7 +36,7 @@ from .fake import (
 from .made_twins import fresh_results, made_twin
 from .numbers import DataDependent, holds_numbers, rules, symbolic
 from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
-from .traced import ViewStep
+from .traced import Geometry, NewLayout, ViewStep
 from .views import IDENTITIES, REINTERPRETING, replay, view_step, write_back
 from .writes import check_overlap, check_unwritten
 
@@ -93,6 +93,10 @@ SIZED = frozenset((aten.view.default, aten._unsafe_view.default, aten.expand.def
 RESOLVED = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
 
+def _is_laid_out_as(meta: TensorMeta, given: TensorMeta) -> bool:
+    return (meta.shape, meta.stride, meta.offset) == (given.shape, given.stride, given.offset)
+
+
 class Tracer(FakeMode):
     """Records what runs inside `with tracer:` into `graph`. Fakes it makes carry, besides their meta:
 
@@ -110,7 +114,7 @@ class Tracer(FakeMode):
         self.input_nodes: list[fx.Node] = []
         self.input_storages: dict[int, int] = {}  # id(storage) -> input index
         self.fixed_offsets: set[int] = set()  # inputs that have to begin their storage in every call
-        self.layout_changes: dict[int, Unsupported] = {}
+        self.layout_changes: dict[int, list[Unsupported]] = {}  # of inputs, by id(fake), one for each in place
         self.constants: dict[str, torch.Tensor] = {}
         self.constant_storages: dict[int, torch.Tensor] = {}
         self._kept: dict[OpOverload, bool] = {}
@@ -483,18 +487,36 @@ class Tracer(FakeMode):
         view = self.dispatch(twin, args, kwargs)
         super()._change_layout(info, args, kwargs)
         self.bind(fake, view.node, view.steps)
-        if fake.is_input:  # allowed as long as it is undone: see `check_layouts`
-            self.layout_changes[id(fake)] = Unsupported(
-                "input-layout-mutation", f"{info.target} changes the layout of an input in place", place=self.place
+        if fake.is_input:
+            self.layout_changes.setdefault(id(fake), []).append(
+                Unsupported(
+                    "input-layout-mutation", f"{info.target} changes the layout of an input in place", place=self.place
+                )
             )
         return fake
 
     def check_layouts(self) -> None:
         """Refuse a program that leaves an input with another shape or strides than it came with."""
         for fake, node in zip(self.inputs, self.input_nodes, strict=True):
-            given = node.meta["val"]
-            if id(fake) in self.layout_changes and (fake.meta.shape, fake.meta.stride) != (given.shape, given.stride):
-                raise self.layout_changes[id(fake)]
+            if id(fake) in self.layout_changes and not _is_laid_out_as(fake.meta, node.meta["val"]):
+                raise self.layout_changes[id(fake)][-1]
+
+    def layouts_left(self) -> tuple[NewLayout, ...]:
+        """What the program did to the layouts of inputs. Raises Unsupported where autograd would follow it."""
+        found: dict[int, NewLayout] = {}
+        for index, (fake, node) in enumerate(zip(self.inputs, self.input_nodes, strict=True)):
+            refused = self.layout_changes.get(id(fake))
+            if refused is None or id(fake) in found:
+                continue
+            meta, given = fake.meta, node.meta["val"]
+            if _is_laid_out_as(meta, given):
+                found[id(fake)] = NewLayout(index, len(refused))
+            elif fake.requires_grad:
+                raise refused[-1]
+            else:
+                moved = meta.offset - given.offset
+                found[id(fake)] = NewLayout(index, len(refused), Geometry(meta.shape, meta.stride, moved))
+        return tuple(found.values())
 
     def set_data(self, fake: FakeTensor, new: torch.Tensor) -> None:
         if fake.is_input or id(fake.fake_storage) in self.constant_storages:

@@ -40,6 +40,16 @@ class Geometry:
 
 
 @dataclass(frozen=True, slots=True)
+class NewLayout:
+    """Input `index` has had its layout changed in place `count` times; `geometry` is what it is left with, seen from
+    the input itself, or None for the one it came with."""
+
+    index: int
+    count: int
+    geometry: Geometry | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Fresh:
     """Graph output `position`, as it is. Two user outputs with one position are one object."""
 
@@ -125,6 +135,7 @@ class Traced:
         from there.
     announced: for mutated inputs, by index, how many writes autograd is told of: all but those through `.data`. Their
         versions rise by it.
+    layouts: of inputs whose layouts are changed in place.
     """
 
     graph: fx.GraphModule
@@ -135,6 +146,7 @@ class Traced:
     histories: tuple[History, ...] = ()
     fixed_offsets: tuple[int, ...] = ()
     announced: Mapping[int, int] = field(default_factory=dict)
+    layouts: tuple[NewLayout, ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -142,5 +154,6 @@ class Traced:
         return (
             not self.mutated
             and not self.fixed_offsets
+            and not self.layouts
             and all(type(output) is Fresh and output.position == index for index, output in enumerate(self.outputs))
         )

@@ -101,7 +101,6 @@ def placeholder_names(function: Callable[..., Any], leaves: Sequence[Any]) -> li
 
 
 def _finish(tracer: Tracer, result: Any) -> Traced:
-    tracer.check_layouts()
     leaves, spec = pytree.tree_flatten(result)
     described = describe_outputs(tracer, leaves)
     graph, constants = close_graph(tracer, [value.node for value in described.values])
