@@ -114,6 +114,8 @@ class _Walk:
         builder.meta = node.meta["val"]
         args, kwargs = self.mapped(node.args), self.mapped(node.kwargs)
         lowering = (exact_lowerings if self.exact else lowerings).get(node.target)  # type: ignore[arg-type]
+        if _has_no_data(builder.meta) and node.target not in view_targets:
+            lowering = None  # there is nothing to compute, and no memory whose address a kernel could take
         result = NotImplemented
         plain = _is_plain(args, builder.meta)
         if lowering is not None and not plain and node.target in view_targets:
@@ -243,6 +245,11 @@ class _Walk:
                 found += self.used(user) if user.target is operator.getitem or user.target in view_targets else 1
             self.uses[node] = found
         return found
+
+
+def _has_no_data(meta: Any) -> bool:
+    """Whether results are tensors of the meta device."""
+    return any(isinstance(one, TensorMeta) and one.device.type == "meta" for one in tree_leaves(meta))
 
 
 def _meta(node: fx.Node) -> Any:
