@@ -157,10 +157,48 @@ def test_torch_compile_backend_with_attributes_and_numbers(monkeypatch: pytest.M
         compiled(3, torch.ones(1))
 
 
-def test_torch_compile_backend_refuses_called_submodules() -> None:
+def test_torch_compile_backend_runs_called_submodules_eagerly() -> None:
+    logs.forget_warnings()
     gm = traced(torch.nn.Sequential(torch.nn.Linear(2, 2)))
-    with pytest.raises(stator.CompileError, match="calls the module '0' as a whole"):
-        ecosystem.torch_compile_backend(gm, [torch.ones(1, 2)])
+    with pytest.warns(RuntimeWarning, match="calls the module '0' as a whole"):
+        compiled = ecosystem.torch_compile_backend(gm, [torch.ones(1, 2)])
+    torch.testing.assert_close(compiled(torch.ones(1, 2)), gm(torch.ones(1, 2)))
+
+
+class Halves(torch.Tensor):
+    """A tensor made of two others; of its own it has no memory."""
+
+    @staticmethod
+    def __new__(cls, first: torch.Tensor, second: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, first.shape, dtype=first.dtype)
+
+    def __init__(self, first: torch.Tensor, second: torch.Tensor) -> None:
+        self.first, self.second = first, second
+
+    def __tensor_flatten__(self) -> Any:
+        return ["first", "second"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, *_: Any) -> Any:
+        return Halves(inner["first"], inner["second"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def run(name: str) -> torch.Tensor:
+            return func(*[getattr(one, name) if isinstance(one, Halves) else one for one in args], **(kwargs or {}))
+
+        return Halves(run("first"), run("second"))
+
+
+def test_torch_compile_backend_runs_graphs_of_tensors_made_of_others_eagerly() -> None:
+    logs.forget_warnings()
+    gm = traced(lambda x: (x.sin() + 1,))
+    given = Halves(torch.zeros(2), torch.ones(2))
+    with pytest.warns(RuntimeWarning, match="is given a Halves"):
+        compiled = ecosystem.torch_compile_backend(gm, [given])
+    (result,) = compiled(given)
+    assert result.first.tolist() == [1, 1]
+    torch.testing.assert_close(result.second, torch.ones(2).sin() + 1)
 
 
 @pytest.mark.slow

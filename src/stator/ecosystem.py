@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
-from stator.backends import resolve_backend
-from stator.base.errors import CompileError
+from stator.backends import Backend, resolve_backend, run_eagerly
+from stator.base import logs
+from stator.base.errors import CompileError, StatorError
 
 
 def torch_compile_backend(
@@ -25,10 +26,21 @@ def torch_compile_backend(
     """Compile a graph captured by another front end with our compiler.
 
     Parameters and buffers may be inputs or attributes of `gm`; example inputs may be fake. Sizes are specialised: a
-    symbolic size is fixed to its value, which makes the front end compile again for another. Raises CompileError for a
-    graph with submodules that are called.
+    symbolic size is fixed to its value, which makes the front end compile again for another. A graph that cannot be
+    compiled (it calls submodules, say, or is given tensors of classes with contents of their own) runs eagerly, and a
+    warning says so.
     """
     compile_graph, _ = resolve_backend("inductor", mode, options)
+    try:
+        return _compiled(gm, example_inputs, compile_graph)
+    except StatorError as error:
+        logs.warn_once(f"ecosystem:{error}", f"stator: a graph of torch.compile runs eagerly. {error}", stacklevel=2)
+        return run_eagerly(gm, example_inputs)
+
+
+def _compiled(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: Backend
+) -> Callable[..., Sequence[Any]]:
     graph = copy.deepcopy(gm.graph)
     numbers = {index: _plain_number(value) for index, value in enumerate(example_inputs) if isinstance(value, _NUMBERS)}
     _fix_numbers(graph, numbers)
@@ -67,12 +79,19 @@ def _real_example(value: Any) -> torch.Tensor:
     """A tensor with the same sizes, strides, dtype and device that is no subclass with behaviour of its own."""
     if not isinstance(value, torch.Tensor):
         raise CompileError("stator backend", f"an input that is neither tensor nor number: {type(value).__name__}")
+    _refuse_contents(value)
     if type(value) in (torch.Tensor, torch.nn.Parameter):
         return value
     size, stride = [int(length) for length in value.shape], [int(step) for step in value.stride()]
     with _disable_current_modes():  # the front end's fake mode would make another fake
         example = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
         return example.requires_grad_(value.requires_grad) if value.requires_grad else example
+
+
+def _refuse_contents(value: torch.Tensor) -> None:
+    """A tensor made of others has no memory that a kernel could read."""
+    if is_traceable_wrapper_subclass(value):
+        raise CompileError("stator backend", f"the graph is given a {type(value).__name__}, which is made of tensors")
 
 
 def _fix_numbers(graph: fx.Graph, numbers: Mapping[int, int | float | bool]) -> None:
@@ -103,6 +122,7 @@ def _lift_attributes(gm: fx.GraphModule, graph: fx.Graph) -> list[torch.Tensor]:
         value = operator.attrgetter(node.target)(gm)
         if not isinstance(value, torch.Tensor):
             raise CompileError("stator backend", f"the graph reads {node.target!r}, a {type(value).__name__}")
+        _refuse_contents(value)
         if node.target not in lifted:
             with graph.inserting_after(last[0]) if last else graph.inserting_before(next(iter(graph.nodes))):
                 made = graph.placeholder("attribute_" + node.target.replace(".", "_"))
