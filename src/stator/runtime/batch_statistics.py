@@ -39,6 +39,7 @@ class BatchStatistics:
     """
 
     __slots__ = ("kernel", "numbers", "sizes", "template")
+    fresh_results = True  # they share no memory with what is given: a plan may free it
 
     def __init__(self, batch: int, channels: int, size: int, momentum: float, eps: float) -> None:
         address = build.build_kernels([_Text()])[_SYMBOL]

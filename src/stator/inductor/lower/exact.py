@@ -23,10 +23,13 @@ from stator.inductor.loops.body import Ref
 from stator.inductor.loops.folding import as_dtype
 from stator.prims import random
 from stator.prims.layout import contiguous_strides, wrap_dim
+from stator.prims.table_gradients import add_rows_of_table
 from stator.prims.type_promotion import common_dtype, computation_dtype, is_integral
 from stator.runtime.batch_statistics import BatchStatistics, is_as_aten
+from stator.runtime.table_rows import add_rows
 
 from .builder import Builder, same_strides
+from .library import is_overwritable
 from .pointwise import elementwise
 from .registry import Lowering, lowerings, view_targets
 from .tensor import Tensor
@@ -159,6 +162,16 @@ _as_registered(_integers, *_overloads("maximum minimum"))
 _as_registered(_floats, *_overloads("rsqrt"))
 _as_registered(_between_numbers, *_overloads("clamp clamp_min clamp_max"))
 _as_registered(_small_power, aten.pow.Tensor_Scalar)
+
+
+# ---- gradients of tables
+
+
+@exact_lowerings.register(add_rows_of_table)
+def _add_rows_of_table(builder: Builder, total: Tensor, gradient: Tensor, indices: Tensor, *rest: Any) -> Any:
+    if not is_overwritable(builder, total, (aten.mm.default, add_rows_of_table), ("out", "returns")):
+        return NotImplemented
+    return builder.add_to(total, add_rows, [builder.argument(gradient), builder.argument(indices), *rest])
 
 
 # ---- activations

@@ -52,12 +52,17 @@ _UNDECLARED_VIEWS = frozenset(("aten::_unsafe_view", "aten::_reshape_alias"))
 
 
 def may_alias_arguments(extern: Extern) -> bool:
-    """Whether results of this call may be views of its arguments, by the operator's schema."""
+    """Whether results of this call may be views of its arguments, by the operator's schema.
+
+    A plain function promises nothing, unless it has an attribute `fresh_results` that is true.
+    """
     if extern.style != "returns":
         return False
     schema = getattr(extern.target, "_schema", None)
     if schema is None:
-        return not isinstance(extern.target, torch._ops.OpOverload)  # a plain function promises nothing
+        return not isinstance(extern.target, torch._ops.OpOverload) and not getattr(
+            extern.target, "fresh_results", False
+        )
     return schema.name in _UNDECLARED_VIEWS or any(returned.alias_info is not None for returned in schema.returns)
 
 

@@ -132,6 +132,7 @@ class _Planner:
             unread = [name for name in lowered.inputs if name not in self.last_use and name not in self.returned]
             self.steps += [Free(name) for name in unread]
         self.allocated: set[str] = set()  # by Allocate or Reuse, in contrast to what calls return
+        self.made: set[str] = set()  # what calls returned
         self.dead: dict[str, int] = {}  # free to be taken over: name -> bytes of the whole block
         self.block_bytes: dict[str, int] = {}
 
@@ -147,6 +148,8 @@ class _Planner:
             for name in extern.outputs:
                 if name is not None:
                     self._allocate(name, None)
+        elif extern.style == "returns":
+            self.made.update(name for name in extern.outputs if name is not None)
         self.steps.append(Call(extern))
         self._bury(position, kept=set())
 
@@ -170,11 +173,12 @@ class _Planner:
         return self._on_heap(self.block_bytes[old]) and self.buffers[old].layout == self.buffers[new].layout
 
     def _needs_memory(self, name: str) -> bool:
-        return name not in self.allocated and name not in self.given and self.memory.is_own(name)
+        exists = name in self.allocated or name in self.made or name in self.given
+        return not exists and self.memory.is_own(name)
 
     def _allocate(self, name: str, in_place_of: str | None) -> None:
         if not self._needs_memory(name):
-            return  # it changes an input, or was allocated by an earlier writer
+            return  # it changes an input, or an earlier writer has its memory
         layout = self.buffers[name].layout
         old = in_place_of or self._best_fit(name)
         if old is None:
