@@ -6,8 +6,9 @@ import random
 
 import pytest
 import torch
-from handmade import Graph
+from handmade import Graph, layout
 
+from stator.inductor.buffers import Buffer
 from stator.inductor.program import order_for_memory, plan, predict_peak, verify
 from stator.inductor.program.steps import Program
 from stator.inductor.schedule.groups import Schedule
@@ -65,6 +66,34 @@ def test_a_table_is_filled_after_its_rows_are_computed() -> None:
     lowered, schedule, _ = graph.finish("table")
     ordered = order_for_memory(lowered, schedule, lowered.inputs)
     assert [made(step) for step in ordered.steps[:2]] == ["rows", "table"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "channels_last", "expected"),
+    [(3, False, ["first", "gradient"]), (3, True, ["gradient", "first"]), (1, False, ["gradient", "first"])],
+    ids=["takes scratch", "channels last", "single positions"],
+)
+def test_what_can_wait_does_so_while_a_library_takes_memory_for_itself(
+    kernel: int, channels_last: bool, expected: list[str]
+) -> None:
+    """For the gradient of the first convolution's weight, when all other gradients exist."""
+    graph = Graph()
+    graph.input("a", 6 * MILLION)
+    images = layout(2, 4, 512, 256)
+    if channels_last:
+        images = layout(2, 4, 512, 256, stride=(4 * 512 * 256, 1, 4 * 256, 4))
+    for name in ("flowing", "images"):
+        graph.input(name, 1)
+        graph.buffers[name] = Buffer(name, images, "input")
+    graph.input("weight", 4, 4, kernel, kernel)
+    graph.call(("gradient",), [(8 * MILLION,)], aten.cat.default, ["a"])
+    rest = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False])
+    target = aten.convolution_backward.default
+    outputs, sizes = (None, "first", None), ((), (4, 4, kernel, kernel), ())
+    graph.call(outputs, sizes, target, "flowing", "images", "weight", *rest)
+    lowered, schedule, _ = graph.finish("gradient", "first")
+    ordered = order_for_memory(lowered, schedule, ["a"])
+    assert [next(filter(None, step.outputs)) for step in ordered.steps] == expected
 
 
 def test_calls_that_draw_numbers_keep_their_places() -> None:

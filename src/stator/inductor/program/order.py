@@ -1,17 +1,23 @@
 """The order of steps that holds less memory: those that make the peak are moved, one by one. Nothing else is changed.
 
 Most of all these are gradients of weights: nothing in the program waits for them, and where they are larger than what
-they are computed from, computing them later is cheaper, up to the end, where all of them exist.
+they are computed from, computing them later is cheaper, up to the end, where all of them exist. What a library takes
+for itself during a call is roughly known for gradients of convolutions only (`scratch_bytes`): once nothing else lowers
+the peak, these are taken account of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 
+import torch
+
 from stator.graph.schema import draws
-from stator.inductor.buffers import Extern, Lowered
+from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View
 from stator.inductor.schedule.groups import Group, Schedule
+from stator.prims.layout import contiguous_strides
 
 from .aliases import Memory, buffers_in, layout_bytes, reads_of, writes_of
 
@@ -27,9 +33,12 @@ _TRIALS = 4
 def order_for_memory(lowered: Lowered, schedule: Schedule, freed: Iterable[str] = ()) -> Schedule:
     """The same steps, in an order that needs as much memory at its peak or less. freed: inputs that die when used."""
     order = _Order(lowered, schedule, frozenset(freed))
-    for _ in range(_MOST_MOVES):
-        if not order.improve():
+    moves = 0
+    for scratch in (False, True):
+        if scratch and not order.count_scratch():
             break
+        while moves < _MOST_MOVES and order.improve():
+            moves += 1
     return Schedule(tuple(schedule.steps[step] for step in order.steps)) if order.changed else schedule
 
 
@@ -37,7 +46,8 @@ class _Order:
     """An order of the schedule's steps, which are called by their first positions, and what is alive at each.
 
     taken: bytes of the memory that a step is the first to write to. users: the steps that touch a piece of memory.
-    alive: bytes before the step at each place, and at the end. most: bytes while it runs.
+    scratch: bytes that exist while a step runs, unknown at first. alive: bytes before the step at each place, and at
+    the end. most: bytes while it runs.
     """
 
     def __init__(self, lowered: Lowered, schedule: Schedule, freed: frozenset[str]) -> None:
@@ -58,6 +68,8 @@ class _Order:
         self.users: dict[str, list[int]] = {}
         self.writers: dict[str, list[int]] = {}
         self.taken = [0] * count
+        self.scratch = [0] * count
+        self.buffers, self.all_steps = lowered.buffers, schedule.steps
         self.dying: list[set[str]] = [set() for _ in range(count)]
         for step in range(count):
             for name in self.writes[step]:
@@ -75,6 +87,14 @@ class _Order:
         self.large = [step for step in range(count) if self.taken[step] >= self.least and not self.fixed[step]]
         inputs = sum(self.sizes[name] for name in freed & self.users.keys())
         self.alive, self.most = self._walk(self.steps, inputs)
+
+    def count_scratch(self) -> bool:
+        """Take account of what libraries take for themselves; False where it makes no difference to the peak."""
+        self.scratch = [scratch_bytes(step, self.buffers) for step in self.all_steps]
+        if not any(self.scratch):
+            return False
+        before, (self.alive, self.most) = max(self.most), self._walk(self.steps, self.alive[0])
+        return max(self.most) > before
 
     def improve(self) -> bool:
         """Make one move that lowers the peak where it is; False when none is found."""
@@ -172,7 +192,8 @@ class _Order:
         """Bytes before each of some steps in a row and behind the last, and during each."""
         changes = [self._change(step) for step in steps]
         between = list(accumulate((taken - gone for taken, gone in changes), initial=alive))
-        return between, [now + taken for now, (taken, _) in zip(between, changes, strict=False)]
+        during = [taken + self.scratch[step] for step, (taken, _) in zip(steps, changes, strict=True)]
+        return between, [now + more for now, more in zip(between, during, strict=False)]
 
     def _change(self, step: int) -> tuple[int, int]:
         """Bytes taken before a step and given back after it."""
@@ -182,6 +203,26 @@ class _Order:
         if same and self.overwrites[step]:  # such a kernel is likely to write where it reads
             return 0, gone - taken
         return taken, gone
+
+
+_LANES = 16  # channels in a block of oneDNN's layouts
+
+
+def scratch_bytes(step: Group | Extern, buffers: Mapping[str, Buffer]) -> int:
+    """About what a library allocates for itself during a call, as far as it is known: for gradients of convolutions
+    of contiguous images by more than one position, these in oneDNN's layouts."""
+    if not isinstance(step, Extern) or step.target is not torch.ops.aten.convolution_backward.default:
+        return 0
+    layouts = [part.layout if isinstance(part, View) else buffers[part].layout for part in step.args[:3]]
+    weight = layouts[2].size
+    if layouts[1].stride != contiguous_strides(layouts[1].size) or math.prod(weight[2:]) == 1:
+        return 0
+    return sum(_in_blocks(layout) for layout in layouts[:2]) + layout_bytes(layouts[2])
+
+
+def _in_blocks(images: Layout) -> int:
+    batch, channels, *positions = images.size
+    return batch * -(-channels // _LANES) * _LANES * math.prod(positions) * images.dtype.itemsize
 
 
 def _kept(dues: Iterable[tuple[int, int]], place: int) -> int:
