@@ -25,6 +25,7 @@ from torch.func import (
 )
 
 import stator
+from stator.base import counters
 
 sys.path.insert(0, str(Path(__file__).parent))
 from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
@@ -462,3 +463,18 @@ def test_what_torch_refuses_is_refused_in_its_words(name: str) -> None:
     with pytest.raises(RuntimeError) as actual:
         stator.compile(REFUSED[name])(torch.ones(4))
     assert str(actual.value) == str(expected.value)
+
+
+def test_tangents_of_what_is_written_to_are_zeros_of_its_layout() -> None:
+    """ATen's operator would look at the storage of a buffer that is a part of a larger one in a compiled graph."""
+
+    def writes(x, y):
+        x[:2] = y
+        return (x**2).sum()
+
+    x, y = torch.randn(3), torch.randn(2)
+    expected = jacfwd(writes, argnums=1)(x.clone(), y)
+    counters.clear()
+    compiled = stator.compile(lambda x, y: jacfwd(writes, argnums=1)(x, y), fullgraph=True)
+    torch.testing.assert_close(compiled(x.clone(), y), expected)
+    assert "inductor_fallback:aten._new_zeros_with_same_feature_meta.default" not in counters.counts

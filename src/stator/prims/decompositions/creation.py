@@ -48,6 +48,14 @@ def new_zeros(self: Any, size: Any, *, dtype: torch.dtype | None = None, device:
     return filled(self, size, 0, dtype, device)
 
 
+@decomposes("_new_zeros_with_same_feature_meta", wide=False)
+def new_zeros_with_same_feature_meta(self: Any, other: Any, *, self_num_batch_dims: int = 0) -> Any:
+    """The tangent of what is written to in place: as many times the layout of `other` as `self` is batched."""
+    if not other.is_contiguous():
+        return NotImplemented  # ATen makes as much memory as the storage of `other` has
+    return filled(other, [*self.shape[:self_num_batch_dims], *other.shape], 0, None, None)
+
+
 @decomposes("new_ones", wide=False)
 def new_ones(self: Any, size: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
     return filled(self, size, 1, dtype, device)
