@@ -37,9 +37,6 @@ def sizes() -> Iterator[Shape]:
             batch, channels = chosen.randint(1, 3), chosen.choice((2, 7, 16, 17, 35))
             yield Shape(batch, channels, image, (rows, columns), tuple(stride), padding)
             yield Shape(batch, chosen.choice((16, 40)), image, (rows, columns), tuple(stride), padding, 8)
-            image = chosen.randint(1, 40), chosen.randint(1, 40)
-            channels, results = chosen.randint(2, 40), chosen.randint(1, 40)
-            yield Shape(batch, channels, image, (1, 1), tuple(stride), (0, 0), channels, results)
 
 
 def guarded(tensor: torch.Tensor, at_end: bool) -> torch.Tensor:

@@ -36,12 +36,6 @@ SHAPES = [
     *(Shape(2, 24, (side, side), (3, 3), (stride, stride), (1, 1), 8) for side in (7, 14, 33) for stride in (1, 2)),
     Shape(3, 40, (9, 31), (3, 5), (2, 1), (1, 3), 8),
     Shape(1, 16, (19, 10), (5, 2), (1, 2), (0, 1), 8),
-    *(
-        Shape(2, channels, (23, side), (1, 1), (2, 2), (0, 0), channels, 51)
-        for channels in (24, 33)
-        for side in (9, 40)
-    ),
-    Shape(1, 19, (12, 12), (1, 1), (1, 2), (0, 0), 19, 24),
 ]
 
 
@@ -104,13 +98,6 @@ def test_usual_convolutions_agree(side: int, kernel: int, stride: int, of_weight
 def test_usual_convolutions_of_groups_agree(side: int, stride: int, what: str, count: int) -> None:
     with threads(count):
         assert agreeing(what, Shape(2, 56, (side, side), (3, 3), (stride, stride), (1, 1), 8)) is not None
-
-
-@needs_avx512
-@pytest.mark.parametrize("what", ["forward", "data"])
-def test_usual_convolutions_of_points_agree(what: str) -> None:
-    with threads(1):
-        assert agreeing(what, Shape(2, 56, (28, 28), (1, 1), (2, 2), (0, 0), 56, 152)) is not None
 
 
 def test_another_order_of_additions_does_not_agree() -> None:

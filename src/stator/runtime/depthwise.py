@@ -1,7 +1,7 @@
-"""Convolutions of single channels (depthwise), in groups of eight, or of single positions (pointwise), by kernels that
-are written by hand and give oneDNN's bits in eager's layout.
+"""Convolutions of single channels (depthwise), or in groups of eight, by kernels that are written by hand and give
+oneDNN's bits in eager's layout.
 
-What `csrc/vec_depthwise.h`, `vec_grouped.h` and `vec_pointwise.h` say, to be called from a compiled program, where that
+What `csrc/vec_depthwise.h` and `vec_grouped.h` say, to be called from a compiled program, where that
 is what the operator computes: oneDNN picks its implementations by processor, sizes, threads and version, so that nobody
 can say in general. `agreeing` compares both on random numbers of the very shape, on which the order of additions
 depends: another has other bits.
@@ -104,7 +104,7 @@ class Depthwise:
         if self.settings == settings():
             self.kernel(one, other, self.sizes, out)
         else:
-            out.copy_(_by_operator(self.what, self.shape, one, other))
+            out.copy_(by_operator(self.what, self.shape, one, other))
 
 
 # for what is computed: kernels that may do as oneDNN does
@@ -118,17 +118,10 @@ _OF_GROUPS = {
     "data": ("grouped_data_gradient",),
     "weight": ("grouped_weight_gradient",),
 }
-_OF_POINTS = {
-    "forward": ("pointwise_forward_to_zero", "pointwise_forward"),
-    "data": ("pointwise_data_gradient_to_zero", "pointwise_data_gradient"),
-    "weight": (),
-}
 
 
 def candidates(what: str, shape: Shape) -> tuple[str, ...]:
     """Names of kernels, to be compared."""
-    if shape.width == shape.channels:
-        return _OF_POINTS[what] if shape.kernel == (1, 1) and shape.padding == (0, 0) else ()
     return (_OF_GROUPS if shape.width > 1 else _OF_CHANNELS)[what]
 
 
@@ -143,12 +136,9 @@ def agreeing(what: str, shape: Shape) -> Depthwise | None:
 
 def _is_worthwhile(what: str, shape: Shape) -> bool:
     """Lanes are positions in kernels for single channels, and channels in oneDNN's layout: that is the better for small
-    images and large kernels, by more than what it costs to bring images there. Of kernels of one row and column it is
-    those with strides, which are no products of matrices to ATen."""
+    images and large kernels, by more than what it costs to bring images there."""
     taps = math.prod(shape.kernel)
-    if shape.width == shape.channels:
-        return taps == 1 < max(shape.stride)
-    if shape.width not in _WIDTHS or taps == 1:
+    if shape.width not in _WIDTHS or shape.width == shape.channels or taps == 1:
         return False
     return what == "weight" or taps <= 9 or (taps <= 25 and shape.image[1] >= 56)
 
@@ -172,7 +162,7 @@ def _first_agreeing(left: list[Depthwise], what: str, shape: Shape) -> Depthwise
         left,
         compared.get(what, math.prod(shape.weight)),
         lambda kind: _given(what, shape, generator, kind),
-        lambda given: _by_operator(what, shape, *given),
+        lambda given: by_operator(what, shape, *given),
     )
     return found[0] if found else None
 
@@ -188,7 +178,7 @@ def _given(what: str, shape: Shape, generator: torch.Generator, kind: str) -> tu
         if kind == SPECIAL:
             return shifted(with_special(random, of_channel, generator))  # begins where no whole vector does
         if kind == TINY:
-            return tiny(random, of_channel, -1 if shape.width == shape.channels else _TINY_CHANNELS)
+            return tiny(random, of_channel, _TINY_CHANNELS)
         return random
 
     x = made((shape.batch, shape.channels, *shape.image), (1, -1, 1, 1))
@@ -197,7 +187,7 @@ def _given(what: str, shape: Shape, generator: torch.Generator, kind: str) -> tu
     return {"forward": (x, weight), "data": (grad, weight), "weight": (grad, x)}[what]
 
 
-def _by_operator(what: str, shape: Shape, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def by_operator(what: str, shape: Shape, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     if what == "forward":
         return torch.ops.aten.convolution.default(one, other, None, *shape.tail)
     x = _without_numbers((shape.batch, shape.channels, *shape.image)) if what == "data" else other

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import stator
 from stator.base import counters
-from stator.runtime import single_positions
+from stator.runtime import pointwise, single_positions
 from stator.runtime.depthwise import Shape, agreeing
 from stator.runtime.single_positions import Sizes
 
@@ -83,21 +83,27 @@ def test_groups_of_eight_are_kernels() -> None:
     assert not called("convolution") and not called("convolution_backward")
 
 
-def of_points(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return F.conv2d(F.relu(x), weight, None, 2) * 2
+def points_agree(stride: int) -> bool:
+    with threads(2):
+        of = Shape(2, 24, (30, 30), (1, 1), (stride, stride), (0, 0), 24, 40)
+        return all(pointwise.agreeing(what, of) for what in WHAT[:2])
 
 
-@pytest.mark.skipif(
-    any(agreeing(what, Shape(2, 24, (30, 30), (1, 1), (2, 2), (0, 0), 24, 40)) is None for what in WHAT[:2]),
-    reason="oneDNN adds up otherwise here",
-)
-def test_points_are_kernels_but_for_the_gradient_of_the_weight() -> None:
+@pytest.mark.parametrize("stride", [1, 2])
+def test_points_are_kernels_but_for_the_gradient_of_the_weight(stride: int) -> None:
+    if not points_agree(stride):
+        pytest.skip("oneDNN adds up otherwise here")
+
+    def of_points(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(F.relu(x), weight, None, stride) * 2
+
     torch.manual_seed(0)
     x, weight = torch.randn(2, 24, 30, 30), torch.randn(40, 24, 1, 1)
-    assert same_bits(compiled(of_points, x, weight), gradients(of_points, x, weight))
-    assert not called("convolution")
-    assert same_bits(compiled(lambda x: of_points(x, weight), x), gradients(lambda x: of_points(x, weight), x))
-    assert not called("convolution_backward")
+    with threads(2):
+        assert same_bits(compiled(of_points, x, weight), gradients(of_points, x, weight))
+        assert not called("convolution")
+        assert same_bits(compiled(lambda x: of_points(x, weight), x), gradients(lambda x: of_points(x, weight), x))
+        assert not called("convolution_backward")
 
 
 def squeezed(x: torch.Tensor, first: torch.Tensor, bias: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,9 @@ import torch
 
 from stator.prims.layout import contiguous_strides
 from stator.prims.record import TensorMeta
-from stator.runtime import single_positions
-from stator.runtime.depthwise import Depthwise, Shape, agreeing
+from stator.runtime import depthwise, pointwise, single_positions
+from stator.runtime.depthwise import Depthwise, Shape
+from stator.runtime.pointwise import Pointwise
 from stator.runtime.single_positions import Product, Sizes
 
 from .builder import Builder, same_strides
@@ -20,6 +21,8 @@ from .fallback import library_results
 from .tensor import Tensor
 
 aten = torch.ops.aten
+
+Kernel = Depthwise | Pointwise | Product
 
 
 def _shape(x: Tensor, weight: Tensor, rest: Sequence[Any]) -> Shape | None:
@@ -47,11 +50,16 @@ def _sizes(builder: Builder, x: Tensor, weight: Tensor, rest: Sequence[Any]) -> 
     return Sizes(x.shape[0], x.shape[1], weight.shape[0]) if are_contiguous_floats(x, weight) else None
 
 
+def _agreeing(what: str, shape: Shape) -> Depthwise | Pointwise | None:
+    of_points = shape.width == shape.channels and shape.kernel == (1, 1)
+    return pointwise.agreeing(what, shape) if of_points else depthwise.agreeing(what, shape)
+
+
 def are_contiguous_floats(*parts: Tensor) -> bool:
     return all(map(is_contiguous_float, parts))
 
 
-def _call(builder: Builder, kernel: Depthwise | Product, given: Sequence[Tensor], meta: TensorMeta) -> Tensor:
+def _call(builder: Builder, kernel: Kernel, given: Sequence[Tensor], meta: TensorMeta) -> Tensor:
     arguments = [builder.argument(part, contiguous_strides(part.shape)) for part in given]
     return builder.extern(kernel, arguments, {}, [meta], style="out")[0]  # type: ignore[return-value]
 
@@ -67,11 +75,11 @@ def _convolution(builder: Builder, x: Tensor, weight: Tensor, bias: Tensor | Non
         return NotImplemented
     sizes = _sizes(builder, x, weight, rest)
     shape = None if bias is not None else _shape(x, weight, rest)
-    kernel: Depthwise | Product | None = None
+    kernel: Kernel | None = None
     if sizes is not None:
         kernel = single_positions.agreeing("forward" if bias is None else "biased", sizes)
     elif shape is not None:
-        kernel = agreeing("forward", shape)
+        kernel = _agreeing("forward", shape)
     return NotImplemented if kernel is None else _call(builder, kernel, given, builder.meta)
 
 
@@ -103,7 +111,7 @@ def _convolution_backward(
 
 def _of_gradients(
     builder: Builder, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
-) -> list[Depthwise | Product | None]:
+) -> list[Kernel | None]:
     """What computes the gradients of x, the weight and the bias; None where the operator has to, or nobody wants it."""
     sizes, whats = _sizes(builder, x, weight, rest), ("data", "weight", "bias")
     pairs = list(zip(whats, wanted, strict=True))
@@ -113,4 +121,4 @@ def _of_gradients(
     shape = _shape(x, weight, rest)
     if shape is None or wanted[2]:
         return [None, None, None]
-    return [agreeing(what, shape) if one else None for what, one in pairs]
+    return [_agreeing(what, shape) if one else None for what, one in pairs]
