@@ -210,3 +210,29 @@ def test_torch_compile_runs_on_us() -> None:
         for batch in (3, 5):
             x = torch.randn(batch, 4)
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_torch_compile_backend_resizes_storages_where_the_program_does(needs_grad: bool) -> None:
+    """The operator that does it says nothing of it, and stands between what reads the memory and what does not."""
+    pytest.importorskip("torch._inductor.lowering")  # which defines it
+    resize = torch.ops.inductor.resize_storage_bytes_.default
+
+    def emptied(x: torch.Tensor) -> Any:
+        result = x.sin()
+        resize(x, 0)
+        return (result + 1,)
+
+    def filled(x: torch.Tensor) -> Any:
+        resize(x, 8)
+        with torch.no_grad():
+            x.copy_(torch.ones(2))
+        return (x * 3,)
+
+    given = torch.zeros(2, requires_grad=needs_grad)
+    compiled = torch.compile(emptied, backend=ecosystem.torch_compile_backend)
+    assert compiled(given)[0].tolist() == [1, 1]
+    assert given.untyped_storage().nbytes() == 0
+    compiled = torch.compile(filled, backend=ecosystem.torch_compile_backend)
+    assert compiled(given)[0].tolist() == [3, 3]
+    assert given.tolist() == [1, 1]

@@ -352,7 +352,7 @@ def graph_of(function: Callable[..., Any]) -> fx.GraphModule:
     ("function", "error"),
     [
         (lambda x: x if x.sum().item() > 1 else -x, DataDependent),
-        (lambda x: x.t_(), Unsupported),
+        (lambda x: x.detach().set_(torch.ones(2)), Unsupported),
         (lambda x: x.resize_(2), Unsupported),
         (lambda x: setattr(x, "data", x + 1), Unsupported),
         (lambda x: torch.rand(2, generator=torch.Generator()), Unsupported),

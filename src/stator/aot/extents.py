@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from stator.prims.record import TensorMeta
+from stator.prims.shared_memory import may_meet
+
 
 class Extents:
     """How many bytes each input spans from its first element, and which are written to; for fixed layouts."""
@@ -58,28 +61,23 @@ def lie_apart(tensors: Sequence[torch.Tensor], written: Sequence[bool]) -> bool:
         start = spans[at][0]
         reaching = [other for other in reaching if spans[other][1] > start]
         for other in reaching:
-            if (written[at] or written[other]) and not _interleaved(tensors[other], tensors[at]):
+            if (written[at] or written[other]) and _may_meet(tensors[other], tensors[at]):
                 return False
         reaching.append(at)
     return True
 
 
-def _interleaved(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two tensors take different columns of rows of the same length."""
+def _may_meet(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether some element of two tensors could be the same; of two storages whose memory overlaps, too."""
     item = first.element_size()
     distance, rest = divmod(second.data_ptr() - first.data_ptr(), item)
     if rest or second.element_size() != item:
-        return False
-    for row in {*first.stride(), *second.stride()} - {0}:
-        if _width(first, row) <= distance % row <= row - _width(second, row):
-            return True
-    return False
+        return True
+    return may_meet(_meta(first, 0), _meta(second, distance))
 
 
-def _width(tensor: torch.Tensor, row: int) -> int:
-    """Elements from the first to the last one of those in one row."""
-    layout = zip(tensor.shape, tensor.stride(), strict=True)
-    return 1 + sum((size - 1) * stride for size, stride in layout if stride % row)
+def _meta(tensor: torch.Tensor, offset: int) -> TensorMeta:
+    return TensorMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, offset)
 
 
 def _span(tensor: torch.Tensor) -> int:

@@ -30,7 +30,7 @@ from .meta_kernels import infer_by_meta_kernel
 from .numbers import DataDependent as DataDependent
 from .numbers import Number, accepts, holds_numbers, replaced, stand_in
 from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
-from .writes import check_overlap
+from .writes import check_keeps_storage, check_overlap
 
 aten = torch.ops.aten
 NUMBERS: dict[type, Any] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
@@ -247,6 +247,7 @@ class FakeMode(TorchDispatchMode):
             metas = rule(*args, **kwargs)
             if metas is not NotImplemented:
                 return metas
+        check_keeps_storage(info)
         return infer_by_meta_kernel(self, info, args, kwargs, result_device(args, kwargs, tensors))
 
     def _wrap(self, info: OpInfo, metas: Any, tensors: list[FakeTensor], args: tuple[Any, ...]) -> Any:

@@ -22,6 +22,10 @@ aten = torch.ops.aten
 # Writing the same value twice to one memory location is harmless for these.
 IDEMPOTENT = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten.detach_.default))
 
+# Their schemas say nothing of what they do to a tensor. By name, as they exist only where the library has been imported
+# that defines them.
+RESIZING = frozenset(("inductor::resize_storage_bytes_",))
+
 # Eager writes to what these are given row after row, each with what the one before has left there.
 IN_TURN = frozenset((aten.embedding_renorm_.default,))
 
@@ -135,6 +139,12 @@ def _is_elementwise(info: OpInfo) -> bool:
 def _has_form_in_place(info: OpInfo) -> bool:
     """Whether writing to the tensor that it is a method of is what another form of the operator does."""
     return hasattr(torch.ops.aten, f"{info.target._schema.name.removeprefix('aten::')}_")
+
+
+def check_keeps_storage(info: OpInfo) -> None:
+    """Refuse an operator that gives a tensor other memory, or takes it away: no order with what reads it is kept."""
+    if info.target._schema.name in RESIZING:
+        raise Unsupported("storage-mutation", f"{info.target} resizes the storage of a tensor")
 
 
 def check_size(info: OpInfo, written: FakeTensor, stand_in: torch.Tensor) -> None:
