@@ -170,3 +170,21 @@ def test_contents_with_a_history_are_left_to_eager(backend: str) -> None:
     assert b.requires_grad
     result.sum().backward()
     assert weight.grad is not None
+
+
+def test_parameters_in_one_buffer_may_be_updated(backend: str) -> None:
+    def update(first: torch.Tensor, second: torch.Tensor, step: torch.Tensor) -> Any:
+        first.sub_(step)
+        second.mul_(2).add_(first)
+        return (first + second,)
+
+    def parameters() -> tuple[torch.Tensor, ...]:
+        buffer = torch.arange(8.0)
+        return buffer, torch.nn.Parameter(buffer[:4]), torch.nn.Parameter(buffer[4:])
+
+    compiled = stator.compile(update, backend=backend, fullgraph=True)
+    (buffer, *given), (expected, *others) = parameters(), parameters()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*given, torch.ones(4)), update(*others, torch.ones(4)))
+    assert torch.equal(buffer, expected)
+    assert [one._version for one in given] == [other._version for other in others]

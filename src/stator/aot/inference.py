@@ -5,7 +5,6 @@ Nothing of autograd is handled here: see `needs_grad`, which the caller asks fir
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -128,22 +127,12 @@ def writes_are_private(traced: Traced, tensors: Sequence[torch.Tensor], merged: 
 
 
 def are_separate(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
-    """The same, and what is written to is not one part of what autograd follows, with another input as another part:
-    the write would give both new histories."""
+    """The same, and what has its layout changed is given once."""
     if not traced.mutated and not traced.layouts:
         return True
-    if not writes_are_private(traced, tensors, merged):
-        return False
     if traced.layouts and not merged and equalities_of(tensors) != list(range(len(tensors))):
         return False
-    owners: defaultdict[int, set[int]] = defaultdict(set)
-    for tensor in tensors:
-        owners[tensor.untyped_storage()._cdata].add(id(tensor))
-    written = {tensors[index].untyped_storage()._cdata for index, _ in traced.mutated}
-    shared = {storage for storage in written if len(owners[storage]) > 1}
-    return not shared or not any(
-        tensor.requires_grad and tensor.untyped_storage()._cdata in shared for tensor in tensors
-    )
+    return writes_are_private(traced, tensors, merged)
 
 
 def equalities_of(tensors: Sequence[Any]) -> list[int]:

@@ -5,6 +5,7 @@ What the graphs contain is decided in joint.py and partition.py; replay of effec
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from stator.base.errors import Unsupported
 from stator.graph.differentiated import any_chose
 from stator.graph.printer import print_graph
 from stator.graph.recording import Keep
-from stator.graph.traced import Fresh, ViewOfInput, ViewOfOutput
+from stator.graph.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
 
 from .autograd_step import Step
 from .captured import captured_tensors
@@ -166,10 +167,23 @@ def _places_of_shown(joint: Joint, count: int) -> tuple[int, ...]:
 def _trace(program: Program, tensors: Sequence[torch.Tensor]) -> Joint:
     """Trace with every input on its own; if one that shares memory is written to, again with equal inputs merged."""
     joint = program.trace()
-    if are_separate(joint.traced, tensors):
+    if _are_separate(joint.traced, tensors):
         return joint
     program.merge_equal = True
     joint = program.trace()
-    if not are_separate(joint.traced, tensors, merged=True):
+    if not _are_separate(joint.traced, tensors, merged=True):
         raise OverlappingInputs(writes_of(joint.traced))
     return joint
+
+
+def _are_separate(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
+    """Whether inputs that are written to lie apart from others, and none is one part of what autograd follows with
+    another input as another part: the write would give both new histories."""
+    if not are_separate(traced, tensors, merged):
+        return False
+    owners: defaultdict[int, set[int]] = defaultdict(set)
+    for tensor in tensors:
+        owners[tensor.untyped_storage()._cdata].add(id(tensor))
+    written = {tensors[index].untyped_storage()._cdata for index, _ in traced.mutated}
+    shared = {storage for storage in written if len(owners[storage]) > 1}
+    return not any(tensor.requires_grad and tensor.untyped_storage()._cdata in shared for tensor in tensors)
