@@ -26,6 +26,7 @@ from stator.prims.layout import contiguous_strides, wrap_dim
 from stator.prims.table_gradients import add_rows_of_table
 from stator.prims.type_promotion import common_dtype, computation_dtype, is_integral
 from stator.runtime.batch_statistics import BatchStatistics, is_as_aten
+from stator.runtime.softmax_gradient import may_overwrite_gradient
 from stator.runtime.table_rows import add_rows
 
 from .builder import Builder, same_strides
@@ -164,7 +165,24 @@ _as_registered(_between_numbers, *_overloads("clamp clamp_min clamp_max"))
 _as_registered(_small_power, aten.pow.Tensor_Scalar)
 
 
-# ---- gradients of tables
+# ---- gradients of losses and tables
+
+
+@exact_lowerings.register(aten._log_softmax_backward_data.default)
+def _log_softmax_backward(
+    builder: Builder, gradient: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
+) -> Any:
+    """In the memory of the loss's gradient: over a large vocabulary each of them is as large as a layer's weight."""
+    plain = gradient.rank == 2 and wrap_dim(dim, 2) == 1 and input_dtype is gradient.dtype
+    alike = gradient.shape == output.shape == builder.meta.shape and builder.meta.dtype is gradient.dtype
+    if not plain or not alike or not all(map(is_contiguous_float, (gradient, output))):
+        return NotImplemented
+    if not is_overwritable(builder, gradient, (aten.nll_loss_backward.default,), ("returns",)):
+        return NotImplemented
+    if not may_overwrite_gradient(gradient.dtype, torch.get_num_threads()):
+        return NotImplemented
+    target = aten._log_softmax_backward_data.out
+    return builder.add_to(gradient, target, [builder.argument(output), dim, input_dtype])
 
 
 @exact_lowerings.register(add_rows_of_table)
