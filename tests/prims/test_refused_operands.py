@@ -57,6 +57,27 @@ DTYPES: dict[str, tuple[torch.dtype, Function]] = {
     "logit of complex": (torch.complex64, torch.logit),
     "isposinf of complex": (torch.complex64, torch.isposinf),
     "nansum of complex": (torch.complex64, torch.nansum),
+    "adaptive_max_pool2d of integers": (torch.int64, lambda x: F.adaptive_max_pool2d(x.view(1, 5, 8), 2)),
+    "avg_pool1d of bytes": (torch.uint8, lambda x: F.avg_pool1d(x.view(1, 5, 8), 2)),
+    "avg_pool3d of halves": (torch.float16, lambda x: F.avg_pool3d(x.view(1, 5, 2, 2, 2), 2)),
+    "max_unpool2d of integers": (torch.int64, lambda x: F.max_unpool2d(x.view(1, 1, 5, 8), x.view(1, 1, 5, 8), 2)),
+    "reflected padding of bool": (torch.bool, lambda x: F.pad(x.view(1, 5, 8), (1, 1), "reflect")),
+    "replicated padding of unsigned": (torch.uint16, lambda x: F.pad(x.view(1, 5, 8), (1, 1), "replicate")),
+    "unfold of integers": (torch.int64, lambda x: F.unfold(x.view(1, 1, 5, 8), 2)),
+    "nearest upsampling of integers": (torch.int64, lambda x: F.interpolate(x.view(1, 5, 8), 16)),
+    "glu of integers": (torch.int64, F.glu),
+    "prelu of integers": (torch.int64, lambda x: F.prelu(x, x[1:2])),
+    "lerp of integers": (torch.int64, lambda x: torch.lerp(x, x, 0.5)),
+    "lerp_ of integers": (torch.int64, lambda x: x.clone().lerp_(x, x)),
+    "addcmul of bool": (torch.bool, lambda x: torch.addcmul(x, x, x)),
+    "trace of bool": (torch.bool, lambda x: torch.trace(x.view(5, 8))),
+    "cdist of halves": (torch.float16, lambda x: torch.cdist(x.view(5, 8), x.view(5, 8))),
+    "smooth_l1_loss of integers": (torch.int64, lambda x: F.smooth_l1_loss(x, x)),
+    "mse_loss of complex": (torch.complex64, lambda x: F.mse_loss(x, x)),
+    "batch_norm of complex": (torch.complex64, lambda x: F.batch_norm(x.view(5, 8), None, None, training=True)),
+    "zeta of halves": (torch.bfloat16, lambda x: torch.special.zeta(x, x)),
+    "Bessel functions of halves": (torch.float16, torch.special.bessel_j0),
+    "Bessel functions of no halves": (torch.float16, lambda x: torch.special.bessel_j0(x[:0])),
 }
 
 
@@ -69,3 +90,17 @@ def test_errors_are_those_of_eager(name: str) -> None:
     with pytest.raises(RuntimeError) as actual:
         stator.compile(function)(x)
     assert (actual.type, str(actual.value)) == (expected.type, str(expected.value))
+
+
+TAKEN: dict[str, tuple[torch.Tensor, Function]] = {
+    "nothing to shuffle": (torch.ones(0, 4, 4, 4, dtype=torch.uint16), lambda x: F.pixel_shuffle(x, 2)),
+    "integers beside floats": (torch.arange(4), lambda x: F.smooth_l1_loss(x, torch.ones(4))),
+    "bytes": (torch.ones(1, 2, 4, dtype=torch.uint8), lambda x: F.interpolate(x, 8)),
+    "averages of integers": (torch.ones(1, 4, 4, dtype=torch.int64), lambda x: F.avg_pool2d(x, 2)),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_eager_takes_is_taken(name: str) -> None:
+    x, function = TAKEN[name]
+    torch.testing.assert_close(stator.compile(function, fullgraph=True)(x), function(x))

@@ -29,6 +29,8 @@ from . import (
     views,
 )
 
+from . import refused_dtypes as refused_dtypes  # isort: skip  # wraps the rules of the others
+
 __all__ = [
     "attention",
     "composites",
@@ -51,6 +53,7 @@ __all__ = [
     "quantization",
     "random",
     "reductions",
+    "refused_dtypes",
     "shaping",
     "sorting",
     "special",
