@@ -18,9 +18,9 @@ import torch
 from stator.base import counters
 from stator.base.errors import StatorError
 
-from . import build, launch
 from .comparison import SPECIAL, TINY, Tensors, numbers, settings, shifted, that_agree, tiny, with_special
 from .depthwise import Shape, by_operator
+from .header_kernels import header_kernels
 
 _KERNELS = {"forward": "pointwise_forward", "data": "pointwise_data_gradient"}
 _POINTERS = 4  # see vec_pointwise.h
@@ -29,25 +29,9 @@ _MOST_PRODUCTS = 64_000_000  # from where on oneDNN's kernels make up for what i
 _SPATIAL_BATCH = 16  # from which on ATen takes oneDNN in one thread, too, and not a product of matrices
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    function: str
-
-    @property
-    def symbol(self) -> str:
-        return f"{self.function}_kernel"
-
-    @property
-    def source(self) -> str:
-        call = f"{self.function}(pointers)"
-        return f'#include "vec_pointwise.h"\nextern "C" void {self.symbol}(void *const *pointers) {{ {call}; }}\n'
-
-
 @functools.cache
 def _kernels() -> dict[str, Callable[..., None]]:
-    texts = {what: _Text(function) for what, function in _KERNELS.items()}
-    addresses = build.build_kernels(list(texts.values()))
-    return {what: launch.make_kernel(addresses[text.symbol], _POINTERS, text.symbol) for what, text in texts.items()}
+    return header_kernels("vec_pointwise.h", dict.fromkeys(_KERNELS.values(), _POINTERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +59,7 @@ class Pointwise:
 
     def __init__(self, way: Way, what: str, shape: Shape) -> None:
         self.way, self.what, self.shape, self.settings = way, what, shape, settings()
-        self.kernel = _kernels()[what]
+        self.kernel = _kernels()[_KERNELS[what]]
         sides = (shape.batch, shape.channels, *shape.image, *shape.padding, *shape.out, shape.produced)
         self.sizes = torch.tensor([*sides, *shape.stride, way.chain, way.zero], dtype=torch.int64, device="cpu")
 

@@ -17,8 +17,8 @@ import torch
 from stator.base import counters
 from stator.base.errors import StatorError
 
-from . import build, launch
 from .comparison import SPECIAL, TINY, Tensors, numbers, settings, shifted, that_agree, tiny, with_special
+from .header_kernels import header_kernels
 
 Mask = tuple[bool, bool, bool]  # which gradients the operator is asked for: of the images, the weight, the bias
 ALONE: Mask = (False, False, False)
@@ -62,32 +62,10 @@ _RESULT = {"forward": "grad", "biased": "grad", "data": "x", "weight": "weight",
 _CHANNELS = {"x": (1, -1, 1, 1), "weight": (-1, 1, 1, 1), "bias": (-1,), "grad": (1, -1, 1, 1)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    function: str
-
-    @property
-    def symbol(self) -> str:
-        return f"{self.function}_kernel"
-
-    @property
-    def source(self) -> str:
-        call = f"{self.function}(pointers)"
-        return f'#include "vec_single.h"\nextern "C" void {self.symbol}(void *const *pointers) {{ {call}; }}\n'
-
-
 @functools.cache
 def _kernels() -> dict[str, Callable[..., None]]:
-    """All of them, which are compiled together."""
-    counts = {
-        function: len(_GIVEN[what]) + 2 for what, names in _KERNELS.items() for function in names
-    }  # and Counts, out
-    texts = {function: _Text(function) for function in counts}
-    addresses = build.build_kernels(list(texts.values()))
-    return {
-        function: launch.make_kernel(addresses[text.symbol], counts[function], text.symbol)
-        for function, text in texts.items()
-    }
+    counts = {function: len(_GIVEN[what]) + 2 for what, names in _KERNELS.items() for function in names}
+    return header_kernels("vec_single.h", counts)  # of what is given, Counts, and the result
 
 
 @dataclass(frozen=True, slots=True)
