@@ -39,6 +39,7 @@ from .linked import (
     unchanged,
     with_hooked,
 )
+from .other_results import Handle, Shown, split_shown
 from .partition import Partition, SavedInput, divide, saved_names, split
 from .program import Program, apart
 from .replaced_data import as_they_were, refused, replaced
@@ -95,7 +96,11 @@ class Step:
         visible = [position for position in joint.differentiable if position < joint.first_hidden]
         self.slots = (*visible, *range(joint.value_count, joint.value_count + len(joint.hidden)))
         self.hidden = [(meta.shape, meta.dtype, meta.device) for meta in joint.hidden_metas]
+        self.hidden_hooks = frozenset(joint.hidden).difference(joint.others)
         self.stops = tuple({position: None for behind in self.behind.values() for position in behind})
+        # of results of one operator all, where something was computed from one
+        together = [one for one in joint.together if not set(self.stops).isdisjoint(one)]
+        self.beside = {at: one for one in together for at in one if at is not None}
         self.is_tied = bool(joint.links or joint.hooked)
         self.saved = parts.saved
         self.groups = joint.groups
@@ -420,14 +425,16 @@ class Step:
         shown = unchanged(results) if again and not inside else {}
         if linked is not None and again and not inside:
             shown.update(linked.stand_ins(shown))
+        visible, others = split_shown(shown, self.joint.others, self.beside)
         stops = with_hooked(second.stops, self.joint.hooked, second.targets)
         gradients = partial(self.program.gradients, self.joint, second.positions, second.targets, stops, second.by)
         plain = all(map(is_plain, tangents))  # not batched by vmap, nor of a subclass: the operators know what to do
         run = None
         if plain and not (inside and self._is_part(second)):
-            key = second.kind, tuple(shown), tuple([_compiled_for(tangent) for tangent in tangents])
-            run = self._compiled_gradients(key, gradients(tuple(shown)), [*primals, *tangents])
-        inside = inside or (run is None and bool(self.joint.hidden) and again)
+            key = second.kind, (*visible, *others), tuple([_compiled_for(tangent) for tangent in tangents])
+            shape = len(visible), tuple(others.values())
+            run = self._compiled_gradients(key, gradients(tuple(visible)), [*primals, *tangents], shape)
+        inside = inside or (run is None and bool(self.hidden_hooks) and again)
         handles = None
         if run is None:
             primals = apart(primals)
@@ -435,7 +442,7 @@ class Step:
                 handles, primals = self._handles_of_backward(step_node, primals)
         with replayed(step_node.states):
             if run is not None:
-                found = run(*primals, *tangents, *shown.values())
+                found = run(*primals, *tangents, *[shown[at] for at in (*visible, *others)])
             else:
                 found = gradients((), handles)(*primals, *tangents)
         if inside and plain:
@@ -450,7 +457,7 @@ class Step:
 
     def _handles_of_backward(
         self, step_node: Any, primals: list[torch.Tensor]
-    ) -> tuple[dict[int, torch.Tensor], list[torch.Tensor]]:
+    ) -> tuple[dict[int, Handle], list[torch.Tensor]]:
         """The program run once for all parts of the running backward, and the primals that it was run on: a hook inside
         of it, when these parts are differentiated, has to see the sum of what reaches it from them."""
         if self.devices and self.program.rewrite is not None:  # eager would draw other numbers than the forward did
@@ -463,20 +470,20 @@ class Step:
         if known is None or known[0] != task:
             with replayed(step_node.states), torch.enable_grad():
                 known = step_node.again = (task, self.program.handles(self.joint, primals), primals)
-        handles: dict[int, torch.Tensor] = known[1]
+        handles: dict[int, Handle] = known[1]
         return handles, known[2]
 
     def _compiled_gradients(
-        self, key: _SecondKey, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor]
+        self, key: _SecondKey, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor], shown: Shown
     ) -> Callable[..., Any] | None:
         if key not in self.second:
             with self.lock:
                 if key not in self.second:
-                    self.second[key] = self._compile_gradients(gradients, arguments, len(key[1]))
+                    self.second[key] = self._compile_gradients(gradients, arguments, shown)
         return self.second[key]
 
     def _compile_gradients(
-        self, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor], shown: int
+        self, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor], shown: Shown
     ) -> Callable[..., Any] | None:
         try:
             return self.compile_training(

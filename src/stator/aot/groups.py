@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .other_results import Handle
 from .reached import leaf_places, reached
 
 # A leaf that nothing depends on: its node runs unless only some leaves are asked for. So would that of a leaf which the
@@ -33,11 +34,11 @@ class Group:
 
 
 def find_groups(
-    handles: Mapping[int, torch.Tensor], primals: Mapping[int, torch.Tensor], made_leaves: int
+    handles: Mapping[int, Handle], primals: Mapping[int, torch.Tensor], made_leaves: int
 ) -> tuple[tuple[Group, ...], tuple[int, ...]]:
     """The groups of primals, those that most values lead to last, and the primals that none leads to.
 
-    handles: tensors through which autograd knows the values, by position. primals: those that require grad, by place.
+    handles: what autograd knows the values by, by position. primals: those that require grad, by place.
     made_leaves: the place of other leaves, behind all of these.
     """
     masks = reached([handle.grad_fn for handle in handles.values()], leaf_places(primals, made_leaves))

@@ -30,6 +30,7 @@ from stator.prims.record import TensorMeta
 from .captured import owned_tensors_replaced
 from .groups import Group, find_groups
 from .linked import Link, gradients_between, with_hooked
+from .other_results import Beside, OtherResult
 from .savers import NONE, Savers, WriteToView, find_savers
 from .values import Values, find_values
 
@@ -54,8 +55,9 @@ class Joint:
         of a result is complete, before those of the caller.
     hidden: positions of what the program has hooked that is no result, counted on behind the outputs: the first hook
         that the program registers has the first place. For autograd they are results that nobody gets, so that what
-        reaches them is summed up before their hooks see it; the graph does not compute them as such.
+        reaches them is summed up before their hooks see it; the graph does not compute them as such. So are `others`.
     hidden_metas: their layouts.
+    others: of `hidden`, results of an operator with several, of which another one is known (see other_results.py).
     hooks_inside: whether the program has hooked what is neither.
     failures: by position, how the hooks on these two end where no gradient comes, if with an error.
     groups: primals by which of `differentiable` lead to them, for autograd; none where these are all the same. Known of
@@ -81,6 +83,7 @@ class Joint:
     hooked: tuple[int, ...]
     hidden: tuple[int, ...]
     hidden_metas: tuple[TensorMeta, ...]
+    others: dict[int, Beside]
     hooks_inside: bool
     failures: dict[int, Failure]
     groups: tuple[Group, ...]
@@ -311,6 +314,7 @@ def _finish(
         values.hooked,
         values.hidden,
         hidden_metas,
+        values.others,
         values.hooks_inside,
         values.failures(),
         leads.groups,
@@ -379,7 +383,7 @@ def _is_differentiable(tracer: _JointTracer, handle: FakeTensor | None) -> bool:
 def _differentiate(
     tracer: _JointTracer,
     primals: Sequence[FakeTensor],
-    handles: Sequence[FakeTensor | None],
+    handles: Sequence[FakeTensor | OtherResult | None],
     positions: Sequence[int],
     metas: Mapping[int, TensorMeta],
     wanted: _Wanted,
@@ -398,7 +402,7 @@ def _differentiate(
     tracer.origin = tracer.place = None
     tracer.in_backward = True
     # what is there before and after it: a write would be lost
-    lasting = [*tracer.inputs, *tangents.values(), *[handle for handle in handles if handle is not None]]
+    lasting = [*tracer.inputs, *tangents.values(), *[handle for handle in handles if isinstance(handle, FakeTensor)]]
     versions = [fake.fake_storage.version for fake in lasting]
     with _autocast_off():
         try:

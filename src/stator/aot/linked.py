@@ -23,6 +23,8 @@ from torch.utils.hooks import RemovableHandle
 from stator.runtime.host import below_autograd
 
 from .groups import nobody, note_tangent, runs, will_run
+from .node_hooks import behind, hooks_of
+from .other_results import Handle, OtherResult, differentiable_place
 from .reached import NOTHING, Edge, reached
 
 aten = torch.ops.aten
@@ -41,12 +43,12 @@ class Link:
 
 
 def find_links(
-    handles: Sequence[torch.Tensor | None], results: Iterable[int], bases: Mapping[int, int] | None = None
+    handles: Sequence[Handle | None], results: Iterable[int], bases: Mapping[int, int] | None = None
 ) -> tuple[Link, ...]:
     """The links of forward values, those behind a value before it: of all results if there are several values, so that
     hooks of one are not called when only others have gradients.
 
-    handles: the tensors through which autograd knows the values, and views behind them; None for those that it does
+    handles: what autograd knows the values by, and views behind them; None for those that it does
     not. results: positions of what the caller gets. bases: for views what has to be there before.
     """
     places: dict[tuple[Any, int], int] = {}
@@ -81,10 +83,10 @@ def find_links(
 
 
 def gradients_between(
-    roots: Sequence[torch.Tensor],
+    roots: Sequence[Handle],
     tangents: Sequence[torch.Tensor],
-    sought: Sequence[torch.Tensor],
-    stops: Sequence[tuple[torch.Tensor, torch.Tensor | None]],
+    sought: Sequence[Handle],
+    stops: Sequence[tuple[Handle, torch.Tensor | None]],
     create_graph: bool = False,
 ) -> list[torch.Tensor | None]:
     """Gradients of the roots, which have these tangents, by the tensors that are sought.
@@ -97,8 +99,10 @@ def gradients_between(
     with ExitStack() as stack:
         for stop, tangent in stops:
             stack.enter_context(_stopped(stop, partial(_replaced, arrived, id(stop), tangent)))
-        found = torch.autograd.grad(roots, sought, tangents, create_graph=create_graph, allow_unused=True)
-    stopped = {id(stop) for stop, _ in stops}
+        outputs: Any = list(map(differentiable_place, roots))
+        inputs: Any = list(map(differentiable_place, sought))
+        found = torch.autograd.grad(outputs, inputs, tangents, create_graph=create_graph, allow_unused=True)
+    stopped = {id(stop) for stop, _ in stops if not isinstance(stop, OtherResult)}  # of those it tells what arrives
     return [
         arrived.get(id(one)) if id(one) in stopped else gradient for one, gradient in zip(sought, found, strict=True)
     ]
@@ -107,6 +111,10 @@ def gradients_between(
 @contextmanager
 def _stopped(tensor: Any, hook: Callable[[torch.Tensor | None], torch.Tensor | None]) -> Iterator[None]:
     """With this hook in the place of those that the tensor has."""
+    if isinstance(tensor, OtherResult):
+        with tensor.hooked(hook):
+            yield
+        return
     hooks = tensor._backward_hooks
     before = {} if hooks is None else dict(hooks)
     for key in before:
@@ -152,35 +160,47 @@ def unchanged(references: Iterable[Reference]) -> dict[int, torch.Tensor]:
     return found
 
 
+_NONE: Mapping[int, Collection[int | None]] = {}
+
+
 class Linked:
     """What the nodes of one call share.
 
     tensors: the results that others were computed from; they are not kept alive. hooks: of results that were hooked, by
     position, the dictionary that autograd has their hooks from, which outlives the result, as the hooks do. nodes:
     those of what is hooked or hidden, and which of their results it is; they live as long as something that was
-    computed from there. hidden: positions of what nobody gets.
+    computed from there. node_hooked: positions of results of those that have hooks themselves. of_views: of results
+    that autograd's own nodes make, the dictionaries of the hooks of these, which live as long as the node. hidden:
+    positions of what nobody gets, though the program has hooked it. beside: of results of one operator, the positions
+    of all of them.
     """
 
-    __slots__ = ("_hooked", "_looked_at", "_task", "hidden", "hooks", "nodes", "nodes_have_hooks", "places", "tensors")
+    __slots__ = (
+        "_hooked", "_looked_at", "_task", "beside", "hidden", "hooks", "node_hooked", "nodes", "of_views", "places",
+        "tensors",
+    )  # fmt: skip
 
-    def __init__(self, hooked: Iterable[int] = ()) -> None:
+    def __init__(self, hooked: Iterable[int] = (), beside: Mapping[int, Collection[int | None]] = _NONE) -> None:
         """hooked: those that the program has hooked."""
+        self.beside = beside
         self.tensors: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: dict[int, dict[Any, Any]] = {}
         self.nodes: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self.nodes_have_hooks = False
+        self.node_hooked: set[int] = set()
+        self.of_views: dict[int, list[weakref.ref[dict[Any, Any]]]] = {}
         self.places: dict[int, torch.Tensor] = {}
         self._hooked = frozenset(hooked)
         self.hidden: frozenset[int] = frozenset()
         self._task: int | None = None
         self._looked_at = False
 
-    def watch(self, tensors: Mapping[int, Any], hidden: Collection[int] = ()) -> None:
-        """To be called when these have their nodes, before the caller gets them. hidden: those nobody gets."""
+    def watch(self, tensors: Mapping[int, Any], hidden: Collection[int], others: Collection[int]) -> None:
+        """To be called when these have their nodes, before the caller gets them: all that others were computed from.
+        hidden: those nobody gets, though the program has hooked them; others: nor these."""
         self.hidden = frozenset(hidden)
         for position, tensor in tensors.items():
             is_link = isinstance(tensor.grad_fn, _LINK_NODE)
-            if position in self.hidden:
+            if position in self.hidden or position in others:
                 self.nodes[position] = weakref.ref(tensor.grad_fn), tensor.output_nr
                 continue
             self.tensors[position] = weakref.ref(tensor)
@@ -188,6 +208,8 @@ class Linked:
                 continue
             if is_link:
                 self.nodes[position] = weakref.ref(tensor.grad_fn), tensor.output_nr
+            else:
+                self.of_views[position] = hooks_of(tensor.grad_fn)
             if tensor._backward_hooks is None:  # as the first hook would
                 tensor._backward_hooks = OrderedDict()
                 tensor.grad_fn._register_hook_dict(tensor)
@@ -195,9 +217,19 @@ class Linked:
 
     def has_hooks(self, node: Any, number: int, hooks: dict[Any, Any]) -> None:
         """The first hook was registered on the result of this number of the node."""
-        position = node.positions[number]
-        self.nodes[position] = weakref.ref(node), number
-        self.hooks[position] = hooks
+        self.hooks[node.positions[number]] = hooks
+        self._note(node)
+
+    def node_has_hooks(self, node: Any) -> None:
+        """A hook of the node itself is registered."""
+        self.node_hooked.update(self._note(node))
+
+    def _note(self, node: Any) -> list[int]:
+        """All results of the node: its hooks are called when one of them has a gradient."""
+        reference = weakref.ref(node)
+        found = {at: (reference, number) for number, at in enumerate(node.positions) if at is not None}
+        self.nodes.update(found)
+        return list(found)
 
     def look(self) -> bool:
         """Whether somebody looks at gradients of these results in the backward that is running; decided once in each,
@@ -213,11 +245,11 @@ class Linked:
         return self._looked_at and self._task == torch._C._current_graph_task_id()
 
     def stand_ins(self, but: Collection[int]) -> dict[int, torch.Tensor]:
-        """For what is hidden, and for results other than `but` that are hooked: tensors that have their places for
+        """For what is hidden, and for results other than `but` that hooks see: tensors that have their places for
         autograd, and no contents; where these places can still be had."""
         found = {}
         for position, (reference, number) in self.nodes.items():
-            hooks = _SOME if position in self.hidden else self.hooks[position]
+            hooks = self._hooks_at(position)
             node = reference()
             if node is not None and hooks and position not in but:
                 kept = self.places.get(position)
@@ -233,6 +265,20 @@ class Linked:
                 found[position]._backward_hooks = hooks
         return found
 
+    def _hooks_at(self, position: int) -> dict[Any, Any] | None:
+        """Hooks that are called for this result, or what says that there are some."""
+        hooks = self.hooks.get(position)
+        if hooks:
+            return hooks
+        others = self.beside.get(position, ())
+        if (
+            position in self.hidden
+            or position in self.node_hooked
+            or any(self.hooks.get(at) for at in others if at is not None)
+        ):
+            return _SOME
+        return None
+
     def keep_places(self, positions: Sequence[int], places: Sequence[torch.Tensor]) -> None:
         """Until the running backward, which frees it before those behind it have run, ends."""
         if not self.places:
@@ -241,13 +287,26 @@ class Linked:
 
     def hooked_in_passing(self, but: Collection[int]) -> bool:
         """Whether the caller hooked another of the results than these."""
-        return any(len(hooks) > (at in self._hooked) for at, hooks in self.hooks.items() if at not in but)
+        if any(len(hooks) > (at in self._hooked) for at, hooks in self.hooks.items() if at not in but):
+            return True
+        return any(at not in but and self.nodes[at][0]() is not None for at in self.node_hooked) or any(
+            at not in but for at in self._hooked_views()
+        )
+
+    def _hooked_views(self) -> list[int]:
+        return [at for at, found in self.of_views.items() if any(reference() for reference in found)]
+
+    def _leads_on(self, position: int) -> bool:
+        """Whether something was computed from this result, or from another one of its operator."""
+        return position in self.tensors or position in self.beside
 
     def are_looked_at(self) -> bool:
-        if self.nodes_have_hooks or any(hooks and at in self.tensors for at, hooks in self.hooks.items()):
+        if self.node_hooked or any(hooks and self._leads_on(at) for at, hooks in self.hooks.items()):
+            return True
+        if self.of_views and self._hooked_views():
             return True
         for node in (reference() for reference, _ in self.nodes.values()):  # some are of the call that made the result
-            if node is not None and node.linked is not None and node.linked.nodes_have_hooks:
+            if node is not None and node.linked is not None and node.linked.node_hooked:
                 return True
         alive = [tensor for tensor in (reference() for reference in self.tensors.values()) if tensor is not None]
         if any(tensor.retains_grad for tensor in alive):
@@ -275,9 +334,6 @@ def _everywhere() -> Any:
 # above(step_node, positions, tangents) -> what reaches the results right behind the values at these positions, which
 # are of one operator
 Above = Callable[[Any, Sequence[int], Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]
-# hooked(step_node, position, tangent) -> what the program's hooks on what is hidden at `position` make of it
-HookedBy = Callable[[Any, int, "torch.Tensor | None"], "torch.Tensor | None"]
-
 
 # What keeps the node of the call, where it is not the first that the value's leads to; how many results are behind the
 # values; and to how many places each value leads
@@ -285,7 +341,7 @@ Call = tuple[torch.Tensor | None, int, tuple[int, ...]]
 
 
 class _LinkFunction(torch.autograd.Function):
-    """apply(above, hooked, linked, positions, call, *values, *results behind them, nobody, *places before groups): the
+    """apply(above, linked, positions, call, *values, *results behind them, nobody, *places before groups): the
     values, with a node of their own: the results of one operator, each where that gave it. None, in `positions` too,
     stands for those that nobody gets. The places are there where the values have no node that leads to inputs (see
     `groups`).
@@ -297,13 +353,12 @@ class _LinkFunction(torch.autograd.Function):
     def forward(
         ctx: Any,
         above: Above,
-        hooked: HookedBy | None,
         linked: Linked | None,
         positions: Sequence[int | None],
         call: Call,
         *tensors: Any,
     ) -> Any:
-        ctx.above, ctx.hooked, ctx.linked, ctx.positions, ctx.call = above, hooked, linked, positions, call
+        ctx.above, ctx.linked, ctx.positions, ctx.call = above, linked, positions, call
         ctx.set_materialize_grads(False)
         values = tensors[: len(positions)]
         given = [value for value in values if value is not None]
@@ -315,26 +370,21 @@ class _LinkFunction(torch.autograd.Function):
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         holder, behind, places = ctx.call
         flowing = [(at, one) for at, one in zip(ctx.positions, tangents, strict=True) if at is not None]
-        gradients: Sequence[Any] = [None] * (len(ctx.needs_input_grad) - 5 - len(tangents) - sum(places))
+        gradients: Sequence[Any] = [None] * (len(ctx.needs_input_grad) - 4 - len(tangents) - sum(places))
         if torch.is_grad_enabled() and ctx.linked is not None and not _keeps_graph():
             # where a backward before this one has freed it, hooks say so that need it
             with suppress(RuntimeError):
                 ctx.linked.keep_places([at for at, _ in flowing], ctx.saved_tensors)
-        flows = any(one is not None for _, one in flowing)
-        if ((behind and flows) or ctx.hooked is not None) and ctx.linked.look():
+        present = [(at, one) for at, one in flowing if one is not None]
+        if behind and present and ctx.linked.look():
             step_node = ctx.next_functions[0][0] if holder is None else holder.grad_fn
-            if ctx.hooked is not None:
-                hidden = ctx.linked.hidden
-                flowing = [(at, ctx.hooked(step_node, at, one) if at in hidden else one) for at, one in flowing]
-            present = [(at, one) for at, one in flowing if one is not None]
-            if behind and present:
-                gradients = [*ctx.above(step_node, *map(tuple, zip(*present, strict=True))), None]
+            gradients = [*ctx.above(step_node, *map(tuple, zip(*present, strict=True))), None]
         if places:
             for at, tangent in flowing:
                 note_tangent(holder.grad_fn, at, tangent)
         found = dict(flowing)
         passed_on = [one for (_, one), count in zip(flowing, places, strict=False) for _ in range(count)]
-        return None, None, None, None, None, *map(found.get, ctx.positions), *gradients, *passed_on
+        return None, None, None, None, *map(found.get, ctx.positions), *gradients, *passed_on
 
 
 _apply = super(torch.autograd.Function, _LinkFunction).apply  # without the preparations for functions of other kinds
@@ -342,7 +392,6 @@ _apply = super(torch.autograd.Function, _LinkFunction).apply  # without the prep
 
 def link(
     above: Above,
-    hooked: HookedBy | None,
     linked: Linked | None,
     values: Mapping[int, torch.Tensor],
     positions: Sequence[int | None],
@@ -363,7 +412,6 @@ def link(
     try:
         _apply(
             above,
-            hooked,
             linked,
             positions,
             (holder, len(behind), tuple([len(one) for one in leading])),
@@ -392,15 +440,23 @@ def _note_look(register: Callable[..., Any]) -> Callable[..., Any]:
 
     def registered(node: Any, hook: Callable[..., Any]) -> Any:
         if node.linked is not None:
-            node.linked.nodes_have_hooks = True
+            node.linked.node_has_hooks(node)
         return register(node, hook)
 
     return registered
 
 
+def hook_hidden(tensor: torch.Tensor, hook: Callable[[torch.Tensor | None], torch.Tensor | None]) -> None:
+    """Hook a result of a link that nobody gets, without anybody's being told that it is hooked."""
+    node: Any = tensor.grad_fn
+    tensor._backward_hooks = OrderedDict({0: hook})
+    torch._C._FunctionBase._register_hook_dict(node, tensor)  # type: ignore[attr-defined]
+
+
 _LINK_NODE._register_hook_dict = _note_hooks
 _LINK_NODE.register_prehook = _note_look(_LINK_NODE.register_prehook)
-_LINK_NODE.register_hook = _note_look(_LINK_NODE.register_hook)
+_register_behind = _note_look(_LINK_NODE.register_hook)
+_LINK_NODE.register_hook = lambda node, hook: _register_behind(node, behind(hook))
 _push_saving = torch._C._autograd._push_saved_tensors_default_hooks
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 _pop_saving = torch._C._autograd._pop_saved_tensors_default_hooks

@@ -19,6 +19,7 @@ from .captured import owned_tensors_replaced
 from .inference import Rewrite
 from .joint import Joint, trace_joint
 from .linked import gradients_between
+from .other_results import Handle, others_again
 from .rows import outside
 
 
@@ -108,7 +109,7 @@ class Program:
         stops: Sequence[int] = (),
         by: frozenset[int] | None = None,
         shown: Sequence[int] = (),
-        handles: Mapping[int, torch.Tensor] | None = None,
+        handles: Mapping[int, Handle] | None = None,
     ) -> Callable[..., tuple[torch.Tensor | None, ...]]:
         """The backward as a function that can be differentiated itself.
 
@@ -126,19 +127,24 @@ class Program:
             given = {id(handles[position]): tangent for position, tangent in zip(positions, tangents, strict=True)}
             with torch.enable_grad():
                 roots = [handles[position] for position in positions]
-                sought = [one for at, one in enumerate(primals) if one.requires_grad and (by is None or at in by)]
+                sought: list[Handle] = [
+                    one for at, one in enumerate(primals) if one.requires_grad and (by is None or at in by)
+                ]
                 if targets is not None:
                     sought = [handles[position] for position in targets]
                 ends = [(handles[position], given.get(id(handles[position]))) for position in stops]
                 found = gradients_between(roots, tangents, sought, ends, create_graph=True)
-                return *found, *[handles[position] for position in shown]
+                computed: list[Any] = [handles[position] for position in shown]
+                return *found, *computed
 
         return gradients_of
 
-    def handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Run the program again, in its own ambience: the tensors behind its forward values and views, by position."""
+    def handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, Handle]:
+        """Run the program again, in its own ambience: the tensors behind its forward values and views, and what is
+        hidden, by position."""
         with self.ambience.restored():
-            return self._handles(joint, primals)
+            found = self._handles(joint, primals)
+        return {**found, **others_again(found, joint.others)}
 
     def _handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """Run the program on copies of what it writes to; the tensors behind its forward values by position,
@@ -164,7 +170,7 @@ class Program:
                     handles.setdefault(output.position, leaf._base if of_base else leaf)
         for index, position in traced.mutated:
             handles.setdefault(position, placed[index])
-        for position in joint.hidden:
+        for position in [one for one in joint.hidden if one not in joint.others]:
             handles[position] = hooked[position - joint.first_hidden]
         return handles
 

@@ -18,7 +18,7 @@ from .autograd_step import Step
 from .groups import NotLedTo, apply_group, nobody
 from .held import finished, forget_unfinished
 from .joint import Joint
-from .linked import Link, Linked, link, refer_to
+from .linked import Link, Linked, hook_hidden, link, refer_to
 from .replay import makers
 from .step_function import StepFunction
 
@@ -68,12 +68,14 @@ def _values(step: Step, primals: Sequence[torch.Tensor]) -> Sequence[Any]:
     return _apply(step, *arguments)  # type: ignore[no-any-return]
 
 
-def run_step_of_shown(step: Step, places: Sequence[int], *tensors: torch.Tensor) -> Sequence[Any]:
+def run_step_of_shown(step: Step, places: Sequence[int | None], *tensors: torch.Tensor) -> Sequence[Any]:
     """As `runner` makes it, where results at these places were computed before, in another step: the tensors behind the
-    primals are those, and what is computed from such results is computed from them for autograd."""
+    primals are those, and what is computed from such results is computed from them for autograd. None: nothing is
+    computed from that one."""
     primals = tensors[: -len(places)]
     values = _values(step, primals)
-    return _tied(step, values, primals, dict(zip(places, tensors[-len(places) :], strict=True)))
+    shown = {at: one for at, one in zip(places, tensors[-len(places) :], strict=True) if at is not None}
+    return _tied(step, values, primals, shown)
 
 
 def _tied(
@@ -91,10 +93,12 @@ def _tied(
     if joint.links:
         linked = None
         if node is not None:
-            linked = node.linked = Linked(joint.hooked)
+            linked = node.linked = Linked(joint.hooked, step.beside)
         seen = _linked(joint, step, linked, values, primals, shown, None if node is None else holder)
         if linked is not None:
-            linked.watch({at: seen[at] for at in step.stops}, joint.hidden)
+            linked.watch({at: seen[at] for at in step.stops}, step.hidden_hooks, joint.others)
+            for position in step.hidden_hooks.difference(shown):
+                hook_hidden(seen[position], _hook_when_looked_at(step, node, position))
         values = values[: joint.value_count]
     if node is not None:
         if shown or joint.links_effects or joint.groups:
@@ -148,9 +152,8 @@ def _linked(
         if step is not None and at not in nodes and (at in places or seen[at].requires_grad):
             positions = [None if other in shown else other for other in together.get(at, (at,))]
             made = {other: seen[other] for other in positions if other is not None}
-            hooked = step.hooked if any(other >= joint.first_hidden for other in made) else None
             behind = [seen[earlier] for earlier in one.behind]
-            link(step.gradients_between, hooked, linked, made, positions, behind, holder, places)
+            link(step.gradients_between, linked, made, positions, behind, holder, places)
             nodes.update({other: weakref.ref(value.grad_fn) for other, value in made.items()})
         index = joint.written.get(at)
         if index is not None:
@@ -233,3 +236,16 @@ def _hook(step: Step, step_node: Any, position: int, value: torch.Tensor) -> Non
         return step.hooked(node(), position, tangent)
 
     value.register_hook(hook)
+
+
+def _hook_when_looked_at(
+    step: Step, step_node: Any, position: int
+) -> Callable[[torch.Tensor | None], torch.Tensor | None]:
+    """The program's hooks on what is hidden; where nobody looks they are part of the backward."""
+    reference: Any = weakref.ref(step_node)  # which is led to from here
+
+    def hook(tangent: torch.Tensor | None) -> torch.Tensor | None:
+        node = reference()
+        return step.hooked(node, position, tangent) if node.linked.look() else None
+
+    return hook

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from stator.graph.fake import FakeMode, FakeStorage, FakeTensor
 from stator.prims.record import TensorMeta
 
+from .other_results import Handle
 from .reached import leaf_places, reached
 
 Tensor = torch.Tensor
@@ -132,15 +133,15 @@ NONE = Savers((), (), (), {}, (), ())
 
 
 def find_savers(
-    handles: Mapping[int, FakeTensor],
+    handles: Mapping[int, Handle],
     primals: Mapping[int, Tensor],
     made_leaves: int,
-    results: Mapping[int, FakeTensor],
+    results: Mapping[int, Handle],
     inputs: Mapping[int, int],
     contents: Mapping[int, int],
     writes: Mapping[int, WriteToView],
 ) -> Savers:
-    """handles: tensors through which autograd knows the values that can be differentiated, by position. primals: those
+    """handles: what autograd knows the values by that can be differentiated, by position. primals: those
     that require grad, by index; made_leaves: the place of other leaves, behind all of these. results: what the caller
     gets, by position. inputs, contents: index of the input, or position of the value, by the id of its storage, where
     others may write there and autograd would notice. writes: to views, by the number of the node that autograd gave the

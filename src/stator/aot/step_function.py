@@ -15,6 +15,7 @@ from .autograd_step import Step, looked_at
 from .groups import NotLedTo
 from .held import ANY, NOTHING, versions_of, watch
 from .linked import refer_to, without_contents
+from .node_hooks import behind
 from .partition import SavedInput
 from .replaced_data import places_of
 
@@ -110,6 +111,8 @@ def _describe_nodes() -> None:
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
     node_type.watched, node_type.written, node_type.freed = {}, {}, NOTHING
     node_type._register_hook_dict = _note_hooks
+    register_behind = node_type.register_hook
+    node_type.register_hook = lambda node, hook: register_behind(node, behind(hook))
 
 
 _describe_nodes()

@@ -34,6 +34,7 @@ from .inference import (
 )
 from .joint import Joint
 from .missing_tangents import saved_otherwise
+from .other_results import Shown
 from .partition import Partition, partition
 from .program import Program
 from .replay import is_flat, with_effects
@@ -49,7 +50,7 @@ def compile_training(
     keep: Keep,
     rewrite: Rewrite | None = None,
     memory_budget: float = 1.0,
-    shown: int = 0,
+    shown: Shown = (0, ()),
     otherwise: Otherwise | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch calls (or any callable) that may need gradients, in the grad mode of now.
@@ -59,7 +60,8 @@ def compile_training(
     otherwise: see `shared_memory.CompileApart`, by default `function` itself.
 
     shown: so many results, the last ones, are tensors that exist, computed again: the callable takes those after its
-    arguments, in the same order, and returns the other results alone, which autograd then sees computed from them.
+    arguments, in the same order, then others of their operators, and returns the other results alone, which autograd
+    then sees computed from them.
 
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `function` itself then.
     """
@@ -69,7 +71,7 @@ def compile_training(
     with counters.timed("aot"):
         program = Program(function, example_inputs, captured, keep, rewrite)
         joint, chooses = any_chose(partial(_trace, program, tensors))
-    if not joint.differentiable and not shown:
+    if not joint.differentiable and not shown[0]:
         return _compile_without_gradients(program, joint, tensors, compile_graph, otherwise)
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     with counters.timed("partition"):
@@ -83,7 +85,7 @@ def compile_training(
     _show(parts)
     compile_again = partial(compile_training, memory_budget=memory_budget)
     step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
-    return _run_of_shown(step, shown) if shown else _run(step, tensors, otherwise)
+    return _run_of_shown(step, shown) if shown[0] else _run(step, tensors, otherwise)
 
 
 def _compile_without_gradients(
@@ -130,11 +132,15 @@ def _run(step: Step, tensors: Sequence[torch.Tensor], otherwise: Otherwise | Non
     return wrap(program.function, traced, _with_effects(step, inner), equalities, program.captured, otherwise)
 
 
-def _run_of_shown(step: Step, shown: int) -> Callable[..., Any]:
-    """The same where so many results, the last ones, are there already: see `compile_training`."""
-    inner = _with_gradients(partial(run_step_of_shown, step, _places_of_shown(step.joint, shown)))
+def _run_of_shown(step: Step, shown: Shown) -> Callable[..., Any]:
+    """The same where some results, the last ones, are there already: see `compile_training`."""
+    count, others = shown
+    places = _places_of_shown(step.joint, count)
+    groups = {at: one for one in step.joint.together for at in one if at is not None}
+    beside = [groups[places[at]][number] if places[at] in groups else None for at, number in others]
+    inner = _with_gradients(partial(run_step_of_shown, step, (*places, *beside)))
     run = _with_effects(step, inner)
-    return lambda *arguments: run(arguments)[:-shown]
+    return lambda *arguments: run(arguments)[:-count]
 
 
 def _with_gradients(inner: Callable[..., Any]) -> Callable[..., Any]:

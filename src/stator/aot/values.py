@@ -16,6 +16,7 @@ from stator.graph.outputs import Described
 from stator.graph.traced import Fresh, ViewOfInput, ViewOfOutput
 
 from .linked import Link, find_links
+from .other_results import Beside, Handle, OtherResult, find_others
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,12 @@ class Values:
     """See `Joint` for what has the same name there.
 
     handles: by position, the tensor through which autograd knows each of the `count` forward values, each output that
-    is a view, and, from `first_hidden` on, what was hooked; None where it knows none. known: those that are there.
+    is a view, and, from `first_hidden` on, what was hooked, then `others`; None where it knows none. known: those that
+    are there.
     """
 
-    handles: Sequence[FakeTensor | None]
-    known: Mapping[int, FakeTensor]
+    handles: Sequence[FakeTensor | OtherResult | None]
+    known: Mapping[int, FakeTensor | OtherResult]
     count: int
     first_hidden: int
     differentiable: tuple[int, ...]
@@ -36,6 +38,7 @@ class Values:
     written: dict[int, int]
     hooked: tuple[int, ...]
     hidden: tuple[int, ...]
+    others: dict[int, Beside]
     hooks_inside: bool
 
     @property
@@ -44,11 +47,12 @@ class Values:
         return tuple([at for at in self.differentiable if at < self.first_hidden])
 
     @property
-    def differentiated(self) -> dict[int, FakeTensor]:
+    def differentiated(self) -> dict[int, FakeTensor | OtherResult]:
         return {at: self.known[at] for at in self.differentiable}
 
     def failures(self) -> dict[int, Failure]:
-        found = {at: failure_without_gradient(self.known[at]) for at in (*self.hooked, *self.hidden)}
+        hooked = {at: self.known[at] for at in (*self.hooked, *self.hidden)}
+        found = {at: failure_without_gradient(one) for at, one in hooked.items() if isinstance(one, torch.Tensor)}
         return {at: failure for at, failure in found.items() if failure is not None}
 
     def together(self, links: Sequence[Link]) -> tuple[tuple[int | None, ...], ...]:
@@ -79,14 +83,18 @@ def find_values(
     seen = {_place_of(handle) for at in hooked if (handle := handles[at]) is not None}
     seen.update(_place_of(handle) for handle in inner if handle is not None)
     handles += inner
-    results, links, written = _linked(described, handles, fresh, views, bases, first)
+    others = find_others(handles, (*fresh, *range(first, len(handles)))) if differentiable else []
+    beside = dict(enumerate([place for _, place in others], len(handles)))
+    all_handles: list[FakeTensor | OtherResult | None] = [*handles, *[one for one, _ in others]]
+    results, links, written = _linked(described, all_handles, fresh, views, bases, first)
     links = _reached(links, first)
     linked = {one.position for one in links}
-    links += tuple(Link(at, ()) for at in hooked if at not in linked)
+    alone = [at for at in fresh if at in hooked or _is_one_of_several(handles[at])]  # whose node hooks see as eager's
+    links += tuple(Link(at, ()) for at in alone if at not in linked)
     hidden = sorted(one.position for one in links if one.position >= first)  # as tangents are
     return Values(
-        handles,
-        {at: handle for at, handle in enumerate(handles) if handle is not None},
+        all_handles,
+        {at: handle for at, handle in enumerate(all_handles) if handle is not None},
         count,
         first,
         (*differentiable, *hidden),
@@ -95,6 +103,7 @@ def find_values(
         written,
         tuple(hooked),
         tuple(hidden),
+        {at: place for at, place in beside.items() if at in hidden},
         not {_place_of(one) for one in hooks} <= seen,
     )
 
@@ -111,13 +120,13 @@ def _fresh(described: Described, handles: Sequence[FakeTensor | None]) -> tuple[
 
 def _linked(
     described: Described,
-    handles: Sequence[FakeTensor | None],
+    handles: Sequence[Handle | None],
     fresh: Sequence[int],
     views: Mapping[int, FakeTensor],
     bases: Mapping[int, int],
     first: int,
 ) -> tuple[list[int], tuple[Link, ...], dict[int, int]]:
-    """Results, links and what is written to inputs, as `Joint` has them. first: where what is hooked inside begins."""
+    """Results, links and what is written to inputs, as `Joint` has them. first: where what is hidden begins."""
     count = len(described.handles)
     results = [at for at in fresh if handles[at] is not None]
     written = {at: index for index, at in described.mutated if handles[at] is not None}
@@ -153,6 +162,11 @@ def _hooked_inside(hooks: Sequence[torch.Tensor], handles: Sequence[FakeTensor |
         found.append(one if isinstance(one, FakeTensor) and place not in taken else None)
         taken.add(place)
     return found
+
+
+def _is_one_of_several(handle: FakeTensor | None) -> bool:
+    node: Any = None if handle is None else handle.grad_fn
+    return node is not None and len(node._input_metadata) > 1
 
 
 def _place_of(tensor: torch.Tensor) -> tuple[Any, int]:
