@@ -69,13 +69,17 @@ def inductor_backend(
     the program eagerly and says so.
     """
     options = options or Options()
-    if options.exact_rounding is None:
+    by_default = options.exact_rounding is None
+    if by_default:
         options = replace(options, exact_rounding=_rounds_as_eager(gm, example_inputs))
     compile_with: aot.CompileGraph = partial(compile_graph, options=options, predict=observe is not None)
     rewrite = None if options.exact_random else aot.functionalize_random
     keep: aot.Keep = can_lower
     if options.exact_rounding:  # operators stay as they are: most of them are called
-        compile_with, keep = partial(compile_exactly, options=options, predict=observe is not None), aot.keep_all
+        compile_with = partial(
+            compile_exactly, options=options, predict=observe is not None, exact_updates=not by_default
+        )
+        keep = aot.keep_all
     if observe is not None:
         compile_with = _observed(compile_with, observe)
     return _ahead_of_time(
@@ -134,9 +138,17 @@ def _ahead_of_time(
 
 
 def compile_graph(
-    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options, predict: bool = False
+    gm: fx.GraphModule,
+    example_inputs: Sequence[torch.Tensor],
+    *,
+    options: Options,
+    predict: bool = False,
+    exact_updates: bool = True,
 ) -> Compiled:
     """A functional graph of ATen operators to a callable of its tensors that returns a tuple.
+
+    exact_updates: whether `exact_rounding` is for what optimizers compute in their steps, too. It has its price there,
+    and hardly one comes to eager's bits, as learning rates are tensors.
 
     Of parts of training steps, or with `predict`, gm.meta["peak"] afterwards says what memory a call needs.
     """
@@ -146,7 +158,7 @@ def compile_graph(
         gm = run_passes(gm, bool(options.exact_rounding))
     _compile_parts(gm, options)
     with counters.timed("lower"):
-        lowered = lower(gm, bool(options.exact_rounding))
+        lowered = lower(gm, bool(options.exact_rounding), exact_updates)
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))
     if options.verify:
         verify_lowered(lowered)
@@ -181,11 +193,16 @@ def compile_graph(
 
 
 def compile_exactly(
-    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options, predict: bool = False
+    gm: fx.GraphModule,
+    example_inputs: Sequence[torch.Tensor],
+    *,
+    options: Options,
+    predict: bool = False,
+    exact_updates: bool = True,
 ) -> Compiled:
     """The same with eager's bits. What kernels cannot be made for runs operator by operator, which has them too."""
     try:
-        return compile_graph(gm, example_inputs, options=options, predict=predict)
+        return compile_graph(gm, example_inputs, options=options, predict=predict, exact_updates=exact_updates)
     except StatorError as error:
         logs.log("graph", "a graph runs operator by operator: %s", error)
         counters.count("exact_by_operators")

@@ -29,6 +29,7 @@ from .contents import FollowingMode
 from .failing import is_noticed, may_fail
 from .fake_failures import why_it_failed
 from .operator_warnings import none_given
+from .optimizer_code import in_optimizers
 from .plain import is_truth, plain_converter
 from .recipe import Load, Recipe
 from .recorded_numbers import RecordedNumbers
@@ -260,6 +261,8 @@ class Recorder:
             node.meta["data_dependent"] = True
         if self.region is not None:
             node.meta["checkpoint"] = self.region
+        if in_optimizers(self.tracer) and not torch.is_grad_enabled():
+            node.meta["update"] = True
         if "requires_grad" in kwargs and isinstance(result, torch.Tensor) and result.requires_grad:
             self.made_leaves[id(result)] = self.tracer.end_step()
         self.written.update(id(value) for value in changed if value.obj is not None)

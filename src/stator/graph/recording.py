@@ -84,6 +84,9 @@ RECURRENT = frozenset(
     for overload in ("input", "data")
 )
 
+# Of the operator of the program that is traced, its own operators say too: that they are of a checkpointed region, or
+# of an optimizer's step.
+_PASSED_ON = ("checkpoint", "update")
 
 # Views whose arguments are the tensor and its new sizes.
 SIZED = frozenset((aten.view.default, aten._unsafe_view.default, aten.expand.default))
@@ -398,9 +401,9 @@ class Tracer(FakeMode):
             node.meta["origin"] = self.origin
             if self.place is not None:
                 node.meta["place"] = self.place
-            region = self.origin.meta.get("checkpoint")
-            if region is not None:
-                node.meta["checkpoint"] = region
+            for kind in _PASSED_ON:
+                if kind in self.origin.meta:
+                    node.meta[kind] = self.origin.meta[kind]
         return node
 
     def _node_argument(self, value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.optimizer import _device_dtype_check_for_fused
 
 from ..calling import calls
 from ..marks import behind_torch_disable
@@ -27,6 +28,10 @@ from .schedules import expect_schedule
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
+
+
+# The attribute of fused optimizers that says that the check is still to come.
+_UNCHECKED = "_need_device_dtype_check_for_fused"
 
 
 def _prepares(init_group: FunctionType) -> None:
@@ -55,7 +60,10 @@ def _make_state(tracer: Tracer, init_group: FunctionType, optimizer: Value, coun
         if tracer.mutations.touches(group) and not may_be_skipped:
             return  # state may begin with what is in the group by now
         try:
-            graded = _without_state(tracer, real, group)
+            graded = _with_gradients(tracer, group)
+            if graded and not may_be_skipped:
+                _check_for_fused(real, group, graded)
+            graded = _without_state(tracer, real, group, graded)
         except Raised:
             return  # as a group that lacks something: the program comes to that later, if at all
         if graded and may_be_skipped:
@@ -64,10 +72,26 @@ def _make_state(tracer: Tracer, init_group: FunctionType, optimizer: Value, coun
             _make_state_of_group(init_group, real, group, graded, count)
 
 
-def _without_state(tracer: Tracer, real: Optimizer, group: Value) -> list[Any]:
-    """The group's parameters that have a gradient by now in the captured program, if some of them have no state yet."""
+def _with_gradients(tracer: Tracer, group: Value) -> list[Any]:
+    """The group's parameters that have a gradient by now in the captured program."""
     parameters = list(tracer.iterate(tracer.get_item(group, tracer.constant("params"))))
-    graded = [one.obj for one in parameters if isinstance(one, TensorValue) and _has_gradient(tracer, one)]
+    return [one.obj for one in parameters if isinstance(one, TensorValue) and _has_gradient(tracer, one)]
+
+
+def _check_for_fused(real: Optimizer, group: Value, graded: list[Any]) -> None:
+    """What some fused optimizers do once, in their first step; what they refuse is left to the step itself."""
+    if not getattr(real, _UNCHECKED, False) or None in graded:
+        return
+    try:
+        if group.real()["fused"]:
+            _device_dtype_check_for_fused(graded[0])
+            setattr(real, _UNCHECKED, False)
+    except (NotConstant, RuntimeError):
+        return
+
+
+def _without_state(tracer: Tracer, real: Optimizer, group: Value, graded: list[Any]) -> list[Any]:
+    """`graded`, these parameters, if some of them have no state yet."""
     if any(one is None for one in graded) or all(one in real.state for one in graded):
         return []
     if isinstance(real, torch.optim.SGD):

@@ -15,6 +15,7 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from ..calling import calls, named_handlers, tensor_methods
 from ..hook import compile_wherever_it_is
+from ..optimizer_code import in_optimizers
 from ..overlays import Operands, Overlay
 from ..polyfills.torch_optim import module_without_gradients, optimizer_without_gradients
 from ..recorded_numbers import may_be_read
@@ -78,7 +79,7 @@ def _drops_gradients(tracer: Tracer, args: tuple[Value, ...], kwargs: dict[str, 
 @named_handlers.register(("torch._dynamo.decorators", "graph_break"))
 def _graph_break(tracer: Tracer, msg: Value | None = None) -> Value:
     """Optimizers ask for one so that torch's own compiler sees their grad mode; here modes are part of the graph."""
-    if _of_optimizers(tracer):
+    if in_optimizers(tracer):
         return ConstantValue(None)
     raise break_requested(tracer, msg)
 
@@ -146,7 +147,7 @@ def _item(tracer: Tracer, tensor: TensorValue) -> Value:
         for find in truths:
             if (found := find(tracer, tensor)) is not None:
                 return ConstantValue(found)
-    if not _of_optimizers(tracer) or not tensor.fake.dtype.is_floating_point:
+    if not in_optimizers(tracer) or not tensor.fake.dtype.is_floating_point:
         checked = number_for_check(tracer, tensor)
         if checked is not None:
             return checked
@@ -161,11 +162,6 @@ def _item(tracer: Tracer, tensor: TensorValue) -> Value:
     number = ReadNumberValue(tracer.recorder.item_call(tensor))
     tracer.numbers[number] = number
     return number
-
-
-def _of_optimizers(tracer: Tracer) -> bool:
-    module = tracer.frames[-1].globals.names.get("__name__")
-    return isinstance(module, str) and module.startswith("torch.optim.")
 
 
 # ---- fused updates ----

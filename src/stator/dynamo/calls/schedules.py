@@ -5,9 +5,11 @@ How a number that changes is followed is in values/numbers.py; which others do i
 
 from __future__ import annotations
 
+import inspect
 from types import FunctionType
 from typing import TYPE_CHECKING
 
+from torch import optim
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 
@@ -56,3 +58,20 @@ for _class in (lr_scheduler.LRScheduler, *vars(lr_scheduler).values(), SWALR):
         _step = vars(_class).get("step")
         if isinstance(_step, FunctionType) and _step not in handlers:
             _follows_counters(_step)
+
+
+def _follows_schedules(step: FunctionType) -> None:
+    """Some optimizers read their learning rate before they call anything."""
+
+    def handler(tracer: Tracer, optimizer: Value, *args: Value, **kwargs: Value) -> Value:
+        expect_schedule(tracer, optimizer)
+        return tracer.inline(tracer.known(step), [optimizer, *args], kwargs)  # type: ignore[arg-type]
+
+    calls(step)(handler)
+
+
+for _class in vars(optim).values():
+    if isinstance(_class, type) and issubclass(_class, optim.Optimizer) and _class is not optim.LBFGS:
+        _step = vars(_class).get("step")
+        if isinstance(_step, FunctionType):
+            _follows_schedules(inspect.unwrap(_step))

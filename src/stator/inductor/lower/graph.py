@@ -43,22 +43,24 @@ _PLAIN_DTYPES = frozenset(
 )
 
 
-def lower(gm: fx.GraphModule, exact: bool = False) -> Lowered:
+def lower(gm: fx.GraphModule, exact: bool = False, exact_updates: bool = True) -> Lowered:
     """Lower a functional ATen graph whose nodes carry `meta["val"]`. Raises CompileError naming the node.
 
     exact: into loops goes only what they compute with ATen's bits; all other operators are called.
+    exact_updates: off, that is not so for what an optimizer computes in its step.
 
     Of `gm.meta`, where present: "mutated" has (input index, output position) for each output that is an input's new
     content; "free_layouts" the positions of outputs that may come in other strides than eager's; "given_strides" those
     of the first inputs, where they may differ from what their nodes say.
     """
-    return _Walk(gm, exact).run()
+    return _Walk(gm, exact, exact_updates).run()
 
 
 class _Walk:
-    def __init__(self, gm: fx.GraphModule, exact: bool) -> None:
+    def __init__(self, gm: fx.GraphModule, exact: bool, exact_updates: bool) -> None:
         self.gm = gm
         self.exact = exact
+        self.exact_updates = exact_updates
         self.builder = Builder()
         self.values: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
@@ -110,10 +112,10 @@ class _Walk:
         if node.target is operator.getitem:
             self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
             return
-        builder.node, builder.origin, builder.target = node, node.name, str(node.target)
-        builder.meta = node.meta["val"]
+        self.at(node)
         args, kwargs = self.mapped(node.args), self.mapped(node.kwargs)
-        lowering = (exact_lowerings if self.exact else lowerings).get(node.target)  # type: ignore[arg-type]
+        exact = self.exact and (self.exact_updates or not node.meta.get("update"))
+        lowering = (exact_lowerings if exact else lowerings).get(node.target)  # type: ignore[arg-type]
         if _has_no_data(builder.meta) and node.target not in view_targets:
             lowering = None  # there is nothing to compute, and no memory whose address a kernel could take
         result = NotImplemented
@@ -124,12 +126,12 @@ class _Walk:
                 result = NotImplemented
         elif lowering is not None and plain:
             result = lowering(builder, *args, **kwargs)
-            if result is NotImplemented and not self.exact:
+            if result is NotImplemented and not exact:
                 result = self.decomposed(node, args, kwargs)
-                builder.node, builder.origin, builder.target = node, node.name, str(node.target)
-                builder.meta = node.meta["val"]
+        elif lowering is None and self.exact and not exact:  # left whole for the sake of exact operators
+            result = self.decomposed(node, args, kwargs)
         if result is NotImplemented:
-            if self.exact and gives_view(node.target):
+            if exact and gives_view(node.target):
                 raise CompileError("inductor", f"{node.target} gives a view, which has no lowering here")
             result = call_library(builder, node, args, kwargs)
         _check_results(node, lowering, result)
@@ -137,8 +139,13 @@ class _Walk:
         self.values[node] = result
         self.store_if_worthwhile(node, result)
 
+    def at(self, node: fx.Node) -> None:
+        builder = self.builder
+        builder.node, builder.origin, builder.target = node, node.name, str(node.target)
+        builder.meta = node.meta["val"]
+
     def decomposed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """An operator that has a lowering, but not for this case, by the operators it is made of."""
+        """An operator that has no lowering, or none for this case, by the operators it is made of."""
         target: Any = node.target
         if target in self.taken_apart or record(target).decompose is None:
             return NotImplemented
@@ -157,6 +164,7 @@ class _Walk:
             )
         finally:
             self.taken_apart.discard(target)
+            self.at(node)
 
     def inlined(self, node: fx.Node, module: fx.GraphModule, inputs: Sequence[Tensor]) -> Any:
         """Lower a graph that stands for one node; what its output node holds."""
@@ -168,7 +176,7 @@ class _Walk:
                 name = f"const_{node.name}_{part.name}"
                 self.values[part] = self.builder.add_constant(getattr(module, str(part.target)), name)
             elif part.op == "call_function":
-                part.meta["place"] = node.meta.get("place")
+                part.meta.update({kind: node.meta[kind] for kind in ("place", "update") if kind in node.meta})
                 self.call_function(part)
             else:
                 return self.mapped(part.args[0])

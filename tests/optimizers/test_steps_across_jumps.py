@@ -1,0 +1,70 @@
+"""Whole steps of programs whose forward and backward round as eager does: how the optimizer rounds in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import stator
+from stator.base import counters
+
+Make = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+FORMS: dict[str, Make] = {
+    "lists": lambda owned: torch.optim.Adam(owned, 0.01, foreach=True),
+    "one by one": lambda owned: torch.optim.AdamW(owned, 0.01, foreach=False, weight_decay=0.1),
+    "fused": lambda owned: torch.optim.Adam(owned, 0.01, fused=True),
+    "momentum": lambda owned: torch.optim.SGD(owned, 0.01, momentum=0.9),
+    "signs": lambda owned: torch.optim.Rprop(owned, 0.01),
+}
+
+
+def train(make: Make, compiled: Callable[..., Any]) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))
+    optimizer = make(model.parameters())
+
+    def step(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    run = compiled(step)
+    losses = [run(torch.randn(8, 20), torch.randint(0, 5, (8,))) for _ in range(3)]
+    return [*losses, *(parameter.detach() for parameter in model.parameters())]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_update_is_kernels(name: str) -> None:
+    """What is called are the operators of forward and backward, however many parameters there are."""
+    expected = train(FORMS[name], lambda step: step)
+    counters.clear()
+    found = train(FORMS[name], lambda step: stator.compile(step, fullgraph=True, options={"verify": True}))
+    called = {key.partition(":aten.")[2].partition(".")[0] for key in counters.counts if "inductor_fallback" in key}
+    loss = {"_log_softmax", "nll_loss_forward", "nll_loss_backward", "_log_softmax_backward_data"}
+    assert called <= {"addmm", "mm", "sum", *loss}
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_of_the_first_step_are_eagers() -> None:
+    """The optimizer reads them only."""
+    rate = 2.0**-6  # a product with it is exact
+    expected = train(lambda owned: torch.optim.SGD(owned, rate), lambda step: step)
+    found = train(lambda owned: torch.optim.SGD(owned, rate), stator.compile)
+    assert torch.equal(found[0], expected[0])
+    assert all(torch.equal(one, other) for one, other in zip(found[3:], expected[3:], strict=True))
+
+
+def test_it_rounds_as_eager_does_where_that_is_asked_for() -> None:
+    def make(owned: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.RMSprop(owned, 0.01, foreach=False)
+
+    expected = train(make, lambda step: step)
+    found = train(make, lambda step: stator.compile(step, options={"exact_rounding": True}))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
