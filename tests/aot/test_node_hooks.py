@@ -81,6 +81,47 @@ def parts_of_what_is_not_returned(x: Any, y: Any) -> Any:
     return second * 2, first
 
 
+def part_of_an_input(x: Any, y: Any) -> Any:
+    first, second = x.unbind(0)
+    return second * 2, first
+
+
+def parts_of_an_input(x: Any, y: Any) -> Any:
+    first, second = x.split(1)
+    return second * 2, first, second
+
+
+def parts_alone(x: Any, y: Any) -> Any:
+    return x.chunk(2)
+
+
+def one_part_alone(x: Any, y: Any) -> Any:
+    return (x.unbind(1)[2],)
+
+
+def part_of_a_view(x: Any, y: Any) -> Any:
+    first, second, third = x.t().split([1, 1, 1])
+    return (first * third).exp(), second, x.t()
+
+
+def part_of_a_part(x: Any, y: Any) -> Any:
+    first, second = x.unbind(0)
+    one, two, three = first.unbind(0)
+    return one * two * second, three, first
+
+
+def part_of_a_result(x: Any, y: Any) -> Any:
+    product = x * y
+    first, second = product.unbind(0)
+    return second * 2, first, product
+
+
+def part_of_an_input_written_to(x: Any, y: Any) -> Any:
+    x.mul_(y)
+    first, second = x.unbind(0)
+    return second * 2, first, x
+
+
 def one_of_two_alone(x: Any, y: Any) -> Any:
     return (torch.std_mean(x * y, 1)[0],)
 
@@ -92,10 +133,13 @@ def with_a_hook_of_the_program(x: Any, y: Any) -> Any:
 
 
 PROGRAMS: list[Run] = [
-    view_of_an_input, view_of_a_result, input_written_to, one_of_two, the_other_of_two, both_of_two,
+    view_of_an_input, view_of_a_result, one_of_two, the_other_of_two, both_of_two,
     one_of_two_beside_both, one_of_three, of_a_custom_function, parts_of_what_is_not_returned,
-    one_of_two_alone, with_a_hook_of_the_program,
+    one_of_two_alone, with_a_hook_of_the_program, part_of_an_input, parts_of_an_input, parts_alone, one_part_alone,
+    part_of_a_view, part_of_a_part,
 ]  # fmt: skip
+# in first derivatives only: in second ones hooks of what autograd cannot come to again raise
+PAST_RESULTS: list[Run] = [input_written_to, part_of_a_result, part_of_an_input_written_to]
 
 Seen = list[Any]
 
@@ -181,20 +225,21 @@ def _check(program: Run, hook: Callable[[torch.Tensor, Seen], None], end: Run, b
 
 @pytest.mark.parametrize("end", [by_backward, by_grad])
 @pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [*PROGRAMS, *PAST_RESULTS])
 def test_first_derivative(program: Run, hook: Callable[[torch.Tensor, Seen], None], end: Run) -> None:
     _check(program, hook, end, "aot_eager")
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("program", [one for one in PROGRAMS if one is not input_written_to])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_second_derivative(program: Run, hook: Callable[[torch.Tensor, Seen], None]) -> None:
     _check(program, hook, twice, "aot_eager")
 
 
 @pytest.mark.parametrize("hook", [on_tensors, before_nodes])
-def test_second_derivative_past_a_hooked_input_that_was_written_to(hook: Callable[[torch.Tensor, Seen], None]) -> None:
-    compiled = stator.compile(input_written_to, backend="aot_eager", fullgraph=True)
+@pytest.mark.parametrize("program", PAST_RESULTS)
+def test_second_derivative_past_results_raises(program: Run, hook: Callable[[torch.Tensor, Seen], None]) -> None:
+    compiled = stator.compile(program, backend="aot_eager", fullgraph=True)
     with pytest.raises(RuntimeError, match="differentiated again"):
         _play(compiled, hook, slice(1, 2), twice, 0)
 

@@ -20,6 +20,7 @@ from stator.base.locks import fork_safe_lock
 from stator.base.signals import is_of_a_signal
 from stator.graph.differentiated import is_failure_of_hook
 from stator.graph.generators import drawn_devices, replayed
+from stator.graph.traced import ViewOfInput
 
 from .backward import Backward, CompileGraph, dropped_unused, is_plain
 from .groups import Progress, all_tangents, asked_for, progress, run_in_one_thread
@@ -99,8 +100,15 @@ class Step:
         self.hidden_hooks = frozenset(joint.hidden).difference(joint.others)
         self.stops = tuple({position: None for behind in self.behind.values() for position in behind})
         # of results of one operator all, where something was computed from one
-        together = [one for one in joint.together if not set(self.stops).isdisjoint(one)]
+        together = [one for one in (*joint.together, *joint.parts) if not set(self.stops).isdisjoint(one)]
+        self.hidden_parts = joint.others.keys() - set(joint.hidden)
         self.beside = {at: one for one in together for at in one if at is not None}
+        views = [at for at in self.beside if joint.is_view(at)]
+        # parts of inputs, whose memory is there as long as they are; and views beside others that nobody gets
+        self.kept_parts = [at for at in self.hidden_parts if self._is_of_input(joint.others[at][0])]
+        gone = self.hidden_parts.difference(self.kept_parts)
+        self.partial = frozenset(at for at in views if not gone.isdisjoint(self.beside[at]))
+        self.watched_results = sorted({*self.stops, *views}.difference(self.hidden_parts))  # hooks are called so
         self.is_tied = bool(joint.links or joint.hooked)
         self.saved = parts.saved
         self.groups = joint.groups
@@ -142,6 +150,11 @@ class Step:
             self.backwards[full, False, None] = Backward(
                 parts.backward, range(len(self.names)), joint.gradients, compile_graph
             )
+
+    def _is_of_input(self, view: int) -> bool:
+        """Whether the output at this position is a view of an input that is not written to."""
+        output = self.joint.traced.outputs[view - self.joint.value_count]
+        return isinstance(output, ViewOfInput) and output.index not in self.mutated
 
     @functools.cached_property
     def reads(self) -> Reads:

@@ -58,6 +58,7 @@ class Joint:
         reaches them is summed up before their hooks see it; the graph does not compute them as such. So are `others`.
     hidden_metas: their layouts.
     others: of `hidden`, results of an operator with several, of which another one is known (see other_results.py).
+    parts: as `together`, of operators whose results are views: results, and `others` that are not in `hidden`.
     hooks_inside: whether the program has hooked what is neither.
     failures: by position, how the hooks on these two end where no gradient comes, if with an error.
     groups: primals by which of `differentiable` lead to them, for autograd; none where these are all the same. Known of
@@ -84,6 +85,7 @@ class Joint:
     hidden: tuple[int, ...]
     hidden_metas: tuple[TensorMeta, ...]
     others: dict[int, Beside]
+    parts: tuple[tuple[int | None, ...], ...]
     hooks_inside: bool
     failures: dict[int, Failure]
     groups: tuple[Group, ...]
@@ -315,6 +317,7 @@ def _finish(
         values.hidden,
         hidden_metas,
         values.others,
+        values.parts,
         values.hooks_inside,
         values.failures(),
         leads.groups,

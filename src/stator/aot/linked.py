@@ -160,9 +160,6 @@ def unchanged(references: Iterable[Reference]) -> dict[int, torch.Tensor]:
     return found
 
 
-_NONE: Mapping[int, Collection[int | None]] = {}
-
-
 class Linked:
     """What the nodes of one call share.
 
@@ -172,17 +169,21 @@ class Linked:
     computed from there. node_hooked: positions of results of those that have hooks themselves. of_views: of results
     that autograd's own nodes make, the dictionaries of the hooks of these, which live as long as the node. hidden:
     positions of what nobody gets, though the program has hooked it. beside: of results of one operator, the positions
-    of all of them.
+    of all of them. parts: views of inputs that nobody gets, beside others.
     """
 
     __slots__ = (
-        "_hooked", "_looked_at", "_task", "beside", "hidden", "hooks", "node_hooked", "nodes", "of_views", "places",
-        "tensors",
+        "_hooked", "_looked_at", "_task", "beside", "hidden", "hooks", "node_hooked", "nodes", "of_views", "partial",
+        "parts", "places", "tensors",
     )  # fmt: skip
 
-    def __init__(self, hooked: Iterable[int] = (), beside: Mapping[int, Collection[int | None]] = _NONE) -> None:
-        """hooked: those that the program has hooked."""
-        self.beside = beside
+    def __init__(
+        self, hooked: Collection[int], beside: Mapping[int, Collection[int | None]], partial: frozenset[int]
+    ) -> None:
+        """hooked: those that the program has hooked. partial: views beside others that nobody gets and that are not
+        kept."""
+        self.beside, self.partial = beside, partial
+        self.parts: dict[int, torch.Tensor] = {}
         self.tensors: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: dict[int, dict[Any, Any]] = {}
         self.nodes: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -247,7 +248,7 @@ class Linked:
     def stand_ins(self, but: Collection[int]) -> dict[int, torch.Tensor]:
         """For what is hidden, and for results other than `but` that hooks see: tensors that have their places for
         autograd, and no contents; where these places can still be had."""
-        found = {}
+        found = {at: part for at, part in self.parts.items() if self._is_hooked_beside(at)}
         for position, (reference, number) in self.nodes.items():
             hooks = self._hooks_at(position)
             node = reference()
@@ -264,6 +265,10 @@ class Linked:
                     ) from error
                 found[position]._backward_hooks = hooks
         return found
+
+    def _is_hooked_beside(self, part: int) -> bool:
+        others = [at for at in self.beside[part] if at is not None]
+        return any(map(self.hooks.get, others)) or not set(others).isdisjoint(self._hooked_views())
 
     def _hooks_at(self, position: int) -> dict[Any, Any] | None:
         """Hooks that are called for this result, or what says that there are some."""
@@ -287,6 +292,7 @@ class Linked:
 
     def hooked_in_passing(self, but: Collection[int]) -> bool:
         """Whether the caller hooked another of the results than these."""
+        but = set(but) - self.partial  # there are no stand-ins for what is beside them
         if any(len(hooks) > (at in self._hooked) for at, hooks in self.hooks.items() if at not in but):
             return True
         return any(at not in but and self.nodes[at][0]() is not None for at in self.node_hooked) or any(

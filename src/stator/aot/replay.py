@@ -27,6 +27,7 @@ from stator.graph.traced import (
     ViewOfOutput,
     ViewOfResult,
 )
+from stator.graph.views import run_step
 
 Inner = Callable[..., Sequence[Any]]
 # make(inputs, results, made) -> one of the user's outputs; `made` holds those that are made before it
@@ -90,7 +91,7 @@ def _viewer(geometry: Geometry) -> Callable[[torch.Tensor], torch.Tensor]:
 
         def by_steps(base: torch.Tensor) -> torch.Tensor:
             for step in geometry.steps:
-                base = step.func(base, *step.args, **step.kwargs)
+                base = run_step(step, base)
             return base
 
         return by_steps

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from stator.graph.traced import Fresh, History, Output, Traced, ViewOfInput, ViewOfOutput
+from stator.graph.views import run_step, run_whole
 
 from .autograd_step import Step
 from .groups import NotLedTo, apply_group, nobody
@@ -93,10 +94,11 @@ def _tied(
     if joint.links:
         linked = None
         if node is not None:
-            linked = node.linked = Linked(joint.hooked, step.beside)
+            linked = node.linked = Linked(joint.hooked, step.beside, step.partial)
         seen = _linked(joint, step, linked, values, primals, shown, None if node is None else holder)
         if linked is not None:
-            linked.watch({at: seen[at] for at in step.stops}, step.hidden_hooks, joint.others)
+            linked.watch({at: seen[at] for at in step.watched_results}, step.hidden_hooks, joint.others)
+            linked.parts = {at: seen[at] for at in step.kept_parts}
             for position in step.hidden_hooks.difference(shown):
                 hook_hidden(seen[position], _hook_when_looked_at(step, node, position))
         values = values[: joint.value_count]
@@ -134,7 +136,8 @@ def _linked(
     holder: keeps the node of the call, where the values have none.
     """
     count, hidden = joint.value_count, joint.hidden
-    seen = [*values[:count], *[None] * (max(hidden, default=joint.first_hidden - 1) + 1 - count)]
+    last = max((*hidden, *joint.others), default=joint.first_hidden - 1)
+    seen = [*values[:count], *[None] * (last + 1 - count)]
     for position, tensor in (*zip(hidden, values[count:], strict=True), *shown.items()):
         seen[position] = tensor
     places: Mapping[int, list[torch.Tensor]] = {}
@@ -142,9 +145,17 @@ def _linked(
     if step is not None and holder is not None:
         places = _before_groups(step, holder, primals)
     together = {at: one for one in joint.together for at in one if at is not None}
+    parts = {at: one for one in joint.parts for at in one if at is not None}
     for one in joint.links:
         at = one.position
-        if at in shown:
+        if at in shown or (at in parts and seen[at] is not None):
+            continue
+        if at in parts:
+            view = next(other for other in parts[at] if other is not None and joint.is_view(other))
+            made_now = _parts(joint, one, view, primals, seen)
+            for other, part in zip(parts[at], made_now, strict=True):
+                if other is not None and seen[other] is None:
+                    seen[other] = part
             continue
         if joint.is_view(at):
             seen[at] = _view(joint, one)(primals, seen, seen)
@@ -178,6 +189,23 @@ def _before_groups(step: Step, holder: torch.Tensor, primals: Sequence[torch.Ten
     step_node: Any = holder.grad_fn
     step_node.groups = nodes
     return places
+
+
+def _parts(joint: Joint, one: Link, view: int, primals: Sequence[Any], seen: Sequence[Any]) -> Sequence[torch.Tensor]:
+    """All results of the operator that makes the output at position `view`; `one` is the link of one of them."""
+    output: Any = joint.traced.outputs[view - joint.value_count]
+    *before, last = output.geometry.steps
+    base = primals[output.index] if isinstance(output, ViewOfInput) else seen[output.position]
+    for earlier in one.behind:
+        if joint.is_view(earlier):
+            known: Any = joint.traced.outputs[earlier - joint.value_count]
+            begun = known.geometry.steps
+            if tuple(before[: len(begun)]) == begun and _place(known) == _place(output):
+                base, before = seen[earlier], before[len(begun) :]
+                break
+    for step in before:
+        base = run_step(step, base)
+    return run_whole(last, base)
 
 
 def _view(joint: Joint, one: Link) -> Callable[..., Any]:

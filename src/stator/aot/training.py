@@ -136,7 +136,7 @@ def _run_of_shown(step: Step, shown: Shown) -> Callable[..., Any]:
     """The same where some results, the last ones, are there already: see `compile_training`."""
     count, others = shown
     places = _places_of_shown(step.joint, count)
-    groups = {at: one for one in step.joint.together for at in one if at is not None}
+    groups = {at: one for one in (*step.joint.together, *step.joint.parts) for at in one if at is not None}
     beside = [groups[places[at]][number] if places[at] in groups else None for at, number in others]
     inner = _with_gradients(partial(run_step_of_shown, step, (*places, *beside)))
     run = _with_effects(step, inner)

@@ -13,7 +13,7 @@ import torch
 from stator.graph.differentiated import Failure, failure_without_gradient
 from stator.graph.fake import FakeTensor
 from stator.graph.outputs import Described
-from stator.graph.traced import Fresh, ViewOfInput, ViewOfOutput
+from stator.graph.traced import Fresh, Output, ViewOfInput, ViewOfOutput
 
 from .linked import Link, find_links
 from .other_results import Beside, Handle, OtherResult, find_others
@@ -39,6 +39,7 @@ class Values:
     hooked: tuple[int, ...]
     hidden: tuple[int, ...]
     others: dict[int, Beside]
+    parts: tuple[tuple[int | None, ...], ...]
     hooks_inside: bool
 
     @property
@@ -56,16 +57,9 @@ class Values:
         return {at: failure for at, failure in found.items() if failure is not None}
 
     def together(self, links: Sequence[Link]) -> tuple[tuple[int | None, ...], ...]:
-        """The positions of what operators with several results have made, in the order of these."""
-        found: dict[Any, list[int | None]] = {}
-        for position in [one.position for one in links if not self.count <= one.position < self.first_hidden]:
-            handle = self.known[position]
-            node: Any = handle.grad_fn
-            if node is not None and len(node._input_metadata) > 1:
-                places = found.setdefault(node, [None] * len(node._input_metadata))
-                if places[handle.output_nr] is None:
-                    places[handle.output_nr] = position
-        return tuple(map(tuple, found.values()))
+        """The positions of what operators with several results have made, in the order of these; `parts` has views."""
+        views = {*range(self.count, self.first_hidden), *[at for one in self.parts for at in one]}
+        return _by_node({one.position: self.known[one.position] for one in links if one.position not in views})
 
 
 def find_values(
@@ -83,15 +77,21 @@ def find_values(
     seen = {_place_of(handle) for at in hooked if (handle := handles[at]) is not None}
     seen.update(_place_of(handle) for handle in inner if handle is not None)
     handles += inner
-    others = find_others(handles, (*fresh, *range(first, len(handles)))) if differentiable else []
+    views_of_several = [at for at in views if _is_part(described.outputs[at - count])]
+    among = (*fresh, *views_of_several, *range(first, len(handles)))
+    others = find_others(handles, among if differentiable else ())
     beside = dict(enumerate([place for _, place in others], len(handles)))
     all_handles: list[FakeTensor | OtherResult | None] = [*handles, *[one for one, _ in others]]
-    results, links, written = _linked(described, all_handles, fresh, views, bases, first)
+    hidden_parts = [at for at, (known_at, _) in beside.items() if count <= known_at < first]
+    bases.update({at: bases[beside[at][0]] for at in hidden_parts if beside[at][0] in bases})
+    all_parts = {at: one for at in (*views_of_several, *hidden_parts) if (one := all_handles[at]) is not None}
+    results, links, written = _linked(described, all_handles, fresh, views, bases, first, all_parts)
     links = _reached(links, first)
     linked = {one.position for one in links}
     alone = [at for at in fresh if at in hooked or _is_one_of_several(handles[at])]  # whose node hooks see as eager's
     links += tuple(Link(at, ()) for at in alone if at not in linked)
-    hidden = sorted(one.position for one in links if one.position >= first)  # as tangents are
+    linked = {one.position for one in links}
+    hidden = sorted(at for at in linked if at >= first and at not in hidden_parts)  # as tangents are
     return Values(
         all_handles,
         {at: handle for at, handle in enumerate(all_handles) if handle is not None},
@@ -103,7 +103,8 @@ def find_values(
         written,
         tuple(hooked),
         tuple(hidden),
-        {at: place for at, place in beside.items() if at in hidden},
+        {at: place for at, place in beside.items() if at in linked},
+        _by_node({at: one for at, one in all_parts.items() if at in linked}),
         not {_place_of(one) for one in hooks} <= seen,
     )
 
@@ -125,18 +126,24 @@ def _linked(
     views: Mapping[int, FakeTensor],
     bases: Mapping[int, int],
     first: int,
+    parts: Mapping[int, Handle],
 ) -> tuple[list[int], tuple[Link, ...], dict[int, int]]:
-    """Results, links and what is written to inputs, as `Joint` has them. first: where what is hidden begins."""
+    """Results, links and what is written to inputs, as `Joint` has them. first: where what is hidden begins.
+    parts: views that are results of operators with several, hidden ones too."""
     count = len(described.handles)
     results = [at for at in fresh if handles[at] is not None]
     written = {at: index for index, at in described.mutated if handles[at] is not None}
     inside = [at for at, handle in enumerate(handles) if at >= first and handle is not None]
     links = find_links(handles, (*results, *written, *views, *inside), bases)
-    if any(count <= at < first or (at in written and one.position < count) for one in links for at in one.behind):
+    together = len({one.grad_fn for one in parts.values()}) < len(parts)
+    views_behind = {*range(count, first), *parts}
+    if together or any(
+        at in views_behind or (at in written and one.position < count) for one in links for at in one.behind
+    ):
         return [*results, *[one.position for one in links if count <= one.position < first]], links, written
     # nothing that the graph returns was computed from these, as far as autograd knows
-    seen = [None if count <= at < first else handle for at, handle in enumerate(handles)]
-    return results, find_links(seen, (*results, *inside)), {}
+    seen = [None if at in views_behind else handle for at, handle in enumerate(handles)]
+    return results, find_links(seen, (*results, *[at for at in inside if at not in parts])), {}
 
 
 def _views(described: Described, leaves: Sequence[Any], count: int) -> tuple[dict[int, FakeTensor], dict[int, int]]:
@@ -162,6 +169,24 @@ def _hooked_inside(hooks: Sequence[torch.Tensor], handles: Sequence[FakeTensor |
         found.append(one if isinstance(one, FakeTensor) and place not in taken else None)
         taken.add(place)
     return found
+
+
+def _is_part(output: Output) -> bool:
+    """Of a view: whether an operator with several results makes it."""
+    steps = output.geometry.steps if isinstance(output, (ViewOfOutput, ViewOfInput)) else ()
+    return bool(steps) and steps[-1].whole is not None
+
+
+def _by_node(handles: Mapping[int, Handle]) -> tuple[tuple[int | None, ...], ...]:
+    """The positions of what operators with several results have made, in the order of these; None for others."""
+    found: dict[Any, list[int | None]] = {}
+    for position, handle in handles.items():
+        node: Any = handle.grad_fn
+        if node is not None and len(node._input_metadata) > 1:
+            places = found.setdefault(node, [None] * len(node._input_metadata))
+            if places[handle.output_nr] is None:
+                places[handle.output_nr] = position
+    return tuple(map(tuple, found.values()))
 
 
 def _is_one_of_several(handle: FakeTensor | None) -> bool:

@@ -16,13 +16,17 @@ from stator.prims.record import TensorMeta
 
 @dataclass(frozen=True, slots=True)
 class ViewStep:
-    """One view operator applied to a tensor: `func(tensor, *args, **kwargs)`, with the layouts before and after."""
+    """One view operator applied to a tensor: `func(tensor, *args, **kwargs)`, with the layouts before and after.
+
+    whole: the operator with several results that it stands for, its arguments, and the number of the result.
+    """
 
     func: OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     before: TensorMeta
     after: TensorMeta
+    whole: tuple[OpOverload, tuple[Any, ...], dict[str, Any], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Works through an `apply(func, *args)` that runs one operator on immutable values
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -41,14 +41,31 @@ def view_step(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], before: TensorMeta, after: TensorMeta, index: int
 ) -> ViewStep:
     """The step that leads to output `index` of a view operator, multi-output ones written as slices and selects."""
+    whole = func, args[1:], kwargs, index
     if func is aten.unbind.int:
-        return ViewStep(aten.select.int, (_dim(args, kwargs, 1), index), {}, before, after)
+        return ViewStep(aten.select.int, (_dim(args, kwargs, 1), index), {}, before, after, whole)
     if func is aten.split.Tensor or func is aten.split_with_sizes.default:
         dim = _dim(args, kwargs, 2)
         sizes = args[1]
         start = sum(sizes[:index]) if isinstance(sizes, (list, tuple)) else index * sizes
-        return ViewStep(aten.slice.Tensor, (dim, start, start + after.shape[dim]), {}, before, after)
+        return ViewStep(aten.slice.Tensor, (dim, start, start + after.shape[dim]), {}, before, after, whole)
     return ViewStep(func, args[1:], kwargs, before, after)
+
+
+def run_step(step: ViewStep, tensor: torch.Tensor) -> torch.Tensor:
+    """The view of a real tensor, of the same node for autograd as in eager."""
+    if step.whole is not None:
+        return run_whole(step, tensor)[step.whole[3]]
+    found: torch.Tensor = step.func(tensor, *step.args, **step.kwargs)
+    return found
+
+
+def run_whole(step: ViewStep, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """All results, of a real tensor, of the operator that a step stands for."""
+    assert step.whole is not None
+    func, args, kwargs, _ = step.whole
+    found: Sequence[torch.Tensor] = func(tensor, *args, **kwargs)
+    return found
 
 
 def with_bits(steps: tuple[ViewStep, ...]) -> tuple[ViewStep, ...]:
