@@ -44,6 +44,18 @@ JUMPS: dict[str, Callable[[torch.Tensor], Any]] = {
     "to_integers": lambda x: x.long() * x,
     "batch": lambda x: F.batch_norm(x, None, None, training=True),
     "instances": lambda x: F.instance_norm(x[None]),
+    "to_any_integers": lambda x: x.to(torch.int16) * x,
+    "largest_so_far": lambda x: x.cummax(1).values,
+    "sums_of_absolute_values": lambda x: torch.linalg.vector_norm(x, 1, 0),
+    "norms_by_name": lambda x: x.norm(p=float("inf")),
+    "distances": lambda x: torch.cdist(x, x.flip(0), p=1.0),
+    "largest_of_a_bag": lambda x: F.embedding_bag(torch.arange(6), x, torch.tensor([0, 2]), mode="max"),
+    "largest_of_an_index": lambda x: x.new_zeros(3, 8).index_reduce(0, torch.arange(6) % 3, x, "amax"),
+    "one_hot": lambda x: F.gumbel_softmax(x, hard=True),
+    "kink": lambda x: F.elu(x, 2.0),
+    "places_in_an_image": lambda x: F.grid_sample(torch.ones(1, 1, 3, 3), x.view(1, 4, 6, 2), align_corners=False),
+    "bounded_norms": lambda x: x.renorm(2, 0, 1.0),
+    "recurrent": lambda x: torch.rnn_relu_cell(x, x, torch.ones(8, 8), torch.ones(8, 8)),
     "recomputed": lambda x: checkpoint(F.relu, x, use_reentrant=False),
     "transformed": lambda x: torch.func.grad(lambda y: y.relu().sum())(x),
 }
@@ -62,6 +74,11 @@ SMOOTH: dict[str, Callable[[torch.Tensor], Any]] = {
     "running_statistics": lambda x: F.batch_norm(x, torch.zeros(8), torch.ones(8), training=False),
     "without_gradients": lambda x: x * x.detach().relu(),
     "dropout": lambda x: F.dropout(x, 0.5),
+    "norms": lambda x: x.norm() + torch.linalg.vector_norm(x, 3, 0).sum() + F.normalize(x).sum(),
+    "sums_by_index": lambda x: x.new_zeros(3, 8).index_reduce(0, torch.arange(6) % 3, x, "mean"),
+    "integers_of_its_shape": lambda x: torch.zeros_like(x, dtype=torch.int64) + x.new_ones(8, dtype=torch.int64) * x,
+    "test_for_nan": lambda x: torch.where(x.isnan(), 0.0, x),
+    "values_of_an_image": lambda x: F.grid_sample(x.view(1, 1, 6, 8), torch.zeros(1, 2, 2, 2), align_corners=False),
 }
 
 
