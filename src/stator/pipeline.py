@@ -132,7 +132,8 @@ def _ahead_of_time(
         return (train if aot.needs_grad(graph, inputs) else infer)(graph, inputs, otherwise=otherwise)
 
     def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        return aot.with_numbers(graph, inputs, partial(aot.with_shared_memory, compile_apart=compile_apart))
+        compile_lying = partial(aot.with_shared_memory, compile_apart=compile_apart)
+        return aot.with_numbers(graph, inputs, partial(aot.with_lazy_inputs, compile_whole=compile_lying))
 
     return aot.in_segments(gm, example_inputs, compile_whole)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -64,3 +65,48 @@ def test_what_is_resolved_is_a_copy() -> None:
         warnings.simplefilter("error")  # it would run eagerly
         found = stator.compile(program, backend="aot_eager", fullgraph=True)(torch.tensor([1 + 2j, 3 - 1j]))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+FRESH = {
+    "conjugate": lambda z: z.conj(),
+    "transposed": lambda z: z.mH,
+    "imaginary part": lambda z: z.conj().imag,
+    "real part": lambda z: z.conj().real,
+    "part": lambda z: z.conj()[0],
+    "negated": lambda z: torch._neg_view(z.real),
+    "twice": lambda z: z.conj().mH,
+    "permuted by einsum": lambda z: torch.einsum("ij->ji", z.conj()),
+    "detached": lambda z: z.conj().detach(),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("what", FRESH)
+def test_lazy_views_of_what_the_graph_computes(what: str, grad: bool) -> None:
+    def program(z: Tensor) -> Tensor:
+        return FRESH[what](z * 2)
+
+    found = []
+    for run in (program, stator.compile(program, backend="aot_eager", fullgraph=True)):
+        z = torch.tensor([[1 + 2j, 3 - 1j], [0.5 - 4j, 2j]], requires_grad=grad)
+        result = run(z)
+        found.append((result.is_conj(), result.is_neg(), result.stride(), result.requires_grad))
+        found.append(result.detach().tolist())
+        if result.requires_grad:
+            found.append(torch.autograd.grad((result.abs() + 1).log().sum(), z)[0].tolist())
+    half = len(found) // 2
+    assert found[half:] == found[:half]
+
+
+@pytest.mark.parametrize("look", [torch.view_as_real, lambda z: z.view(torch.float32)], ids=["as real", "as floats"])
+def test_what_eager_refuses_to_show_of_a_conjugate_is_refused(look: Callable[[Tensor], Tensor]) -> None:
+    def program(z: Tensor) -> Tensor:
+        return look((z * 2).conj())
+
+    messages = []
+    for run in (program, stator.compile(program, backend="aot_eager")):
+        with warnings.catch_warnings(), pytest.raises(RuntimeError) as caught:
+            warnings.simplefilter("ignore")
+            run(torch.tensor([1 + 2j]))
+        messages.append(str(caught.value))
+    assert messages[1] == messages[0]

@@ -91,8 +91,10 @@ def test_views_of_storage_and_layout_kinds(reading):
     plain = torch.zeros(2, 2, dtype=torch.complex64)
     guard = guard_of(plain)
     assert holds(guard, torch.zeros(3, 2, dtype=torch.complex64)[1:])
+    assert not holds(guard, plain.conj())
+    assert not holds(guard_of(plain.conj()), plain) and holds(guard_of(plain.conj()), plain.conj())
+    assert not holds(guard_of(torch.zeros(2, 2)), torch._neg_view(torch.zeros(2, 2)))
     if reading == "direct":  # seen through the dispatch keys
-        assert not holds(guard, plain.conj())
         assert not holds(guard_of(torch.zeros(2, 2)), torch.zeros(2, 2).to_sparse())
 
 

@@ -5,6 +5,7 @@ from stator.graph.recording import Keep
 from .eager import keep_all, run_eagerly
 from .grad import needs_grad
 from .inference import CompileGraph, Rewrite, compile_inference
+from .lazy_inputs import with_lazy_inputs
 from .numbers import with_numbers
 from .pieces import in_pieces
 from .randomness import functionalize_random
@@ -27,6 +28,7 @@ __all__ = [
     "keep_all",
     "needs_grad",
     "run_eagerly",
+    "with_lazy_inputs",
     "with_numbers",
     "with_shared_memory",
 ]

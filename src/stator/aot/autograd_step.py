@@ -32,6 +32,7 @@ from .held import (
 from .independent import Kept, Reads
 from .joint import Joint
 from .joint_facts import layouts, overwritten
+from .lazy_inputs import compile_lying
 from .linked import (
     Linked,
     Reference,
@@ -499,14 +500,14 @@ class Step:
         self, gradients: Callable[..., Any], arguments: Sequence[torch.Tensor], shown: Shown
     ) -> Callable[..., Any] | None:
         try:
-            return self.compile_training(
-                gradients,
-                arguments,
-                self.compile_graph,
+            compile_function = partial(
+                self.compile_training,
+                compile_graph=self.compile_graph,
                 keep=self.program.keep,
                 rewrite=self.program.rewrite,
                 shown=shown,
             )
+            return compile_lying(gradients, arguments, compile_function)
         except Exception as error:  # a defect of ours must not end the user's backward
             if is_of_a_signal(error):
                 raise

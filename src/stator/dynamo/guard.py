@@ -48,7 +48,10 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class TensorGuard:
-    """Metadata of a tensor that compiled code relies on. None in `shape` or `stride` at a position: not relied on."""
+    """Metadata of a tensor that compiled code relies on. None in `shape` or `stride` at a position: not relied on.
+
+    dispatch_keys: None for those of an ordinary tensor, made in inference mode or not.
+    """
 
     python_type: type
     dtype: Any

@@ -54,6 +54,7 @@ class GuardLog:
             tuple(tensor.shape),
             tuple(tensor.stride()) if tensor.layout is torch.strided else (),
             tensor.requires_grad,
+            torch._C._dispatch_keys(tensor).raw_repr() if tensor.is_conj() or tensor.is_neg() else None,
         )
         self.add(source, GuardKind.TENSOR, expected)
 

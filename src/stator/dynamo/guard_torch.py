@@ -79,7 +79,22 @@ def _codes(guard: TensorGuard) -> tuple[int, int, int, int] | None:
 def _check_tensor(builder: Builder, guard: Guard) -> None:
     expected: TensorGuard = guard.expected
     metadata = (expected.dtype, expected.device, tuple(expected.shape), tuple(expected.stride), expected.requires_grad)
-    builder.check(guard, _native.CHECK_TENSOR, (expected.python_type, (*metadata, _codes(expected))))
+    codes = _codes(expected)
+    builder.check(guard, _native.CHECK_TENSOR, (expected.python_type, (*metadata, codes)))
+    if codes is None:  # where keys are compared they have these bits
+        builder.check(guard, _native.CHECK_PREDICATE, _seen_as(expected))
+
+
+def _seen_as(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
+    """Whether a tensor is conjugated, and negated, lazily as is expected."""
+    keys = torch._C.DispatchKeySet.from_raw_repr(expected.dispatch_keys or 0)
+    bits = keys.has(torch._C.DispatchKey.Conjugate), keys.has(torch._C.DispatchKey.Negative)
+
+    def is_seen_so(tensor: torch.Tensor) -> bool:
+        with torch._C.DisableTorchFunctionSubclass():
+            return (tensor.is_conj(), tensor.is_neg()) == bits
+
+    return is_seen_so
 
 
 @checkers.register(GuardKind.GLOBAL_STATE)

@@ -98,8 +98,7 @@ class FakeMode(TorchDispatchMode):
         entry = self._fakes.get(id(tensor))
         if entry is not None and entry[0]() is tensor:
             return entry[1]
-        meta = meta_of_real(tensor)
-        fake = self._make_leaf(tensor, meta)
+        fake = self._make_leaf(tensor, meta_of_real(tensor, lazy=True)).seen_from(tensor)
         self.remember(tensor, fake)
         return fake
 
@@ -261,9 +260,10 @@ class FakeMode(TorchDispatchMode):
         if type(meta) is not TensorMeta:
             return meta
         if meta.view_of is not None:
-            return FakeTensor(self, meta, tensors[meta.view_of].fake_storage)
+            base = tensors[meta.view_of]
+            return FakeTensor(self, meta, base.fake_storage).seen_from(base, info.target)
         if info.is_view and tensors:
-            return FakeTensor(self, meta, tensors[0].fake_storage)
+            return FakeTensor(self, meta, tensors[0].fake_storage).seen_from(tensors[0], info.target)
         return FakeTensor(self, meta)
 
     # -- mutation -------------------------------------------------------------------------------------------------
@@ -438,11 +438,11 @@ LAYOUT_ONLY = frozenset(
 ) | {aten.squeeze_.dim, aten.squeeze_.dims}
 
 
-def meta_of_real(tensor: torch.Tensor) -> TensorMeta:
+def meta_of_real(tensor: torch.Tensor, lazy: bool = False) -> TensorMeta:
     """The TensorMeta of a real tensor.
 
     Raises Unsupported for sparse, nested and quantized tensors, for subclasses with a __torch_dispatch__ of their own
-    (other than fake tensors), and for lazily conjugated or negated ones.
+    (other than fake tensors), and for conjugated or negated ones unless `lazy`: what lies there is not what is seen.
     """
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise Unsupported(
@@ -451,12 +451,14 @@ def meta_of_real(tensor: torch.Tensor) -> TensorMeta:
     kind = type(tensor)
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not hasattr(tensor, "fake_mode"):
         raise Unsupported("tensor-subclass", f"a tensor of class {kind.__qualname__} is not supported")
-    if tensor.is_conj() or tensor.is_neg():
+    if not lazy and (tensor.is_conj() or tensor.is_neg()):
         raise Unsupported(
             "lazy-conjugate",
-            "a tensor that is conjugated or negated lazily is not supported",
+            "a tensor that is conjugated or negated lazily is not supported here",
             hint="call .resolve_conj() or .resolve_neg() on it first",
         )
+    if isinstance(tensor, FakeTensor):
+        return tensor.meta
     return TensorMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.storage_offset())
 
 

@@ -60,6 +60,7 @@ class FakeTensor(torch.Tensor):
     seen: int = 0
     steps: tuple[Any, ...] = ()
     is_input: bool = False
+    of_input: bool = False  # it is an input as the program sees it, a view of what the graph is given
     detached: bool = False  # it is `detach()` of what shares its memory, or a view of that
     is_data: bool = False  # it is `.data` of what shares its memory, or a view of that: its versions are its own
     # the real tensor that stands behind a constant
@@ -123,7 +124,7 @@ class FakeTensor(torch.Tensor):
         if constant is not None and self.constant_version == storage.version:
             return constant
         memory = storage.followed
-        if memory is not None and memory.version == storage.version:
+        if memory is not None and memory.version == storage.version and not self.is_neg():
             with torch._C._InferenceMode(False):
                 self.hold(memory.value(self.meta), memory.known_from)
             return self.constant if self.constant is not constant else None
@@ -157,17 +158,14 @@ class FakeTensor(torch.Tensor):
         memo[id(self)] = copy
         return copy
 
-    def resolve_conj(self) -> torch.Tensor:
-        """A copy where a real tensor would be conjugated lazily."""
-        return self.clone() if self._is_seen_by(aten._conj.default) else self
-
-    def resolve_neg(self) -> torch.Tensor:
-        """A copy where a real tensor would be negated lazily."""
-        return self.clone() if self._is_seen_by(aten._neg_view.default) else self
-
-    def _is_seen_by(self, func: OpOverload) -> bool:
-        """Whether its memory holds what this operator makes it of."""
-        return sum(step.func is func for step in self.steps) % 2 == 1
+    def seen_from(self, base: torch.Tensor, func: OpOverload | None = None) -> FakeTensor:
+        """Itself, a view by `func` of a tensor whose memory may be seen conjugated or negated: so is its own."""
+        conjugated, negated = base.is_conj(), base.is_neg()
+        if conjugated != (func is aten._conj.default):
+            torch._C._set_conj(self, True)
+        if negated != (func is aten._neg_view.default):
+            torch._C._set_neg(self, True)
+        return self
 
     @property
     def data(self) -> FakeTensor:  # type: ignore[override]

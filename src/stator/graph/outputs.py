@@ -35,7 +35,7 @@ from .traced import (
     ViewOfOutput,
     ViewOfResult,
 )
-from .views import REINTERPRETING, with_bits
+from .views import REINTERPRETING
 
 aten = torch.ops.aten
 
@@ -146,7 +146,7 @@ def _view_of_detached(leaf: Any, first: dict[int, int]) -> ViewOfResult | None:
     begun = len(base.steps)
     if leaf.steps[:begun] == base.steps:
         meta = leaf.meta
-        return ViewOfResult(first[id(base)], Geometry(meta.shape, meta.stride, 0, with_bits(leaf.steps[begun:])))
+        return ViewOfResult(first[id(base)], Geometry(meta.shape, meta.stride, 0, leaf.steps[begun:]))
     return ViewOfResult(first[id(base)], geometry(base.meta, leaf))
 
 
@@ -195,7 +195,7 @@ def _describe(tracer: Tracer, collected: _Outputs, leaf: Any, sharing: dict[int,
             _check_view_of(tracer.inputs[index], leaf)
         return ViewOfInput(index, geometry(storage.meta, leaf))
     group = sharing[id(storage)]
-    if len(group) == 1:
+    if len(group) == 1 and not (leaf.is_conj() or leaf.is_neg()):
         if leaf.requires_grad and leaf.is_leaf:
             raise Unsupported("requires-grad-output", "the traced code makes a leaf that requires grad")
         position = collected.position(leaf, leaf)
@@ -266,7 +266,7 @@ def geometry(base: TensorMeta, view: FakeTensor) -> Geometry:
     meta = view.meta
     # the gradient of the view operators themselves is cheaper than that of as_strided
     exact = view.requires_grad or any(step.func in REINTERPRETING for step in view.steps)
-    steps = with_bits(view.steps) if exact else ()
+    steps = view.steps if exact else ()
     return Geometry(meta.shape, meta.stride, meta.offset - base.offset if not steps else 0, steps)
 
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.registry import Registry
-from stator.prims.layout import is_dense, numel
+from stator.prims.layout import is_dense
 from stator.prims.onednn import without_onednn
 from stator.prims.record import TensorMeta
 
@@ -37,7 +37,7 @@ from .made_twins import fresh_results, made_twin
 from .numbers import DataDependent, holds_numbers, rules, symbolic
 from .schema import OpInfo, argument, arguments_of_twin, functional_twin, op_info
 from .traced import Geometry, NewLayout, ViewStep
-from .views import IDENTITIES, REINTERPRETING, replay, view_step, write_back
+from .views import IDENTITIES, REINTERPRETING, covers, replay, view_step, write_back
 from .writes import check_overlap, check_unwritten
 
 aten = torch.ops.aten
@@ -92,7 +92,7 @@ _PASSED_ON = ("checkpoint", "update")
 SIZED = frozenset((aten.view.default, aten._unsafe_view.default, aten.expand.default))
 
 
-# Lazy views and what computes the same at once: fake tensors carry no conjugate or negative bit.
+# Lazy views and what computes the same at once, each its own inverse: fake tensors carry a bit, nodes what is seen.
 RESOLVED = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
 
@@ -126,9 +126,9 @@ class Tracer(FakeMode):
 
     def add_input(self, real: torch.Tensor, name: str, merge: bool = False) -> FakeTensor:
         """A placeholder. Of a tensor given twice with `merge`, only the first placeholder is used."""
+        meta = meta_of_real(real)
         node = self.graph.placeholder(name)
         known = self._fakes.get(id(real))
-        meta = real.meta if isinstance(real, FakeTensor) else meta_of_real(real)
         node.meta["val"] = meta
         self.input_nodes.append(node)
         if merge and known is not None and known[0]() is real:
@@ -199,6 +199,8 @@ class Tracer(FakeMode):
     def write(self, target: FakeTensor, value: FakeTensor) -> None:
         """Record that `target` now holds `value` (same shape and dtype), and so does what shares its storage."""
         storage = target.fake_storage
+        if value.is_conj() or value.is_neg():
+            value = self.snapshot(value)
         if id(storage) in self.constant_storages:
             raise Unsupported(
                 "captured-tensor-mutation",
@@ -358,7 +360,7 @@ class Tracer(FakeMode):
         func = info.target
         if func in IDENTITIES:
             base = tensors[0]
-            fake = self.make(base.meta, base.fake_storage)
+            fake = self.make(base.meta, base.fake_storage).seen_from(base)
             fake.constant = base.constant
             if base.constant is not None:
                 fake.constant_version = base.constant_version
@@ -371,11 +373,14 @@ class Tracer(FakeMode):
         if func in SIZED:  # -1 is resolved once, here
             args = (args[0], list(metas.shape))
         resolved = RESOLVED.get(func)
-        node = self._node(info if resolved is None else op_info(resolved), args, kwargs)
         result: Any
+        if resolved is not None:
+            result = self._wrapped(info, metas, self._resolved(op_info(resolved), tensors[0]), args, kwargs, tensors, 0)
+            self._follow_constants(func, args, kwargs, tensors, result)
+            return result
+        node = self._node(info, args, kwargs)
         if type(metas) is TensorMeta:
-            # a view may have gaps between its elements, what is computed at once has none
-            node.meta["val"] = metas if resolved is None else self.infer(op_info(resolved), args, kwargs, tensors)
+            node.meta["val"] = metas
             result = self._wrapped(info, metas, node, args, kwargs, tensors, 0)
         elif isinstance(metas, (tuple, list)):
             node.meta["val"] = type(metas)(metas)
@@ -388,6 +393,16 @@ class Tracer(FakeMode):
         if not info.random and (tensors or func in MADE_OF_NUMBERS):
             self._follow_constants(func, args, kwargs, tensors, result)
         return result
+
+    def _resolved(self, info: OpInfo, fake: FakeTensor) -> fx.Node:
+        """What a lazy view shows, computed at once; twice is not at all. A view may have gaps between its elements,
+        what is computed has none."""
+        seen = self.current(fake)
+        if seen.target is info.target:
+            return seen.args[0]  # type: ignore[return-value]
+        node = self._node(info, (fake,), {})
+        node.meta["val"] = self.infer(info, (fake,), {}, [fake])
+        return node
 
     def _node(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
         node = self.graph.create_node(
@@ -447,7 +462,7 @@ class Tracer(FakeMode):
             return self.bind(FakeTensor(self, meta), node)
         base = tensors[meta.view_of or 0]
         step = view_step(info.target, args, kwargs, base.meta, meta, index)
-        fake = FakeTensor(self, meta, base.fake_storage)
+        fake = FakeTensor(self, meta, base.fake_storage).seen_from(base, info.target)
         fake.detached, fake.is_data = base.detached, base.is_data
         return self.bind(fake, node, (*base.steps, step))
 
@@ -484,6 +499,10 @@ class Tracer(FakeMode):
 
     def _change_layout(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         fake = args[0]
+        if fake.of_input:
+            raise Unsupported(
+                "input-layout-mutation", f"{info.target} changes the layout of a lazily conjugated input in place"
+            )
         twin = functional_twin(info.target)
         if twin is None or id(fake.fake_storage) in self.constant_storages:
             raise Unsupported("layout-mutation", f"{info.target} changes the layout of a tensor in place")
@@ -569,18 +588,6 @@ class Tracer(FakeMode):
     def written(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:
         """The tensors an operator writes to, in the order of its schema."""
         return flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
-
-
-def covers(owner: TensorMeta, view: TensorMeta) -> bool:
-    """Whether a tensor fills the memory it spans, and a view stays within it: a copy of it has all that the view sees.
-
-    The view's offset counts from where the owner's does.
-    """
-    if any(size == 0 for size in view.shape):
-        return True
-    start = view.offset - owner.offset
-    end = start + 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride, strict=True))
-    return bool(is_dense(owner.shape, owner.stride) and start >= 0 and end <= numel(owner.shape))
 
 
 def same_strides(first: TensorMeta, second: TensorMeta) -> bool:

@@ -57,7 +57,7 @@ def trace(
     with ExitStack() as stack:
         stack.enter_context(torch._C._InferenceMode(False))
         stack.enter_context(torch.no_grad())
-        if not _under_autocast(function):
+        if not (_under_autocast(function) or _may_be_lazy(function, leaves)):
             stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         elif not keep(torch.ops.aten.mkldnn_rnn_layer.default):
             stack.enter_context(without_onednn())  # its recurrent layers hide what they compute
@@ -82,6 +82,20 @@ def _under_autocast(function: Callable[..., Any]) -> bool:
         for module in modules
         if isinstance(module, fx.GraphModule)
         for node in module.graph.nodes
+    )
+
+
+def _may_be_lazy(function: Callable[..., Any], leaves: Sequence[Any]) -> bool:
+    """Whether a program may see a tensor conjugated or negated lazily. Below autograd that is resolved before what is
+    made of other operators comes apart, some of which would only have looked at it."""
+    if not isinstance(function, fx.GraphModule):
+        return any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in leaves)
+    return any(
+        isinstance(one, torch.Tensor) and (one.is_conj() or one.is_neg())
+        for module in function.modules()
+        if isinstance(module, fx.GraphModule)
+        for node in module.graph.nodes
+        for one in pytree.tree_leaves(node.meta.get("example_value"))
     )
 
 

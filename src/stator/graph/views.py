@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from stator.base.errors import Unsupported
 from stator.base.registry import Registry
+from stator.prims.layout import is_dense, numel
 from stator.prims.record import TensorMeta
 
 from .traced import ViewStep
@@ -68,26 +68,16 @@ def run_whole(step: ViewStep, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     return found
 
 
-def with_bits(steps: tuple[ViewStep, ...]) -> tuple[ViewStep, ...]:
-    """The steps as they run on real tensors, which carry a bit for conjugation: the real part of a conjugate is that of
-    the number, and its imaginary part the number's, seen negated. Raises Unsupported where both parts are seen at once,
-    which needs a copy."""
-    found: list[ViewStep] = []
-    conjugated = False
-    negated_at = -1
-    for at, step in enumerate(steps):
-        conjugated ^= step.func is aten._conj.default
-        if conjugated and step.func is aten.view_as_real.default:
-            part = steps[at + 1] if at + 1 < len(steps) else None
-            if part is None or part.func is not aten.select.int or part.args[0] not in (-1, len(step.before.shape)):
-                raise Unsupported("lazy-conjugate", "an output is a view of what was conjugated, as real numbers")
-            found.append(ViewStep(aten._conj.default, (), {}, step.before, step.before))
-            conjugated = False
-            negated_at = at + 1 if part.args[1] % 2 else -1
-        found.append(step)
-        if at == negated_at:
-            found.append(ViewStep(aten._neg_view.default, (), {}, step.after, step.after))
-    return tuple(found)
+def covers(owner: TensorMeta, view: TensorMeta) -> bool:
+    """Whether a tensor fills the memory it spans, and a view stays within it: a copy of it has all that the view sees.
+
+    The view's offset counts from where the owner's does.
+    """
+    if any(size == 0 for size in view.shape):
+        return True
+    start = view.offset - owner.offset
+    end = start + 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride, strict=True))
+    return bool(is_dense(owner.shape, owner.stride) and start >= 0 and end <= numel(owner.shape))
 
 
 def _dim(args: tuple[Any, ...], kwargs: dict[str, Any], position: int) -> Any:
@@ -179,9 +169,14 @@ def _as_strided_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
     return apply(aten.as_strided_scatter.default, base, new, *step.args, **step.kwargs)
 
 
-@inverses.register(aten._conj.default, aten._neg_view.default)
-def _own_inverse_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    return apply(step.func, new)
+@inverses.register(aten._conj.default)
+def _conj_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten._conj_physical.default, new)
+
+
+@inverses.register(aten._neg_view.default)
+def _neg_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.neg.default, new)
 
 
 @inverses.register(aten.view.dtype)

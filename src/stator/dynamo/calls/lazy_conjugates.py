@@ -1,7 +1,8 @@
-"""Tensors that are conjugated or negated lazily: fake tensors do not show it, real ones in the same graph may."""
+"""Resolving tensors that are conjugated or negated lazily: what is not is itself, as in eager."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,16 +15,15 @@ if TYPE_CHECKING:
     from ..tracer import Tracer
 
 
-def _registered(name: str) -> None:
+def _registered(name: str, is_lazy: Callable[[torch.Tensor], bool]) -> None:
     def handler(tracer: Tracer, tensor: TensorValue) -> Value:
-        """A value of its own, though on fake tensors it is the tensor itself: there may be something to resolve."""
-        if name == "resolve_conj" and not tensor.fake.is_complex():
+        if not is_lazy(tensor.fake):
             return tensor
-        return tracer.recorder.record("call_method", name, lambda fake: fake.view_as(fake), [tensor], {})
+        return tracer.recorder.record("call_method", name, torch.Tensor.clone, [tensor], {})
 
     tensor_methods.register(name)(handler)
     calls(getattr(torch, name))(handler)
 
 
-_registered("resolve_conj")
-_registered("resolve_neg")
+_registered("resolve_conj", torch.is_conj)
+_registered("resolve_neg", torch.is_neg)

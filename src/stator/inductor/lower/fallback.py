@@ -12,9 +12,10 @@ from stator.base.counters import count
 from stator.base.errors import CompileError
 from stator.graph.memory import addresses_storage
 from stator.prims.fused_recurrence import lstm_layer
+from stator.prims.layout import contiguous_strides, preserved_strides
 from stator.prims.record import TensorMeta
 
-from .builder import Builder
+from .builder import Builder, same_strides
 from .tensor import Tensor
 
 _OF_UNKNOWN_SIZE = frozenset((lstm_layer, torch.ops.aten.mkldnn_rnn_layer.default))
@@ -30,7 +31,20 @@ def call_library(builder: Builder, node: fx.Node, args: Sequence[Any], kwargs: d
     count(f"inductor_fallback:{node.target}")
     given = _arguments(builder, list(node.args), list(args))
     named = dict(zip(kwargs, _arguments(builder, list(node.kwargs.values()), list(kwargs.values())), strict=True))
-    return library_results(builder, target, given, named, node.meta["val"])
+    meta = node.meta["val"]
+    if target is node.target or not isinstance(meta, TensorMeta) or meta.dtype.is_complex:
+        return library_results(builder, target, given, named, meta)
+    return _laid_out(builder, library_results(builder, target, given, named, _of_copy(meta)), meta)
+
+
+def _of_copy(view: TensorMeta) -> TensorMeta:
+    """What the copying twin of an operator gives where that gives a view."""
+    return TensorMeta(view.shape, contiguous_strides(view.shape), view.dtype, view.device)
+
+
+def _laid_out(builder: Builder, found: Tensor, view: TensorMeta) -> Tensor:
+    strides = preserved_strides(view.shape, view.stride)
+    return found if same_strides(view.shape, strides, found.strides) else builder.copy(found, strides)
 
 
 def library_results(builder: Builder, target: Any, args: Sequence[Any], kwargs: dict[str, Any], meta: Any) -> Any:

@@ -240,7 +240,7 @@ def transposed(values: Sizes) -> Sizes:
 
 
 def is_conjugated(tensor: Any) -> bool:
-    """Whether a tensor is conjugated lazily; a described or fake one never is."""
+    """Whether a tensor is conjugated lazily; a described one never is."""
     return isinstance(tensor, torch.Tensor) and tensor.is_conj()
 
 

@@ -431,7 +431,7 @@ def as_strided(self: Any, size: Sequence[Any], stride: Sequence[Any], storage_of
 
 @shape_rule(*overloads("_conj _neg_view"), tags=VIEW)
 def lazily(self: Any) -> TensorMeta:
-    """Conjugated or negated when it is read; that it is so cannot be seen of a TensorMeta."""
+    """Conjugated or negated when it is read: a bit of fake tensors, which a TensorMeta has not."""
     return alias(self)
 
 
@@ -442,6 +442,12 @@ def alias(self: Any) -> TensorMeta:
 
 @shape_rule(aten.view_as_real.default, tags=VIEW)
 def view_as_real(self: Any) -> TensorMeta:
+    if isinstance(self, torch.Tensor) and self.is_conj():
+        raise RuntimeError(
+            "view_as_real doesn't work on unresolved conjugated tensors.  To resolve the conjugate tensor so you can "
+            "view it as real, use self.resolve_conj(); however, be warned that the resulting tensor will NOT alias "
+            "the original."
+        )
     strides = [2 * stride for stride in self.stride()]
     return view(self, (*self.shape, 2), (*strides, 1), 2 * self.storage_offset(), REAL_OF_COMPLEX[self.dtype])
 
@@ -462,6 +468,9 @@ def view_as_complex(self: Any) -> TensorMeta:
 
 @shape_rule(aten.view.dtype, tags=VIEW)
 def view_dtype(self: Any, dtype: torch.dtype) -> TensorMeta:
+    if isinstance(self, torch.Tensor) and (self.is_conj() or self.is_neg()) and dtype is not self.dtype:
+        seen = "conjugate view tensors" if self.is_conj() else "tensors with negative bit set"
+        raise RuntimeError(f"torch.Tensor.view is not supported for {seen} when converting to a different dtype.")
     own, other = self.dtype.itemsize, dtype.itemsize
     if own == other:
         return view(self, self.shape, self.stride(), dtype=dtype)
