@@ -81,6 +81,11 @@ def parts_of_what_is_not_returned(x: Any, y: Any) -> Any:
     return second * 2, first
 
 
+def beside_what_is_written(x: Any, y: Any) -> Any:
+    y.detach().add_(1)
+    return ((x * y).sin(),)
+
+
 def part_of_an_input(x: Any, y: Any) -> Any:
     first, second = x.unbind(0)
     return second * 2, first
@@ -136,7 +141,7 @@ PROGRAMS: list[Run] = [
     view_of_an_input, view_of_a_result, one_of_two, the_other_of_two, both_of_two,
     one_of_two_beside_both, one_of_three, of_a_custom_function, parts_of_what_is_not_returned,
     one_of_two_alone, with_a_hook_of_the_program, part_of_an_input, parts_of_an_input, parts_alone, one_part_alone,
-    part_of_a_view, part_of_a_part,
+    part_of_a_view, part_of_a_part, beside_what_is_written,
 ]  # fmt: skip
 # in first derivatives only: in second ones hooks of what autograd cannot come to again raise
 PAST_RESULTS: list[Run] = [input_written_to, part_of_a_result, part_of_an_input_written_to]

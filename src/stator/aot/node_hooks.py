@@ -30,10 +30,28 @@ class _Unknown(Sequence[Any]):
 _UNKNOWN = _Unknown()
 
 
-def behind(hook: Callable[..., Any]) -> Callable[..., None]:
-    """The user's hook behind a node, as it is registered: it learns the gradients of the node's results."""
+def before(hook: Callable[..., Any], only: int | None) -> Callable[..., Any]:
+    """The user's hook before a node, as it is registered: it gets the gradient of the result with the number `only`, if
+    that is the only one that eager's node has."""
+    if only is None:
+        return hook
+
+    def called(gradients: tuple[Any, ...]) -> Any:
+        changed = hook((gradients[only],))
+        if not isinstance(changed, tuple):  # autograd refuses all but None
+            return changed
+        return *gradients[:only], *changed, *gradients[only + 1 :]  # and another number than it gave
+
+    return called
+
+
+def behind(hook: Callable[..., Any], only: int | None = None) -> Callable[..., None]:
+    """The user's hook behind a node, as it is registered: it learns the gradients of the node's results. only: as
+    `before` has it."""
 
     def called(passed_on: Any, gradients: Any) -> None:
+        if only is not None:
+            gradients = (gradients[only],)
         if hook(_UNKNOWN, gradients) is not None:
             _UNKNOWN._refuse()
 

@@ -15,7 +15,7 @@ from .autograd_step import Step, looked_at
 from .groups import NotLedTo
 from .held import ANY, NOTHING, versions_of, watch
 from .linked import refer_to, without_contents
-from .node_hooks import behind
+from .node_hooks import before, behind
 from .partition import SavedInput
 from .replaced_data import places_of
 
@@ -102,6 +102,13 @@ def _note_hooks(step_node: Any, tensor: torch.Tensor) -> None:
     step_node.hooks = {**step_node.hooks, tensor.output_nr: tensor._backward_hooks}
 
 
+def _own(step_node: Any) -> int | None:
+    """The number of the only result that the caller gets of a node, among what else the step gives; None: there are
+    several."""
+    results = step_node.step.results
+    return results[0] if len(results) == 1 else None
+
+
 def _describe_nodes() -> None:
     """What nodes of calls have that most of them have no own of. hooks: those on results, by position. groups: nodes of
     the groups of inputs. value_nodes: those before them, by position. progress: of backwards that are running."""
@@ -111,8 +118,9 @@ def _describe_nodes() -> None:
     node_type.hooks = node_type.value_nodes = node_type.progress = {}
     node_type.watched, node_type.written, node_type.freed = {}, {}, NOTHING
     node_type._register_hook_dict = _note_hooks
-    register_behind = node_type.register_hook
-    node_type.register_hook = lambda node, hook: register_behind(node, behind(hook))
+    register_before, register_behind = node_type.register_prehook, node_type.register_hook
+    node_type.register_prehook = lambda node, hook: register_before(node, before(hook, _own(node)))
+    node_type.register_hook = lambda node, hook: register_behind(node, behind(hook, _own(node)))
 
 
 _describe_nodes()
