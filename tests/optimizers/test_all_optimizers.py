@@ -125,6 +125,30 @@ def test_lbfgs_with_a_closure(search: str | None, backend: str) -> None:
     )  # the closure, twice: with gradients and without; the vectors of all parameters
 
 
+@pytest.mark.usefixtures("lbfgs_as_torch_defines_it")
+def test_the_growing_history_of_lbfgs_compiles_nothing_again() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1)
+
+    @stator.compile(backend="eager")
+    def step(x: torch.Tensor) -> torch.Tensor:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    for _ in range(2):  # the first gradients
+        step(torch.randn(8, 3))
+    counters.clear()
+    for _ in range(4):
+        step(torch.randn(8, 3))
+    assert not counters.counts["dynamo.recompiles"]
+
+
 @by_backend
 @pytest.mark.parametrize("maximize", [False, True])
 @pytest.mark.parametrize("bag", [False, True])
