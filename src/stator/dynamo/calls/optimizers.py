@@ -45,7 +45,7 @@ for _part in ("_gather_flat_grad", "_add_grad", "_clone_param", "_set_param"):
 @named_handlers.register((LBFGS.__module__, LBFGS.step.__qualname__))
 def _step_by_data(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
     """Also of the functions that torch wraps around it. The history that it reads grows with every step."""
-    raise unsupported("data-dependent", "LBFGS.step, which decides by data how often it calls its closure")
+    raise unsupported("data-dependent-value", "LBFGS.step, which decides by data how often it calls its closure")
 
 
 @calls(record_function.__enter__)
