@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.threads import threads
 from torch.nn import functional as F
 
 import stator
@@ -47,6 +48,17 @@ APART: dict[str, Program] = {
 }
 
 
+# Of several views of one element some are left out, and what is left is written to
+COPIES: dict[str, Program] = {
+    "the second": lambda x: x.expand(2, 4, 4)[1].mul_(2),
+    "all but the first": lambda x: x.expand(3, 4, 4)[1:].zero_(),
+    "those on the diagonal": lambda x: x[0].expand(4, 4).diagonal().mul_(2),
+    "the last window": lambda x: x[0].unfold(0, 3, 1)[1].mul_(2),
+    "a row of as_strided": lambda x: x.as_strided((3, 4), (0, 1))[2].mul_(2),
+    "a column": lambda x: x.expand(2, 4, 4)[0, :, 1].mul_(2),
+}
+
+
 def outcome(program: Program) -> tuple[str, torch.Tensor]:
     x = torch.arange(16.0).reshape(4, 4) + 1
     try:
@@ -60,10 +72,33 @@ def outcome(program: Program) -> tuple[str, torch.Tensor]:
 @pytest.mark.parametrize("name", [*REFUSED, *IN_ORDER])
 def test_what_eager_refuses_or_does_in_order(name: str, dynamic: bool | None) -> None:
     program = (REFUSED | IN_ORDER)[name]
-    message, x = outcome(program)
-    assert bool(message) == (name in REFUSED)
-    ours, y = outcome(stator.compile(program, backend="aot_eager", dynamic=dynamic))
+    with threads(1):  # several would go through the channels of a batch at the same time
+        message, x = outcome(program)
+        assert bool(message) == (name in REFUSED)
+        ours, y = outcome(stator.compile(program, backend="aot_eager", dynamic=dynamic))
     assert ours == message and torch.equal(x, y)
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_writes_to_some_of_several_views_of_an_element(name: str) -> None:
+    expected, found = outcome(COPIES[name]), outcome(stator.compile(COPIES[name], backend="aot_eager"))
+    assert found[0] == expected[0] == "" and torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("name", [name for name in COPIES if name != "all but the first"])  # autograd refuses that one
+def test_gradients_of_writes_to_some_of_several_views(name: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        written = x.sin()
+        COPIES[name](written)
+        return written * x
+
+    found = []
+    for run in (program, stator.compile(program, backend="aot_eager")):
+        x = torch.linspace(-1, 1, 16).reshape(4, 4).requires_grad_()
+        result = run(x)
+        (gradient,) = torch.autograd.grad(result.square().sum(), x)
+        found.append((result, gradient))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

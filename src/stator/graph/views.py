@@ -12,7 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from stator.base.registry import Registry
-from stator.prims.layout import is_dense, numel
+from stator.prims.layout import is_dense, may_overlap, numel
 from stator.prims.record import TensorMeta
 
 from .traced import ViewStep
@@ -94,7 +94,7 @@ def replay(apply: Apply, base: Any, steps: tuple[ViewStep, ...]) -> list[Any]:
 
 def write_back(apply: Apply, base: Any, base_meta: TensorMeta, steps: tuple[ViewStep, ...], new: Any) -> Any | None:
     """The base's value once `new` was written through the view that `steps` lead to; None when that is not known."""
-    if all(step.func in inverses for step in steps):
+    if all(step.func in inverses for step in steps) and not _narrows_copies(steps):
         values = replay(apply, base, steps[:-1])
         for step, before in zip(reversed(steps), reversed(values), strict=True):
             new = inverses[step.func](apply, step, before, new)
@@ -103,6 +103,17 @@ def write_back(apply: Apply, base: Any, base_meta: TensorMeta, steps: tuple[View
     if any(step.func in REINTERPRETING for step in steps) or base_meta.offset != 0:
         return None
     return apply(aten.as_strided_scatter.default, base, new, after.shape, after.stride, after.offset)
+
+
+def _narrows_copies(steps: Sequence[ViewStep]) -> bool:
+    """Whether a step leaves out elements of a view that has some of them several times, as expanded ones do: those that
+    are left are written to, and the inverse of an earlier step might take others."""
+    return any(
+        numel(step.after.shape) < numel(step.before.shape)
+        and not is_dense(step.before.shape, step.before.stride)
+        and may_overlap(step.before.shape, step.before.stride)
+        for step in steps
+    )
 
 
 @inverses.register(
@@ -139,7 +150,10 @@ def _permute_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
 
 @inverses.register(aten.expand.default)
 def _expand_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    """Only writes of one value everywhere reach an expanded tensor, so any copy of it will do."""
+    """Only writes of one value everywhere reach an expanded tensor, so any copy of it will do.
+
+    Writes to some of the copies do not come here: see `_narrows_copies`.
+    """
     shape = step.before.shape
     for _ in range(len(step.after.shape) - len(shape)):
         new = apply(aten.select.int, new, 0, 0)
