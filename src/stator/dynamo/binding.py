@@ -94,8 +94,7 @@ def bind_class_method(tracer: Tracer, target: Value, cls: type, name: str, raw: 
     """What `classmethod.__get__` gives for the class `target`. Up to CPython 3.12 it asks what it holds to bind itself:
     only what binds to the class as a function does, or not at all, is followed."""
     inner = raw.__func__
-    standing = tracer.made.standing(inner)
-    kind = type(inner) if standing is None else standing.python_type(tracer)
+    kind = type(inner)
     if not (kind in _BIND_AS_FUNCTIONS or is_entry(inner) or class_name(kind) == CYTHON_FUNCTION):
         binds = sys.version_info < (3, 13) and tracer.class_lookup(kind, "__get__") is not MISSING
         if binds or tracer.class_lookup(kind, "__call__") is MISSING:

@@ -11,7 +11,6 @@ from .guard import Lookup
 from .naming import full_name, qualified_name
 from .source import AttrSource, ConstantSource, InstanceDictSource, ItemSource, Source
 from .values.base import Value, unsupported
-from .values.made_classes import MadeClasses
 from .values.objects import is_data_descriptor, lookup_in_class, lookup_record, owner_in_class
 
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
@@ -25,9 +24,8 @@ def _of_metaclass(cls: type, name: str) -> bool:
 class ClassAttributes:
     """`wrap(obj, source)` makes the value of a real object."""
 
-    def __init__(self, wrap: Callable[[Any, Source | None], Value], made: MadeClasses) -> None:
+    def __init__(self, wrap: Callable[[Any, Source | None], Value]) -> None:
         self._wrap = wrap
-        self.made = made
         self._values: dict[tuple[type, str], Value] = {}
         self._lookups: dict[tuple[type, str], Any] = {}
         self._written: dict[str, dict[type, Value]] = {}  # what the captured code has set, by name and class
@@ -60,11 +58,6 @@ class ClassAttributes:
         """The raw attribute, or MISSING; relied on when the capture ends."""
         if name in self._written and self.written(cls, name) is not None:
             raise unsupported("attribute", f"{name!r} of {qualified_name(cls)}, which the captured code has set")
-        if cls in self.made.records:
-            if name not in cls.__dict__:
-                for base in cls.__bases__:
-                    self.lookup(base, name)
-            return lookup_in_class(cls, name)
         key = (cls, name)
         found = self._lookups.get(key)
         if found is None:
@@ -84,10 +77,6 @@ class ClassAttributes:
         owner = owner_in_class(cls, name)
         if owner is None:
             raise unsupported("attribute", f"{name!r} of {qualified_name(cls)}, which is gone by now")
-        if owner in self.made.records:
-            raw = owner.__dict__[name]
-            known = self.made.standing(raw)
-            return self._wrap(raw, None) if known is None else known
         key = (owner, name)
         found = self._values.get(key)
         if found is None:
@@ -102,9 +91,6 @@ class ClassAttributes:
 
     def function(self, cls: type, name: str, function: Any) -> Value:
         """The Python function behind a class attribute (a plain one, or inside a property or static method)."""
-        standing = self.made.standing(function)
-        if standing is not None:
-            return standing
         key = (cls, f"{name}()")
         found = self._values.get(key)
         if found is None or getattr(found, "fn", function) is not function:

@@ -96,16 +96,8 @@ class ExitBuilder:
         if known is None:
             self.tracer.mutations.check_free(value)
             made = value.recipe(self)
-            if self.tracer.made.records:
-                self.tracer.made.check(made)
             known = self._recipes.setdefault(id(value), (value, made))
         return known[1]
-
-    def class_recipe(self, cls: type) -> Recipe:
-        """The class of an object that is made."""
-        if self.tracer.made.records and cls in self.tracer.made.records:
-            return self.recipe(self.tracer.known(cls))
-        return Constant(cls)
 
     def remember(self, value: Value, recipe: Recipe) -> None:
         """Let a value's recipe be known before its parts are made, so that cycles end."""

@@ -76,7 +76,6 @@ class Frame:
         "locals",
         "module_frames",
         "name",
-        "namespace",
         "now",
         "pc",
         "program",
@@ -114,7 +113,6 @@ class Frame:
         self.collecting: Collecting | None = None  # of items, by an instruction that it was at
         self.result: Value | None = None
         self.kw_names: tuple[str, ...] = ()
-        self.namespace: dict[str, Value] | None = None  # of the body of a class: what it has defined so far
         self.module_frames = 0  # so many of those that torch has for a call of a module, before this one, are left out
         self.handlers: list[int] = []  # that are running: where on the stack each keeps what was handled before it
         self.handling: list[Value] = []  # the exceptions of these, while the frame does not run

@@ -21,7 +21,6 @@ from .naming import full_name
 from .source import ConstantSource, ModuleGlobalSource, Source
 from .values.base import Value
 from .values.constants import SourcedConstant
-from .values.made_classes import MadeClasses
 from .values.objects import ObjectValue
 
 _OF_MODULES = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
@@ -31,8 +30,7 @@ _OF_REGISTRATION = ("_global_module_registration_hooks", "_global_parameter_regi
 class GuardLog:
     """`place()` is the user's line that is followed now."""
 
-    def __init__(self, place: Callable[[], UserPlace], classes: MadeClasses) -> None:
-        self._classes = classes
+    def __init__(self, place: Callable[[], UserPlace]) -> None:
         self.made: list[Guard] = []
         self._place = place
         self._once: dict[tuple[int, str], Value] = {}  # values are held, as another one might come to have their id
@@ -41,8 +39,6 @@ class GuardLog:
         self._global_hooks: bool | None = None
 
     def add(self, source: Source, kind: GuardKind, expected: Any) -> None:
-        if self._classes.records and self._classes.is_about(source):
-            return
         if not isinstance(source, ConstantSource):
             self.made.append(Guard(source, kind, expected, self._place()))
 

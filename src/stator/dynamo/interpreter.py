@@ -373,7 +373,6 @@ class _Attempt:
         return Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept)
 
     def _effects(self, exits: ExitBuilder) -> list[Effect]:
-        listed = [Evaluate(exits.recipe(exits.tracer.known(cls))) for cls in exits.tracer.made.listed()]
         exits.replay()
         exits.check_late_iterators()
         for generator in exits.tracer.generators:
@@ -392,7 +391,7 @@ class _Attempt:
             *calls.function_modes.entered(exits),
         ]
         again = exits.tracer.recorder.checkpoints.effects(exits)
-        changes = [*exits.steps, *exits.marks, *listed, *exits.fills, *exits.effects, *exits.late]
+        changes = [*exits.steps, *exits.marks, *exits.fills, *exits.effects, *exits.late]
         return [*drawn, *counted, *changes, *again, *modes]
 
     def _captured(

@@ -4,8 +4,6 @@ properties of the program's. Never here: names of functions and modules, which a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 class_name = type.__dict__["__name__"].__get__
 qualified_name = type.__dict__["__qualname__"].__get__
 resolution_order = type.__dict__["__mro__"].__get__
@@ -28,23 +26,13 @@ def full_name(cls: type) -> str:
 
 def is_plain_class(cls: type) -> bool:
     """Whether reading, hashing and comparing the class runs nothing of the program: its metaclass leaves it to type."""
-    return _leaves_to_type(type(cls), _ASKED)
-
-
-def makes_plain_classes(meta: type) -> bool:
-    """Whether classes of this metaclass are plain, and making one runs nothing but type.__new__."""
-    return _leaves_to_type(meta, ASKED_OF_METACLASSES)
-
-
-def _leaves_to_type(meta: type, names: Iterable[str]) -> bool:
-    for base in resolution_order(meta):
+    for base in resolution_order(type(cls)):
         if base is type or base in OF_C:
             return True
-        if any(name in class_dict(base) for name in names):
+        if any(name in class_dict(base) for name in _ASKED):
             return False
     return False
 
 
 OF_C: list[type] = []  # metaclasses in C that read what they find without asking it (added by entry.py)
 _ASKED = ("__hash__", "__eq__", "__getattribute__", "__mro__", "__dict__", "__class__", "__bases__", "__flags__")
-ASKED_OF_METACLASSES = frozenset({*_ASKED, "mro"})

@@ -56,7 +56,6 @@ from .values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from .values.generators import GeneratorValue
 from .values.iterators import IteratorValue
 from .values.live_iterators import LiveIterator
-from .values.made_classes import MadeClass, MadeClasses
 from .values.mappings import AttributesValue, DictValue, FunctionAttributesValue
 from .values.numbers import is_changing, is_member, looked_up
 from .values.objects import MISSING, ObjectValue
@@ -79,9 +78,8 @@ class Tracer:
     def __init__(self, function: FunctionType, told: Told) -> None:
         self.function = function
         self.told = told
-        self.made = MadeClasses()
-        self.guards = GuardLog(self.place, self.made)
-        self.classes = ClassAttributes(self.wrap, self.made)
+        self.guards = GuardLog(self.place)
+        self.classes = ClassAttributes(self.wrap)
         self.identities = Identities(self)
         self.frames: list[Frame] = []
         self.given: dict[str, Value] = {}  # arguments that may be all that keeps an object alive
@@ -205,9 +203,6 @@ class Tracer:
 
     def wrap(self, obj: Any, source: Source | None) -> Value:
         """The value of a real object found at `source`; the same object gives the same value."""
-        standing = self.made.standing(obj)
-        if standing is not None:
-            return standing
         known = self.wrapped.get(id(obj))
         if known is not None:
             self.identities.found_again(known, obj, source)
@@ -244,10 +239,10 @@ class Tracer:
     def known(self, obj: Any, source: Source | None = None) -> Value:
         """A real object that needs no guard: a class, a function, a module, a constant, reached from fixed code."""
         if type(obj) is tuple:
-            return self.made.standing(obj) or TupleValue([self.known(item) for item in obj])
+            return TupleValue([self.known(item) for item in obj])
         if wrapping.is_constant_object(obj):
             return ConstantValue(obj)
-        found = self.made.standing(obj) or self.wrapped.get(id(obj))
+        found = self.wrapped.get(id(obj))
         if found is not None:
             return found
         if isinstance(obj, type):
@@ -316,13 +311,6 @@ class Tracer:
     def bind_to_class(self, cls_value: ClassValue, name: str, raw: Any) -> Value:
         """`raw` as an attribute of the class itself."""
         return binding.bind_to_class(self, cls_value, name, raw)
-
-    def class_made(self, cls: type, record: MadeClass) -> ClassValue:
-        """A class that the captured code makes; `cls` stands for it."""
-        made = ClassValue(cls)
-        self.made.stands(cls, made)
-        self.made.add(self, cls, record)
-        return made
 
     # ---- facts about values ----
 

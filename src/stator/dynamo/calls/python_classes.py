@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
+import collections
+import dataclasses
+import enum
+import functools
 import types
+import typing
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -25,6 +31,29 @@ from ..values.slices import SliceValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
+
+
+@calls(type)
+def _type(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    if len(args) != 1 or kwargs:
+        raise unsupported("class-definition", "type() called to make a class")
+    return tracer.known(args[0].python_type(tracer))
+
+
+def _making_a_class(tracer: Tracer, *args: Value, **kwargs: Value) -> Value:
+    raise unsupported("class-definition", "making a class in captured code")
+
+
+calls(
+    builtins.__build_class__,
+    type.__new__,
+    collections.namedtuple,
+    typing.NamedTuple,
+    dataclasses.make_dataclass,
+    dataclasses._process_class,  # type: ignore[attr-defined]
+    functools.total_ordering,
+    enum.EnumMeta._create_,  # type: ignore[attr-defined]
+)(_making_a_class)
 
 
 @calls(super)

@@ -17,7 +17,7 @@ PyMODINIT_FUNC PyInit__native(void)
             || stator_raised_later_add_to(module) < 0 || stator_finishing_add_to(module) < 0
             || stator_hook_add_to(module) < 0 || stator_steps_add_to(module) < 0
             || stator_switches_add_to(module) < 0 || stator_generators_add_to(module) < 0
-            || stator_waiting_calls_add_to(module) < 0 || stator_subclass_lists_add_to(module) < 0)) {
+            || stator_waiting_calls_add_to(module) < 0)) {
         Py_CLEAR(module);
     }
     return module;

@@ -128,7 +128,6 @@ int stator_finishing_add_to(PyObject *module); /* finishing.c */
 int stator_generators_add_to(PyObject *module); /* generators.c */
 PyObject *stator_shown_call(PyObject *held);     /* waiting_calls.c */
 int stator_waiting_calls_add_to(PyObject *module);
-int stator_subclass_lists_add_to(PyObject *module);
 
 /* ---- what the frame at work holds (frame_at_work.c) ---- */
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
+
 from ..bytecode import VERSION, Instruction
 from ..finalizers import check_cell, check_stored, check_variable
 from ..finishing import WRITING, reading
 from ..frame import Frame
 from ..imports import imported
 from ..program import opcode
-from ..values.base import Lazy, Raised, Value, unsupported
+from ..values.base import Lazy, Raised, Value
 from ..values.cells import CellValue
 
 
@@ -43,11 +45,6 @@ def load_fast(frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(frame: Frame, instruction: Instruction) -> None:
     name = instruction.argval
-    if frame.namespace is not None and name in frame.program.code.co_freevars:
-        # 3.12 clears a variable there that has the name of the cell which the comprehension reads
-        raise unsupported(
-            "class-definition", f"a comprehension in a class body that reads {name} from around the class"
-        )
     value = frame.cells.pop(name) if name in frame.cells else frame.locals.pop(name, None)
     frame.stack.append(value.realize(frame.tracer) if type(value) is Lazy else value)
 
@@ -229,6 +226,12 @@ def load_super_attr(frame: Frame, instruction: Instruction) -> None:
         push_callable(frame, found)
     else:
         frame.stack.append(found)
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(frame: Frame, instruction: Instruction) -> None:
+    tracer = frame.tracer
+    frame.push_read(tracer.scope_of(vars(builtins)).load(tracer, "__build_class__"))
 
 
 # ---- imports ----

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _FACTS = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
 
-_INIT_SUBCLASS = vars(object)["__init_subclass__"]
-_FIXED = ("__bases__", "__class__", "__dict__", "__name__", "__qualname__", "__mro__", "__abstractmethods__")
-_OF_MADE = frozenset({"__annotations__", "__doc__"})  # what may be any object, in the dictionary of the class
-
 _CHANGEABLE = ("__dict__", "__annotations__", "__doc__", "__abstractmethods__")
 
 
@@ -79,21 +75,13 @@ class ClassValue(Value):
 
     def _plain_attr(self, tracer: Tracer, name: str) -> Value:
         cls = self.cls
-        of_made = cls in tracer.made.records and not is_replaced(type(cls), name)
-        if of_made and name == "__abstractmethods__" and name in vars(cls):
-            return tracer.known(getattr(cls, name))
-        if of_made and name in _FACTS | _OF_MADE:
-            if name in _OF_MADE and name in vars(cls):
-                return tracer.made.member(tracer, cls, name)
-            if name in _FACTS:
-                return tracer.known(getattr(cls, name))
         if name in _FACTS and not is_replaced(type(cls), name) and isinstance(getattr(cls, name), str | None):
             if is_immutable_class(cls):
                 return ConstantValue(getattr(cls, name))
             return tracer.wrap(getattr(cls, name), AttrSource(_as_constant(cls), name))
         if name in ("__mro__", "__bases__") and not is_replaced(type(cls), name):
             found = getattr(cls, name)
-            if not is_immutable_class(cls) and cls not in tracer.made.records:
+            if not is_immutable_class(cls):
                 tracer.guard(AttrSource(_as_constant(cls), name), GuardKind.IS, found)
             return tracer.known(found)
         if name == "__class__" and not is_replaced(type(cls), name):
@@ -146,9 +134,6 @@ class ClassValue(Value):
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         """type.__setattr__ of plain data: no function and nothing else that binds to instances."""
         cls, kind = self.cls, type(self.cls)
-        if cls in tracer.made.records:
-            self._set_of_made(tracer, name, value)
-            return
         special = name.startswith("__") and name.endswith("__")
         if special or is_immutable_class(cls) or isinstance(cls, enum.EnumMeta):
             raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
@@ -160,24 +145,6 @@ class ClassValue(Value):
             raise unsupported("attribute-write", f"{value.describe(tracer)} as attribute {name!r} of a class")
         tracer.classes.write(cls, name, value)
         tracer.mutations.class_attribute(self, name)
-
-    def _set_of_made(self, tracer: Tracer, name: str, value: Value) -> None:
-        cls, kind = self.cls, type(self.cls)
-        hook = tracer.class_lookup(kind, "__setattr__")
-        if isinstance(hook, FunctionType) and not isinstance(cls, enum.EnumMeta):
-            function = tracer.class_function(kind, "__setattr__", hook)
-            function.call(tracer, [self, ConstantValue(name), value], {})
-            return
-        if hook is not type.__setattr__ or name in _FIXED:
-            raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
-        tracer.made.set(tracer, cls, name, value)
-
-    def del_attr(self, tracer: Tracer, name: str) -> None:
-        kind = type(self.cls)
-        plain = tracer.class_lookup(kind, "__delattr__") is type.__delattr__ and name not in _FIXED
-        if self.cls not in tracer.made.records or not plain:
-            super().del_attr(tracer, name)
-        tracer.made.delete(tracer, self.cls, name)
 
     def truth(self, tracer: Tracer) -> bool:
         for name in ("__bool__", "__len__"):
@@ -228,8 +195,6 @@ class ClassValue(Value):
         )
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        if self.cls in exits.tracer.made.records:
-            return exits.tracer.made.recipe(exits, self.cls)
         if self.source is None or isinstance(self.source, ConstantSource) or "<locals>" not in qualified_name(self.cls):
             return Constant(self.cls)
         return Load(self.source)  # what was compiled is not to keep a class that a function has made
@@ -300,8 +265,6 @@ class SuperValue(Value):
         if isinstance(found, classmethod):
             target = owner if isinstance(owner, ClassValue) else tracer.known(kind)
             return tracer.bind_class_method(target, base, name, found)
-        if found is _INIT_SUBCLASS:
-            return BoundMethodValue(BuiltinValue(found), owner if isinstance(owner, ClassValue) else tracer.known(kind))
         if isinstance(found, types.ClassMethodDescriptorType):
             return BuiltinValue(found.__get__(None, owner.cls if isinstance(owner, ClassValue) else kind))
         if isinstance(owner, ClassValue):

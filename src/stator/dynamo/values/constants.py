@@ -16,9 +16,9 @@ import torch
 
 from ..guard import GuardKind
 from ..naming import class_name, qualified_name
-from ..recipe import CallRecipe, Constant, GetItem, Load, RaisedAt, Recipe
+from ..recipe import Constant, Load, RaisedAt, Recipe
 from ..source import Source
-from .base import Value, cannot_rebuild, unsupported
+from .base import Value, unsupported
 
 if TYPE_CHECKING:
     from ..exits import ExitBuilder
@@ -101,14 +101,6 @@ class ConstantValue(Value):
         return iter([tracer.wrap_result(item, "an item of a constant") for item in items])
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
-        cls = type(self._value)
-        if isinstance(self._value, enum.Enum) and cls in exits.tracer.made.records:  # of an enumeration made here
-            named = vars(self._value).get("_name_") in cls.__members__
-            value = Constant(vars(self._value).get("_value_"))
-            if not named and value.value is None:
-                raise cannot_rebuild("a member that an enumeration is making", exits.tracer.made.records[cls].made_at)
-            made = exits.class_recipe(cls)  # what is not named are flags together
-            return GetItem(made, Constant(self._value._name_)) if named else CallRecipe(made, [value])
         return Constant(self._value)
 
 
@@ -156,7 +148,7 @@ class SourcedConstant(ConstantValue):
 
     def recipe(self, exits: ExitBuilder) -> Recipe:
         assert self.source is not None
-        if self.guarded and (is_the_only_one(self._value) or exits.tracer.made.is_about(self.source)):
+        if self.guarded and is_the_only_one(self._value):
             return Constant(self._value)
         return Load(self.source)  # an equal one may be another object
 

@@ -8,7 +8,7 @@ from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..naming import class_name
-from ..recipe import CallRecipe, Load, NewObject, Recipe
+from ..recipe import CallRecipe, Constant, Load, NewObject, Recipe
 from ..source import AttrSource, Source
 from .base import NotConstant, Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
@@ -197,9 +197,9 @@ class ExceptionValue(Value):
         args = [exits.recipe(arg) for arg in self.args]
         made: Recipe
         if isinstance(lookup_in_class(self.cls, "__init__"), FunctionType):
-            made = NewObject(exits.class_recipe(self.cls), BaseException.__new__, args)
+            made = NewObject(Constant(self.cls), BaseException.__new__, args)
         else:
-            made = CallRecipe(exits.class_recipe(self.cls), args)
+            made = CallRecipe(Constant(self.cls), args)
         exits.remember(self, made)
         for name, value in self.attributes.items():
             exits.set_attr(made, name, value)

@@ -75,7 +75,6 @@ class FunctionValue(Value):
         self.kwdefaults: dict[str, Value] | None = None
         self.closure: tuple[CellValue, ...] | None = None
         self.attributes: dict[str, Value] = {}
-        self.copied = False  # whether something made of it, as a static method, has copied its names and documentation
         if fn is None:
             self.defaults, self.kwdefaults, self.closure = [], {}, ()
 
@@ -217,8 +216,6 @@ class FunctionValue(Value):
     def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
         if self.fn is not None:
             raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
-        if self.copied and hasattr(FunctionType, name):
-            raise unsupported("attribute-write", f"writing {name} of a function that a descriptor has copied it from")
         if name == "__name__":
             self.name = tracer.constant_of(value, "a function's name")
         elif name == "__qualname__":

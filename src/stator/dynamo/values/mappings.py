@@ -265,7 +265,7 @@ class DictValue(ObjectValue):
             raise unsupported("reconstruct", "a subclass of defaultdict cannot leave the graph")
         else:
             new = NewObject(
-                exits.class_recipe(self.cls), OrderedDict.__new__ if issubclass(self.cls, OrderedDict) else dict.__new__
+                Constant(self.cls), OrderedDict.__new__ if issubclass(self.cls, OrderedDict) else dict.__new__
             )
         return exits.made_of_class(self, new)
 

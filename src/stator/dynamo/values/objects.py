@@ -22,7 +22,7 @@ from ..guard import GuardKind, Lookup
 from ..hook import is_left_alone
 from ..naming import class_dict, class_name, full_name, module_of, qualified_name, resolution_order
 from ..native_status import native
-from ..recipe import Load, NewObject, Recipe
+from ..recipe import Constant, Load, NewObject, Recipe
 from ..source import AttrSource, InstanceDictSource, ItemSource, Source
 from .attribute_dicts import meet_attributes, write_attributes
 from .base import Lazy, Raised, Value, unsupported
@@ -461,7 +461,7 @@ class ObjectValue(Value):
     def recipe(self, exits: ExitBuilder) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        return exits.made_of_class(self, NewObject(exits.class_recipe(self.cls), new_of_layout(self.cls)))
+        return exits.made_of_class(self, NewObject(Constant(self.cls), new_of_layout(self.cls)))
 
 
 def new_of_layout(cls: type) -> Any:

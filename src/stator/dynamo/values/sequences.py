@@ -15,7 +15,7 @@ import torch
 from stator.base.registry import Registry
 
 from ..emit import support
-from ..recipe import CallRecipe, Load, NewList, NewObject, NewTuple, Recipe
+from ..recipe import CallRecipe, Constant, Load, NewList, NewObject, NewTuple, Recipe
 from ..source import Source
 from .base import Lazy, NotConstant, Raised, Value, unsupported
 from .constants import ConstantValue
@@ -172,8 +172,8 @@ class TupleValue(SequenceValue):
         if self.cls is tuple:
             return made
         if new_of_layout(self.cls) is not tuple.__new__:  # torch.Size and the struct sequences of C
-            return CallRecipe(exits.class_recipe(self.cls), [made])
-        return exits.made_of_class(self, NewObject(exits.class_recipe(self.cls), tuple.__new__, [made]))
+            return CallRecipe(Constant(self.cls), [made])
+        return exits.made_of_class(self, NewObject(Constant(self.cls), tuple.__new__, [made]))
 
 
 class ListValue(SequenceValue):
@@ -237,7 +237,7 @@ class ListValue(SequenceValue):
         if self.source is not None:
             return Load(self.source)
         if self.cls is not list:
-            made: Recipe = NewObject(exits.class_recipe(self.cls), list.__new__)
+            made: Recipe = NewObject(Constant(self.cls), list.__new__)
             exits.remember(self, made)
             exits.fill(self, made)
             return made

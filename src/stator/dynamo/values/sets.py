@@ -196,11 +196,11 @@ class SetValue(ObjectValue):
         if self.source is not None:
             return Load(self.source)
         if self.cls is not set and not issubclass(self.cls, frozenset):
-            return exits.made_of_class(self, NewObject(exits.class_recipe(self.cls), set.__new__))
+            return exits.made_of_class(self, NewObject(Constant(self.cls), set.__new__))
         made = self._new(exits)
         if self.cls in (set, frozenset):
             return made if self.cls is set else CallRecipe(Constant(frozenset), [made])
-        return exits.made_of_class(self, NewObject(exits.class_recipe(self.cls), frozenset.__new__, [made]))
+        return exits.made_of_class(self, NewObject(Constant(self.cls), frozenset.__new__, [made]))
 
     def _new(self, exits: ExitBuilder) -> Recipe:
         """A set in whose order the members come as in this one, as far as a new one can be made so."""
