@@ -3,35 +3,6 @@
 #include "hook_chain.h"
 #include "native.h"
 
-#define Py_BUILD_CORE
-#undef _PyGC_FINALIZED
-#include <internal/pycore_frame.h>
-#include <internal/pycore_interp.h>
-#include <internal/pycore_pystate.h>
-#include <internal/pycore_code.h>
-#undef Py_BUILD_CORE
-
-typedef struct _PyInterpreterFrame Frame;
-
-#if PY_VERSION_HEX >= 0x030D0000
-#define FRAME_CODE(frame) ((PyCodeObject *)(frame)->f_executable)
-#define FRAME_SET_CODE(frame, code) ((frame)->f_executable = (PyObject *)(code))
-#define FRAME_REWIND(frame, code) ((frame)->instr_ptr = _PyCode_CODE(code))
-#else
-#define FRAME_CODE(frame) ((frame)->f_code)
-#define FRAME_SET_CODE(frame, code) ((frame)->f_code = (PyCodeObject *)(code))
-#define FRAME_REWIND(frame, code) ((frame)->prev_instr = _PyCode_CODE(code) - 1)
-#endif
-#if PY_VERSION_HEX >= 0x030C0000
-#define FRAME_FUNCTION(frame) ((frame)->f_funcobj)
-#define code_set_extra PyUnstable_Code_SetExtra
-#define code_request_extra PyUnstable_Eval_RequestCodeExtraIndex
-#else
-#define FRAME_FUNCTION(frame) ((PyObject *)(frame)->f_func)
-#define code_set_extra _PyCode_SetExtra
-#define code_request_extra _PyEval_RequestCodeExtraIndex
-#endif
-
 typedef enum {
     MODE_ASK,      /* frames of this code may be compiled: see `answers` */
     MODE_LEAVE,    /* run as it is; frames that it calls are looked at */
@@ -45,9 +16,6 @@ typedef struct Answer {
     PyObject *cache;    /* owned weak reference to a Cache; NULL: leave these frames alone */
     struct Answer *next;
 } Answer;
-
-/* What a weak reference points at, borrowed; None when it is dead. */
-#define REFERENT(reference) (((PyWeakReference *)(reference))->wr_object)
 
 /* Kept in the code object's extra slot. */
 typedef struct {
@@ -92,11 +60,7 @@ static void record_free(void *pointer)
 
 static Record *record_of(PyCodeObject *code)
 {
-    struct {
-        Py_ssize_t size;
-        void *extras[1];
-    } *extra = (void *)code->co_extra; /* _PyCodeObjectExtra */
-    return extra && extra->size > extra_index ? extra->extras[extra_index] : NULL;
+    return code_extra(code, extra_index);
 }
 
 static int starts_with_any(PyObject *text, PyObject *prefixes)
@@ -164,7 +128,7 @@ static void forget_dead(Record *record)
     Answer *dead = NULL;
     for (Answer **place = &record->answers; *place;) {
         Answer *answer = *place;
-        if (REFERENT(answer->callback) == Py_None || (answer->cache && REFERENT(answer->cache) == Py_None)) {
+        if (!weakref_peek(answer->callback) || (answer->cache && !weakref_peek(answer->cache))) {
             *place = answer->next;
             answer->next = dead;
             dead = answer;
@@ -196,8 +160,8 @@ static void remember(Record *record, PyObject *callback, PyObject *cache)
 static Cache *cache_for(Record *record, PyObject *callback, PyObject *function)
 {
     for (Answer *answer = record->answers; answer; answer = answer->next) {
-        if (REFERENT(answer->callback) == callback && (!answer->cache || REFERENT(answer->cache) != Py_None)) {
-            return (Cache *)(answer->cache ? Py_NewRef(REFERENT(answer->cache)) : NULL);
+        if (weakref_peek(answer->callback) == callback && (!answer->cache || weakref_peek(answer->cache))) {
+            return (Cache *)(answer->cache ? Py_NewRef(weakref_peek(answer->cache)) : NULL);
         }
     }
     forget_dead(record);
@@ -220,71 +184,6 @@ static Cache *cache_for(Record *record, PyObject *callback, PyObject *function)
 
 #define run_frame stator_evaluate_below
 
-#if PY_VERSION_HEX >= 0x030C0000
-static void pop_frame(PyThreadState *thread, Frame *frame)
-{
-    PyObject **base = (PyObject **)frame;
-    if (base == &thread->datastack_chunk->data[0]) { /* the first of its chunk */
-        _PyStackChunk *chunk = thread->datastack_chunk, *previous = chunk->previous;
-        PyObjectArenaAllocator allocator;
-        thread->datastack_top = &previous->data[previous->top];
-        thread->datastack_chunk = previous;
-        PyObject_GetArenaAllocator(&allocator);
-        allocator.free(allocator.ctx, chunk, chunk->size);
-        thread->datastack_limit = (PyObject **)(((char *)previous) + previous->size);
-    } else {
-        thread->datastack_top = base;
-    }
-}
-#endif
-
-/* Give back a frame that never started. Nothing has seen it, so this is a release of what it owns; 3.11's caller does it. */
-static void abandon(PyThreadState *thread, Frame *frame)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    for (int i = 0; i < frame->stacktop; i++) {
-        Py_XDECREF(frame->localsplus[i]);
-    }
-    Py_XDECREF(frame->f_locals);
-    Py_DECREF(FRAME_FUNCTION(frame));
-    Py_DECREF(FRAME_CODE(frame));
-    pop_frame(thread, frame);
-#else
-    (void)thread;
-    (void)frame;
-#endif
-}
-
-static Py_ssize_t frame_size(PyCodeObject *code)
-{
-    return FRAME_SPECIALS_SIZE + code->co_nlocalsplus + code->co_stacksize;
-}
-
-/* Put `code` in place of the frame's own, making room on the data stack. 0: there is no room. Takes over no reference. */
-static int swap_code(PyThreadState *thread, Frame *frame, PyCodeObject *code)
-{
-    PyCodeObject *old = FRAME_CODE(frame);
-    PyObject **top = (PyObject **)frame + frame_size(code);
-    if (thread->datastack_top != (PyObject **)frame + frame_size(old)) {
-        return 0;
-    }
-    if (top > thread->datastack_top) {
-        if (top >= thread->datastack_limit) {
-            return 0;
-        }
-        thread->datastack_top = top;
-    }
-    int arguments = stator_bound_count(old);
-    for (int i = arguments; i < code->co_nlocalsplus; i++) {
-        frame->localsplus[i] = NULL;
-    }
-    FRAME_SET_CODE(frame, Py_NewRef(code));
-    Py_DECREF(old);
-    frame->stacktop = code->co_nlocalsplus;
-    FRAME_REWIND(frame, code);
-    return 1;
-}
-
 static PyObject *function_with_code(PyObject *original, PyCodeObject *code)
 {
     PyObject *function = PyFunction_New((PyObject *)code, PyFunction_GET_GLOBALS(original));
@@ -305,14 +204,16 @@ static PyObject *function_with_code(PyObject *original, PyCodeObject *code)
 static PyObject *call_code(PyThreadState *thread, Frame *frame, PyCodeObject *code)
 {
     PyObject *positional = NULL, *keywords = NULL, *result = NULL;
-    PyObject *function = function_with_code(FRAME_FUNCTION(frame), code);
-    if (function && stator_unbind(FRAME_CODE(frame), frame->localsplus, &positional, &keywords) == 0) {
+    PyObject *function = function_with_code(frame_function(frame), code);
+    int const count = stator_bound_count(frame_code(frame));
+    PyObject *room[count + 1], *const *values = frame_arguments(frame, count, room);
+    if (function && stator_unbind(frame_code(frame), values, &positional, &keywords) == 0) {
         result = PyObject_Call(function, positional, keywords);
     }
     Py_XDECREF(function);
     Py_XDECREF(positional);
     Py_XDECREF(keywords);
-    abandon(thread, frame);
+    frame_abandon(thread, frame);
     return result;
 }
 
@@ -322,15 +223,17 @@ static Version *version_for(Cache *cache, PyCodeObject *code, Frame *frame)
     if (cache->eager) {
         return NULL;
     }
-    PyObject *function = FRAME_FUNCTION(frame);
-    Version *version = stator_cache_lookup(cache, frame->localsplus, stator_bound_count(code), function);
-    return version ? version : stator_cache_miss(cache, code, frame->localsplus, function);
+    PyObject *function = frame_function(frame);
+    int const count = stator_bound_count(code);
+    PyObject *room[count + 1], *const *values = frame_arguments(frame, count, room);
+    Version *version = stator_cache_lookup(cache, values, count, function);
+    return version ? version : stator_cache_miss(cache, code, values, function);
 }
 
 /* The code to run instead of the frame's own, a new reference; NULL: its own, as *mode says, unless there is an exception. */
 static PyCodeObject *code_instead(Frame *frame, PyCodeObject *code, Record *record, PyObject *callback, Mode *mode)
 {
-    PyObject *function = FRAME_FUNCTION(frame);
+    PyObject *function = frame_function(frame);
     Cache *cache = PyFunction_Check(function) ? cache_for(record, callback, function) : NULL;
     Version *version = cache ? version_for(cache, code, frame) : NULL;
     PyObject *instead = version && version->code != Py_None ? Py_NewRef(version->code) : NULL;
@@ -342,7 +245,7 @@ static PyCodeObject *code_instead(Frame *frame, PyCodeObject *code, Record *reco
 
 static PyObject *run_instead(PyThreadState *thread, Frame *frame, PyCodeObject *code)
 {
-    if (!(code->co_flags & SUSPENDABLE) && swap_code(thread, frame, code)) {
+    if (!(code->co_flags & SUSPENDABLE) && frame_swap_code(thread, frame, code, stator_bound_count(frame_code(frame)))) {
         statistics.swapped++;
         return run_frame(thread, frame, 0);
     }
@@ -353,11 +256,11 @@ static PyObject *run_instead(PyThreadState *thread, Frame *frame, PyCodeObject *
 static PyObject *hooked(PyThreadState *thread, Frame *frame, int throwing)
 {
     /* trace and profile functions are no part of the program; nor is what a collection happens to run: finalizers, callbacks */
-    if (!stator_hook_thread.callback || throwing || frame->owner != FRAME_OWNED_BY_THREAD || thread->tracing
-        || thread->interp->gc.collecting) {
+    if (!stator_hook_thread.callback || throwing || !frame_is_on_data_stack(frame)
+        || thread_is_outside_program(thread)) {
         return run_frame(thread, frame, throwing);
     }
-    PyCodeObject *code = FRAME_CODE(frame);
+    PyCodeObject *code = frame_code(frame);
     if (stator_hook_thread.let_through == code) {
         stator_hook_thread.let_through = NULL;
         return run_frame(thread, frame, 0);
@@ -379,7 +282,7 @@ static PyObject *hooked(PyThreadState *thread, Frame *frame, int throwing)
         result = stator_go_on(run_instead(thread, frame, instead));
         Py_DECREF(instead);
     } else if (mode == MODE_ASK && PyErr_Occurred()) {
-        abandon(thread, frame);
+        frame_abandon(thread, frame);
         result = NULL;
     } else if (mode == MODE_UNHOOKED) {
         paused = stator_pause_hook(thread->interp);

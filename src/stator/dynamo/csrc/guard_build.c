@@ -1,5 +1,6 @@
 /* Builds guard trees: the Python type GuardTree, its nodes and checks, and their life. What is put into a tree is decided by
  * dynamo/guard_tree.py. */
+#include "dict_states.h"
 #include "guard_memo.h"
 
 void *guard_grown(void *block, int *capacity, int count, size_t size)
@@ -446,7 +447,7 @@ static struct {
 
 int stator_guards_add_to(PyObject *module)
 {
-    if (guard_values_add_to(module) < 0 || guard_tensors_add_to(module) < 0
+    if (dict_states_ready() < 0 || guard_values_add_to(module) < 0 || guard_tensors_add_to(module) < 0
         || PyModule_AddType(module, &GuardTreeType) < 0) {
         return -1;
     }

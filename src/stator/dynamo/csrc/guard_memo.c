@@ -1,14 +1,16 @@
 /* The memo of a guard tree. Walking a tree means thousands of lookups in dicts that have not changed since the last call. So a
- * successful evaluation is written down as a list of steps, each of which makes sure that one thing is as it was: the version of
+ * successful evaluation is written down as a list of steps, each of which makes sure that one thing is as it was: the state of
  * a dict, the dict of an instance, a type, a tensor's metadata. When all hold, what lies behind them needs no second look.
  *
- * Which objects may be touched: a value is *held* when what was verified before it keeps it alive and is unique (an item of a dict
- * with that very version, an item of a held tuple). Any other value (an argument, the content of a cell) was only seen to lie at
+ * Which objects may be touched: a value is *held* when what was verified before it keeps it alive and is unique (an item of an
+ * unchanged dict, an item of a held tuple). Any other value (an argument, the content of a cell) was only seen to lie at
  * the same address, where another object may have come: of it nothing is assumed beyond what is looked at again.
  *
  * What may run user code, and what is different in every call, comes last and is evaluated as without a memo. Before the
  * first of it runs, every value that it needs is owned, so that nothing it does can take away the ground. */
 #include "guard_memo.h"
+
+#include "dict_states.h"
 
 #define WARM_UP 2        /* successes before the first memo is written */
 #define MAX_UNSTABLE 3   /* so often a place may differ before it is evaluated anew in each call */
@@ -20,7 +22,7 @@ typedef enum {
     STEP_CELL,      /* cell `number` of function `object` holds `expected` */
     STEP_PLACE,     /* at address `object` lies the instance dict `expected` */
     STEP_TYPE,      /* the type of `object` is `expected` */
-    STEP_DICT,      /* the dict `object` has version `number` */
+    STEP_DICT,      /* the state `object` of a dict holds */
     STEP_CLASS,     /* the class `object` has version `number` */
     STEP_LIST_ITEM, /* item `number` of list `object` is `expected` */
     STEP_ITEM,      /* the item of dict `object` that node's key names is `expected` */
@@ -51,23 +53,6 @@ struct Memo {
     int users;     /* evaluations at work, and the tree */
 };
 
-/* ---- versions of dicts ---- */
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* from 3.12 on, for an API that sees no more than this does */
-/* Of one state of one dict: CPython numbers the changes of all dicts consecutively. */
-static inline uint64_t dict_version(void const *dict)
-{
-    return ((PyDictObject const *)dict)->ma_version_tag;
-}
-#pragma GCC diagnostic pop
-
-/* From 3.13 on, attributes can be set in the inline values behind an instance's dict, and the version stays as it is. */
-static inline int has_true_version(PyObject *dict)
-{
-    return PY_VERSION_HEX < 0x030D0000 || ((PyDictObject *)dict)->ma_values == NULL;
-}
-
 /* ---- evaluation ---- */
 
 static int step_holds(GuardTree *tree, Run const *run, Step const *step)
@@ -89,9 +74,9 @@ static int step_holds(GuardTree *tree, Run const *run, Step const *step)
     case STEP_TYPE:
         return (void *)Py_TYPE((PyObject *)step->object) == step->expected;
     case STEP_DICT:
-        return dict_version(step->object) == step->number;
+        return dict_state_holds(step->object);
     case STEP_CLASS:
-        return ((PyTypeObject *)step->object)->tp_version_tag == step->number;
+        return type_version(step->object) == step->number;
     case STEP_LIST_ITEM:
         return (Py_ssize_t)step->number < PyList_GET_SIZE(step->object)
             && PyList_GET_ITEM(step->object, step->number) == step->expected;
@@ -100,7 +85,7 @@ static int step_holds(GuardTree *tree, Run const *run, Step const *step)
         return PyDict_GetItemWithError(step->object, key) == step->expected;
     }
     case STEP_ALIVE:
-        return (void *)((PyWeakReference *)step->object)->wr_object == step->expected;
+        return (void *)weakref_peek(step->object) == step->expected;
     case STEP_CHECK:
         return guard_check_holds(&tree->checks[step->number], step->object);
     }
@@ -133,6 +118,11 @@ static void memo_leave(Memo *memo)
 {
     if (--memo->users > 0) {
         return;
+    }
+    for (int i = 0; i < memo->step_count; i++) {
+        if (memo->steps[i].kind == STEP_DICT) {
+            dict_state_release(memo->steps[i].object);
+        }
     }
     PyMem_Free(memo->steps);
     PyMem_Free(memo->late);
@@ -175,16 +165,17 @@ typedef struct {
     int failed; /* out of memory */
 } Writer;
 
-static void add_step(Writer *writer, StepKind kind, int node, void *object, void *expected, uint64_t number)
+static int add_step(Writer *writer, StepKind kind, int node, void *object, void *expected, uint64_t number)
 {
     Memo *memo = writer->memo;
     Step *steps = guard_grown(memo->steps, &memo->step_capacity, memo->step_count, sizeof *steps);
     if (!steps) {
         writer->failed = 1;
-        return;
+        return 0;
     }
     memo->steps = steps;
     steps[memo->step_count++] = (Step){kind, node, object, expected, number};
+    return 1;
 }
 
 static void add_late(Writer *writer, int check, int child, PyObject *value)
@@ -207,10 +198,14 @@ static int is_unstable(Writer const *writer, int node)
 /* 1: a step makes sure of the content of `dict`; it is held, or was just seen to be the parent's. */
 static int settle_dict(Writer *writer, int node, PyObject *dict)
 {
-    if (writer->tree->nodes[node].unstable || !has_true_version(dict)) {
+    DictState *state = writer->tree->nodes[node].unstable ? NULL : dict_state_take(dict);
+    if (!state) {
         return 0;
     }
-    add_step(writer, STEP_DICT, node, dict, NULL, dict_version(dict));
+    if (!add_step(writer, STEP_DICT, node, state, NULL, 0)) {
+        dict_state_release(state);
+        return 0;
+    }
     return 1;
 }
 
@@ -222,11 +217,8 @@ static void settle_type(Writer *writer, int node, PyObject *value)
 /* 1: nothing that the class `type` finds by lookup has changed while the step holds. */
 static int settle_class(Writer *writer, int node, PyTypeObject *type)
 {
-    if (type->tp_version_tag == 0) {
-        return 0;
-    }
-    add_step(writer, STEP_CLASS, node, type, NULL, type->tp_version_tag);
-    return 1;
+    unsigned int const version = type_version(type);
+    return version && add_step(writer, STEP_CLASS, node, type, NULL, version);
 }
 
 /* What a step has made sure of about the value of a node. */

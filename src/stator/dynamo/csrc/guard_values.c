@@ -1,15 +1,6 @@
 /* Looks at Python values for guards, past any override by user classes. */
 #include "guards.h"
 
-#define Py_BUILD_CORE
-#undef _PyGC_FINALIZED
-/* an inline function of this header reads a field that newer headers of 3.12 call deprecated */
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-#include <internal/pycore_dict.h>
-#pragma GCC diagnostic pop
-#undef Py_BUILD_CORE
-
 static PyObject *builtins_dict, *deque_type;
 /* types whose == is written in C and has no effects, beyond the ones that guard_constant_equal knows; e.g. torch.device */
 static PyTypeObject *plain_types[16];
@@ -217,11 +208,7 @@ PyObject *guard_key_at(PyObject *value, Py_ssize_t index)
 PyObject *guard_instance_dict(PyObject *value)
 {
     if (PyType_Check(value)) {
-#if PY_VERSION_HEX >= 0x030C0000
-        return PyType_GetDict((PyTypeObject *)value);
-#else
-        return Py_XNewRef(((PyTypeObject *)value)->tp_dict);
-#endif
+        return type_dict((PyTypeObject *)value);
     }
     PyObject **place = _PyObject_GetDictPtr(value);
     if (place && *place) {
@@ -291,7 +278,7 @@ int guard_lookups_hold(Check *check, PyObject *cls)
         return 0;
     }
     PyTypeObject *type = (PyTypeObject *)cls;
-    if (check->number != 0 && check->number == (Py_ssize_t)type->tp_version_tag) {
+    if (check->number != 0 && check->number == (Py_ssize_t)type_version(type)) {
         return 1;
     }
     for (Py_ssize_t i = 0; i + 2 < PyTuple_GET_SIZE(check->expected); i += 3) {
@@ -301,7 +288,7 @@ int guard_lookups_hold(Check *check, PyObject *cls)
         }
     }
     /* looking something up gave the class a version, if it can have one; any change of it takes the version away */
-    check->number = type->tp_version_tag;
+    check->number = type_version(type);
     return 1;
 }
 
@@ -401,7 +388,7 @@ static PyObject *has_names_only(PyObject *Py_UNUSED(self), PyObject *type)
     int only = 1;
     for (Py_ssize_t i = 0; only && order && i < PyTuple_GET_SIZE(order); i++) {
         PyObject *dict = guard_instance_dict(PyTuple_GET_ITEM(order, i));
-        only = !dict || DK_IS_UNICODE(((PyDictObject *)dict)->ma_keys);
+        only = !dict || dict_has_names_only(dict);
         Py_XDECREF(dict);
     }
     return PyBool_FromLong(only);

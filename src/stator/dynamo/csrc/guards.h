@@ -126,29 +126,21 @@ void *guard_grown(void *block, int *capacity, int count, size_t size);
 
 int guard_identity_set(Identity *identity, PyObject *object, PyObject *callback);
 
-/* A dead weak reference points at None, so None is never held weakly (it does not support it). */
 static inline int identity_is(Identity const *identity, PyObject *object)
 {
-    PyObject *expected
-        = identity->weak ? ((PyWeakReference *)identity->reference)->wr_object : identity->reference;
-    return expected == object && !(identity->weak && object == Py_None);
+    return object == (identity->weak ? weakref_peek(identity->reference) : identity->reference);
 }
 
 /* Borrowed; NULL once the object behind it is gone. */
 static inline PyObject *guard_node_key(Node const *node)
 {
-    PyObject *key = node->weak ? ((PyWeakReference *)node->key)->wr_object : node->key;
-    return node->weak && key == Py_None ? NULL : key;
+    return node->weak ? weakref_peek(node->key) : node->key;
 }
 
 /* What stands in a tuple that guard_held_weakly made; borrowed, NULL once it is gone. */
 static inline PyObject *guard_held(PyObject *item)
 {
-    if (!PyWeakref_CheckRefExact(item)) {
-        return item;
-    }
-    PyObject *object = ((PyWeakReference *)item)->wr_object;
-    return object == Py_None ? NULL : object;
+    return PyWeakref_CheckRefExact(item) ? weakref_peek(item) : item;
 }
 
 /* A new tuple with weak references in the place of classes and functions, or NULL with an exception. */

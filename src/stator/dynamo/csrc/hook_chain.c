@@ -115,24 +115,16 @@ long stator_hook_users(void)
 
 static __thread int depth = 0; /* frames of this thread that are evaluated under the hook, one in another */
 
-#if PY_VERSION_HEX >= 0x030C0000
-static __thread int room = 0; /* calls of the evaluator that were allowed when the first of these frames began */
-#endif
+static __thread long room = 0; /* of the evaluator, when the first of these frames began */
 
 /* Calls that compiled code makes from C are not counted in `depth`, but take of the room as well. */
 static int is_deep(PyThreadState *thread)
 {
-#if PY_VERSION_HEX >= 0x030C0000
+    long const left = thread_evaluator_room(thread);
     if (depth == 0) {
-        room = thread->c_recursion_remaining;
+        room = left;
     }
-    if (thread->c_recursion_remaining < room / 2) {
-        return 1;
-    }
-#else
-    (void)thread;
-#endif
-    return depth >= DEEP;
+    return depth >= DEEP || left < room / 2;
 }
 
 static void resume(PyInterpreterState *interpreter)

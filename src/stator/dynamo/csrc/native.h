@@ -3,11 +3,7 @@
 #ifndef STATOR_NATIVE_H
 #define STATOR_NATIVE_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stddef.h>
-#include <structmember.h>
-
+#include "cpython_compat.h"
 #include "tensor_impl.h"
 
 /* ---- guard tree (guards.c) ---- */
@@ -116,20 +112,20 @@ PyObject *stator_joined(Pending *outermost);
 PyObject *stator_go_on(PyObject *result);
 int stator_continuation_add_to(PyObject *module);
 
-/* ---- exceptions that are raised where a frame goes on (raised_later.c) ---- */
+/* ---- exceptions that are raised where a frame goes on (deferred_exceptions.c) ---- */
 
 PyObject *stator_take_raised(void);
 int stator_raise_later(PyObject *error);
 PyObject *stator_take_waiting(void);
 void stator_raise_now(PyObject const *error, PyObject **result);
-int stator_raised_later_add_to(PyObject *module);
+int stator_deferred_exceptions_add_to(PyObject *module);
 void stator_tell_what_was_read(PyObject *owner, PyObject *name);
 int stator_finishing_add_to(PyObject *module); /* finishing.c */
 int stator_generators_add_to(PyObject *module); /* generators.c */
 PyObject *stator_shown_call(PyObject *held);     /* waiting_calls.c */
 int stator_waiting_calls_add_to(PyObject *module);
 
-/* ---- what the frame at work holds (frame_at_work.c) ---- */
+/* ---- what the frame at work holds (current_frame.c) ---- */
 
 void stator_take_own_cells(void);
 void stator_caller_forgets(PyObject *const *args, Py_ssize_t count);

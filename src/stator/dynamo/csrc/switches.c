@@ -2,11 +2,6 @@
  * debugger. What sets them is Python's business (dynamo/hook.py, dynamo/stance.py, dynamo/debuggers.py). */
 #include "native.h"
 
-#define Py_BUILD_CORE
-#undef _PyGC_FINALIZED
-#include <internal/pycore_interp.h>
-#undef Py_BUILD_CORE
-
 __thread int stator_entries_off = 0;
 
 /* the ContextVar of the stance, and its value under which nothing compiled runs; looked at once it was ever set */
@@ -58,12 +53,7 @@ static int covering = 0;
 
 static int lines_traced(PyThreadState *thread)
 {
-#if PY_VERSION_HEX >= 0x030C0000
-    if (thread->interp->monitoring_tool_names[1]) { /* sys.monitoring.COVERAGE_ID */
-        return 1;
-    }
-#endif
-    return thread->c_tracefunc != NULL;
+    return thread_is_monitored(thread, MONITORING_COVERAGE) || thread->c_tracefunc;
 }
 
 int stator_lines_traced(void)
@@ -73,12 +63,7 @@ int stator_lines_traced(void)
 
 static int debugged(PyThreadState *thread)
 {
-#if PY_VERSION_HEX >= 0x030C0000
-    if (thread->interp->monitoring_tool_names[0]) { /* sys.monitoring.DEBUGGER_ID */
-        return 1;
-    }
-#endif
-    if (covering && lines_traced(thread)) {
+    if (thread_is_monitored(thread, MONITORING_DEBUGGER) || (covering && lines_traced(thread))) {
         return 1;
     }
     PyObject *tracer = thread->c_traceobj;

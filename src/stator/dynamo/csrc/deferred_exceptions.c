@@ -7,29 +7,7 @@ static __thread PyObject *waiting = NULL; /* owned */
 /* The exception that is set, a new reference. */
 PyObject *stator_take_raised(void)
 {
-#if PY_VERSION_HEX >= 0x030C0000
-    return PyErr_GetRaisedException();
-#else
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback) {
-        PyException_SetTraceback(value, traceback);
-    }
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return value;
-#endif
-}
-
-/* Takes over the reference. */
-static void raise_again(PyObject *error)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    PyErr_SetRaisedException(error);
-#else
-    PyErr_Restore(Py_NewRef(Py_TYPE(error)), error, PyException_GetTraceback(error));
-#endif
+    return exception_take();
 }
 
 /* 1: `error`, whose reference is taken over, is waiting now; 0: it is NULL. */
@@ -51,7 +29,7 @@ PyObject *stator_take_waiting(void)
 
 static void raise_waiting(void)
 {
-    raise_again(stator_take_waiting());
+    exception_set(stator_take_waiting());
 }
 
 /* Where the frame never got to where it goes on, `error` takes the place of what it gave. */
@@ -100,7 +78,7 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-int stator_raised_later_add_to(PyObject *module)
+int stator_deferred_exceptions_add_to(PyObject *module)
 {
     return PyModule_AddFunctions(module, methods);
 }
