@@ -66,14 +66,14 @@ def test_calibration_works_inside_user_modes(layout):
 
 
 def test_an_ambiguous_match_gives_none_and_one_warning(monkeypatch):
-    monkeypatch.setattr(tensor_impl, "_find_keyset", lambda: tensor_impl._the_one("keyset", range(4), lambda at: True))
+    monkeypatch.setattr(tensor_impl, "_find_sizes", lambda: tensor_impl._the_one("sizes", range(4), lambda at: True))
     logs.forget_warnings()
     before = counters.counts["tensor_impl.uncalibrated"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert tensor_impl.calibrate.__wrapped__() is None
         assert tensor_impl.calibrate.__wrapped__() is None
-    assert len(caught) == 1 and "keyset matches at offsets [0, 1, 2, 3]" in str(caught[0].message)
+    assert len(caught) == 1 and "sizes matches at offsets [0, 1, 2, 3]" in str(caught[0].message)
     assert counters.counts["tensor_impl.uncalibrated"] == before + 2
 
 
@@ -87,3 +87,12 @@ def test_what_memory_held_before_makes_no_difference(layout):
         draw.shuffle(kept)
         del kept[100:]
         assert tensor_impl.calibrate.__wrapped__() == layout
+
+
+def test_nothing_is_read_behind_an_object(layout):
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    if version not in ((2, 11), (2, 13)):
+        pytest.skip("the sizes of this torch's objects are not known")
+    impl_bytes, meta_bytes = (184, 200) if version == (2, 11) else (176, 184)
+    assert tensor_impl._impl_bytes() == impl_bytes == layout.keyset + 8
+    assert meta_bytes >= tensor_impl.META_BYTES

@@ -1,7 +1,9 @@
 """Finds, by experiment, at which byte offsets a tensor's C++ object keeps its metadata, for runtime/csrc/tensor_impl.h.
 
 Tensors that differ in one property show where that property lives; a randomised self-test then compares every reading
-with torch's own getters. Nothing here is used after the offsets are known, and nothing here writes to foreign memory.
+with torch's own getters. Nothing here is used after the offsets are known, nothing writes to foreign memory, and
+nothing reads beyond an object. (The C functions that torch exports for this tell neither dispatch keys nor
+`requires_grad`, and take ten times as long to give the address of the data.)
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ import torch
 
 from stator.base import counters, logs
 
-OBJECT_BYTES = 48  # of a tensor's PyObject
-IMPL_BYTES = 200  # of a TensorImpl, and what lies behind: torch 2.13's is 176 long
+# sizes of torch's objects: the least over the supported versions
+LONGEST_IMPL_BYTES = 184  # of a TensorImpl: 184 in torch 2.11, 176 in torch 2.13; see _impl_bytes
 STORAGE_BYTES = 96  # of a StorageImpl
-META_BYTES = 192  # of an AutogradMeta
+META_BYTES = 184  # of an AutogradMeta: 200 in torch 2.11, 184 in torch 2.13
 INLINE_DIMS = 5
 SELF_TESTS = 40
 
@@ -110,8 +112,24 @@ def _the_one(what: str, offsets: Iterable[int], fits: Callable[[int], bool]) -> 
     return found[0]
 
 
+@functools.cache
+def _impl_bytes() -> int:
+    """The size of a TensorImpl: the set of dispatch keys is its last word, so the search for that ends there."""
+    samples = [
+        torch.empty(3, device="cpu"),
+        torch.empty(3, device="meta"),
+        torch.empty(3, dtype=torch.complex64, device="cpu").conj(),
+        torch.empty(3, device="cpu").to_sparse(),
+    ]
+    pairs = [(sample._cdata, torch._C._dispatch_keys(sample).raw_repr()) for sample in samples]
+    for at in _words(LONGEST_IMPL_BYTES):
+        if all(_word(_memory(address + at, 8), 0) == keys for address, keys in pairs):
+            return at + 8
+    raise CalibrationError("the set of dispatch keys matches at no offset")
+
+
 def _impl(tensor: torch.Tensor) -> bytes:
-    return _memory(tensor._cdata, IMPL_BYTES)
+    return _memory(tensor._cdata, _impl_bytes())
 
 
 def _words(length: int) -> range:
@@ -127,7 +145,9 @@ def _strided(shape: Sequence[int], stride: Sequence[int], offset: int = 0) -> to
 def _find_layout() -> TensorLayout:
     sample = torch.empty(2, 3, device="cpu")
     cdata = _the_one(
-        "cdata", _words(OBJECT_BYTES), lambda at: _word(_memory(id(sample), OBJECT_BYTES), at) == sample._cdata
+        "cdata",
+        _words(torch.Tensor.__basicsize__),
+        lambda at: _word(_memory(id(sample), torch.Tensor.__basicsize__), at) == sample._cdata,
     )
     autograd_meta, requires_grad, grad_fn, vtable = _find_autograd()
     dtype, itemsize = _find_dtype()
@@ -137,7 +157,7 @@ def _find_layout() -> TensorLayout:
         sizes=_find_sizes(),
         dtype=dtype,
         device=_find_device((storage, autograd_meta)),
-        keyset=_find_keyset(),
+        keyset=_impl_bytes() - 8,
         storage_offset=_find_storage_offset(),
         storage=storage,
         storage_data=storage_data,
@@ -164,7 +184,7 @@ def _find_sizes() -> int:
                 return False
         return True
 
-    return _the_one("sizes", range(0, IMPL_BYTES - 8 * (1 + 2 * INLINE_DIMS) + 1, 8), fits)
+    return _the_one("sizes", range(0, _impl_bytes() - 8 * (1 + 2 * INLINE_DIMS) + 1, 8), fits)
 
 
 def _all_dtypes() -> list[torch.dtype]:
@@ -185,7 +205,7 @@ def _find_dtype() -> tuple[int, bytes]:
             codes.add(code)
         return True
 
-    at = _the_one("dtype", range(0, IMPL_BYTES - 1, 2), fits)
+    at = _the_one("dtype", range(0, _impl_bytes() - 1, 2), fits)
     table = bytearray(256)
     for dtype, pair in zip(dtypes, impls, strict=True):
         table[_short(pair[0], at)] = dtype.itemsize
@@ -204,25 +224,14 @@ def _find_device(pointers: Sequence[int]) -> int:
         one_value_each = len(cpu) == 1 and len(meta) == 1 and cpu != meta
         return one_value_each and all(code >> 8 == 0xFF for code in cpu | meta)
 
-    places = (at for at in range(0, IMPL_BYTES - 1, 2) if all(at // 8 != pointer // 8 for pointer in pointers))
+    places = (at for at in range(0, _impl_bytes() - 1, 2) if all(at // 8 != pointer // 8 for pointer in pointers))
     return _the_one("device", places, fits)
-
-
-def _find_keyset() -> int:
-    samples = [
-        torch.empty(3, device="cpu"),
-        torch.empty(3, device="meta"),
-        torch.empty(3, dtype=torch.complex64, device="cpu").conj(),
-        torch.empty(3, device="cpu").to_sparse(),
-    ]
-    pairs = [(torch._C._dispatch_keys(sample).raw_repr(), _impl(sample)) for sample in samples]
-    return _the_one("keyset", _words(IMPL_BYTES), lambda at: all(_word(impl, at) == key for key, impl in pairs))
 
 
 def _find_storage_offset() -> int:
     samples = [(offset, _impl(_strided((2, 3), (5, 1), offset))) for offset in (0, 17, 7919)]
     return _the_one(
-        "storage_offset", _words(IMPL_BYTES), lambda at: all(_signed(impl, at) == offset for offset, impl in samples)
+        "storage_offset", _words(_impl_bytes()), lambda at: all(_signed(impl, at) == offset for offset, impl in samples)
     )
 
 
@@ -233,7 +242,7 @@ def _find_storage() -> tuple[int, int]:
     storages = [tensor.untyped_storage() for tensor in tensors]
     pairs = list(zip(tensors, storages, strict=True))
     storage = _the_one(
-        "storage", _words(IMPL_BYTES), lambda at: all(_word(_impl(tensor), at) == s._cdata for tensor, s in pairs)
+        "storage", _words(_impl_bytes()), lambda at: all(_word(_impl(tensor), at) == s._cdata for tensor, s in pairs)
     )
     data = _the_one(
         "storage data",
@@ -258,7 +267,6 @@ def _find_autograd() -> tuple[int, int, int, int]:
     frozen = torch.empty(3, device="cpu", requires_grad=True)
     frozen.requires_grad_(False)
     impls = {name: _impl(t) for name, t in (("plain", plain), ("leaf", leaf), ("result", result), ("frozen", frozen))}
-    # the memory read is longer than the object; what lies behind differs from tensor to tensor, so several are asked
     tensors = [torch.empty(3, device="cpu") for _ in range(8)]
     given = [(_impl(tensor), _impl(tensor.requires_grad_(True))) for tensor in tensors]
 
@@ -269,9 +277,9 @@ def _find_autograd() -> tuple[int, int, int, int]:
         others = [words[name] for name in ("leaf", "result", "frozen")]
         return words["plain"] == 0 and all(map(_looks_like_pointer, others)) and len(set(others)) == 3
 
-    meta = _the_one("autograd_meta", _words(IMPL_BYTES), is_meta)
+    meta = _the_one("autograd_meta", _words(_impl_bytes()), is_meta)
     metas = {name: _autograd_bytes(tensor, meta) for name, tensor in (("result", result), ("frozen", frozen))}
-    # what lies behind the object is anybody's: only one and the same tensor, changed back and forth, tells it apart
+    # words that torch never wrote hold anything: only one and the same tensor, changed back and forth, tells it apart
     toggled = []
     for flag in (True, False, True, False):
         toggled.append((flag, _autograd_bytes(frozen.requires_grad_(flag), meta)))
