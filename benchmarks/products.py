@@ -1,4 +1,5 @@
-"""Matrix products by BLAS and by oneDNN's linear kernel, alternating: the figures behind lower/onednn.py's choice."""
+"""Matrix products by BLAS and by oneDNN's linear kernel, alternating: the figures behind lower/operators/onednn.py's
+choice."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 # Where lowerings live that call a library kernel by choice.
 LIBRARY = ("library", "convolution", "convolution_backward", "onednn")
 
-RULES = ("stator.prims.decompositions", "stator.prims.special_functions")
+RULES = ("stator.prims.decompositions", "stator.prims.special.special_functions")
 
 
 class Called(TorchDispatchMode):

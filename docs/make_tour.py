@@ -49,7 +49,7 @@ STAGES = (
     (
         "05_captured.txt",
         "What symbolic execution found",
-        "`dynamo/interpreter.py` steps through the instructions with symbolic values, inlining every Python call. The "
+        "`dynamo/capture.py` steps through the instructions with symbolic values, inlining every Python call. The "
         "result is data: the guards that must hold for this capture to be reused, where each graph input is loaded "
         "from, and how the return value is rebuilt. Here are the first guards.",
     ),

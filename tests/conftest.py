@@ -9,8 +9,8 @@ import pytest
 
 from stator.base import counters
 from stator.base.errors import CompileError, StatorError
-from stator.dynamo import cache
-from stator.dynamo.failed_graphs import Failure
+from stator.dynamo.cache import compiled_frames
+from stator.dynamo.cache.graph_fallback import Failure
 
 _FAILURES = "dynamo.failures_of_graphs_alone"
 _OUR_BACKENDS = {f"backend {name!r}" for name in ("eager", "aot_eager", "inductor")}
@@ -20,7 +20,7 @@ _internal: list[str] = []
 _MODULES_BETWEEN_WHOLE_COLLECTIONS = 50
 _modules = itertools.count(1)
 _was_the_graph_s = Failure.was_the_graph_s
-_is_internal = cache.is_internal
+_is_internal = compiled_frames.is_internal
 
 
 def _noted(failure: Failure) -> None:
@@ -45,7 +45,7 @@ def _is_of_our_backend(error: Exception) -> bool:
 
 
 Failure.was_the_graph_s = _noted  # type: ignore[method-assign]
-cache.is_internal = _noted_if_internal
+compiled_frames.is_internal = _noted_if_internal
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -24,8 +24,8 @@ try:
         set_stance,
         substitute_in_graph,
     )
-    from stator.dynamo.debuggers import cover_lines
-    from stator.dynamo.status import is_compiling
+    from stator.dynamo.host.compile_status import is_compiling
+    from stator.dynamo.host.debuggers import cover_lines
     from stator.tools.decompose import decompose
     from stator.tools.explain import Explanation, explain
 finally:

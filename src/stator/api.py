@@ -12,10 +12,10 @@ from stator.backends import Backend, backend_name, resolve_backend
 from stator.base import logs
 from stator.base.errors import UsageError
 from stator.compiled_module import compile_module
-from stator.dynamo import entry as entries
-from stator.dynamo import native_status
+from stator.dynamo.cache import entry as entries
 from stator.dynamo.callables import compiled_call, original_of
-from stator.dynamo.convert import Converter, Settings
+from stator.dynamo.frame_compiler import FrameCompiler, Settings
+from stator.dynamo.host import native_status
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,7 +81,7 @@ def _check(
     backend: str | Backend,
     mode: str | None,
     options: Mapping[str, object] | None,
-) -> Callable[[], Converter]:
+) -> Callable[[], FrameCompiler]:
     """Check what the user chose now, not at the first call; return what makes the converter of each compiled thing."""
     resolved, chosen = resolve_backend(backend, mode, options)
     if dynamic:
@@ -91,10 +91,10 @@ def _check(
             stacklevel=4,
         )
     settings = Settings(resolved, backend_name(backend), fullgraph, chosen)
-    return lambda: Converter(settings)
+    return lambda: FrameCompiler(settings)
 
 
-def _compile(target: Any, make_converter: Callable[[], Converter]) -> Any:
+def _compile(target: Any, make_converter: Callable[[], FrameCompiler]) -> Any:
     if not native_status.available():
         native_status.warn_if_missing()
         return target
@@ -105,7 +105,7 @@ def _compile(target: Any, make_converter: Callable[[], Converter]) -> Any:
     return compiled_call(target, make_converter())
 
 
-def _compile_class(cls: type, make_converter: Callable[[], Converter]) -> type:
+def _compile_class(cls: type, make_converter: Callable[[], FrameCompiler]) -> type:
     """A class whose instances are compiled: its `__call__` is replaced."""
     call = original_of(cls.__call__)  # type: ignore[operator]
     if not isinstance(call, FunctionType):

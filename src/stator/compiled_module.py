@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from stator.dynamo.callables import ORIGINAL, compiled_call, original_of
-from stator.dynamo.convert import Converter
+from stator.dynamo.frame_compiler import FrameCompiler
 
 _CALL, _COMPILE, _FORWARD = "_stator_call", "_stator_compile", "_stator_forward"
 
@@ -93,7 +93,7 @@ class _Forward:
 _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
 
-def compile_module(module: torch.nn.Module, make_converter: Callable[[], Converter]) -> torch.nn.Module:
+def compile_module(module: torch.nn.Module, make_converter: Callable[[], FrameCompiler]) -> torch.nn.Module:
     """`module`, compiled. `make_converter` gives the settings; each compiled module has a converter of its own."""
     module = original_of(module)
     cls = type(module)

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import torch
 
 from stator.base.errors import UsageError
-from stator.dynamo import stance as stances
 from stator.dynamo.callables import original_of
-from stator.dynamo.hook import call_with_hook, entries_off, leave_frame_alone
-from stator.dynamo.marks import Mark, Treatment, set_mark
-from stator.dynamo.stance import AssertNoRecompile
-from stator.dynamo.status import DISABLED_MARK
+from stator.dynamo.host import stance as stances
+from stator.dynamo.host.compile_directives import Mark, Treatment, set_mark
+from stator.dynamo.host.compile_status import DISABLED_MARK
+from stator.dynamo.host.hook import call_with_hook, entries_off, leave_frame_alone
+from stator.dynamo.host.stance import AssertNoRecompile
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stator.aot.extents import Extents
+from stator.aot.runtime.overlap_check import Extents
 
 
 def apart(tensors: list[torch.Tensor], written: list[int]) -> bool:

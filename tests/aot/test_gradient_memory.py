@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import stator
-from stator.aot.gradient_memory import in_others
+from stator.aot.runtime.gradient_memory import in_others
 
 Function = Callable[..., torch.Tensor]
 PROGRAMS: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {

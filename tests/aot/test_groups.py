@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 import stator
-from stator.aot.autograd_step import Step
-from stator.aot.groups import Group, Progress, run_in_one_thread
+from stator.aot.autograd.autograd_step import CompiledStep
+from stator.aot.trace.groups import InputGroup, Progress, run_in_one_thread
 from stator.base import counters
 
 Run = Callable[..., Any]
@@ -211,8 +211,8 @@ def test_second_derivatives(program: Run) -> None:
 def test_one_backward_of_all_results_is_compiled_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """What several groups of inputs need is computed once."""
     calls: list[Any] = []
-    plain = Step.gradients
-    monkeypatch.setattr(Step, "gradients", lambda *given: calls.append(given[2]) or plain(*given))
+    plain = CompiledStep.gradients
+    monkeypatch.setattr(CompiledStep, "gradients", lambda *given: calls.append(given[2]) or plain(*given))
     given = leaves()
     compiled = stator.compile(lambda x, w, v: ((x * w).sin(), (x * w).sin() * v), backend="aot_eager", fullgraph=True)
     first, last = compiled(*given)
@@ -236,8 +236,8 @@ def partly_shared(x: Any, w: Any, v: Any) -> Any:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Notes of which groups gradients are computed, in one go each."""
     found: list[Any] = []
-    plain = Step.gradients
-    monkeypatch.setattr(Step, "gradients", lambda *given: found.append(given[2][2]) or plain(*given))
+    plain = CompiledStep.gradients
+    monkeypatch.setattr(CompiledStep, "gradients", lambda *given: found.append(given[2][2]) or plain(*given))
     return found
 
 
@@ -364,7 +364,7 @@ def test_tangents_are_not_kept() -> None:
 def test_nodes_that_run_in_several_threads() -> None:
     """Autograd has one for each accelerator, and runs a node where the first of its gradients is that is on one."""
     cpu, first, second = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
-    groups = (Group((0,), (0, 1)), Group((1,), (1, 2)))
+    groups = (InputGroup((0,), (0, 1)), InputGroup((1,), (1, 2)))
     assert run_in_one_thread(groups, {0: cpu, 1: cpu, 2: cpu})
     assert run_in_one_thread(groups, {0: cpu, 1: first, 2: cpu})
     assert not run_in_one_thread(groups, {0: cpu, 1: cpu, 2: first})
@@ -373,13 +373,13 @@ def test_nodes_that_run_in_several_threads() -> None:
 
 def test_groups_one_by_one(computed: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """As where their nodes run in several threads, with two backwards over one graph."""
-    plain = Step.__init__
+    plain = CompiledStep.__init__
 
     def started(step: Any, *given: Any) -> None:
         plain(step, *given)
         step.in_one_thread = False
 
-    monkeypatch.setattr(Step, "__init__", started)
+    monkeypatch.setattr(CompiledStep, "__init__", started)
 
     def look(given: list[Any], results: Any, log: list[Any]) -> Any:
         for retain in (True, False):

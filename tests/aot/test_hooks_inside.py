@@ -16,7 +16,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import stator
-from stator.aot.autograd_step import Step
+from stator.aot.autograd.autograd_step import CompiledStep
 
 Run = Callable[..., Any]
 HOOKS: list[Callable[[torch.Tensor], torch.Tensor]] = [
@@ -280,7 +280,7 @@ def test_random_programs(seed: int) -> None:
 
 def test_what_a_hook_would_see_in_parts_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where second derivatives could not be compiled."""
-    monkeypatch.setattr(Step, "_compile_gradients", lambda *arguments: None)
+    monkeypatch.setattr(CompiledStep, "_compile_gradients", lambda *arguments: None)
     compiled = stator.compile(before_several_results, backend="aot_eager", fullgraph=True)
     x, w = leaves()
     first, _, last = compiled(x, w)

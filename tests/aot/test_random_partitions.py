@@ -10,9 +10,9 @@ import torch
 from joint_graphs import HandMade, Writer, aten
 from torch import fx
 
-from stator.aot.partition import SavedInput, partition
-from stator.graph.cleanup import remove_dead
-from stator.graph.verifier import verify
+from stator.aot.partition.partition import SavedInput, partition
+from stator.graph.ir.cleanup import remove_dead
+from stator.graph.ir.verifier import verify
 
 SHAPE = (4, 6)
 

@@ -11,13 +11,13 @@ from scipy import stats
 from torch import fx
 
 from stator.aot import functionalize_random
-from stator.graph.printer import load_graph, print_graph
-from stator.graph.recording import Tracer
-from stator.graph.schema import draws
-from stator.graph.tracer import trace
-from stator.graph.verifier import verify
+from stator.graph.functionalization.functionalize import FunctionalTracer
+from stator.graph.ir.printer import load_graph, print_graph
+from stator.graph.ir.schema import draws
+from stator.graph.ir.verifier import verify
+from stator.graph.tracing.tracer import trace
 from stator.inductor.lower import can_lower
-from stator.prims import random
+from stator.prims.operators import random
 
 COUNT = 20_000
 UNLIKELY = 1e-4
@@ -240,7 +240,7 @@ def test_graphs_without_random_operators_are_left_alone() -> None:
 
 
 def test_random_results_are_never_known_while_tracing() -> None:
-    tracer = Tracer(can_lower)
+    tracer = FunctionalTracer(can_lower)
     with tracer:
         values = [torch.rand(3), torch.tensor(0.5).bernoulli(), torch.full((2,), 0.5).bernoulli_(), torch.randperm(4)]
         values += [torch.randn(()), torch.zeros(3).uniform_(), torch.ones(4).multinomial(2), torch.randint(2, 3, (2,))]

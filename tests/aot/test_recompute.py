@@ -9,12 +9,12 @@ import torch
 from joint_graphs import HandMade, Writer, aten
 from torch import fx
 
-from stator.aot.budget import choose, fill_knapsack
-from stator.aot.liveness import estimate_peak
-from stator.aot.partition import partition
-from stator.aot.recompute import HOLDING, HOLDING_AT_PEAK, Problem
-from stator.aot.sides import divide
-from stator.graph.verifier import verify
+from stator.aot.partition.budget import choose, fill_knapsack
+from stator.aot.partition.forward_backward_sets import divide
+from stator.aot.partition.liveness import estimate_peak
+from stator.aot.partition.partition import partition
+from stator.aot.partition.recompute import HOLDING, HOLDING_AT_PEAK, Problem
+from stator.graph.ir.verifier import verify
 
 N = 256  # large enough for bytes to outweigh the fixed cost of a tensor
 

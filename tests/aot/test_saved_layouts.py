@@ -10,7 +10,7 @@ from torch import nn
 
 import stator
 from stator import aot
-from stator.aot.joint import trace_joint
+from stator.aot.trace.joint import trace_joint
 
 
 def network() -> nn.Module:

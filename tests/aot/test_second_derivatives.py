@@ -12,7 +12,7 @@ from torch import nn
 import stator
 from stator import pipeline
 from stator.aot import compile_training
-from stator.aot.autograd_step import Step
+from stator.aot.autograd.autograd_step import CompiledStep
 
 BACKENDS = ["aot_eager", "inductor"]
 
@@ -91,7 +91,7 @@ def test_running_statistics_are_not_kept_for_the_backward() -> None:
 
 def test_inputs_made_of_each_other_where_a_second_derivative_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient by one of them contains nothing that leads there through the other, and calls no hook twice."""
-    monkeypatch.setattr(Step, "_compile_gradients", lambda *_: None)
+    monkeypatch.setattr(CompiledStep, "_compile_gradients", lambda *_: None)
 
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return (x * y).sin() + y

@@ -32,11 +32,11 @@ if __name__ == "__main__":
 
 from stator.base.errors import UserPlace  # noqa: E402
 from stator.dynamo.bytecode import VERSION, Instruction, decode  # noqa: E402
-from stator.dynamo.captured import Break, BreakReason, Captured  # noqa: E402
-from stator.dynamo.emit import emit  # noqa: E402
-from stator.dynamo.recipe import Constant, Load, RaisedAt, Recipe  # noqa: E402
-from stator.dynamo.resume import Offset, ResumePoint, closure_of, resume_code, resumption_of  # noqa: E402
-from stator.dynamo.source import LocalSource  # noqa: E402
+from stator.dynamo.codegen import emit  # noqa: E402
+from stator.dynamo.guards.source import LocalSource  # noqa: E402
+from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame  # noqa: E402
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, RaisedAt, Recipe  # noqa: E402
+from stator.dynamo.ir.resume import Offset, ResumePoint, closure_of, resume_code, resumption_of  # noqa: E402
 
 # ---- a concrete interpreter, up to a given step ----
 
@@ -319,7 +319,7 @@ class Machine:
 def recipe_of(value: Any) -> Recipe | None:
     if value is NULL:
         return None
-    return RaisedAt(value.index) if isinstance(value, Offset) else Constant(value)
+    return RaisedAt(value.index) if isinstance(value, Offset) else ConstantRecipe(value)
 
 
 def leave_at(function: types.FunctionType, bound: dict[str, Any], step: int, again: int) -> tuple[bool, Any]:
@@ -332,14 +332,14 @@ def leave_at(function: types.FunctionType, bound: dict[str, Any], step: int, aga
     exit_ = Break(
         machine.pc,
         tuple(map(recipe_of, machine.stack)),
-        {name: Constant(value) for name, value in machine.locals.items()},
-        {name: Constant(cell) for name, cell in machine.cells.items()},
+        {name: ConstantRecipe(value) for name, value in machine.locals.items()},
+        {name: ConstantRecipe(cell) for name, cell in machine.cells.items()},
         BreakReason("test", "leave here", UserPlace("x", 1, "f")),
-        tuple((position, Constant(error)) for position, error in machine.handlers),
+        tuple((position, ConstantRecipe(error)) for position, error in machine.handlers),
         machine.kept,
     )
     before = machine.handled_before()
-    captured = Captured(
+    captured = CapturedFrame(
         function, function.__code__, None, [], [], exit_, [], handled_before=None if before is None else Load(before)
     )
 

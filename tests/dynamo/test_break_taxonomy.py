@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import stator
-from stator.dynamo.break_kinds import WAYS_OUT, WAYS_OUT_OF_REFUSALS, way_out
+from stator.dynamo.host.break_kinds import WAYS_OUT, WAYS_OUT_OF_REFUSALS, way_out
 
 SOURCE = Path(stator.__file__).parent
 DOCS = (SOURCE.parent.parent / "docs" / "graph-breaks.md").read_text()

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import stator
 from stator.base import counters
 from stator.base.errors import Unsupported
-from stator.graph import parts
+from stator.graph.subgraphs import subgraph_ops
 
 BACKENDS = ["eager", "aot_eager", "inductor"]
 _weights = torch.Generator().manual_seed(1)
@@ -162,22 +162,22 @@ def test_the_branch_taken_and_its_gradients(program: Any, backend: str, by_pytho
 def test_one_branch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graphs of the other one are not called."""
     ran: list[int] = []
-    run = parts.Part.run
+    run = subgraph_ops.Part.run
 
-    def counted(part: parts.Part, tensors: Any) -> Any:
+    def counted(part: subgraph_ops.Part, tensors: Any) -> Any:
         part._functions = tuple(
             (lambda *values, at=at, function=function: (ran.append(at), function(*values))[1])
             for at, function in enumerate(part._functions)
         )
         return run(part, tensors)
 
-    monkeypatch.setattr(parts.Part, "run", counted)
+    monkeypatch.setattr(subgraph_ops.Part, "run", counted)
     compiled = stator.compile(closures, backend="inductor", fullgraph=True)
     with torch.no_grad():
         compiled(torch.ones(4, 4))
         assert ran == [0]
         ran.clear()
-        monkeypatch.setattr(parts.Part, "run", run)
+        monkeypatch.setattr(subgraph_ops.Part, "run", run)
         compiled(-torch.ones(4, 4))
     assert ran == [1]
 
@@ -319,11 +319,11 @@ def test_compiled_branches_are_freed_with_what_was_compiled() -> None:
         return weakref.ref(weight)
 
     gc.collect()
-    before = len(parts._parts)
+    before = len(subgraph_ops._parts)
     weight = made()
     gc.collect()
     assert weight() is None
-    assert len(parts._parts) <= before
+    assert len(subgraph_ops._parts) <= before
 
 
 # ---- while_loop ----

@@ -15,7 +15,7 @@ from random_python import arguments, namespace, programs
 
 import stator
 from stator.base import counters
-from stator.dynamo.entry import cache_of
+from stator.dynamo.cache.entry import cache_of
 
 EXAMPLES = int(os.environ.get("STATOR_TEST_EXAMPLES", "25"))
 Told = set[tuple[str, int]]

@@ -12,8 +12,8 @@ import torch
 
 import stator
 from stator.base import counters
-from stator.dynamo import cache
-from stator.dynamo.native_status import native
+from stator.dynamo.cache import compiled_frames
+from stator.dynamo.host.native_status import native
 
 pytestmark = pytest.mark.skipif(native is None, reason="needs the C extension")
 
@@ -120,7 +120,7 @@ def test_where_there_is_no_room_to_count_the_program_runs_as_it_is(monkeypatch):
         return compute(x)
 
     compiled, x = stator.compile(program, backend="eager"), torch.arange(3.0)
-    monkeypatch.setattr(cache, "owner_of", no_room)
+    monkeypatch.setattr(compiled_frames, "owner_of", no_room)
     monkeypatch.setattr(counters, "count", no_room)
     assert torch.equal(compiled(x), compute(x))
 

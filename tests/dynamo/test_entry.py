@@ -10,12 +10,12 @@ import torch
 
 from stator.base import logs
 from stator.base.config import Options
-from stator.dynamo import entry as entry_module
-from stator.dynamo import native_status
-from stator.dynamo.entry import CompiledFrame, cache_of, is_entry, make_entry, original, reset
-from stator.dynamo.guard import Guard, GuardKind
-from stator.dynamo.guard_torch import read_global_state, tensor_guard
-from stator.dynamo.source import FunctionSource, LocalSource
+from stator.dynamo.cache import entry as entry_module
+from stator.dynamo.cache.entry import CompiledFrame, cache_of, is_entry, make_entry, original, reset
+from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.guards.source import FunctionSource, LocalSource
+from stator.dynamo.guards.tensor_guards import read_global_state, tensor_guard
+from stator.dynamo.host import native_status
 
 
 def scale(x, by=2.0):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import stator
-from stator.dynamo.native_status import native
+from stator.dynamo.host.native_status import native
 
 pytestmark = pytest.mark.skipif(native is None, reason="needs the C extension")
 

@@ -9,9 +9,9 @@ from capturing import assert_same
 
 import stator
 from stator.base.errors import Unsupported, UserPlace
-from stator.dynamo import convert, interpreter
-from stator.dynamo.captured import Break, BreakReason
-from stator.dynamo.program import program_of
+from stator.dynamo import capture, frame_compiler
+from stator.dynamo.interpreter.prepared_code import program_of
+from stator.dynamo.ir.capture_result import Break, BreakReason
 
 NAMES = {
     "closure",
@@ -42,13 +42,11 @@ class EndingAt:
 
     def __call__(self, function, arguments, **settings):
         if function.__code__ is not self.code:
-            return interpreter.capture(function, arguments, **settings)
+            return capture.capture(function, arguments, **settings)
         reason = BreakReason("forced", "a test", UserPlace(self.code.co_filename, 0, function.__name__))
         try:
-            captured = interpreter._Attempt(
-                function, arguments, self.step, reason, [], interpreter.Told(), nested=True
-            ).run()
-        except interpreter._Restart:
+            captured = capture._Attempt(function, arguments, self.step, reason, [], capture.Told(), nested=True).run()
+        except capture._Restart:
             self.reached = True
         except Unsupported as error:
             self.reached = error.kind == "reconstruct"
@@ -56,7 +54,7 @@ class EndingAt:
             self.reached = isinstance(captured.exit, Break)
             if self.reached and _operation(self.code, captured.exit).startswith(CAN_FAIL):
                 return captured
-        return interpreter.capture(function, arguments, **settings)
+        return capture.capture(function, arguments, **settings)
 
 
 def _operation(code, exit_):
@@ -77,7 +75,7 @@ def test_the_rest_goes_on_right(case, monkeypatch):
     ends = 0
     for step in range(400):
         ending = EndingAt(function.__code__, step)
-        monkeypatch.setattr(convert, "capture", ending)
+        monkeypatch.setattr(frame_compiler, "capture", ending)
         stator.reset()
         args = [make() for make in makers]
         actual = stator.compile(function, backend="eager")(*args)

@@ -5,12 +5,12 @@ import threading
 import pytest
 import torch
 
-from stator.dynamo import global_state, guard_torch
-from stator.dynamo.guard import Guard, GuardKind
-from stator.dynamo.guard_torch import tensor_guard
-from stator.dynamo.guard_tree import build_guard_tree, describe_failure, notes
-from stator.dynamo.native_status import native
-from stator.dynamo.source import FunctionSource, InstanceDictSource, ItemSource, LocalSource
+from stator.dynamo.guards import global_state, tensor_guards
+from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.guards.guard_tree import build_guard_tree, describe_failure, notes
+from stator.dynamo.guards.source import FunctionSource, InstanceDictSource, ItemSource, LocalSource
+from stator.dynamo.guards.tensor_guards import tensor_guard
+from stator.dynamo.host.native_status import native
 
 X = LocalSource("x")
 
@@ -27,9 +27,9 @@ class Subclass(torch.Tensor):
 def reading(request, monkeypatch):
     """Tensors are read at calibrated offsets, or by their getters as on a torch whose layout is unknown."""
     if request.param == "getters":
-        monkeypatch.setattr(guard_torch, "_install_layout", lambda: False)
+        monkeypatch.setattr(tensor_guards, "_install_layout", lambda: False)
     else:
-        assert guard_torch._install_layout()
+        assert tensor_guards._install_layout()
     return request.param
 
 
@@ -184,14 +184,14 @@ def test_a_module_is_read_without_its_getattr(monkeypatch):
 def probing(request, monkeypatch):
     """The state is read by C through libtorch, or compared in Python as on a torch that does not allow that."""
     if request.param == "predicates":
-        monkeypatch.setattr(guard_torch, "install_probes", lambda: False)
+        monkeypatch.setattr(tensor_guards, "install_probes", lambda: False)
     else:
         assert global_state.install_probes()
     return request.param
 
 
 def state_guard():
-    return Guard(FunctionSource(), GuardKind.GLOBAL_STATE, guard_torch.read_global_state())
+    return Guard(FunctionSource(), GuardKind.GLOBAL_STATE, tensor_guards.read_global_state())
 
 
 CHANGES = {
@@ -278,10 +278,10 @@ def test_reasons_for_the_state():
 
 
 def test_the_experiment_leaves_the_state_as_it_was():
-    before = guard_torch.read_global_state()
+    before = tensor_guards.read_global_state()
     with torch.no_grad():
         assert global_state._probes_tell_the_truth()
-    assert guard_torch.read_global_state() == before
+    assert tensor_guards.read_global_state() == before
 
 
 def test_excluded_backends_are_no_part_of_the_state(probing):

@@ -8,13 +8,13 @@ import torch
 
 import stator
 from stator.base.config import Options
-from stator.dynamo import hook
-from stator.dynamo.convert import Converter, Settings
-from stator.dynamo.entry import TORCH_FOLDER, CompiledFrame, make_hook_callback
-from stator.dynamo.guard import Guard, GuardKind
-from stator.dynamo.guard_torch import tensor_guard
-from stator.dynamo.hook import call_with_hook
-from stator.dynamo.source import LocalSource
+from stator.dynamo.cache.entry import TORCH_FOLDER, CompiledFrame, make_hook_callback
+from stator.dynamo.frame_compiler import FrameCompiler, Settings
+from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.guards.source import LocalSource
+from stator.dynamo.guards.tensor_guards import tensor_guard
+from stator.dynamo.host import hook
+from stator.dynamo.host.hook import call_with_hook
 
 
 class Doubling(torch.nn.Module):
@@ -111,7 +111,7 @@ class Renaming(Reading):
 def test_a_break_at_a_method_of_super_keeps_what_super_found():
     thing = Renaming()
     thing.there = 1
-    converter = Converter(Settings(lambda graph, inputs: graph))
+    converter = FrameCompiler(Settings(lambda graph, inputs: graph))
 
     def read(name):
         return getattr(thing, name, "missing")

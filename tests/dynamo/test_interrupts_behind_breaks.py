@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import stator
-from stator.dynamo.native_status import native
+from stator.dynamo.host.native_status import native
 
 LOG: list[Any] = []
 X = torch.ones(2)

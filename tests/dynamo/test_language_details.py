@@ -22,7 +22,8 @@ import torch
 
 import stator
 from stator.base import config, counters
-from stator.dynamo import interpreter, long_loops
+from stator.dynamo import capture
+from stator.dynamo.interpreter import long_loops
 
 programs = []
 
@@ -676,12 +677,12 @@ def test_what_a_long_loop_makes_is_not_followed_back_turn_by_turn(monkeypatch):
     """Behind too many turns the graph has to end before the first of the iterators, none of which can be handed on."""
     begun = []
 
-    class Followed(interpreter.Tracer):
+    class Followed(capture.Tracer):
         def __init__(self, function, *rest):
             begun.append(function)
             super().__init__(function, *rest)
 
-    monkeypatch.setattr(interpreter, "Tracer", Followed)
+    monkeypatch.setattr(capture, "Tracer", Followed)
     monkeypatch.setattr(long_loops, "_MOST_TURNS", 300)
 
     def nested(x):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from benchmarks.models import NAMES, build, tensors_of
 
-from stator.dynamo.captured import Return
-from stator.dynamo.interpreter import capture
+from stator.dynamo.capture import capture
+from stator.dynamo.ir.capture_result import Return
 
 
 def bound_arguments(function, module, args, kwargs):

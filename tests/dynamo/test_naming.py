@@ -9,7 +9,7 @@ import torch
 
 import stator
 from stator.base import counters
-from stator.dynamo.naming import class_name, full_name, module_of, qualified_name
+from stator.dynamo.host.naming import class_name, full_name, module_of, qualified_name
 
 asked: list[str] = []
 

@@ -11,9 +11,9 @@ import types
 import weakref
 from dataclasses import dataclass
 
-from stator.dynamo.cache import CompiledFrame, make_cache
-from stator.dynamo.hook import call_with_hook
-from stator.dynamo.native_status import native
+from stator.dynamo.cache.compiled_frames import CompiledFrame, make_cache
+from stator.dynamo.host.hook import call_with_hook
+from stator.dynamo.host.native_status import native
 
 arrived = native.arrived
 

@@ -9,9 +9,9 @@ import gc
 import threading
 import types
 
-from stator.dynamo.guard import Guard, GuardKind
-from stator.dynamo.guard_tree import build_guard_tree
-from stator.dynamo.source import BuiltinSource, GlobalSource, InstanceDictSource, ItemSource, LocalSource
+from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.guards.guard_tree import build_guard_tree
+from stator.dynamo.guards.source import BuiltinSource, GlobalSource, InstanceDictSource, ItemSource, LocalSource
 
 
 class Box:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from stator.base import counters, logs
 from stator.base.errors import CompileError
-from stator.dynamo.cache import CompiledFrame, make_cache, reset
-from stator.dynamo.guard import Guard, GuardKind
-from stator.dynamo.native_status import native
-from stator.dynamo.source import AttrSource, CellSource, FunctionSource, GlobalSource, ItemSource, LocalSource
+from stator.dynamo.cache.compiled_frames import CompiledFrame, make_cache, reset
+from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.guards.source import AttrSource, CellSource, FunctionSource, GlobalSource, ItemSource, LocalSource
+from stator.dynamo.host.native_status import native
 
 
 @dataclass

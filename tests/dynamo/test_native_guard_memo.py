@@ -11,9 +11,9 @@ import sys
 import types
 import weakref
 
-from stator.dynamo.guard import Guard, GuardKind, Lookup
-from stator.dynamo.guard_tree import build_guard_tree
-from stator.dynamo.source import (
+from stator.dynamo.guards.guard import Guard, GuardKind, Lookup
+from stator.dynamo.guards.guard_tree import build_guard_tree
+from stator.dynamo.guards.source import (
     AttrSource,
     CallSource,
     CellSource,

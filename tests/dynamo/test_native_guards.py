@@ -12,9 +12,9 @@ import types
 import weakref
 
 from stator.base.errors import CompileError, UserPlace
-from stator.dynamo.guard import Guard, GuardKind
-from stator.dynamo.guard_tree import build_guard_tree, describe_failure, notes
-from stator.dynamo.source import (
+from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.guards.guard_tree import build_guard_tree, describe_failure, notes
+from stator.dynamo.guards.source import (
     AttrSource,
     BuiltinSource,
     CallSource,

@@ -14,12 +14,12 @@ import weakref
 from dataclasses import dataclass
 
 from stator.base import logs
-from stator.dynamo import hook
-from stator.dynamo.cache import CompiledFrame, make_cache, reset
-from stator.dynamo.guard import Guard, GuardKind
-from stator.dynamo.hook import call_with_hook
-from stator.dynamo.native_status import native
-from stator.dynamo.source import LocalSource
+from stator.dynamo.cache.compiled_frames import CompiledFrame, make_cache, reset
+from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.guards.source import LocalSource
+from stator.dynamo.host import hook
+from stator.dynamo.host.hook import call_with_hook
+from stator.dynamo.host.native_status import native
 
 
 @dataclass

@@ -10,9 +10,9 @@ import threading
 import types
 from dataclasses import dataclass
 
-from stator.dynamo import debuggers, stance
-from stator.dynamo.cache import CompiledFrame, make_cache
-from stator.dynamo.native_status import native
+from stator.dynamo.cache.compiled_frames import CompiledFrame, make_cache
+from stator.dynamo.host import debuggers, stance
+from stator.dynamo.host.native_status import native
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def test_a_debugger_that_uses_monitoring():
 
 
 def test_profilers_are_not_compiled_by_the_hook():
-    from stator.dynamo.hook import call_with_hook
+    from stator.dynamo.host.hook import call_with_hook
 
     asked = []
 

@@ -12,8 +12,8 @@ import torch
 
 import stator
 from stator.base import config, counters
-from stator.dynamo.giving_up import places_inside
-from stator.dynamo.source import AttrSource, CallSource, GlobalSource, ItemSource, LocalSource
+from stator.dynamo.cache.recompile_limit import places_inside
+from stator.dynamo.guards.source import AttrSource, CallSource, GlobalSource, ItemSource, LocalSource
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import torch
 
 import stator
 from stator.base.errors import Unsupported
-from stator.dynamo.observers import observer_in
+from stator.dynamo.host.introspection import observer_in
 
 
 class Equal:

@@ -12,10 +12,10 @@ from types import CodeType
 
 import pytest
 
-from stator.dynamo import interpreter
-from stator.dynamo.program import opcodes
+from stator.dynamo import capture
+from stator.dynamo.interpreter.prepared_code import opcodes
 
-assert interpreter  # importing it fills the registry
+assert capture  # importing it fills the registry
 
 _MODULE_LEVEL = "only in code of modules and classes, or in scopes for annotations in classes"
 _UNREAD = "made by the compiler or the interpreter for itself: no code object shows it"

@@ -17,8 +17,8 @@ import torch
 import stator
 from stator.base import config, counters
 from stator.dynamo.bytecode import decode
-from stator.dynamo.entry import cache_of
-from stator.dynamo.native_status import native
+from stator.dynamo.cache.entry import cache_of
+from stator.dynamo.host.native_status import native
 
 CALLS = 3
 

@@ -12,7 +12,7 @@ import torch
 
 import stator
 from stator.base import counters
-from stator.dynamo.forecasts import Forecast
+from stator.dynamo.interpreter.rng_prediction import Forecast
 
 X = torch.arange(6.0)
 OWN = random.Random(3)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from stator.base.errors import CompileError
-from stator.dynamo import recipe as r
-from stator.dynamo import source as s
-from stator.dynamo.captured import Captured, Return
-from stator.dynamo.emit import emit
-from stator.dynamo.guard import Guard, GuardKind
+from stator.dynamo.codegen import emit
+from stator.dynamo.guards import source as s
+from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.ir import reconstruct_ir as r
+from stator.dynamo.ir.capture_result import CapturedFrame, Return
 
 GLOBAL = ["global"]
 
@@ -24,7 +24,7 @@ def template(x: Any, y: Any = None, *rest: Any, key: Any = 3, **more: Any) -> An
 
 def run(value: r.Recipe, *args: Any, effects: list[r.Effect] | None = None, guards: Any = (), **kwargs: Any) -> Any:
     """Emit a frame of `template` that returns `value`, and call it."""
-    captured = Captured(template, template.__code__, None, [], effects or [], Return(value), list(guards))
+    captured = CapturedFrame(template, template.__code__, None, [], effects or [], Return(value), list(guards))
     function = FunctionType(emit(captured, None), globals(), "template", template.__defaults__)
     function.__kwdefaults__ = template.__kwdefaults__
     return function(*args, **kwargs)
@@ -104,7 +104,7 @@ def test_a_source_loads_what_it_names(source: s.Source, argument: Any, expected:
 def test_exact_reads_are_plain_instructions_when_guards_say_the_type() -> None:
     source = s.ItemSource(X, 0)
     guard = Guard(X, GuardKind.TYPE, list)
-    captured = Captured(template, template.__code__, None, [], [], Return(r.Load(source)), [guard])
+    captured = CapturedFrame(template, template.__code__, None, [], [], Return(r.Load(source)), [guard])
     assert all(not callable(constant) for constant in emit(captured, None).co_consts)
 
 
@@ -282,7 +282,7 @@ def test_cells_are_written_and_emptied() -> None:
 
 
 def test_signature_is_kept() -> None:
-    captured = Captured(template, template.__code__, None, [], [], Return(local("more")), [])
+    captured = CapturedFrame(template, template.__code__, None, [], [], Return(local("more")), [])
     code = emit(captured, None)
     for field in ("co_argcount", "co_kwonlyargcount", "co_posonlyargcount", "co_flags", "co_name", "co_filename"):
         assert getattr(code, field) == getattr(template.__code__, field)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import stator
-from stator.dynamo.entry import cache_of
+from stator.dynamo.cache.entry import cache_of
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ import torch
 
 import stator
 from stator.base import logs
-from stator.dynamo.entry import cache_of
-from stator.dynamo.native_status import native
+from stator.dynamo.cache.entry import cache_of
+from stator.dynamo.host.native_status import native
 
 
 class Interrupt(KeyboardInterrupt):
@@ -228,9 +228,9 @@ def test_an_interrupt_in_a_guard_passes() -> None:
 
 
 def test_an_interrupt_that_guards_meet_is_no_failed_guard() -> None:
-    from stator.dynamo.guard import Guard, GuardKind
-    from stator.dynamo.guard_tree import build_guard_tree
-    from stator.dynamo.source import LocalSource
+    from stator.dynamo.guards.guard import Guard, GuardKind
+    from stator.dynamo.guards.guard_tree import build_guard_tree
+    from stator.dynamo.guards.source import LocalSource
 
     def function(a: int) -> None:
         return None
@@ -248,12 +248,12 @@ def test_an_interrupt_that_guards_meet_is_no_failed_guard() -> None:
 # ---- defects of ours ----
 
 STAGES = [
-    ("stator.dynamo.convert.capture", "eager", "an internal error"),
-    ("stator.dynamo.convert.emit", "eager", "an internal error"),
-    ("stator.dynamo.cache.build_guard_tree", "eager", "an internal error"),
-    ("stator.dynamo.recorder.Recorder.record", "eager", "an internal error"),
-    ("stator.dynamo.frame.Frame.run", "eager", "an internal error"),
-    ("stator.dynamo.exits.ExitBuilder.replay", "eager", "an internal error"),
+    ("stator.dynamo.frame_compiler.capture", "eager", "an internal error"),
+    ("stator.dynamo.frame_compiler.emit", "eager", "an internal error"),
+    ("stator.dynamo.cache.compiled_frames.build_guard_tree", "eager", "an internal error"),
+    ("stator.dynamo.graph.graph_builder.Recorder.record", "eager", "an internal error"),
+    ("stator.dynamo.interpreter.frame.Frame.run", "eager", "an internal error"),
+    ("stator.dynamo.interpreter.reconstruction.ExitBuilder.replay", "eager", "an internal error"),
     ("stator.aot.compile_inference", "aot_eager", "backend 'aot_eager'"),
     ("stator.pipeline.lower", "inductor", "backend 'inductor'"),
     ("stator.pipeline.schedule", "inductor", "backend 'inductor'"),
@@ -305,9 +305,9 @@ def test_a_defect_behind_a_break_keeps_what_was_done_before_it(monkeypatch: pyte
         log.append("after")
         return y * 2
 
-    from stator.dynamo import convert
+    from stator.dynamo import frame_compiler
 
-    emit, calls = convert.emit, []
+    emit, calls = frame_compiler.emit, []
 
     def breaks_the_second_time(*args: Any, **kwargs: Any) -> Any:
         calls.append(1)
@@ -315,7 +315,7 @@ def test_a_defect_behind_a_break_keeps_what_was_done_before_it(monkeypatch: pyte
             raise ZeroDivisionError("a defect")
         return emit(*args, **kwargs)
 
-    monkeypatch.setattr(convert, "emit", breaks_the_second_time)
+    monkeypatch.setattr(frame_compiler, "emit", breaks_the_second_time)
     logs.forget_warnings()
     with pytest.warns(RuntimeWarning, match="a defect"):
         assert stator.compile(frame_of_the_user, backend="eager")(torch.ones(2)).tolist() == [4, 4]

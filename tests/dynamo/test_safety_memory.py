@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import stator
-from stator.graph.fake import FakeTensor
+from stator.graph.fake.fake_mode import FakeTensor
 
 
 class Thing:

@@ -5,10 +5,10 @@ import torch
 
 import stator
 from stator.base.config import Options
-from stator.dynamo import cache
-from stator.dynamo.entry import CompiledFrame, make_hook_callback
-from stator.dynamo.hook import call_with_hook
-from stator.dynamo.native_status import native
+from stator.dynamo.cache import compiled_frames
+from stator.dynamo.cache.entry import CompiledFrame, make_hook_callback
+from stator.dynamo.host.hook import call_with_hook
+from stator.dynamo.host.native_status import native
 
 pytestmark = pytest.mark.slow  # torch.compile takes some seconds to import
 
@@ -94,4 +94,4 @@ def test_the_hook_leaves_what_torch_compile_generated_alone():
 
     assert torch.equal(call_with_hook(make_hook_callback(skip, Options()), theirs, X), breaking(X))
     assert not [name for name in names if "resume" in name], names
-    assert cache.code_marks
+    assert compiled_frames.code_marks

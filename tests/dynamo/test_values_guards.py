@@ -8,8 +8,8 @@ from torch import nn
 
 import stator
 from stator.base import counters
-from stator.dynamo.guard import GuardKind
-from stator.dynamo.interpreter import capture
+from stator.dynamo.capture import capture
+from stator.dynamo.guards.guard import GuardKind
 
 SCALE = 2.0
 LIMITS = {"low": 1, "high": 9}

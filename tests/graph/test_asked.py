@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import stator
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 
 QUANTILES = (torch.quantile, torch.nanquantile)
 

@@ -12,7 +12,7 @@ import torch
 
 import stator
 from stator.base.errors import Unsupported
-from stator.graph.drawn import outcome
+from stator.graph.operators.rng_comparisons import outcome
 
 COMPARISONS = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 

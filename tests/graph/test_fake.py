@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from stator.base.errors import Unsupported
-from stator.graph.fake import DataDependent, FakeMode, FakeTensor
+from stator.graph.fake.fake_mode import DataDependent, FakeMode, FakeTensor
 from stator.prims.record import TensorMeta
 from stator.shapes.environment import Environment
 from stator.shapes.sym_node import symbolic
@@ -235,7 +235,7 @@ def test_names_of_tensor_methods_are_not_hidden() -> None:
 def test_nothing_of_the_replaced_compiler_is_imported() -> None:
     program = (
         "import sys, torch\n"
-        "from stator.graph.fake import FakeMode\n"
+        "from stator.graph.fake.fake_mode import FakeMode\n"
         "mode = FakeMode()\n"
         "with mode:\n"
         "    x = mode.from_real(torch.ones(2, 3))\n"

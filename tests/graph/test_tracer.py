@@ -14,13 +14,22 @@ from torch import fx
 from torch._ops import OpOverload
 
 from stator.base.errors import CompileError, Unsupported, UserPlace
-from stator.graph.fake import DataDependent
-from stator.graph.printer import load_graph, print_graph
-from stator.graph.recording import Tracer
-from stator.graph.schema import op_info
-from stator.graph.traced import Fresh, InputItself, SameAs, Traced, Value, ViewOfConstant, ViewOfInput, ViewOfOutput
-from stator.graph.tracer import trace
-from stator.graph.verifier import verify
+from stator.graph.fake.fake_mode import DataDependent
+from stator.graph.functionalization.functionalize import FunctionalTracer
+from stator.graph.ir.printer import load_graph, print_graph
+from stator.graph.ir.schema import op_info
+from stator.graph.ir.traced import (
+    Fresh,
+    InputItself,
+    OutputValue,
+    SameAs,
+    Traced,
+    ViewOfConstant,
+    ViewOfInput,
+    ViewOfOutput,
+)
+from stator.graph.ir.verifier import verify
+from stator.graph.tracing.tracer import trace
 
 aten = torch.ops.aten
 
@@ -232,8 +241,8 @@ def test_outputs_are_described_by_who_shares_memory() -> None:
         Fresh,
         ViewOfConstant,
         ViewOfConstant,
-        Value,
-        Value,
+        OutputValue,
+        OutputValue,
         Fresh,
     ]
     z, row = traced.outputs[0], traced.outputs[1]
@@ -394,4 +403,4 @@ def test_the_mode_leaves_no_trace_behind() -> None:
     with pytest.raises(CompileError):
         trace(graph_of(lambda x: operator.truediv(x, "a")), [torch.ones(3)], keep=keep_all)
     assert torch._C._len_torch_dispatch_stack() == 0
-    assert isinstance(Tracer(keep_all).graph, fx.Graph)
+    assert isinstance(FunctionalTracer(keep_all).graph, fx.Graph)

@@ -11,7 +11,7 @@ import torch
 import stator
 from stator.aot import keep_all
 from stator.base.config import Options
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.pipeline import compile_graph
 from stator.runtime.batch_statistics import is_as_aten
 

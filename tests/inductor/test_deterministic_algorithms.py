@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import stator
-from stator.aot import backward
+from stator.aot.runtime import backward
 from stator.base import counters
 
 

@@ -13,7 +13,7 @@ import stator
 from stator.aot import keep_all
 from stator.base import counters
 from stator.base.config import Options
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.inductor.buffers import Extern
 from stator.inductor.lower import lower
 from stator.inductor.passes import run_passes

@@ -14,10 +14,10 @@ from samples import laid_out, samples
 from torch.utils import _pytree as pytree
 
 from stator import pipeline
-from stator.aot.replay import with_effects
+from stator.aot.runtime.replay import with_effects
 from stator.base.config import Options
 from stator.base.errors import CompileError, Unsupported
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.inductor.lower import can_lower
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16)

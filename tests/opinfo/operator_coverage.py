@@ -22,7 +22,7 @@ from samples import IDENTIFIERS, OPERATORS, samples
 from stator.aot import functionalize_random
 from stator.base import counters
 from stator.base.errors import StatorError
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.inductor.buffers import Extern
 from stator.inductor.lower import can_lower, lower
 from stator.inductor.passes import run_passes

@@ -19,9 +19,9 @@ from test_gradients import RUNS_EAGERLY
 from torch.utils import _pytree as pytree
 
 from stator import aot, pipeline
-from stator.aot.replay import with_effects
+from stator.aot.runtime.replay import with_effects
 from stator.base.errors import Unsupported
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of deprecated operators, of what runs in ATen
 

@@ -13,7 +13,7 @@ from samples import IDENTIFIERS, OPERATORS, samples
 from torch.utils import _pytree as pytree
 
 import stator
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.prims.record import record
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of deprecated operators and beta features

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from stator.base import counters
 from stator.base.errors import Unsupported
-from stator.graph.fake import FakeMode
+from stator.graph.fake.fake_mode import FakeMode
 from stator.prims.record import TensorMeta
 from stator.shapes.sym_node import symbolic
 

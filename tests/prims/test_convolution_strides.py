@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import stator
-from stator.prims.shape_rules.convolution import convolution_backward
+from stator.prims.shape_rules.neural_networks.convolution import convolution_backward
 
 FORMATS = ("contiguous", "channels_last")
 CHANNELS = ((1, 1, 4), (4, 4, 4), (2, 4, 4), (1, 3, 1))  # groups, in, out

@@ -10,9 +10,9 @@ import torch
 from scipy import stats
 from scipy.special import ndtri
 
-from stator.prims import random
-from stator.prims.normal_quantile import normal_quantile
+from stator.prims.operators import random
 from stator.prims.record import TensorMeta, records
+from stator.prims.special.normal_quantile import normal_quantile
 
 SEED = torch.tensor(0x0123456789ABCDEF)
 COUNT = 200_000

@@ -11,7 +11,7 @@ import torch
 
 import stator
 from stator import prims
-from stator.graph.fake import FakeMode
+from stator.graph.fake.fake_mode import FakeMode
 
 NAMES = iter(range(1000))
 HERE = re.escape(f'File "{__file__}", line ') + r"\d+"

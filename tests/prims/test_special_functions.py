@@ -10,7 +10,7 @@ import torch
 import stator
 from stator.base import counters
 from stator.prims.decompositions.special import FUNCTIONS
-from stator.prims.special_functions import binary_formulas, polygamma, unary_formulas
+from stator.prims.special.special_functions import binary_formulas, polygamma, unary_formulas
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, 5.0, 8.0, 10.0, -2.09, 2.09, 0.46875, 4.0, 1e-7, 1e-20, 300.0, 1e6]
 SPECIAL += [math.inf, -math.inf, math.nan]

@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
 import stator
-from stator.aot.joint import trace_joint
-from stator.dynamo.captured import Captured
-from stator.dynamo.interpreter import capture
+from stator.aot.trace.joint import trace_joint
+from stator.dynamo.capture import capture
+from stator.dynamo.ir.capture_result import CapturedFrame
 
 sys.path.insert(0, str(Path(__file__).parent))
 from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
@@ -197,7 +197,7 @@ def test_scenario(scenario: Scenario, backend: str) -> None:
     check(scenario, backend)
 
 
-def _regions(captured: Captured) -> list[tuple[str, int | None]]:
+def _regions(captured: CapturedFrame) -> list[tuple[str, int | None]]:
     assert captured.graph is not None
     nodes = [node for node in captured.graph.graph.nodes if node.op.startswith("call_")]
     return [(node.name, node.meta.get("checkpoint")) for node in nodes]

@@ -11,8 +11,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.func import grad, vmap
 
-from stator.dynamo.interpreter import capture
-from stator.graph.printer import load_graph, print_graph
+from stator.dynamo.capture import capture
+from stator.graph.ir.printer import load_graph, print_graph
 
 sys.path.insert(0, str(Path(__file__).parent))
 from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf

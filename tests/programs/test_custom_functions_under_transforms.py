@@ -16,8 +16,8 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import stator
 from stator.base.errors import Unsupported
-from stator.dynamo.interpreter import capture
-from stator.graph.printer import load_graph, print_graph
+from stator.dynamo.capture import capture
+from stator.graph.ir.printer import load_graph, print_graph
 
 sys.path.insert(0, str(Path(__file__).parent))
 from training_scenarios import BACKENDS, Scenario, check, collector, leaf

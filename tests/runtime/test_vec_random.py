@@ -1,4 +1,5 @@
-"""vec_random.h against prims/random.py, to the last bit, for every instruction set this machine can run; and shifts."""
+"""vec_random.h against prims/operators/random.py, to the last bit, for every instruction set this machine can run; and
+shifts."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from stator.prims import random
-from stator.prims.normal_quantile import normal_quantile
+from stator.prims.operators import random
+from stator.prims.special.normal_quantile import normal_quantile
 from stator.runtime import toolchain
 from stator.runtime.toolchain import CSRC, cpu_features
 

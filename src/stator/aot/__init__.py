@@ -1,17 +1,17 @@
 """FX graphs of torch calls to functional ATen graphs, and the wrapper that replays mutation and aliasing."""
 
-from stator.graph.recording import Keep
+from stator.graph.functionalization.functionalize import Keep
 
-from .eager import keep_all, run_eagerly
-from .grad import needs_grad
-from .inference import CompileGraph, Rewrite, compile_inference
 from .lazy_inputs import with_lazy_inputs
-from .numbers import with_numbers
-from .pieces import in_pieces
-from .randomness import functionalize_random
-from .segments import in_segments
-from .sensitivity import amplifier_of
-from .shared_memory import Otherwise, with_shared_memory
+from .number_inputs import with_numbers
+from .runtime.eager import keep_all, run_eagerly
+from .runtime.shared_memory import Otherwise, with_shared_memory
+from .split.split_data_dependent import in_segments
+from .split.split_untraceable import in_pieces
+from .trace.grad import needs_grad
+from .trace.inference import CompileGraph, Rewrite, compile_inference
+from .trace.randomness import functionalize_random
+from .trace.sensitivity import amplifier_of
 from .training import compile_training
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.graph.fake_tensor import FakeTensor
-from stator.graph.graph_text import PlainGraphModule
+from stator.graph.fake.fake_tensor import FakeTensor
+from stator.graph.ir.graph_text import PlainGraphModule
 
 aten = torch.ops.aten
 CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]

@@ -15,14 +15,19 @@ from torch import fx
 
 from stator.base import counters, dumps, logs
 from stator.base.errors import Unsupported
-from stator.graph.differentiated import any_chose
-from stator.graph.printer import print_graph
-from stator.graph.recording import Keep
-from stator.graph.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
+from stator.graph.functionalization.functionalize import Keep
+from stator.graph.ir.printer import print_graph
+from stator.graph.ir.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
+from stator.graph.subgraphs.differentiated import any_chose
 
-from .autograd_step import Step
-from .captured import captured_tensors
-from .inference import (
+from .autograd.autograd_step import CompiledStep
+from .autograd.running import effects_left, noting_writes, run_step_of_shown, runner, views_of_views
+from .partition.missing_tangents import saved_otherwise
+from .partition.partition import Partition, partition
+from .runtime.replay import is_flat, with_effects
+from .runtime.shared_memory import Otherwise, OverlappingInputs
+from .trace.captured import captured_tensors
+from .trace.inference import (
     CompileGraph,
     Rewrite,
     are_separate,
@@ -32,14 +37,9 @@ from .inference import (
     wrap,
     writes_of,
 )
-from .joint import Joint
-from .missing_tangents import saved_otherwise
-from .other_results import Shown
-from .partition import Partition, partition
-from .program import Program
-from .replay import is_flat, with_effects
-from .running import effects_left, noting_writes, run_step_of_shown, runner, views_of_views
-from .shared_memory import Otherwise, OverlappingInputs
+from .trace.joint import Joint
+from .trace.multi_output_nodes import Shown
+from .trace.retrace import RetraceableProgram
 
 
 def compile_training(
@@ -69,7 +69,7 @@ def compile_training(
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)] + captured
     refuse_dynamic(example_inputs)
     with counters.timed("aot"):
-        program = Program(function, example_inputs, captured, keep, rewrite)
+        program = RetraceableProgram(function, example_inputs, captured, keep, rewrite)
         joint, chooses = any_chose(partial(_trace, program, tensors))
     if not joint.differentiable and not shown[0]:
         return _compile_without_gradients(program, joint, tensors, compile_graph, otherwise)
@@ -84,12 +84,12 @@ def compile_training(
     ]
     _show(parts)
     compile_again = partial(compile_training, memory_budget=memory_budget)
-    step = Step(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
+    step = CompiledStep(program, joint, parts, compile_graph(parts.forward, tensors), compile_graph, compile_again)
     return _run_of_shown(step, shown) if shown[0] else _run(step, tensors, otherwise)
 
 
 def _compile_without_gradients(
-    program: Program,
+    program: RetraceableProgram,
     joint: Joint,
     tensors: Sequence[torch.Tensor],
     compile_graph: CompileGraph,
@@ -121,7 +121,7 @@ def _show(parts: Partition) -> None:
         logs.log("graph", "backward graph:\n%s", print_graph(parts.backward))
 
 
-def _run(step: Step, tensors: Sequence[torch.Tensor], otherwise: Otherwise | None) -> Callable[..., Any]:
+def _run(step: CompiledStep, tensors: Sequence[torch.Tensor], otherwise: Otherwise | None) -> Callable[..., Any]:
     """What is called in the place of the program."""
     program, traced = step.program, step.joint.traced
     inner = _with_gradients(runner(step))
@@ -132,7 +132,7 @@ def _run(step: Step, tensors: Sequence[torch.Tensor], otherwise: Otherwise | Non
     return wrap(program.function, traced, _with_effects(step, inner), equalities, program.captured, otherwise)
 
 
-def _run_of_shown(step: Step, shown: Shown) -> Callable[..., Any]:
+def _run_of_shown(step: CompiledStep, shown: Shown) -> Callable[..., Any]:
     """The same where some results, the last ones, are there already: see `compile_training`."""
     count, others = shown
     places = _places_of_shown(step.joint, count)
@@ -148,7 +148,7 @@ def _with_gradients(inner: Callable[..., Any]) -> Callable[..., Any]:
     return inner if torch.is_grad_enabled() else torch.enable_grad()(inner)
 
 
-def _with_effects(step: Step, inner: Callable[..., Any]) -> Callable[[Sequence[torch.Tensor]], Any]:
+def _with_effects(step: CompiledStep, inner: Callable[..., Any]) -> Callable[[Sequence[torch.Tensor]], Any]:
     return noting_writes(step, with_effects(effects_left(step.joint), inner, frozenset(step.joint.differentiable)))
 
 
@@ -170,7 +170,7 @@ def _places_of_shown(joint: Joint, count: int) -> tuple[int, ...]:
     return tuple(places)
 
 
-def _trace(program: Program, tensors: Sequence[torch.Tensor]) -> Joint:
+def _trace(program: RetraceableProgram, tensors: Sequence[torch.Tensor]) -> Joint:
     """Trace with every input on its own; if one that shares memory is written to, again with equal inputs merged."""
     joint = program.trace()
     if _are_separate(joint.traced, tensors):

@@ -1,4 +1,5 @@
-"""The kinds of things that can be called, and the compiled call of each. What a compilation is stands in convert.py."""
+"""The kinds of things that can be called, and the compiled call of each. What a compilation is stands in
+frame_compiler.py."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
-from . import entry as entries
-from .calling import made_functions
-from .convert import Converter
-from .marks import disabled
+from .cache import entry as entries
+from .frame_compiler import FrameCompiler
+from .host.compile_directives import disabled
+from .interpreter.calling import made_functions
 
 ORIGINAL = "_stator_original"  # slot of a compiled module that holds the module it was made from
 
@@ -26,7 +27,7 @@ def original_of(target: Any) -> Any:
     return target
 
 
-def compiled_call(target: Any, converter: Converter) -> Callable[..., Any]:
+def compiled_call(target: Any, converter: FrameCompiler) -> Callable[..., Any]:
     """What calls `target` and compiles the frame that starts: for functions, bound methods and instances."""
     target = original_of(target)
     # itself it runs as it is, but what it calls is compiled; or it is known as a whole, such as what torch.func gives
@@ -61,7 +62,7 @@ _MOST_CALLS = 8  # of one class, one after the other, that are compiled
 class _Moved:
     """Calls instances whose class has another `__call__` by now than when they were compiled."""
 
-    def __init__(self, converter: Converter) -> None:
+    def __init__(self, converter: FrameCompiler) -> None:
         self.converter = converter
         self.entries: dict[int, tuple[FunctionType, Callable[..., Any]]] = {}  # by the function's id
 

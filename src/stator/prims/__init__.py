@@ -1,17 +1,8 @@
 """The operator set: one record per operator, to query and to extend. Importing this package fills the records."""
 
-from . import (
-    checks,
-    ctc_loss,
-    data_gradients,
-    decompositions,
-    fused_recurrence,
-    levels,
-    numpy_calls,
-    random,
-    shape_rules,
-)
+from . import decompositions, levels, shape_rules
 from .extend import decomposition, lowering, operator, shape_rule
+from .operators import checks, ctc_loss, data_gradients, fused_recurrence, numpy_calls, random
 from .query import is_lowered, lookup, operators
 from .record import OpRecord, TensorMeta
 

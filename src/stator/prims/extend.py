@@ -14,7 +14,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from stator.base.errors import UsageError
 
-from .decompositions.conform import conforming
+from .decompositions.decomposition_decorator import conforming
 from .query import lookup, lowerings_of
 from .record import Decomposition, OpRecord, ShapeRule
 from .rule_checks import checked_decomposition, checked_shape_rule, place_of

@@ -45,7 +45,7 @@ def of_large_sizes() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class SizeFact:
     """A condition that was relied on, and where (whatever `Environment.locate` gave)."""
 
     condition: Comparison | Conjunction | Disjunction
@@ -66,7 +66,7 @@ class Environment:
     def __init__(self, locate: Callable[[], Any] | None = None, assumes: bool = False) -> None:
         self.hints: dict[Symbol, int] = {}
         self.ranges: dict[Symbol, tuple[Bound, Bound]] = {}
-        self.facts: list[Fact] = []
+        self.facts: list[SizeFact] = []
         self.replacements: dict[Symbol, Expr] = {}
         self.locate = locate
         self.assumes = assumes
@@ -208,7 +208,7 @@ class Environment:
             return
         if answer is False or isinstance(condition, bool):
             raise ValueError(f"{condition} contradicts what is known")
-        self.facts.append(Fact(condition, self.locate() if self.locate is not None else None))
+        self.facts.append(SizeFact(condition, self.locate() if self.locate is not None else None))
         for part in condition.parts if isinstance(condition, Conjunction) else (condition,):
             self._learn(part)
 

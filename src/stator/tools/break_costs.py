@@ -13,10 +13,10 @@ import torch
 from torch import fx
 
 from stator.base.errors import UserPlace
-from stator.dynamo.captured import Break, BreakReason, Captured
-from stator.dynamo.convert import Backend, Converter, Hook, Settings
-from stator.dynamo.entry import CompiledFrame
-from stator.dynamo.resume import ResumePoint
+from stator.dynamo.cache.entry import CompiledFrame
+from stator.dynamo.frame_compiler import Backend, FrameCompiler, Hook, Settings
+from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame
+from stator.dynamo.ir.resume import ResumePoint
 
 # Seconds for leaving compiled code and finding what goes on, with two values carried over, on one core of a server
 SECONDS_A_PASS = 5e-6
@@ -48,10 +48,10 @@ class BreakCost:
         return f"about {_duration(self.seconds)}: {', '.join(parts)}"
 
 
-class WatchingConverter(Converter):
+class WatchingConverter(FrameCompiler):
     """Compiles frames, and notes what their breaks cost while the compiled code runs."""
 
-    def __init__(self, backend: Backend, on_captured: Callable[[Captured], None]) -> None:
+    def __init__(self, backend: Backend, on_captured: Callable[[CapturedFrame], None]) -> None:
         self._costs: dict[tuple[str, UserPlace], BreakCost] = {}
         self._seconds_apart = 0.0  # seconds so far in what is not the native code of the call at hand
         super().__init__(Settings(self._timed(backend), on_captured=on_captured))
@@ -67,7 +67,7 @@ class WatchingConverter(Converter):
         finally:
             self._seconds_apart += time.perf_counter() - began
 
-    def dispatch_at(self, captured: Captured) -> Callable[[Any], Any]:
+    def dispatch_at(self, captured: CapturedFrame) -> Callable[[Any], Any]:
         if not isinstance(captured.exit, Break):
             return self.dispatch
         cost = self._cost(captured.exit.reason)
@@ -83,7 +83,7 @@ class WatchingConverter(Converter):
 
         return lambda callee: partial(timed, self.dispatch(callee))
 
-    def hook_at(self, captured: Captured) -> Hook:
+    def hook_at(self, captured: CapturedFrame) -> Hook:
         """As for calls: what runs while the hook is on is native, but for what is compiled there."""
         turn_on, turn_off = super().hook_at(captured)
         if not isinstance(captured.exit, Break):
@@ -104,13 +104,13 @@ class WatchingConverter(Converter):
 
         return on, off
 
-    def continuation(self, captured: Captured, point: ResumePoint) -> Any:
+    def continuation(self, captured: CapturedFrame, point: ResumePoint) -> Any:
         return self._counted(captured, super().continuation(captured, point))
 
-    def joined_continuation(self, captured: Captured, point: ResumePoint) -> Any:
+    def joined_continuation(self, captured: CapturedFrame, point: ResumePoint) -> Any:
         return self._counted(captured, super().joined_continuation(captured, point))
 
-    def _counted(self, captured: Captured, goes_on: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, captured: CapturedFrame, goes_on: Callable[..., Any]) -> Callable[..., Any]:
         assert isinstance(captured.exit, Break)
         cost = self._cost(captured.exit.reason)
         carried = _bytes_of_outputs(captured.graph)

@@ -18,10 +18,10 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import CompileError, Unsupported, UsageError, UserPlace
-from stator.graph.fake import FakeMode, FakeTensor
-from stator.graph.functional import below_autograd, close_with_structure
-from stator.graph.recording import Tracer
-from stator.graph.tracer import run_function
+from stator.graph.fake.fake_mode import FakeMode, FakeTensor
+from stator.graph.functionalization.functionalize import FunctionalTracer
+from stator.graph.tracing.functional import below_autograd, close_with_structure
+from stator.graph.tracing.tracer import run_function
 from stator.prims.query import LEVELS, overload_of
 from stator.prims.record import TensorMeta, record
 
@@ -78,7 +78,7 @@ def decompose(
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-class _PlacingTracer(Tracer):
+class _PlacingTracer(FunctionalTracer):
     """Notes for each operator where the program stands, also of programs that are no graphs."""
 
     def _node(self, *arguments: Any) -> fx.Node:
@@ -90,7 +90,7 @@ class _PlacingTracer(Tracer):
         return node
 
 
-def _run(program: Callable[..., Any], arguments: Sequence[Any], tracer: Tracer) -> Any:
+def _run(program: Callable[..., Any], arguments: Sequence[Any], tracer: FunctionalTracer) -> Any:
     """Run the program, without the fused operators of torch's own modules, which are of no level."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -159,7 +159,7 @@ def _names(program: Any, inputs: Sequence[Any]) -> list[str]:
     return names
 
 
-def _input(tracer: Tracer, value: Any, name: str) -> Any:
+def _input(tracer: FunctionalTracer, value: Any, name: str) -> Any:
     if isinstance(value, torch.Tensor):
         return tracer.add_input(value, name)
     tracer.graph.placeholder(name)
@@ -179,7 +179,7 @@ def _owned(program: torch.nn.Module) -> dict[str, torch.Tensor]:
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-def _written(tracer: Tracer, values: dict[str, Any]) -> dict[str, FakeTensor]:
+def _written(tracer: FunctionalTracer, values: dict[str, Any]) -> dict[str, FakeTensor]:
     """The inputs and buffers that the program has written to, by name."""
     return {
         name: fake for name, fake in values.items() if isinstance(fake, FakeTensor) and fake.fake_storage.version > 0
@@ -196,7 +196,7 @@ def _check_sharing(written: dict[str, FakeTensor], inputs: Sequence[Any]) -> Non
         raise Unsupported("overlapping-inputs", "the program writes to inputs, some of which share memory")
 
 
-def _close(tracer: Tracer, result: Any) -> fx.GraphModule:
+def _close(tracer: FunctionalTracer, result: Any) -> fx.GraphModule:
     """The recorded graph with an output of the program's own structure."""
     module = close_with_structure(tracer, result)
     output = next(iter(reversed(module.graph.nodes)))

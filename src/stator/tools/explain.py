@@ -13,11 +13,11 @@ from stator.backends import CompiledGraph, observed, run_eagerly
 from stator.base import counters
 from stator.base.config import make_options
 from stator.base.errors import MissingToolchain, UsageError
-from stator.dynamo import native_status
 from stator.dynamo.callables import compiled_call
-from stator.dynamo.captured import Break, BreakReason, Captured
-from stator.dynamo.guard import Guard
-from stator.dynamo.text import guard_text
+from stator.dynamo.guards.guard import Guard
+from stator.dynamo.host import native_status
+from stator.dynamo.ir.capture_printer import guard_text
+from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame
 
 from .break_costs import BreakCost, WatchingConverter
 from .step_memory import StepMemory
@@ -138,7 +138,7 @@ class _Measured:
         return compiled
 
 
-def _add(explanation: Explanation, captured: Captured) -> None:
+def _add(explanation: Explanation, captured: CapturedFrame) -> None:
     explanation.frame_count += 1
     explanation.out_guards += captured.guards
     explanation.op_count += captured.op_count

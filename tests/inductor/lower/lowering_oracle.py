@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from stator.base import counters
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.inductor.buffers import Extern, Loops, Lowered
 from stator.inductor.lower import can_lower, lower, verify_lowered
 from stator.inductor.lower.interpret import run

@@ -9,7 +9,7 @@ import torch
 
 import stator
 from stator.base.errors import CompileError
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.inductor.lower import lower
 
 PLACE = (5, 7), (14, 2), 3

@@ -9,7 +9,7 @@ import torch
 from lowering_oracle import assert_lowers, library_calls, loop_nodes
 
 from stator.base.config import Options
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.inductor.lower import can_lower, lower
 from stator.pipeline import compile_graph
 

@@ -13,7 +13,7 @@ from lowering_oracle import assert_lowers
 
 import stator
 from stator.base import counters
-from stator.graph.functional import trace_operator
+from stator.graph.tracing.functional import trace_operator
 from stator.inductor.lower import can_lower
 from stator.prims.record import TensorMeta
 

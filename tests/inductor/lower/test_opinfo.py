@@ -10,7 +10,7 @@ from tests.opinfo.samples import OPERATORS, samples
 from torch.utils import _pytree as pytree
 
 from stator.base.errors import StatorError
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.inductor.lower import can_lower, lower, verify_lowered
 from stator.inductor.lower.interpret import run
 from stator.inductor.passes import run_passes

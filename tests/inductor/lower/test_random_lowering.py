@@ -13,7 +13,7 @@ from torch import fx
 from stator.aot import functionalize_random
 from stator.base import dumps
 from stator.base.config import Options
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.inductor.buffers import Extern
 from stator.inductor.codegen.cpp import print_kernel
 from stator.inductor.codegen.host import load_dumped
@@ -23,7 +23,7 @@ from stator.inductor.passes import run_passes
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.groups import Group
 from stator.pipeline import compile_graph
-from stator.prims import random
+from stator.prims.operators import random
 from stator.prims.record import TensorMeta, records
 
 CPU = torch.device("cpu")

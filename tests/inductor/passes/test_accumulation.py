@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stator.base.config import Options
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.inductor.buffers import Loops
 from stator.inductor.lower import can_lower, lower
 from stator.inductor.passes import run_passes

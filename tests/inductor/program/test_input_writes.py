@@ -9,7 +9,7 @@ import torch
 
 import stator
 from stator.base.config import Options
-from stator.graph.tracer import trace
+from stator.graph.tracing.tracer import trace
 from stator.inductor.lower import can_lower
 from stator.pipeline import compile_graph
 

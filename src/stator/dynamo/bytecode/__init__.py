@@ -4,7 +4,7 @@ Covers CPython 3.11 to 3.13. What differs between them is described in `version.
 """
 
 from .assemble import BytecodeError, assemble
-from .builder import Builder
+from .builder import CodeBuilder
 from .decode import code_units, decode
 from .instruction import NOWHERE, Handler, Instruction, Position
 from .liveness import always_bound, live_locals
@@ -16,8 +16,8 @@ __all__ = [
     "NOWHERE",
     "OPERAND_KINDS",
     "VERSION",
-    "Builder",
     "BytecodeError",
+    "CodeBuilder",
     "Handler",
     "Instruction",
     "Position",

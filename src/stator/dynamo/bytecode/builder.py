@@ -9,7 +9,7 @@ from .instruction import NOWHERE, Instruction, Position
 from .version import VERSION
 
 
-class Builder:
+class CodeBuilder:
     """Appends instructions to `instructions`. Every method names its effect on the value stack as `before -> after`."""
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
 /* Version and Cache: the compiled versions of a frame and the search for the one whose guards hold. How versions are
- * made is the miss callback's job, in dynamo/cache.py. */
+ * made is the miss callback's job, in dynamo/cache/compiled_frames.py. */
 #include "native.h"
 
 /* ---- Version ---- */

@@ -374,10 +374,10 @@ static PyObject *entry_copy(PyObject *self, PyObject *Py_UNUSED(ignored))
     return Py_NewRef(self);
 }
 
-/* How it is pickled: see dynamo/pickling.py. */
+/* How it is pickled: see dynamo/host/pickling.py. */
 static PyObject *entry_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    PyObject *module = PyImport_ImportModule("stator.dynamo.pickling");
+    PyObject *module = PyImport_ImportModule("stator.dynamo.host.pickling");
     PyObject *reduced = module ? PyObject_CallMethod(module, "reduced", "O", self) : NULL;
     Py_XDECREF(module);
     return reduced;

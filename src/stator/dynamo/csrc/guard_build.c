@@ -1,5 +1,5 @@
 /* Builds guard trees: the Python type GuardTree, its nodes and checks, and their life. What is put into a tree is decided by
- * dynamo/guard_tree.py. */
+ * dynamo/guards/guard_tree.py. */
 #include "dict_states.h"
 #include "guard_memo.h"
 

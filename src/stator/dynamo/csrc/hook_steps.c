@@ -1,5 +1,5 @@
 /* The frame hook for generators and coroutines, whose frames run in steps: on during each step, off between them. Their code
- * says where steps begin and end (emit/steps.py); what the hook does is frame_hook.c. */
+ * says where steps begin and end (codegen/generator_frames.py); what the hook does is frame_hook.c. */
 #include "native.h"
 
 #define Py_BUILD_CORE

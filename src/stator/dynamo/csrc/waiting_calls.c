@@ -1,5 +1,5 @@
 /* The rest of a function that a generator had called, in the middle of which a graph ended: it waits on the stack of the
- * generator, and runs when that goes on. How a generator gets there is emit/steps.py's; what a Pending is, continuation.c's. */
+ * generator, and runs when that goes on. How a generator gets there is codegen/generator_frames.py's; what a Pending is, continuation.c's. */
 #include "native.h"
 
 /* Of what a generator holds, a new reference: the object; for what is still to run, (Continuation, *values). */

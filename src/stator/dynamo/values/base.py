@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported
-
-from ..naming import class_name
-from ..recipe import Load, Recipe
-from ..source import Source
+from stator.dynamo.guards.source import Source
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.ir.reconstruct_ir import Load, Recipe
 
 if TYPE_CHECKING:
-    from ..exits import ExitBuilder
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
 
 
 class Raised(Exception):
@@ -49,7 +48,7 @@ class Value:
         self.source = source
 
     # -- facts --
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         """The class of the object, as `type(x)` would say."""
         raise NotImplementedError(type(self).__name__)
 
@@ -71,65 +70,65 @@ class Value:
             return False
         return True
 
-    def key(self, tracer: Tracer) -> Any:
+    def key(self, context: CaptureContext) -> Any:
         """A real hashable that stands for this value as a dictionary key."""
         try:
             return self.constant()
         except NotConstant:
             raise unsupported(
-                "unhashable-key", f"{self.describe(tracer)} as a key of a dictionary or member of a set"
+                "unhashable-key", f"{self.describe(context)} as a key of a dictionary or member of a set"
             ) from None
 
-    def describe(self, tracer: Tracer) -> str:
+    def describe(self, context: CaptureContext) -> str:
         """A few words for error messages."""
-        return f"an object of type {class_name(self.python_type(tracer))}" + (
+        return f"an object of type {class_name(self.python_type(context))}" + (
             f" ({self.source})" if self.source else ""
         )
 
     # -- operations; the defaults say that capture cannot follow --
-    def truth(self, tracer: Tracer) -> bool:
+    def truth(self, context: CaptureContext) -> bool:
         return True
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        raise unsupported("attribute", f"attribute {name!r} of {self.describe(tracer)}")
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        raise unsupported("attribute", f"attribute {name!r} of {self.describe(context)}")
 
-    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
-        raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
+    def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
+        raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(context)}")
 
-    def del_attr(self, tracer: Tracer, name: str) -> None:
-        raise unsupported("attribute-write", f"deleting attribute {name!r} of {self.describe(tracer)}")
+    def del_attr(self, context: CaptureContext, name: str) -> None:
+        raise unsupported("attribute-write", f"deleting attribute {name!r} of {self.describe(context)}")
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        raise unsupported("call", f"calling {self.describe(tracer)}")
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise unsupported("call", f"calling {self.describe(context)}")
 
-    def call_method(self, tracer: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return tracer.call(self.get_attr(tracer, name), args, kwargs)
+    def call_method(self, context: CaptureContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return context.call(self.get_attr(context, name), args, kwargs)
 
-    def get_item(self, tracer: Tracer, key: Value) -> Value:
-        raise unsupported("subscript", f"subscript of {self.describe(tracer)}")
+    def get_item(self, context: CaptureContext, key: Value) -> Value:
+        raise unsupported("subscript", f"subscript of {self.describe(context)}")
 
-    def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
-        raise unsupported("subscript", f"item assignment on {self.describe(tracer)}")
+    def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
+        raise unsupported("subscript", f"item assignment on {self.describe(context)}")
 
-    def del_item(self, tracer: Tracer, key: Value) -> None:
-        raise unsupported("subscript", f"item deletion on {self.describe(tracer)}")
+    def del_item(self, context: CaptureContext, key: Value) -> None:
+        raise unsupported("subscript", f"item deletion on {self.describe(context)}")
 
-    def length(self, tracer: Tracer) -> int:
-        raise unsupported("len", f"len() of {self.describe(tracer)}")
+    def length(self, context: CaptureContext) -> int:
+        raise unsupported("len", f"len() of {self.describe(context)}")
 
-    def contains(self, tracer: Tracer, item: Value) -> bool:
-        raise unsupported("contains", f"`in` on {self.describe(tracer)}")
+    def contains(self, context: CaptureContext, item: Value) -> bool:
+        raise unsupported("contains", f"`in` on {self.describe(context)}")
 
-    def iterate(self, tracer: Tracer) -> Iterator[Value]:
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
         """The items, one by one; raises Unsupported when iteration cannot be followed."""
-        raise unsupported("iteration", f"iterating over {self.describe(tracer)}")
+        raise unsupported("iteration", f"iterating over {self.describe(context)}")
 
-    def iterator(self, tracer: Tracer) -> Value:
+    def iterator(self, context: CaptureContext) -> Value:
         """The object that `iter(x)` gives."""
-        return tracer.make_iterator(self.iterate(tracer))
+        return context.make_iterator(self.iterate(context))
 
     # -- leaving the frame --
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         """How to make this object at run time. Called once per value; `exits` remembers the result."""
         if self.source is not None:
             return Load(self.source)
@@ -149,13 +148,13 @@ class Lazy(Value):
         self.obj = obj
         self.value: Value | None = None
 
-    def realize(self, tracer: Tracer) -> Value:
+    def realize(self, context: CaptureContext) -> Value:
         if self.value is None:
-            self.value = tracer.wrap(self.obj, self.source)
+            self.value = context.wrap(self.obj, self.source)
         return self.value
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
-        return exits.recipe(self.value) if self.value is not None else Load(self.source)  # type: ignore[arg-type]
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return reconstructor.recipe(self.value) if self.value is not None else Load(self.source)  # type: ignore[arg-type]
 
 
 def cannot_rebuild(reason: str, made_at: int | None = None) -> CannotRebuild:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..recipe import FrameCell, Load, NewCell, Recipe
-from ..source import AttrSource, FunctionSource, ItemSource, Source
+from stator.dynamo.guards.source import AttrSource, FunctionSource, ItemSource, Source
+from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, NewCell, Recipe
+
 from .base import Value, unsupported
 
 if TYPE_CHECKING:
-    from ..exits import ExitBuilder
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
 
 
 class CellValue(Value):
@@ -35,28 +36,28 @@ class CellValue(Value):
         self.frame_name = frame_name
         self.fixed = fixed
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return type((lambda x: lambda: x)(0).__closure__[0])  # type: ignore[index]
 
-    def place(self, tracer: Tracer) -> Source:
+    def place(self, context: CaptureContext) -> Source:
         """Where a cell that was there before is found: one of the frame's free variables, in its function's closure."""
         if self.source is not None:
             return self.source
-        closure = tracer.function.__closure__ or ()
+        closure = context.function.__closure__ or ()
         index = next((at for at, one in enumerate(closure) if one is self.cell), None)
         if index is None:
             raise unsupported("unguardable", "a cell that is a variable's and a value at once")
         return ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.frame_name is not None:
             return FrameCell(self.frame_name)
         if self.source is not None:
             return Load(self.source)
         recipe = NewCell(None)
-        exits.remember(self, recipe)
+        reconstructor.remember(self, recipe)
         if self.content is not None:
-            recipe.content = exits.recipe(self.content)
+            recipe.content = reconstructor.recipe(self.content)
         return recipe
 
 

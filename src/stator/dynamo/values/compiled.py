@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..entry import original
-from ..recipe import Constant, Load, Recipe
-from ..source import AttrSource, Source
+from stator.dynamo.cache.entry import original
+from stator.dynamo.guards.source import AttrSource, Source
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe
+
 from .base import Value
 
 if TYPE_CHECKING:
-    from ..exits import ExitBuilder
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
 
 
 class CompiledFunctionValue(Value):
@@ -23,26 +24,26 @@ class CompiledFunctionValue(Value):
         self.source = source
         self.entry = entry
 
-    def function(self, tracer: Tracer) -> Value:
+    def function(self, context: CaptureContext) -> Value:
         source = None if self.source is None else AttrSource(self.source, "_function")
-        return tracer.wrap(original(self.entry), source)
+        return context.wrap(original(self.entry), source)
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return type(self.entry)
 
     def real(self) -> Any:
         return self.entry
 
-    def key(self, tracer: Tracer) -> Any:
+    def key(self, context: CaptureContext) -> Any:
         return self.entry
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        function = self.function(tracer)
-        tracer.enters_through(self, function)
-        return function.call(tracer, args, kwargs)
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        function = self.function(context)
+        context.enters_through(self, function)
+        return function.call(context, args, kwargs)
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        return self.function(tracer).get_attr(tracer, name)
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        return self.function(context).get_attr(context, name)
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
-        return Constant(self.entry) if self.source is None else Load(self.source)
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return ConstantRecipe(self.entry) if self.source is None else Load(self.source)

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..guard import GuardKind
-from ..naming import class_name, qualified_name
-from ..recipe import Constant, Load, RaisedAt, Recipe
-from ..source import Source
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import Source
+from stator.dynamo.host.naming import class_name, qualified_name
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, RaisedAt, Recipe
+
 from .base import Value, unsupported
 
 if TYPE_CHECKING:
-    from ..exits import ExitBuilder
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
 
 
 class ConstantValue(Value):
@@ -38,7 +39,7 @@ class ConstantValue(Value):
     def value(self) -> Any:
         return self._value
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return type(self.value)
 
     def real(self) -> Any:
@@ -50,10 +51,10 @@ class ConstantValue(Value):
     def is_constant(self) -> bool:
         return True
 
-    def key(self, tracer: Tracer) -> Any:
+    def key(self, context: CaptureContext) -> Any:
         return self.value
 
-    def describe(self, tracer: Tracer) -> str:
+    def describe(self, context: CaptureContext) -> str:
         if isinstance(self._value, int) and self._value.bit_length() > 1000:
             return "a very long int"  # there may be a limit to the digits that can be shown
         if not isinstance(type(self._value).__repr__, WrapperDescriptorType):
@@ -62,46 +63,48 @@ class ConstantValue(Value):
             )
         return f"the constant {self._value!r}"[:200]
 
-    def truth(self, tracer: Tracer) -> bool:
+    def truth(self, context: CaptureContext) -> bool:
         return bool(self.value)
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
         value = self.value
         if isinstance(value, enum.Enum):
-            held = tracer.member_attribute(self, name)
+            held = context.member_attribute(self, name)
             if held is not None:
                 return held
-        found = tracer.run_real(getattr, (value, name))
+        found = context.run_real(getattr, (value, name))
         if callable(found) and getattr(found, "__self__", None) is value:
             return ConstantMethod(value, name, found)
-        return tracer.wrap_result(found, f"attribute {name!r} of {self.describe(tracer)}")
+        return context.wrap_result(found, f"attribute {name!r} of {self.describe(context)}")
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if isinstance(self.value, enum.Enum) and isinstance(
-            tracer.class_lookup(type(self.value), "__call__"), FunctionType
+            context.class_lookup(type(self.value), "__call__"), FunctionType
         ):
-            return tracer.call(self.get_attr(tracer, "__call__"), args, kwargs)
-        return super().call(tracer, args, kwargs)
+            return context.call(self.get_attr(context, "__call__"), args, kwargs)
+        return super().call(context, args, kwargs)
 
-    def call_method(self, tracer: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return tracer.call(self.get_attr(tracer, name), args, kwargs)
+    def call_method(self, context: CaptureContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return context.call(self.get_attr(context, name), args, kwargs)
 
-    def get_item(self, tracer: Tracer, key: Value) -> Value:
-        index = tracer.constant_of(key, "index of a constant")
-        return ConstantValue(tracer.run_real(lambda value, at: value[at], (self.value, index)))
+    def get_item(self, context: CaptureContext, key: Value) -> Value:
+        index = context.constant_of(key, "index of a constant")
+        return ConstantValue(context.run_real(lambda value, at: value[at], (self.value, index)))
 
-    def length(self, tracer: Tracer) -> int:
-        return tracer.run_real(len, (self.value,))
+    def length(self, context: CaptureContext) -> int:
+        return context.run_real(len, (self.value,))
 
-    def contains(self, tracer: Tracer, item: Value) -> bool:
-        return tracer.run_real(lambda value, it: it in value, (self.value, tracer.constant_of(item, "operand of `in`")))
+    def contains(self, context: CaptureContext, item: Value) -> bool:
+        return context.run_real(
+            lambda value, it: it in value, (self.value, context.constant_of(item, "operand of `in`"))
+        )
 
-    def iterate(self, tracer: Tracer) -> Iterator[Value]:
-        items = tracer.run_real(list, (self.value,))
-        return iter([tracer.wrap_result(item, "an item of a constant") for item in items])
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        items = context.run_real(list, (self.value,))
+        return iter([context.wrap_result(item, "an item of a constant") for item in items])
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
-        return Constant(self._value)
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return ConstantRecipe(self._value)
 
 
 class LastInstruction(ConstantValue):
@@ -110,7 +113,7 @@ class LastInstruction(ConstantValue):
 
     __slots__ = ()
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         return RaisedAt(self.value)
 
 
@@ -128,28 +131,28 @@ def is_the_only_one(constant: Any) -> bool:
 class SourcedConstant(ConstantValue):
     """A constant read from the running program: its EQUALS guard is laid when it is first looked at."""
 
-    __slots__ = ("guarded", "tracer")
+    __slots__ = ("context", "guarded")
 
-    def __init__(self, value: Any, source: Source, tracer: Tracer) -> None:
+    def __init__(self, value: Any, source: Source, context: CaptureContext) -> None:
         super().__init__(value, source)
-        self.tracer = tracer
+        self.context = context
         self.guarded = False
 
     @property
     def value(self) -> Any:
         if not self.guarded:
             self.guarded = True
-            self.tracer.guard(self.source, GuardKind.EQUALS, self._value)  # type: ignore[arg-type]
+            self.context.guard(self.source, GuardKind.EQUALS, self._value)  # type: ignore[arg-type]
         return self._value
 
     def peek(self) -> Any:
         """The value, without relying on it."""
         return self._value
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         assert self.source is not None
         if self.guarded and is_the_only_one(self._value):
-            return Constant(self._value)
+            return ConstantRecipe(self._value)
         return Load(self.source)  # an equal one may be another object
 
 
@@ -162,7 +165,7 @@ class ConstantMethod(Value):
         self.source = None
         self.owner, self.name, self.method = owner, name, method
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return type(self.method)
 
     def real(self) -> Any:
@@ -171,62 +174,62 @@ class ConstantMethod(Value):
     def constant(self) -> Any:
         return self.method
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if isinstance(self.owner, torch.device):  # whose methods enter and leave a mode
-            return tracer.call(
-                tracer.known(getattr(torch.device, self.name)), [ConstantValue(self.owner), *args], kwargs
+            return context.call(
+                context.known(getattr(torch.device, self.name)), [ConstantValue(self.owner), *args], kwargs
             )
         what = f"argument of {class_name(type(self.owner))}.{self.name}"
         if self.name == "join" and isinstance(self.owner, str) and len(args) == 1 and not args[0].is_constant():
-            items = [tracer.constant_of(item, what) for item in tracer.listed(args[0])]
-            return ConstantValue(tracer.run_real(self.method, (items,)))
+            items = [context.constant_of(item, what) for item in context.listed(args[0])]
+            return ConstantValue(context.run_real(self.method, (items,)))
         if self.name == "translate" and isinstance(self.owner, str) and len(args) == 1:
-            return ConstantValue(tracer.run_real(self.method, (_table(tracer, args[0], what),)))
+            return ConstantValue(context.run_real(self.method, (_table(context, args[0], what),)))
         if self.name == "finditer" and isinstance(self.owner, re.Pattern) and len(args) == 1:
-            return tracer.call(tracer.known(re.finditer), [ConstantValue(self.owner), *args], kwargs)
+            return context.call(context.known(re.finditer), [ConstantValue(self.owner), *args], kwargs)
         known = all(arg.is_constant() for arg in (*args, *kwargs.values()))
         if self.name == "format" and isinstance(self.owner, str) and not known:
-            return ConstantValue(formatted(tracer, self.owner, args, kwargs))
-        real_args = tuple(tracer.constant_of(arg, what) for arg in args)
-        real_kwargs = {name: tracer.constant_of(arg, what) for name, arg in kwargs.items()}
-        result = tracer.run_real(self.method, real_args, real_kwargs)
+            return ConstantValue(formatted(context, self.owner, args, kwargs))
+        real_args = tuple(context.constant_of(arg, what) for arg in args)
+        real_kwargs = {name: context.constant_of(arg, what) for name, arg in kwargs.items()}
+        result = context.run_real(self.method, real_args, real_kwargs)
         if result is None and not isinstance(self.owner, _WITHOUT_EFFECTS):
             raise unsupported("call-builtin", f"{what} returns nothing: it may act by side effect")
         if type(result) is dict and isinstance(self.owner, re.Match):
-            return tracer.dict_of([ConstantValue(part) for pair in result.items() for part in pair])
-        return tracer.wrap_result(result, f"the result of {self.name}")
+            return context.dict_of([ConstantValue(part) for pair in result.items() for part in pair])
+        return context.wrap_result(result, f"the result of {self.name}")
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
-        return Constant(self.method)
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return ConstantRecipe(self.method)
 
 
 _WITHOUT_EFFECTS = (str, bytes, int, float, complex, type(None), re.Pattern, re.Match)
 
 
-def _table(tracer: Tracer, table: Value, what: str) -> Any:
+def _table(context: CaptureContext, table: Value, what: str) -> Any:
     """What `str.translate` takes: a plain dictionary of constants."""
-    table = tracer.realized(table)
-    if table.python_type(tracer) is not dict:
-        return tracer.constant_of(table, what)
-    if table.length(tracer) > _MOST_TRANSLATED:
+    table = context.realized(table)
+    if table.python_type(context) is not dict:
+        return context.constant_of(table, what)
+    if table.length(context) > _MOST_TRANSLATED:
         raise unsupported("not-constant", f"{what}: a table of more than {_MOST_TRANSLATED} characters")
-    return {tracer.constant_of(key, what): tracer.constant_of(to, what) for key, to in tracer.pairs(table)}
+    return {context.constant_of(key, what): context.constant_of(to, what) for key, to in context.pairs(table)}
 
 
 _MOST_TRANSLATED = 256
 
 
-def formatted(tracer: Tracer, template: str, args: list[Value], kwargs: dict[str, Value]) -> str:
+def formatted(context: CaptureContext, template: str, args: list[Value], kwargs: dict[str, Value]) -> str:
     """`template.format(*args, **kwargs)`, part by part."""
     fields: list[int | str] = []  # that were met: numbers, or "" for those without
-    return _formatted(tracer, template, args, kwargs, fields)
+    return _formatted(context, template, args, kwargs, fields)
 
 
 def _formatted(
-    tracer: Tracer, template: str, args: list[Value], kwargs: dict[str, Value], fields: list[int | str]
+    context: CaptureContext, template: str, args: list[Value], kwargs: dict[str, Value], fields: list[int | str]
 ) -> str:
     text = ""
-    for literal, field, spec, conversion in tracer.run_real(_parts, (template,)):
+    for literal, field, spec, conversion in context.run_real(_parts, (template,)):
         text += literal
         if field is None:
             continue
@@ -237,9 +240,9 @@ def _formatted(
         if found is None:
             raise unsupported("format", f"a template with the field {first!r}, for which there is nothing")
         for is_attribute, key in rest:
-            found = tracer.get_attr(found, key) if is_attribute else tracer.get_item(found, tracer.constant(key))
-        inner = _formatted(tracer, spec, args, kwargs, fields) if spec else ""
-        text += tracer.format_value(found, _CONVERSIONS[conversion], inner)
+            found = context.get_attr(found, key) if is_attribute else context.get_item(found, context.constant(key))
+        inner = _formatted(context, spec, args, kwargs, fields) if spec else ""
+        text += context.format_value(found, _CONVERSIONS[conversion], inner)
     return text
 
 

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
-from ..guard import GuardKind
-from ..recipe import CallRecipe, Constant, Effect, Evaluate, Load, Recipe
-from ..source import CallSource, Source
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import CallSource, Source
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate, Load, Recipe
+
 from .base import Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
-    from ..exits import ExitBuilder
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
 
 
 class _Unset:
@@ -48,18 +49,18 @@ class ContextVariable(Value):
         self.variable = variable
         self.now: Value | None = None
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return ContextVar
 
     def real(self) -> ContextVar[Any]:
         return self.variable
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
         if name in _METHODS:
             return _Method(self, name)
-        return super().get_attr(tracer, name)
+        return super().get_attr(context, name)
 
-    def get(self, tracer: Tracer, default: Value | None = None) -> Value:
+    def get(self, context: CaptureContext, default: Value | None = None) -> Value:
         if self.now is not None:
             return self.now
         assert self.source is not None
@@ -67,37 +68,41 @@ class ContextVariable(Value):
         source = CallSource(read, (self.source,))
         found = read(self.variable)
         if found is not _UNSET:
-            return tracer.wrap(found, source)
-        tracer.guard(source, GuardKind.IS, _UNSET)
+            return context.wrap(found, source)
+        context.guard(source, GuardKind.IS, _UNSET)
         if default is None:
-            raise tracer.raised_with(LookupError, [self])
+            raise context.raised_with(LookupError, [self])
         return default
 
-    def set(self, tracer: Tracer, value: Value) -> Value:
-        if not tracer.in_the_call:
+    def set(self, context: CaptureContext, value: Value) -> Value:
+        if not context.in_the_call:
             raise unsupported("call-builtin", "setting a context variable in code that runs at another time")
-        tracer.mutations.content(self)
-        token = ContextToken(self, self.now, tracer.end_step())
+        context.mutations.content(self)
+        token = ContextToken(self, self.now, context.end_step())
         self.now = value
         return token
 
-    def reset(self, tracer: Tracer, token: Value) -> Value:
+    def reset(self, context: CaptureContext, token: Value) -> Value:
         if not isinstance(token, ContextToken) or token.variable is not self:
-            raise unsupported("call-builtin", f"ContextVar.reset with {token.describe(tracer)}")
+            raise unsupported("call-builtin", f"ContextVar.reset with {token.describe(context)}")
         if token.used:
             raise unsupported("call-builtin", "ContextVar.reset with a token that was used before")
-        tracer.mutations.content(self)
+        context.mutations.content(self)
         self.now = token.before
         token.used = True
-        return tracer.constant(None)
+        return context.constant(None)
 
-    def effects(self, exits: ExitBuilder) -> list[Effect]:
+    def effects(self, reconstructor: Reconstructor) -> list[Effect]:
         """What sets it, at run time; nothing where it was put back."""
         if self.now is None:
             return []
-        return [Evaluate(CallRecipe(Constant(ContextVar.set), [exits.recipe(self), exits.recipe(self.now)]))]
+        return [
+            Evaluate(
+                CallRecipe(ConstantRecipe(ContextVar.set), [reconstructor.recipe(self), reconstructor.recipe(self.now)])
+            )
+        ]
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         return Load(self.source)  # type: ignore[arg-type]
 
 
@@ -121,10 +126,10 @@ class ContextToken(Value):
         self.made_at = made_at
         self.used = False
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return Token
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         raise cannot_rebuild("the token of a context variable", self.made_at)
 
 
@@ -138,17 +143,17 @@ class _Method(Value):
         self.owner = owner
         self.name = name
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return type([].append)
 
-    def describe(self, tracer: Tracer) -> str:
+    def describe(self, context: CaptureContext) -> str:
         return f"the method ContextVar.{self.name}"
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         method, counts = _METHODS[self.name]
         if kwargs or len(args) not in counts:
             raise unsupported("call-builtin", f"ContextVar.{self.name} with arguments that it does not take")
-        return method(self.owner, tracer, *args)
+        return method(self.owner, context, *args)
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
-        return CallRecipe(Constant(getattr), [exits.recipe(self.owner), Constant(self.name)])
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return CallRecipe(ConstantRecipe(getattr), [reconstructor.recipe(self.owner), ConstantRecipe(self.name)])

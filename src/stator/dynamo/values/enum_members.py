@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ..hook import is_left_alone
-from ..naming import class_dict, class_name, resolution_order
-from ..source import ConstantSource, InstanceDictSource, ItemSource
+from stator.dynamo.guards.source import ConstantSource, InstanceDictSource, ItemSource
+from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.host.naming import class_dict, class_name, resolution_order
+
 from .base import Value
 from .constants import ConstantValue
 from .objects import C_METHODS, MISSING, is_data_descriptor
 
 if TYPE_CHECKING:
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
 
 # what the interpreter asks the class for where operators and built-in functions meet a member
 _OPERATIONS = frozenset(
@@ -68,32 +69,32 @@ def items_of(member: enum.Enum) -> Iterator[Any]:
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement or its like
 
 
-def member_attribute(tracer: Tracer, owner: ConstantValue, name: str) -> Value | None:
+def member_attribute(context: CaptureContext, owner: ConstantValue, name: str) -> Value | None:
     """As object.__getattribute__ finds it; None: it is one that C code answers for the real member."""
     member: enum.Enum = owner.value
     cls = type(member)
-    in_class = tracer.class_lookup(cls, name)
+    in_class = context.class_lookup(cls, name)
     if isinstance(in_class, types.DynamicClassAttribute):
         getter = in_class.fget
         if isinstance(getter, FunctionType) and not is_left_alone(getter.__code__):
-            return tracer.class_function(cls, name, getter).call(tracer, [owner], {})
-        return _own(tracer, member, f"_{name}_")
+            return context.class_function(cls, name, getter).call(context, [owner], {})
+        return _own(context, member, f"_{name}_")
     if isinstance(in_class, (types.GetSetDescriptorType, types.MemberDescriptorType, *C_METHODS)):
         return None
     if in_class is not MISSING and is_data_descriptor(in_class) and hasattr(type(in_class), "__get__"):
-        return tracer.bind(owner, cls, name, in_class)
-    found = _own(tracer, member, name)
+        return context.bind(owner, cls, name, in_class)
+    found = _own(context, member, name)
     if found is None and in_class is not MISSING:
-        return tracer.bind(owner, cls, name, in_class)
+        return context.bind(owner, cls, name, in_class)
     if found is None:
-        raise tracer.raised(AttributeError, f"'{class_name(cls)}' object has no attribute '{name}'")
+        raise context.raised(AttributeError, f"'{class_name(cls)}' object has no attribute '{name}'")
     return found
 
 
-def _own(tracer: Tracer, member: enum.Enum, name: str) -> Value | None:
+def _own(context: CaptureContext, member: enum.Enum, name: str) -> Value | None:
     """What the member itself was given, relied on; the names that it has are as the class made them."""
     held: dict[str, Any] = object.__getattribute__(member, "__dict__")
     if name not in held:
         return None
     source = ConstantSource(f"{class_name(type(member))}.{held.get('_name_')}", member)
-    return tracer.wrap(held[name], ItemSource(InstanceDictSource(source), name))
+    return context.wrap(held[name], ItemSource(InstanceDictSource(source), name))

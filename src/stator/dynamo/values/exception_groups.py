@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..calling import makers
-from ..recipe import Recipe
+from stator.dynamo.interpreter.calling import makers
+from stator.dynamo.ir.reconstruct_ir import Recipe
+
 from .base import Value, cannot_rebuild, unsupported
 from .classes import ClassValue
 from .constants import ConstantValue
+from .containers.sequences import ListValue, TupleValue
 from .exceptions import ExceptionValue
 from .functions import BuiltinMethodValue
-from .sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from ..exits import ExitBuilder
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
 
 Condition = Callable[[ExceptionValue], bool]
 
@@ -35,38 +36,38 @@ class GroupValue(ExceptionValue):
         self.raised_anew = False
         self.made_at: int | None = None
 
-    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
         if name in ("__notes__", "__traceback__", "__cause__", "__context__", "args"):
             raise unsupported("attribute-write", f"writing {name} of an exception group")
-        super().set_attr(tracer, name, value)
+        super().set_attr(context, name, value)
 
     def grow_traceback(self) -> None:
         self.raised_anew = True
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
         if name == "exceptions":
             return TupleValue(list(self.parts))
         if name == "message":
             return self.args[0]
         if name in _METHODS:
             return BuiltinMethodValue(self, name)
-        return super().get_attr(tracer, name)
+        return super().get_attr(context, name)
 
-    def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
-        return _METHODS.get(name) or super().builtin_method(tracer, name)
+    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+        return _METHODS.get(name) or super().builtin_method(context, name)
 
-    def plain_text(self, tracer: Tracer, convert: Callable[[Any], str]) -> str:
+    def plain_text(self, context: CaptureContext, convert: Callable[[Any], str]) -> str:
         if convert is not str:
             raise unsupported("format", "the repr of an exception group")
-        message, count = tracer.constant_of(self.args[0], "a message"), len(self.parts)
+        message, count = context.constant_of(self.args[0], "a message"), len(self.parts)
         return f"{message} ({count} sub-exception{'s' if count > 1 else ''})"
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         given = self.args[1]
         changed = not isinstance(given, (ListValue, TupleValue)) or [*given.items] != [*self.parts]
         if changed or given.source is not None:
             raise cannot_rebuild("an exception group made of a list that was changed since", self.made_at)
-        return super().recipe(exits)
+        return super().recipe(reconstructor)
 
     def derived(self, parts: list[ExceptionValue]) -> GroupValue:
         """A group of some of the exceptions, with the message, traceback and context of this one."""
@@ -84,20 +85,20 @@ def is_group(cls: type) -> bool:
 
 
 @makers.register(BaseExceptionGroup)
-def _make(tracer: Tracer, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _make(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not is_group(kind) or kwargs or len(args) != 2:
         raise unsupported("new-object", "an exception group of the program's class, or of other arguments")
     message, given = args
-    if not isinstance(given, (ListValue, TupleValue)) or message.python_type(tracer) is not str:
+    if not isinstance(given, (ListValue, TupleValue)) or message.python_type(context) is not str:
         raise unsupported("new-object", "an exception group of something else than a text and a list")
-    parts = [tracer.realized(one) for one in given.items]
+    parts = [context.realized(one) for one in given.items]
     if not parts or not all(isinstance(one, ExceptionValue) and one.source is None for one in parts):
         raise unsupported("new-object", "an exception group of what was there before, or is no exception")
     plain = all(issubclass(one.cls, Exception) for one in parts)  # type: ignore[attr-defined]
     if kind is ExceptionGroup and not plain:
-        raise tracer.raised(TypeError, "Cannot nest BaseExceptions in an ExceptionGroup")
+        raise context.raised(TypeError, "Cannot nest BaseExceptions in an ExceptionGroup")
     made = GroupValue(ExceptionGroup if plain else BaseExceptionGroup, message, given, parts)  # type: ignore[arg-type]
-    made.made_at = tracer.end_step()
+    made.made_at = context.end_step()
     return made
 
 
@@ -112,35 +113,35 @@ def split(error: ExceptionValue, fits: Condition) -> tuple[ExceptionValue | None
     return error.derived(found) if found else None, error.derived(rest) if rest else None  # type: ignore[arg-type]
 
 
-def fitting(tracer: Tracer, wanted: Value) -> Condition:
+def fitting(context: CaptureContext, wanted: Value) -> Condition:
     """By class, or by classes in a tuple."""
-    options = list(tracer.iterate(wanted)) if isinstance(wanted, TupleValue) else [wanted]
+    options = list(context.iterate(wanted)) if isinstance(wanted, TupleValue) else [wanted]
     if not all(isinstance(one, ClassValue) and issubclass(one.cls, BaseException) for one in options):
         raise unsupported("exception-group", "taking a group apart by something else than classes of exceptions")
     classes = [one.cls for one in options]  # type: ignore[attr-defined]
     return lambda error: any(cls in error.cls.__mro__ for cls in classes)
 
 
-def _condition(tracer: Tracer, wanted: Value) -> Condition:
+def _condition(context: CaptureContext, wanted: Value) -> Condition:
     if isinstance(wanted, (ClassValue, TupleValue)):
-        return fitting(tracer, wanted)
-    return lambda error: tracer.truth(tracer.call(wanted, [error], {}))
+        return fitting(context, wanted)
+    return lambda error: context.truth(context.call(wanted, [error], {}))
 
 
 def _or_none(value: Value | None) -> Value:
     return ConstantValue(None) if value is None else value
 
 
-def _split(tracer: Tracer, owner: GroupValue, wanted: Value) -> Value:
-    return TupleValue([_or_none(half) for half in split(owner, _condition(tracer, wanted))])
+def _split(context: CaptureContext, owner: GroupValue, wanted: Value) -> Value:
+    return TupleValue([_or_none(half) for half in split(owner, _condition(context, wanted))])
 
 
-def _subgroup(tracer: Tracer, owner: GroupValue, wanted: Value) -> Value:
-    return _or_none(split(owner, _condition(tracer, wanted))[0])
+def _subgroup(context: CaptureContext, owner: GroupValue, wanted: Value) -> Value:
+    return _or_none(split(owner, _condition(context, wanted))[0])
 
 
-def _derive(tracer: Tracer, owner: GroupValue, parts: Value) -> Value:
-    return _make(tracer, BaseExceptionGroup, [owner.args[0], parts], {})
+def _derive(context: CaptureContext, owner: GroupValue, parts: Value) -> Value:
+    return _make(context, BaseExceptionGroup, [owner.args[0], parts], {})
 
 
 _METHODS: dict[str, Callable[..., Value]] = {"split": _split, "subgroup": _subgroup, "derive": _derive}
@@ -149,17 +150,17 @@ _METHODS: dict[str, Callable[..., Value]] = {"split": _split, "subgroup": _subgr
 # ---- except* ----
 
 
-def matched(tracer: Tracer, error: Value, wanted: Value) -> tuple[Value, Value]:
+def matched(context: CaptureContext, error: Value, wanted: Value) -> tuple[Value, Value]:
     """What is left of the exception for the clauses that follow, and what this one handles."""
     if not isinstance(error, ExceptionValue):
         return error, ConstantValue(None)  # nothing is left
     if error.source is not None or (issubclass(error.cls, BaseExceptionGroup) and not isinstance(error, GroupValue)):
         raise unsupported("exception-group", "except* of an exception that was there before")
-    fits = fitting(tracer, wanted)
-    options = list(tracer.iterate(wanted)) if isinstance(wanted, TupleValue) else [wanted]
+    fits = fitting(context, wanted)
+    options = list(context.iterate(wanted)) if isinstance(wanted, TupleValue) else [wanted]
     if any(issubclass(one.real(), BaseExceptionGroup) for one in options):
         text = "catching ExceptionGroup with except* is not allowed. Use except instead."
-        raise tracer.raised(TypeError, text)
+        raise context.raised(TypeError, text)
     if fits(error) and not isinstance(error, GroupValue):
         kind = ExceptionGroup if issubclass(error.cls, Exception) else BaseExceptionGroup
         wrapped = GroupValue(kind, ConstantValue(""), TupleValue([error]), [error])
@@ -169,10 +170,10 @@ def matched(tracer: Tracer, error: Value, wanted: Value) -> tuple[Value, Value]:
     return _or_none(rest), _or_none(found)
 
 
-def raised_again(tracer: Tracer, original: Value, raised: Value) -> Value:
+def raised_again(context: CaptureContext, original: Value, raised: Value) -> Value:
     """What leaves the statement: exceptions of its clauses, and what none of them handled, as one part of it."""
     assert isinstance(raised, ListValue) and isinstance(original, ExceptionValue)
-    errors = [one for one in map(tracer.realized, raised.items) if isinstance(one, ExceptionValue)]
+    errors = [one for one in map(context.realized, raised.items) if isinstance(one, ExceptionValue)]
     if not errors:
         return ConstantValue(None)
     if issubclass(original.cls, BaseExceptionGroup) and not isinstance(original, GroupValue):

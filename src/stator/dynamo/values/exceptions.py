@@ -7,19 +7,19 @@ from collections.abc import Callable
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..naming import class_name
-from ..recipe import CallRecipe, Constant, Load, NewObject, Recipe
-from ..source import AttrSource, Source
+from stator.dynamo.guards.source import AttrSource, Source
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, NewObject, Recipe
+
 from .base import NotConstant, Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
+from .containers.sequences import TupleValue
 from .objects import C_METHODS, MISSING, lookup_in_class
-from .sequences import TupleValue
 
 if TYPE_CHECKING:
     from stator.base.errors import UserPlace
-
-    from ..exits import ExitBuilder
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
 
 
 class ExceptionValue(Value):
@@ -55,31 +55,31 @@ class ExceptionValue(Value):
     def args(self, args: list[Value]) -> None:
         self._args = args
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return self.cls
 
     def real(self) -> Any:
         return super().real() if self.obj is None else self.obj
 
-    def special(self, tracer: Tracer, name: str) -> Value | None:
+    def special(self, context: CaptureContext, name: str) -> Value | None:
         """The bound special method if the class defines it in Python, else None."""
-        found = tracer.class_lookup(self.cls, name)
+        found = context.class_lookup(self.cls, name)
         if found is MISSING or found is getattr(BaseException, name, MISSING):
             return None
         if found is None or isinstance(found, C_METHODS):
-            raise unsupported("special-method", f"{name} of {self.describe(tracer)}")
-        return tracer.bind(self, self.cls, name, found)
+            raise unsupported("special-method", f"{name} of {self.describe(context)}")
+        return context.bind(self, self.cls, name, found)
 
-    def truth(self, tracer: Tracer) -> bool:
-        return tracer.override_truth(self, True)
+    def truth(self, context: CaptureContext) -> bool:
+        return context.override_truth(self, True)
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        if self.special(tracer, "__getattribute__") is not None:
-            raise unsupported("attribute", f"{name} of {self.describe(tracer)}, whose class defines __getattribute__")
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        if self.special(context, "__getattribute__") is not None:
+            raise unsupported("attribute", f"{name} of {self.describe(context)}, whose class defines __getattribute__")
         if name in self.attributes:
             return self.attributes[name]
         if name in _SET_BY_RAISE and self.source is not None:
-            return tracer.wrap(getattr(self.obj, name), AttrSource(self.source, name))
+            return context.wrap(getattr(self.obj, name), AttrSource(self.source, name))
         if name == "args":
             return TupleValue(list(self.args))
         if name == "value" and issubclass(self.cls, StopIteration):
@@ -90,43 +90,43 @@ class ExceptionValue(Value):
             return self.cause or ConstantValue(None)
         if name == "__context__":
             if self.context is None and self.caught_at is not None:
-                tracer.rely_on_nothing_handled()
+                context.rely_on_nothing_handled()
             return self.context or ConstantValue(None)
         if name == "__suppress_context__":
             return ConstantValue(self.cause is not None)
         if name == "__class__":
-            return tracer.known(self.cls)
+            return context.known(self.cls)
         if name == "with_traceback":
             return WithTraceback(self)
         if self.obj is not None and self.source is not None and name in vars(self.obj):
-            return tracer.wrap(vars(self.obj)[name], AttrSource(self.source, name))
-        raw = tracer.class_lookup(self.cls, name)
+            return context.wrap(vars(self.obj)[name], AttrSource(self.source, name))
+        raw = context.class_lookup(self.cls, name)
         if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
-            raise unsupported("attribute", f"{name} of {self.describe(tracer)}")
+            raise unsupported("attribute", f"{name} of {self.describe(context)}")
         if raw is MISSING:
-            asked = self.special(tracer, "__getattr__")
+            asked = self.special(context, "__getattr__")
             if asked is not None:
-                return asked.call(tracer, [ConstantValue(name)], {})
-            raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
-        return tracer.bind(self, self.cls, name, raw)
+                return asked.call(context, [ConstantValue(name)], {})
+            raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
+        return context.bind(self, self.cls, name, raw)
 
-    def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
+    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
         return _METHODS.get(name)
 
-    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
         if self.source is not None:
-            super().set_attr(tracer, name, value)
-        if self.special(tracer, "__setattr__") is not None:
-            raise unsupported("attribute-write", f"{name} of {self.describe(tracer)}, whose class defines __setattr__")
+            super().set_attr(context, name, value)
+        if self.special(context, "__setattr__") is not None:
+            raise unsupported("attribute-write", f"{name} of {self.describe(context)}, whose class defines __setattr__")
         links = {"__cause__": ExceptionValue, "__context__": ExceptionValue, "__traceback__": TracebackValue}
-        if name in links and not isinstance(value, links[name]) and not tracer.is_none(value):
-            raise unsupported("attribute-write", f"writing {name} of {self.describe(tracer)} with something else")
+        if name in links and not isinstance(value, links[name]) and not context.is_none(value):
+            raise unsupported("attribute-write", f"writing {name} of {self.describe(context)} with something else")
         if name == "__cause__":
             self.cause = value
         elif name == "__context__":
             self.context = value
-        elif isinstance(tracer.class_lookup(self.cls, name), (property, *_OF_C)) and name not in _PLAIN:
-            raise unsupported("attribute-write", f"writing the property {name} of {self.describe(tracer)}")
+        elif isinstance(context.class_lookup(self.cls, name), (property, *_OF_C)) and name not in _PLAIN:
+            raise unsupported("attribute-write", f"writing the property {name} of {self.describe(context)}")
         elif name != "__traceback__":  # what was raised never leaves the graph, so nobody sees its traceback
             self.attributes[name] = value
 
@@ -147,30 +147,30 @@ class ExceptionValue(Value):
             at = at.context
         self.context = context
 
-    def message(self, tracer: Tracer) -> str:
+    def message(self, context: CaptureContext) -> str:
         """The text in what the compiler says about this exception; never runs the program's own code."""
         try:
             return str(self._plain_twin())
         except NotConstant:
-            return ", ".join(arg.describe(tracer) for arg in self.args)
+            return ", ".join(arg.describe(context) for arg in self.args)
 
-    def text(self, tracer: Tracer, convert: Callable[[Any], str] = str) -> str:
+    def text(self, context: CaptureContext, convert: Callable[[Any], str] = str) -> str:
         """What `str(exception)` gives, or repr() or ascii(): through the class's own methods."""
         name = "__str__" if convert is str else "__repr__"
-        method = tracer.class_lookup(self.cls, name)
+        method = context.class_lookup(self.cls, name)
         if not isinstance(method, types.WrapperDescriptorType):
             if convert is ascii:
-                raise unsupported("format", f"ascii() of {self.describe(tracer)}")
-            bound = tracer.bind(self, self.cls, name, method)
-            return tracer.constant_of(bound.call(tracer, [], {}), "text")
-        return self.plain_text(tracer, convert)
+                raise unsupported("format", f"ascii() of {self.describe(context)}")
+            bound = context.bind(self, self.cls, name, method)
+            return context.constant_of(bound.call(context, [], {}), "text")
+        return self.plain_text(context, convert)
 
-    def plain_text(self, tracer: Tracer, convert: Callable[[Any], str]) -> str:
+    def plain_text(self, context: CaptureContext, convert: Callable[[Any], str]) -> str:
         """The same by the methods of the built-in class."""
         try:
             text = convert(self._plain_twin())
         except NotConstant:
-            raise unsupported("format", f"the text of {self.describe(tracer)}, made of more than constants") from None
+            raise unsupported("format", f"the text of {self.describe(context)}, made of more than constants") from None
         return text if convert is str else class_name(self.cls) + text[text.index("(") :]
 
     def _plain_twin(self) -> BaseException:
@@ -189,41 +189,41 @@ class ExceptionValue(Value):
         except TypeError:
             raise NotConstant from None
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)
         if self.caught_at is not None:
             raise cannot_rebuild("an exception that was raised, with its traceback and context", self.caught_at)
-        args = [exits.recipe(arg) for arg in self.args]
+        args = [reconstructor.recipe(arg) for arg in self.args]
         made: Recipe
         if isinstance(lookup_in_class(self.cls, "__init__"), FunctionType):
-            made = NewObject(Constant(self.cls), BaseException.__new__, args)
+            made = NewObject(ConstantRecipe(self.cls), BaseException.__new__, args)
         else:
-            made = CallRecipe(Constant(self.cls), args)
-        exits.remember(self, made)
+            made = CallRecipe(ConstantRecipe(self.cls), args)
+        reconstructor.remember(self, made)
         for name, value in self.attributes.items():
-            exits.set_attr(made, name, value)
+            reconstructor.set_attr(made, name, value)
         for name, link in (("__context__", self.context), ("__cause__", self.cause)):
             if link is not None:
-                exits.set_attr(made, name, link)
+                reconstructor.set_attr(made, name, link)
         return made
 
 
-def _init(tracer: Tracer, self: ExceptionValue, *args: Value, **kwargs: Value) -> Value:
+def _init(context: CaptureContext, self: ExceptionValue, *args: Value, **kwargs: Value) -> Value:
     if self.source is not None:
-        raise unsupported("attribute-write", f"calling __init__ of {self.describe(tracer)} again")
+        raise unsupported("attribute-write", f"calling __init__ of {self.describe(context)} again")
     self.args = list(args)
     for name, value in kwargs.items():
         self.attributes[name] = value
     return ConstantValue(None)
 
 
-def _str(tracer: Tracer, self: ExceptionValue) -> Value:
-    return ConstantValue(self.plain_text(tracer, str))
+def _str(context: CaptureContext, self: ExceptionValue) -> Value:
+    return ConstantValue(self.plain_text(context, str))
 
 
-def _repr(tracer: Tracer, self: ExceptionValue) -> Value:
-    return ConstantValue(self.plain_text(tracer, repr))
+def _repr(context: CaptureContext, self: ExceptionValue) -> Value:
+    return ConstantValue(self.plain_text(context, repr))
 
 
 _METHODS: dict[str, Callable[..., Value]] = {"__init__": _init, "__str__": _str, "__repr__": _repr}
@@ -245,10 +245,10 @@ class TracebackValue(Value):
         self.source = None
         self.error = error
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return TracebackType
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         raise cannot_rebuild("a traceback", self.error.caught_at)
 
 
@@ -261,10 +261,10 @@ class WithTraceback(Value):
         self.source = None
         self.error = error
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return types.BuiltinMethodType
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.error.caught_at is None and not (len(args) == 1 and tracer.is_none(args[0])):
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.error.caught_at is None and not (len(args) == 1 and context.is_none(args[0])):
             raise unsupported("raise", "giving an exception a traceback")
         return self.error

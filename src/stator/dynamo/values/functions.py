@@ -15,29 +15,46 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
-from ..guard import GuardKind
-from ..naming import class_name
-from ..recipe import CallRecipe, Constant, GetAttr, Load, NewFunction, NewTuple, Recipe, SetAttr
-from ..source import AttrSource, ClosureSource, ConstantSource, InstanceDictSource, ItemSource, Source
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import (
+    AttrSource,
+    ClosureSource,
+    ConstantSource,
+    InstanceDictSource,
+    ItemSource,
+    Source,
+)
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.ir.reconstruct_ir import (
+    CallRecipe,
+    ConstantRecipe,
+    GetAttr,
+    Load,
+    NewFunction,
+    NewTuple,
+    Recipe,
+    SetAttr,
+)
+
 from .base import Lazy, Raised, Value, unsupported
 from .cells import CellValue, is_empty
 from .constants import ConstantValue
+from .containers.sequences import TupleValue
 from .objects import ObjectValue, lookup_in_class
-from .sequences import TupleValue
 
 if TYPE_CHECKING:
-    from ..exits import ExitBuilder
-    from ..frame import Frame
-    from ..scopes import GlobalScope
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.frame import Frame
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.interpreter.scopes import GlobalScope
 
 
-def _fixed_default(tracer: Tracer, value: Any, source: Source) -> Value:
+def _fixed_default(context: CaptureContext, value: Any, source: Source) -> Value:
     """A default where one guard says that all are what they were; it may be one object with others."""
-    if not tracer.is_constant_object(value):
+    if not context.is_constant_object(value):
         return Lazy(value, source)
     if type(value) is tuple:
-        return TupleValue([tracer.known(item) for item in value], ConstantSource(str(source), value), tuple, value)
+        return TupleValue([context.known(item) for item in value], ConstantSource(str(source), value), tuple, value)
     return Lazy(value, ConstantSource(str(source), value)) if type(value) is frozenset else ConstantValue(value)
 
 
@@ -82,71 +99,71 @@ class FunctionValue(Value):
     def made(cls, frame: Frame, code: CodeType) -> FunctionValue:
         return cls(None, None, code, frame.globals)
 
-    def set_part(self, tracer: Tracer, part: str, value: Value) -> None:
+    def set_part(self, context: CaptureContext, part: str, value: Value) -> None:
         if part == "closure":
             self.closure = tuple(value.items)  # type: ignore[attr-defined]
         elif part == "defaults":
-            self.defaults = list(tracer.iterate(value))
+            self.defaults = list(context.iterate(value))
         elif part == "kwdefaults":
-            self.kwdefaults = {key.constant(): item for key, item in tracer.mapping_items(value)}
+            self.kwdefaults = {key.constant(): item for key, item in context.mapping_items(value)}
         else:  # annotations: names and values in turn
-            self.attributes["__annotations__"] = tracer.dict_of(list(tracer.iterate(value)))
+            self.attributes["__annotations__"] = context.dict_of(list(context.iterate(value)))
 
     # -- parts of a real function, read when first needed --
-    def default_values(self, tracer: Tracer) -> list[Value]:
+    def default_values(self, context: CaptureContext) -> list[Value]:
         if self.defaults is None:
-            self.defaults = self._read_defaults(tracer, "__defaults__", enumerate(self.fn.__defaults__ or ()))  # type: ignore[union-attr]
+            self.defaults = self._read_defaults(context, "__defaults__", enumerate(self.fn.__defaults__ or ()))  # type: ignore[union-attr]
         return self.defaults
 
-    def keyword_defaults(self, tracer: Tracer) -> dict[str, Value]:
+    def keyword_defaults(self, context: CaptureContext) -> dict[str, Value]:
         if self.kwdefaults is None:
             real = self.fn.__kwdefaults__ or {}  # type: ignore[union-attr]
-            values = self._read_defaults(tracer, "__kwdefaults__", real.items())
+            values = self._read_defaults(context, "__kwdefaults__", real.items())
             self.kwdefaults = dict(zip(real, values, strict=True))
         return self.kwdefaults
 
-    def _read_defaults(self, tracer: Tracer, attribute: str, entries: Any) -> list[Value]:
+    def _read_defaults(self, context: CaptureContext, attribute: str, entries: Any) -> list[Value]:
         entries = list(entries)
         if not entries:
             return []
         if self.source is None:
-            return [tracer.known(value) for _, value in entries]
+            return [context.known(value) for _, value in entries]
         whole = AttrSource(self.source, attribute)
         if self.fixed and attribute == "__defaults__":
-            tracer.guard(whole, GuardKind.IS, self.fn.__defaults__)  # type: ignore[union-attr]
-            return [_fixed_default(tracer, value, ItemSource(whole, key)) for key, value in entries]
+            context.guard(whole, GuardKind.IS, self.fn.__defaults__)  # type: ignore[union-attr]
+            return [_fixed_default(context, value, ItemSource(whole, key)) for key, value in entries]
         if attribute == "__defaults__":
-            tracer.guard(whole, GuardKind.LENGTH, len(entries))
+            context.guard(whole, GuardKind.LENGTH, len(entries))
         return [Lazy(value, ItemSource(whole, key)) for key, value in entries]
 
-    def cells(self, tracer: Tracer) -> tuple[CellValue, ...]:
+    def cells(self, context: CaptureContext) -> tuple[CellValue, ...]:
         if self.closure is None:
             self.closure = tuple(
-                self._read_cell(tracer, index, cell)
+                self._read_cell(context, index, cell)
                 for index, cell in enumerate(self.fn.__closure__ or ())  # type: ignore[union-attr]
             )
         return self.closure
 
-    def _read_cell(self, tracer: Tracer, index: int, cell: Any) -> CellValue:
-        known = tracer.real_cells.get(id(cell))
+    def _read_cell(self, context: CaptureContext, index: int, cell: Any) -> CellValue:
+        known = context.real_cells.get(id(cell))
         source = None if self.source is None else ItemSource(AttrSource(self.source, "__closure__"), index)
         if known is not None:
             if source is not None and not (self.fixed and known.fixed) and source != known.source:
-                tracer.guard(source, GuardKind.SAME, known.place(tracer))
+                context.guard(source, GuardKind.SAME, known.place(context))
             return known
         try:
-            content: Value | None = tracer.lazy(
+            content: Value | None = context.lazy(
                 cell.cell_contents, None if self.source is None else ClosureSource(self.source, index)
             )
         except ValueError:
             content = None
             if source is not None:
-                tracer.guard(source, GuardKind.PREDICATE, is_empty)
-        made = tracer.real_cells[id(cell)] = CellValue(content, source, cell, fixed=self.fixed)
+                context.guard(source, GuardKind.PREDICATE, is_empty)
+        made = context.real_cells[id(cell)] = CellValue(content, source, cell, fixed=self.fixed)
         return made
 
     # -- protocol --
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return FunctionType
 
     def real(self) -> Any:
@@ -154,18 +171,18 @@ class FunctionValue(Value):
             return super().real()
         return self.fn
 
-    def key(self, tracer: Tracer) -> Any:
+    def key(self, context: CaptureContext) -> Any:
         if self.fn is not None:
             return self.fn
-        return super().key(tracer)
+        return super().key(context)
 
-    def describe(self, tracer: Tracer) -> str:
+    def describe(self, context: CaptureContext) -> str:
         return f"the function {self.qualname}"
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return tracer.call_function(self, args, kwargs)
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return context.call_function(self, args, kwargs)
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
         found = self.attributes.get(name)
         if found is not None:
             return found
@@ -176,19 +193,19 @@ class FunctionValue(Value):
         if name == "__call__":
             return self
         if name == "__dict__":
-            return tracer.function_dict(self)
+            return context.function_dict(self)
         if name == "__class__":
-            return tracer.known(FunctionType)
+            return context.known(FunctionType)
         if self.fn is None:
-            return self._made_attr(tracer, name)
+            return self._made_attr(context, name)
         if self.source is not None and not hasattr(FunctionType, name) and name not in self.fn.__dict__:
-            tracer.guard(InstanceDictSource(self.source), GuardKind.NOT_IN, name)
-        real = tracer.run_real(getattr, (self.fn, name))
+            context.guard(InstanceDictSource(self.source), GuardKind.NOT_IN, name)
+        real = context.run_real(getattr, (self.fn, name))
         if self.source is None:
-            return tracer.known(real)
-        return tracer.wrap(real, AttrSource(self.source, name))
+            return context.known(real)
+        return context.wrap(real, AttrSource(self.source, name))
 
-    def _made_attr(self, tracer: Tracer, name: str) -> Value:
+    def _made_attr(self, context: CaptureContext, name: str) -> Value:
         if name == "__name__":
             return ConstantValue(self.name)
         if name == "__qualname__":
@@ -200,63 +217,63 @@ class FunctionValue(Value):
             return ConstantValue(consts[0] if consts and isinstance(consts[0], str) else None)
         none = ConstantValue(None)
         if name == "__annotations__":
-            return self.attributes.setdefault(name, tracer.dict_of([]))
+            return self.attributes.setdefault(name, context.dict_of([]))
         if name == "__type_params__" and hasattr(FunctionType, name):  # CPython 3.12
-            return tracer.tuple_of([])
+            return context.tuple_of([])
         if name == "__defaults__":
-            return tracer.tuple_of(self.defaults) if self.defaults else none
+            return context.tuple_of(self.defaults) if self.defaults else none
         if name == "__kwdefaults__" and not self.kwdefaults:
             return none
         if name == "__closure__":
-            return tracer.tuple_of(list(self.closure)) if self.closure else none
+            return context.tuple_of(list(self.closure)) if self.closure else none
         if hasattr(FunctionType, name):
-            raise unsupported("attribute", f"{name} of {self.describe(tracer)}")
-        raise tracer.raised(AttributeError, f"'function' object has no attribute '{name}'")
+            raise unsupported("attribute", f"{name} of {self.describe(context)}")
+        raise context.raised(AttributeError, f"'function' object has no attribute '{name}'")
 
-    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
         if self.fn is not None:
-            raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(tracer)}")
+            raise unsupported("attribute-write", f"writing attribute {name!r} of {self.describe(context)}")
         if name == "__name__":
-            self.name = tracer.constant_of(value, "a function's name")
+            self.name = context.constant_of(value, "a function's name")
         elif name == "__qualname__":
-            self.qualname = tracer.constant_of(value, "a function's name")
+            self.qualname = context.constant_of(value, "a function's name")
         elif name == "__defaults__":
-            self.defaults = [] if tracer.is_none(value) else list(tracer.iterate(value))
+            self.defaults = [] if context.is_none(value) else list(context.iterate(value))
         elif name in ("__doc__", "__module__", "__annotations__") or not hasattr(FunctionType, name):
             self.attributes[name] = value
         elif name == "__type_params__":  # CPython 3.12; functools.wraps writes it
-            if not issubclass(value.python_type(tracer), tuple):
-                raise tracer.raised(TypeError, "__type_params__ must be set to a tuple")
+            if not issubclass(value.python_type(context), tuple):
+                raise context.raised(TypeError, "__type_params__ must be set to a tuple")
             self.attributes[name] = value
         else:
-            raise unsupported("attribute-write", f"writing {name} of {self.describe(tracer)}")
+            raise unsupported("attribute-write", f"writing {name} of {self.describe(context)}")
 
-    def del_attr(self, tracer: Tracer, name: str) -> None:
+    def del_attr(self, context: CaptureContext, name: str) -> None:
         if self.fn is not None or hasattr(FunctionType, name):
-            raise unsupported("attribute-write", f"deleting attribute {name!r} of {self.describe(tracer)}")
+            raise unsupported("attribute-write", f"deleting attribute {name!r} of {self.describe(context)}")
         if self.attributes.pop(name, None) is None:
-            raise tracer.raised(AttributeError, f"'function' object has no attribute '{name}'")
+            raise context.raised(AttributeError, f"'function' object has no attribute '{name}'")
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.fn is not None:
-            return Load(self.source) if self.source is not None else Constant(self.fn)
+            return Load(self.source) if self.source is not None else ConstantRecipe(self.fn)
         made = NewFunction(
             self.code,
             Load(self.scope.source),
             self.name,
             self.qualname,
-            NewTuple([exits.recipe(item) for item in self.defaults]) if self.defaults else None,
-            exits.string_dict(self.kwdefaults) if self.kwdefaults else None,
+            NewTuple([reconstructor.recipe(item) for item in self.defaults]) if self.defaults else None,
+            reconstructor.string_dict(self.kwdefaults) if self.kwdefaults else None,
         )
-        exits.remember(self, made)
-        made.closure.extend(exits.recipe(cell) for cell in self.closure or ())
+        reconstructor.remember(self, made)
+        made.closure.extend(reconstructor.recipe(cell) for cell in self.closure or ())
         plain = True  # so far, as they are to be set in their order
         for name, value in self.attributes.items():
             plain &= type(value) is ConstantValue
             if plain or name == "__isabstractmethod__":
-                exits.marks.append(SetAttr(made, name, exits.recipe(value)))
+                reconstructor.marks.append(SetAttr(made, name, reconstructor.recipe(value)))
             else:
-                exits.set_attr(made, name, value)
+                reconstructor.set_attr(made, name, value)
         return made
 
 
@@ -269,11 +286,11 @@ class FunctionGetter(Value):
         self.source = None
         self.function = function
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return MethodWrapperType
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.function if tracer.is_none(args[0]) else BoundMethodValue(self.function, args[0])
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.function if context.is_none(args[0]) else BoundMethodValue(self.function, args[0])
 
 
 class BoundMethodValue(Value):
@@ -286,32 +303,34 @@ class BoundMethodValue(Value):
         self.function = function
         self.owner = owner
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return MethodType
 
     def real(self) -> Any:
         return MethodType(self.function.real(), self.owner.real())
 
-    def describe(self, tracer: Tracer) -> str:
-        return f"a method: {self.function.describe(tracer)}"
+    def describe(self, context: CaptureContext) -> str:
+        return f"a method: {self.function.describe(context)}"
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        tracer.enters_through(self, self.function)
-        return self.function.call(tracer, [self.owner, *args], kwargs)
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        context.enters_through(self, self.function)
+        return self.function.call(context, [self.owner, *args], kwargs)
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
         if name == "__self__":
             return self.owner
         if name == "__func__":
             return self.function
         if name == "__call__":
             return self
-        return self.function.get_attr(tracer, name)
+        return self.function.get_attr(context, name)
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        return CallRecipe(Constant(MethodType), [exits.recipe(self.function), exits.recipe(self.owner)])
+        return CallRecipe(
+            ConstantRecipe(MethodType), [reconstructor.recipe(self.function), reconstructor.recipe(self.owner)]
+        )
 
 
 class BuiltinMethodValue(Value):
@@ -328,34 +347,34 @@ class BuiltinMethodValue(Value):
         self.owner = owner
         self.name = name
 
-    def python_type(self, tracer: Tracer) -> type:
-        made_by = lookup_in_class(self.owner.python_type(tracer), self.name)
+    def python_type(self, context: CaptureContext) -> type:
+        made_by = lookup_in_class(self.owner.python_type(context), self.name)
         return MethodWrapperType if isinstance(made_by, WrapperDescriptorType) else BuiltinMethodType
 
-    def describe(self, tracer: Tracer) -> str:
-        return f"the method {class_name(self.owner.python_type(tracer))}.{self.name}"
+    def describe(self, context: CaptureContext) -> str:
+        return f"the method {class_name(self.owner.python_type(context))}.{self.name}"
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        handler = self.owner.builtin_method(tracer, self.name)
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        handler = self.owner.builtin_method(context, self.name)
         if handler is None:
-            raise unsupported("call-builtin", f"calling {self.describe(tracer)}")
-        return tracer.call_handler(handler, [self.owner, *args], kwargs)
+            raise unsupported("call-builtin", f"calling {self.describe(context)}")
+        return context.call_handler(handler, [self.owner, *args], kwargs)
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
         if name == "__self__":
             return self.owner
         if name == "__name__":
             return ConstantValue(self.name)
         if name == "__call__":
             return self
-        return super().get_attr(tracer, name)
+        return super().get_attr(context, name)
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)
         if self.descriptor is not None:
-            return CallRecipe(Constant(self.descriptor.__get__), [exits.recipe(self.owner)])
-        return GetAttr(exits.recipe(self.owner), self.name)
+            return CallRecipe(ConstantRecipe(self.descriptor.__get__), [reconstructor.recipe(self.owner)])
+        return GetAttr(reconstructor.recipe(self.owner), self.name)
 
 
 _ALIASES = (GenericAlias, typing._GenericAlias)  # type: ignore[attr-defined]
@@ -370,7 +389,7 @@ class BuiltinValue(Value):
         self.source = source
         self.fn = fn
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return type(self.fn)
 
     def real(self) -> Any:
@@ -379,42 +398,42 @@ class BuiltinValue(Value):
     def constant(self) -> Any:
         return self.fn
 
-    def key(self, tracer: Tracer) -> Any:
-        tracer.run_real(hash, (self.fn,))  # `Annotated[int, {}]` has none
+    def key(self, context: CaptureContext) -> Any:
+        context.run_real(hash, (self.fn,))  # `Annotated[int, {}]` has none
         return self.fn
 
-    def describe(self, tracer: Tracer) -> str:
+    def describe(self, context: CaptureContext) -> str:
         module = getattr(self.fn, "__module__", None)
         name = getattr(self.fn, "__qualname__", None) or getattr(self.fn, "__name__", None) or repr(self.fn)
         return f"the built-in function {module + '.' if module else ''}{name}"
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if isinstance(self.fn, _ALIASES):
-            return self._call_alias(tracer, args, kwargs)
-        return tracer.call_builtin(self, args, kwargs)
+            return self._call_alias(context, args, kwargs)
+        return context.call_builtin(self, args, kwargs)
 
-    def _call_alias(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def _call_alias(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """`Box[int](...)`: an instance of the class itself, which remembers the alias if it can."""
         if not getattr(self.fn, "_inst", True):  # List[int] of typing: its error needs no arguments
-            tracer.run_real(self.fn, ())
-        made = tracer.call(tracer.known(self.fn.__origin__), args, kwargs)
+            context.run_real(self.fn, ())
+        made = context.call(context.known(self.fn.__origin__), args, kwargs)
         if isinstance(made, ObjectValue):
             try:
-                made.set_attr(tracer, "__orig_class__", self)
+                made.set_attr(context, "__orig_class__", self)
             except Raised as raised:
-                if not issubclass(raised.value.python_type(tracer), (AttributeError, TypeError)):
+                if not issubclass(raised.value.python_type(context), (AttributeError, TypeError)):
                     raise
         return made
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        real = tracer.run_real(getattr, (self.fn, name))
-        return tracer.known(real)
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        real = context.run_real(getattr, (self.fn, name))
+        return context.known(real)
 
-    def get_item(self, tracer: Tracer, key: Value) -> Value:
+    def get_item(self, context: CaptureContext, key: Value) -> Value:
         """Type expressions such as `List[Tensor]`."""
-        if not tracer.is_immutable(self.fn):
-            return super().get_item(tracer, key)
-        return tracer.known(tracer.run_real(operator.getitem, (self.fn, tracer.real_of(key, "a type argument"))))
+        if not context.is_immutable(self.fn):
+            return super().get_item(context, key)
+        return context.known(context.run_real(operator.getitem, (self.fn, context.real_of(key, "a type argument"))))
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
-        return Constant(self.fn)
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return ConstantRecipe(self.fn)

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..guard import GuardKind
-from ..naming import class_name
-from ..recipe import Constant, Recipe
-from ..source import AttrSource, InstanceDictSource, ItemSource, Source
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import AttrSource, InstanceDictSource, ItemSource, Source
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Recipe
+
 from .base import Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
+from .containers.mappings import DictValue
 from .functions import BoundMethodValue
-from .mappings import DictValue
 from .objects import MISSING, ObjectValue, is_data_descriptor, set_through
 
 if TYPE_CHECKING:
-    from ..exits import ExitBuilder
-    from ..scopes import GlobalScope
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.interpreter.scopes import GlobalScope
 
 _STORES = ("_parameters", "_buffers", "_modules")
 # as torch has them: programs replace them for a while
@@ -43,201 +44,201 @@ class ModuleValue(ObjectValue):
         self.stored: dict[str, Value] = {}
         self.hooks_empty: bool | None = None
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
         found = self.stored.get(name)
-        if found is not None and not (tracer.changed_dicts and self._stores_changed(tracer)):
+        if found is not None and not (context.changed_dicts and self._stores_changed(context)):
             return found
         if name == "forward" and "_stator_compiled_class" in self.cls.__dict__:
-            return self._plain_forward(tracer)
-        written = tracer.classes.written(self.cls, name) is not None
-        if self._is_plain(tracer) and not written and tracer.class_lookup(self.cls, name) is MISSING:
+            return self._plain_forward(context)
+        written = context.classes.written(self.cls, name) is not None
+        if self._is_plain(context) and not written and context.class_lookup(self.cls, name) is MISSING:
             # a registered name is never in the instance dictionary: registering refuses names that are taken
-            found = self._registered(tracer, name)
-        return found if found is not None else super().get_attr(tracer, name)
+            found = self._registered(context, name)
+        return found if found is not None else super().get_attr(context, name)
 
-    def _plain_forward(self, tracer: Tracer) -> Value:
+    def _plain_forward(self, context: CaptureContext) -> Value:
         """Of a compiled module: what is compiled when `forward` is called, found as in the module it was made from."""
-        own = self.own_attribute(tracer, "forward")
+        own = self.own_attribute(context, "forward")
         if own is not None:
             return own
         made_from = self.cls.__dict__["_stator_compiled_class"]
-        return tracer.bind(self, made_from, "forward", tracer.class_lookup(made_from, "forward"))
+        return context.bind(self, made_from, "forward", context.class_lookup(made_from, "forward"))
 
-    def _is_plain(self, tracer: Tracer) -> bool:
+    def _is_plain(self, context: CaptureContext) -> bool:
         """Whether the class looks attributes up as nn.Module does."""
         return (
-            tracer.class_lookup(self.cls, "__getattr__") is _GETATTR
-            and tracer.class_lookup(self.cls, "__getattribute__") is object.__getattribute__
+            context.class_lookup(self.cls, "__getattr__") is _GETATTR
+            and context.class_lookup(self.cls, "__getattribute__") is object.__getattribute__
         )
 
-    def missing_attr(self, tracer: Tracer, hook: Any, name: str) -> Value:
+    def missing_attr(self, context: CaptureContext, hook: Any, name: str) -> Value:
         if hook is not _GETATTR:
-            return super().missing_attr(tracer, hook, name)
-        return self.module_getattr(tracer, name)
+            return super().missing_attr(context, hook, name)
+        return self.module_getattr(context, name)
 
-    def module_getattr(self, tracer: Tracer, name: str) -> Value:
+    def module_getattr(self, context: CaptureContext, name: str) -> Value:
         """nn.Module.__getattr__."""
-        return self._registered(tracer, name) or self._made_getattr(tracer, name)
+        return self._registered(context, name) or self._made_getattr(context, name)
 
-    def _registered(self, tracer: Tracer, name: str) -> Value | None:
+    def _registered(self, context: CaptureContext, name: str) -> Value | None:
         """A parameter, buffer or submodule of a real module, unless its dictionary was changed in the frame."""
         real = self.instance_dict()
         if real is None:
             return None
         for store in _STORES:
             entries = real.get(store)
-            if id(entries) in tracer.changed_dicts:
-                held = self.own_attribute(tracer, store)
-                found = held.find(tracer, name) if isinstance(held, DictValue) else None
+            if id(entries) in context.changed_dicts:
+                held = self.own_attribute(context, store)
+                found = held.find(context, name) if isinstance(held, DictValue) else None
                 if found is not None:
                     return found
             elif entries is not None and name in entries and not self._store_changed(store):
                 source = ItemSource(ItemSource(self.dict_source, store), name)  # type: ignore[arg-type]
-                value = tracer.wrap_member(entries[name], source, store)
+                value = context.wrap_member(entries[name], source, store)
                 self.stored[name] = value
                 return value
         return None
 
-    def _stores_changed(self, tracer: Tracer) -> bool:
+    def _stores_changed(self, context: CaptureContext) -> bool:
         """Whether the captured code has written to the dictionaries of parameters, buffers or submodules."""
         real = self.instance_dict()
-        return real is not None and any(id(real.get(store)) in tracer.changed_dicts for store in _STORES)
+        return real is not None and any(id(real.get(store)) in context.changed_dicts for store in _STORES)
 
     def _store_changed(self, store: str) -> bool:
         return self.attributes is not None and store in self.attributes
 
-    def _made_getattr(self, tracer: Tracer, name: str) -> Value:
+    def _made_getattr(self, context: CaptureContext, name: str) -> Value:
         for store in _STORES:
-            entries = self.own_attribute(tracer, store)
-            found = entries.find(tracer, name) if entries is not None else None  # type: ignore[attr-defined]
+            entries = self.own_attribute(context, store)
+            found = entries.find(context, name) if entries is not None else None  # type: ignore[attr-defined]
             if found is not None:
                 return found
-        raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
+        raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
 
-    def set_own(self, tracer: Tracer, name: str, value: Any) -> None:
+    def set_own(self, context: CaptureContext, name: str, value: Any) -> None:
         if name in _STORES:
             self.stored.clear()
-        super().set_own(tracer, name, value)
+        super().set_own(context, name, value)
 
-    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
-        custom = tracer.class_lookup(self.cls, "__setattr__")
+    def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
+        custom = context.class_lookup(self.cls, "__setattr__")
         if custom is not _SETATTR:
-            super().set_attr(tracer, name, value)
+            super().set_attr(context, name, value)
         else:
-            self.module_setattr(tracer, name, value)
+            self.module_setattr(context, name, value)
 
-    def module_setattr(self, tracer: Tracer, name: str, value: Value) -> None:
+    def module_setattr(self, context: CaptureContext, name: str, value: Value) -> None:
         """nn.Module.__setattr__."""
-        kind = value.python_type(tracer)
+        kind = value.python_type(context)
         if issubclass(kind, (nn.Parameter, nn.Module)):
-            self._register(tracer, name, value, "_modules" if issubclass(kind, nn.Module) else "_parameters")
+            self._register(context, name, value, "_modules" if issubclass(kind, nn.Module) else "_parameters")
             return
         for store in _STORES:
-            entries = self.own_attribute(tracer, store)
-            old = None if entries is None else entries.find(tracer, name)  # type: ignore[attr-defined]
+            entries = self.own_attribute(context, store)
+            old = None if entries is None else entries.find(context, name)  # type: ignore[attr-defined]
             if old is not None:
-                if store != "_buffers" and not tracer.is_none(value):
+                if store != "_buffers" and not context.is_none(value):
                     raise unsupported("module-registration", f"replacing {name!r} in {store} of {class_name(self.cls)}")
-                entries.store(tracer, ConstantValue(name), value)  # type: ignore[union-attr]
+                entries.store(context, ConstantValue(name), value)  # type: ignore[union-attr]
                 self.stored[name] = value
                 return
-        self.generic_set_attr(tracer, name, value)
+        self.generic_set_attr(context, name, value)
 
-    def _register(self, tracer: Tracer, name: str, value: Value, store: str) -> None:
+    def _register(self, context: CaptureContext, name: str, value: Value, store: str) -> None:
         """A parameter or submodule takes the place of what else has this name. In a module that was there before the
         frame, it has to have been, too."""
         outlives = self.source is not None and value.source is None
-        if outlives or not self._registers_plainly(tracer, name, store):
+        if outlives or not self._registers_plainly(context, name, store):
             raise unsupported(
                 "module-registration",
                 f"registering {name!r} as a parameter or submodule of {class_name(self.cls)}",
                 "create parameters and submodules in __init__",
             )
-        if self.own_attribute(tracer, name) is not None:
-            self.set_own(tracer, name, MISSING)
+        if self.own_attribute(context, name) is not None:
+            self.set_own(context, name, MISSING)
         for other in _STORES:
-            entries = self.own_attribute(tracer, other)
+            entries = self.own_attribute(context, other)
             if not isinstance(entries, DictValue):
                 raise unsupported("module-registration", f"registering {name!r} beside {other} of another kind")
-            old = entries.find(tracer, name)
+            old = entries.find(context, name)
             if other == store and old is not value:
-                entries.store(tracer, ConstantValue(name), value)
+                entries.store(context, ConstantValue(name), value)
             elif other != store and old is not None:
-                entries.drop(tracer, name)
+                entries.drop(context, name)
 
-    def _registers_plainly(self, tracer: Tracer, name: str, store: str) -> bool:
+    def _registers_plainly(self, context: CaptureContext, name: str, store: str) -> bool:
         """Whether nn.Module.__setattr__ does nothing but to move the name."""
         if store == "_parameters":
-            method = tracer.class_lookup(self.cls, "register_parameter")
-            if method is not nn.Module.register_parameter or tracer.class_lookup(self.cls, name) is not MISSING:
+            method = context.class_lookup(self.cls, "register_parameter")
+            if method is not nn.Module.register_parameter or context.class_lookup(self.cls, name) is not MISSING:
                 return False
-        unsaved = self.own_attribute(tracer, "_non_persistent_buffers_set")
-        if unsaved is None or tracer.contains(unsaved, ConstantValue(name)):
+        unsaved = self.own_attribute(context, "_non_persistent_buffers_set")
+        if unsaved is None or context.contains(unsaved, ConstantValue(name)):
             return False
-        return not tracer.guards.registration_hooks()
+        return not context.guards.registration_hooks()
 
     # -- calling --
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         # a module compiled by itself and met inside another is followed as what it was made from
         made_from = self.cls.__dict__.get("_stator_compiled_class", self.cls)
-        called = tracer.class_lookup(made_from, "__call__")
+        called = context.class_lookup(made_from, "__call__")
         if called is _CALL:
-            return self.call_module(tracer, args, kwargs)
+            return self.call_module(context, args, kwargs)
         if made_from is not self.cls:
-            function = tracer.class_function(made_from, "__call__", called)
-            return BoundMethodValue(function, self).call(tracer, args, kwargs)
-        return super().call(tracer, args, kwargs)
+            function = context.class_function(made_from, "__call__", called)
+            return BoundMethodValue(function, self).call(context, args, kwargs)
+        return super().call(context, args, kwargs)
 
-    def call_module(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_module(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """nn.Module.__call__: straight into forward when there are no hooks."""
-        plain = tracer.class_lookup(self.cls, "_call_impl") is _CALL_IMPL
-        if not plain or self.own_attribute(tracer, "_call_impl") is not None:
-            return self.get_attr(tracer, "_call_impl").call(tracer, args, kwargs)
-        if self.no_hooks(tracer):
-            forward = self.get_attr(tracer, "forward")
-            return self._enter(tracer, forward, 2, args, kwargs)
-        inner = BoundMethodValue(tracer.class_function(nn.Module, "_call_impl", _CALL_IMPL), self)
-        return self._enter(tracer, inner, 1, args, kwargs)
+        plain = context.class_lookup(self.cls, "_call_impl") is _CALL_IMPL
+        if not plain or self.own_attribute(context, "_call_impl") is not None:
+            return self.get_attr(context, "_call_impl").call(context, args, kwargs)
+        if self.no_hooks(context):
+            forward = self.get_attr(context, "forward")
+            return self._enter(context, forward, 2, args, kwargs)
+        inner = BoundMethodValue(context.class_function(nn.Module, "_call_impl", _CALL_IMPL), self)
+        return self._enter(context, inner, 1, args, kwargs)
 
     def _enter(
-        self, tracer: Tracer, callee: Value, left_out: int, args: list[Value], kwargs: dict[str, Value]
+        self, context: CaptureContext, callee: Value, left_out: int, args: list[Value], kwargs: dict[str, Value]
     ) -> Value:
         """Call what a call of the module comes to, behind so many frames of torch's."""
-        tracer.enters_through(self, callee)
-        tracer.entering_module = left_out
+        context.enters_through(self, callee)
+        context.entering_module = left_out
         try:
-            return callee.call(tracer, args, kwargs)
+            return callee.call(context, args, kwargs)
         finally:
-            tracer.entering_module = 0
+            context.entering_module = 0
 
-    def no_hooks(self, tracer: Tracer) -> bool:
+    def no_hooks(self, context: CaptureContext) -> bool:
         real = self.instance_dict()
         if real is None:
             return False
         names = _HOOKS + _GRAD_HOOKS if torch.is_grad_enabled() else _HOOKS
-        if (tracer.changed_dicts or tracer.mutations.entries) and self._hooks_changed(tracer, real, names):
+        if (context.changed_dicts or context.mutations.entries) and self._hooks_changed(context, real, names):
             return False
         if self.hooks_empty is None:
-            self.hooks_empty = not any(real[name] for name in names) and not tracer.guards.global_module_hooks()
+            self.hooks_empty = not any(real[name] for name in names) and not context.guards.global_module_hooks()
             if self.hooks_empty:
                 for name in names:
-                    tracer.guard(ItemSource(self.dict_source, name), GuardKind.LENGTH, 0)  # type: ignore[arg-type]
+                    context.guard(ItemSource(self.dict_source, name), GuardKind.LENGTH, 0)  # type: ignore[arg-type]
                 if real.get("_compiled_call_impl") is not None:
                     raise unsupported(
                         "nested-compile", f"{class_name(self.cls)} was compiled in place by nn.Module.compile"
                     )
         return self.hooks_empty
 
-    def _hooks_changed(self, tracer: Tracer, real: dict[str, Any], names: tuple[str, ...]) -> bool:
-        if any(tracer.mutations.wrote(self, name) for name in names):
+    def _hooks_changed(self, context: CaptureContext, real: dict[str, Any], names: tuple[str, ...]) -> bool:
+        if any(context.mutations.wrote(self, name) for name in names):
             return True
         everywhere = [getattr(nn.modules.module, f"_global{name}") for name in names]
-        return any(id(hooks) in tracer.changed_dicts for hooks in (*everywhere, *[real[name] for name in names]))
+        return any(id(hooks) in context.changed_dicts for hooks in (*everywhere, *[real[name] for name in names]))
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is None:
             raise cannot_rebuild("a module made inside the captured code", self.made_at)
-        return super().recipe(exits)
+        return super().recipe(reconstructor)
 
 
 class PythonModuleValue(Value):
@@ -250,7 +251,7 @@ class PythonModuleValue(Value):
         self.module = module
         self.attributes: dict[str, Value] = {}
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return type(self.module)
 
     def real(self) -> Any:
@@ -259,67 +260,67 @@ class PythonModuleValue(Value):
     def constant(self) -> Any:
         return self.module
 
-    def key(self, tracer: Tracer) -> Any:
+    def key(self, context: CaptureContext) -> Any:
         return self.module
 
-    def describe(self, tracer: Tracer) -> str:
+    def describe(self, context: CaptureContext) -> str:
         return f"the module {module_name(self.module)}"
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        computed = self._computed(tracer, name)
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        computed = self._computed(context, name)
         if computed is not MISSING:
-            return tracer.bind(self, type(self.module), name, computed)
-        self._check_caught(tracer, name)
+            return context.bind(self, type(self.module), name, computed)
+        self._check_caught(context, name)
         found = self.attributes.get(name)
         if found is None:
-            found = self.attributes[name] = self._read(tracer, name)
+            found = self.attributes[name] = self._read(context, name)
         return found
 
-    def _check_caught(self, tracer: Tracer, name: str) -> None:
+    def _check_caught(self, context: CaptureContext, name: str) -> None:
         """What warnings.catch_warnings exchanges is another thing while such a block is followed."""
-        if tracer.warning_blocks and self.module is warnings and name in _CAUGHT:
+        if context.warning_blocks and self.module is warnings and name in _CAUGHT:
             raise unsupported("attribute", f"warnings.{name} inside of catch_warnings")
 
-    def _computed(self, tracer: Tracer, name: str) -> Any:
+    def _computed(self, context: CaptureContext, name: str) -> Any:
         """What the module's own class says that is asked and told each time (as torch.backends' switches are), or
         MISSING."""
         kind = type(self.module)
         if kind is ModuleType:
             return MISSING
-        found = tracer.class_lookup(kind, name)
+        found = context.class_lookup(kind, name)
         return found if found is not MISSING and is_data_descriptor(found) and name != "__dict__" else MISSING
 
-    def _read(self, tracer: Tracer, name: str) -> Value:
+    def _read(self, context: CaptureContext, name: str) -> Value:
         if name in vars(self.module):
-            return self._scope(tracer).load(tracer, name)
+            return self._scope(context).load(context, name)
         if isinstance(vars(self.module).get("__getattr__"), FunctionType) and not self._is_of_torch():
-            return tracer.call(self._scope(tracer).load(tracer, "__getattr__"), [ConstantValue(name)], {})
+            return context.call(self._scope(context).load(context, "__getattr__"), [ConstantValue(name)], {})
         if not hasattr(type(self.module), name):
-            self._scope(tracer).rely_on_absence(tracer, "__getattr__", name)
-        real = tracer.run_real(getattr, (self.module, name))
+            self._scope(context).rely_on_absence(context, "__getattr__", name)
+        real = context.run_real(getattr, (self.module, name))
         if self.source is None:
-            return tracer.known(real)
-        return tracer.wrap(real, AttrSource(self.source, name))
+            return context.known(real)
+        return context.wrap(real, AttrSource(self.source, name))
 
     def _is_of_torch(self) -> bool:
         """Its packages import some of their modules when they are first asked for, and do no more."""
         return module_name(self.module).partition(".")[0] == "torch"
 
-    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
-        computed = self._computed(tracer, name)
+    def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
+        computed = self._computed(context, name)
         if computed is not MISSING:
-            set_through(tracer, self, type(self.module), name, computed, value)
+            set_through(context, self, type(self.module), name, computed, value)
             return
-        self._check_caught(tracer, name)
+        self._check_caught(context, name)
         self.attributes[name] = value
-        self._scope(tracer).store(tracer, name, value)
+        self._scope(context).store(context, name, value)
 
-    def _scope(self, tracer: Tracer) -> GlobalScope:
+    def _scope(self, context: CaptureContext) -> GlobalScope:
         source = None if self.source is None else InstanceDictSource(self.source)
-        return tracer.scope_of(vars(self.module), source)
+        return context.scope_of(vars(self.module), source)
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
-        return Constant(self.module)
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return ConstantRecipe(self.module)
 
 
 _CAUGHT = frozenset({"filters", "showwarning", "_showwarnmsg_impl", "_showwarning_orig", "_filters_mutated"})

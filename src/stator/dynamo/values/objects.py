@@ -16,22 +16,22 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.registry import Registry
+from stator.dynamo.guards.guard import GuardKind, Lookup
+from stator.dynamo.guards.source import AttrSource, InstanceDictSource, ItemSource, Source
+from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.host.naming import class_dict, class_name, full_name, module_of, qualified_name, resolution_order
+from stator.dynamo.host.native_status import native
+from stator.dynamo.ir.call_completion import Role, or_found
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewObject, Recipe
 
-from ..finishing import Role, or_found
-from ..guard import GuardKind, Lookup
-from ..hook import is_left_alone
-from ..naming import class_dict, class_name, full_name, module_of, qualified_name, resolution_order
-from ..native_status import native
-from ..recipe import Constant, Load, NewObject, Recipe
-from ..source import AttrSource, InstanceDictSource, ItemSource, Source
-from .attribute_dicts import meet_attributes, write_attributes
 from .base import Lazy, Raised, Value, unsupported
 from .constants import ConstantValue
+from .containers.attribute_dicts import meet_attributes, write_attributes
 from .slots import EmptySlot, has_dict, is_python_slot
 
 if TYPE_CHECKING:
-    from ..exits import ExitBuilder
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
 
 MISSING: Any = object()
 # Methods that classes implement in C, by the descriptor in the class: `handler(tracer, owner, *args, **kwargs)`.
@@ -96,7 +96,7 @@ class ObjectValue(Value):
         self.dict_source: Source | None = None
 
     # -- facts --
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return self.cls
 
     def real(self) -> Any:
@@ -104,16 +104,16 @@ class ObjectValue(Value):
             return super().real()
         return self.obj
 
-    def key(self, tracer: Tracer) -> Any:
-        hasher = tracer.class_lookup(self.cls, "__hash__")
+    def key(self, context: CaptureContext) -> Any:
+        hasher = context.class_lookup(self.cls, "__hash__")
         if hasher is None:
-            raise tracer.raised(TypeError, f"unhashable type: '{class_name(self.cls)}'")
-        by_itself = hasher is enum.Enum.__hash__ and tracer.class_lookup(self.cls, "__eq__") is object.__eq__
+            raise context.raised(TypeError, f"unhashable type: '{class_name(self.cls)}'")
+        by_itself = hasher is enum.Enum.__hash__ and context.class_lookup(self.cls, "__eq__") is object.__eq__
         if isinstance(hasher, FunctionType) and not by_itself:
-            raise unsupported("unhashable-key", f"{self.describe(tracer)}, whose class defines __hash__, as a key")
+            raise unsupported("unhashable-key", f"{self.describe(context)}, whose class defines __hash__, as a key")
         if self.obj is None:
             return IdentityKey(self)
-        tracer.guards.identity_once(self)
+        context.guards.identity_once(self)
         return self.obj
 
     # -- instance dictionary --
@@ -136,24 +136,24 @@ class ObjectValue(Value):
                 )
         return self.real_dict
 
-    def _own_dict(self, tracer: Tracer) -> dict[str, Any] | None:
+    def _own_dict(self, context: CaptureContext) -> dict[str, Any] | None:
         """The same, for what captured code does: it may have met the dictionary by itself, too."""
         real = self.instance_dict()
-        if real is not None and id(real) not in tracer.instance_dicts:
-            meet_attributes(tracer, real)
+        if real is not None and id(real) not in context.instance_dicts:
+            meet_attributes(context, real)
         return real
 
-    def own_attribute(self, tracer: Tracer, name: str) -> Value | None:
+    def own_attribute(self, context: CaptureContext, name: str) -> Value | None:
         """Attribute `name` of the instance itself, or None; relies on what was found by a guard."""
         if self.attributes is None:
             self.attributes = {}
         found = self.attributes.get(name)
         if found is None:
-            real = self._own_dict(tracer)
+            real = self._own_dict(context)
             if real is None:
                 return None
             if name in real:
-                found = tracer.wrap(real[name], ItemSource(self.dict_source, name))  # type: ignore[arg-type]
+                found = context.wrap(real[name], ItemSource(self.dict_source, name))  # type: ignore[arg-type]
                 self.attributes[name] = found
             else:
                 if self.absent is None:
@@ -161,18 +161,18 @@ class ObjectValue(Value):
                 if name not in self.absent:
                     self.absent.add(name)
                     if self.dict_source is not None:
-                        tracer.guard(self.dict_source, GuardKind.NOT_IN, name)
+                        context.guard(self.dict_source, GuardKind.NOT_IN, name)
                 return None
         elif found is MISSING:
             return None
         elif type(found) is Lazy:
-            found = self.attributes[name] = found.realize(tracer)
+            found = self.attributes[name] = found.realize(context)
         return found
 
-    def set_own(self, tracer: Tracer, name: str, value: Any) -> None:
-        real = self._own_dict(tracer)
+    def set_own(self, context: CaptureContext, name: str, value: Any) -> None:
+        real = self._own_dict(context)
         if real is not None:
-            write_attributes(tracer, real)
+            write_attributes(context, real)
         if self.attributes is None:
             self.attributes = {}
         if value is not MISSING and self.attributes.get(name) is MISSING:
@@ -180,14 +180,14 @@ class ObjectValue(Value):
                 raise unsupported("attribute-write", f"writing {name!r}, which was deleted before")
             del self.attributes[name]
         self.attributes[name] = value
-        tracer.mutations.attribute(self, name)
+        context.mutations.attribute(self, name)
 
-    def own_names(self, tracer: Tracer) -> list[str]:
+    def own_names(self, context: CaptureContext) -> list[str]:
         """Names in the instance dictionary, in order."""
-        real = self._own_dict(tracer)
+        real = self._own_dict(context)
         names: dict[str, None] = {}
         if real is not None:
-            tracer.guards.keys_once(self, self.dict_source, real)
+            context.guards.keys_once(self, self.dict_source, real)
             names.update(dict.fromkeys(real))
         for name, value in (self.attributes or {}).items():
             if value is MISSING:
@@ -197,271 +197,271 @@ class ObjectValue(Value):
         return list(names)
 
     # -- attribute access --
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
         cls = self.cls
-        custom = tracer.class_lookup(cls, "__getattribute__")
+        custom = context.class_lookup(cls, "__getattribute__")
         if issubclass(cls, _OWN_ATTRIBUTES):
-            raise unsupported("attribute", f"{self.describe(tracer)} looks attributes up in its own way")
+            raise unsupported("attribute", f"{self.describe(context)} looks attributes up in its own way")
         if custom is not _PLAIN_GETATTRIBUTE and isinstance(custom, FunctionType):
-            return self._fall_back(tracer, name, lambda: self._inline(tracer, custom, "__getattribute__", name))
-        return self._fall_back(tracer, name, lambda: self.generic_get_attr(tracer, name))
+            return self._fall_back(context, name, lambda: self._inline(context, custom, "__getattribute__", name))
+        return self._fall_back(context, name, lambda: self.generic_get_attr(context, name))
 
-    def _inline(self, tracer: Tracer, function: FunctionType, method: str, name: str) -> Value:
-        bound = tracer.class_function(self.cls, method, function)
-        tracer.enters_through(self, bound, Role.ATTRIBUTE)
-        return bound.call(tracer, [self, ConstantValue(name)], {})
+    def _inline(self, context: CaptureContext, function: FunctionType, method: str, name: str) -> Value:
+        bound = context.class_function(self.cls, method, function)
+        context.enters_through(self, bound, Role.ATTRIBUTE)
+        return bound.call(context, [self, ConstantValue(name)], {})
 
-    def _fall_back(self, tracer: Tracer, name: str, look: Callable[[], Value]) -> Value:
+    def _fall_back(self, context: CaptureContext, name: str, look: Callable[[], Value]) -> Value:
         """`__getattr__` when the ordinary way raises AttributeError."""
-        hook = tracer.class_lookup(self.cls, "__getattr__")
+        hook = context.class_lookup(self.cls, "__getattr__")
         if hook is MISSING:
             return look()
-        entered, way = tracer.direct is self and tracer.role is Role.ATTRIBUTE, tracer.way
+        entered, way = context.direct is self and context.role is Role.ATTRIBUTE, context.way
         if entered:
             found = or_found(way, self)
-            tracer.direct = None if found is None else self
-            tracer.way = found or tracer.way
+            context.direct = None if found is None else self
+            context.way = found or context.way
         try:
             return look()
         except Raised as raised:
-            if not issubclass(raised.value.python_type(tracer), AttributeError):
+            if not issubclass(raised.value.python_type(context), AttributeError):
                 raise
         if entered:
-            tracer.enters(self, way)
-        return self.missing_attr(tracer, hook, name)
+            context.enters(self, way)
+        return self.missing_attr(context, hook, name)
 
-    def missing_attr(self, tracer: Tracer, hook: Any, name: str) -> Value:
+    def missing_attr(self, context: CaptureContext, hook: Any, name: str) -> Value:
         if isinstance(hook, FunctionType):
-            return self._inline(tracer, hook, "__getattr__", name)
-        raise unsupported("attribute", f"__getattr__ of {self.describe(tracer)} is not a Python function")
+            return self._inline(context, hook, "__getattr__", name)
+        raise unsupported("attribute", f"__getattr__ of {self.describe(context)} is not a Python function")
 
-    def generic_get_attr(self, tracer: Tracer, name: str) -> Value:
+    def generic_get_attr(self, context: CaptureContext, name: str) -> Value:
         """object.__getattribute__."""
-        written = tracer.classes.written(self.cls, name)
+        written = context.classes.written(self.cls, name)
         if written is not None:
-            found = self.own_attribute(tracer, name)
+            found = self.own_attribute(context, name)
             return written if found is None else found
-        in_class = tracer.class_lookup(self.cls, name)
+        in_class = context.class_lookup(self.cls, name)
         special = _SPECIAL.get(name)
         if special is not None and isinstance(in_class, types.GetSetDescriptorType | types.MemberDescriptorType):
-            return special(self, tracer)
+            return special(self, context)
         if in_class is not MISSING and not type(in_class).__flags__ & _IMMUTABLE_TYPE:
             for method in ("__get__", "__set__", "__delete__"):
-                tracer.class_lookup(type(in_class), method)  # the program may make a descriptor of it, of another kind
+                context.class_lookup(type(in_class), method)  # the program may make a descriptor of it, of another kind
         if in_class is not MISSING and is_data_descriptor(in_class) and hasattr(type(in_class), "__get__"):
-            return self.bind(tracer, name, in_class)
-        found = self.own_attribute(tracer, name)
+            return self.bind(context, name, in_class)
+        found = self.own_attribute(context, name)
         if found is not None:
             return found
         if in_class is not MISSING:
-            return self.bind(tracer, name, in_class)
-        raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
+            return self.bind(context, name, in_class)
+        raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
 
-    def bind(self, tracer: Tracer, name: str, in_class: Any) -> Value:
+    def bind(self, context: CaptureContext, name: str, in_class: Any) -> Value:
         """A class attribute seen through this instance."""
-        return tracer.bind(self, self.cls, name, in_class)
+        return context.bind(self, self.cls, name, in_class)
 
-    def slot(self, tracer: Tracer, name: str, descriptor: Any) -> Value:
+    def slot(self, context: CaptureContext, name: str, descriptor: Any) -> Value:
         """A `__slots__` member or a getset of a C class."""
         if self.attributes is not None and name in self.attributes:
             found = self.attributes[name]
             if found is MISSING:
-                raise self._empty_slot(tracer, name)
+                raise self._empty_slot(context, name)
             return found
         if self.obj is None:
             if not is_python_slot(descriptor):
-                raise unsupported("attribute", f"{name!r} of {self.describe(tracer)}")
-            raise self._empty_slot(tracer, name)
+                raise unsupported("attribute", f"{name!r} of {self.describe(context)}")
+            raise self._empty_slot(context, name)
         try:
-            real = tracer.run_real(descriptor.__get__, (self.obj, self.cls))
+            real = context.run_real(descriptor.__get__, (self.obj, self.cls))
         except Raised as raised:
-            if self.source is not None and issubclass(raised.value.python_type(tracer), AttributeError):
-                tracer.guard(self.source, GuardKind.PREDICATE, EmptySlot(name))
+            if self.source is not None and issubclass(raised.value.python_type(context), AttributeError):
+                context.guard(self.source, GuardKind.PREDICATE, EmptySlot(name))
             raise
         if self.source is None:
-            return tracer.wrap_result(real, f"attribute {name!r}")
-        return tracer.wrap(real, AttrSource(self.source, name))
+            return context.wrap_result(real, f"attribute {name!r}")
+        return context.wrap(real, AttrSource(self.source, name))
 
-    def _empty_slot(self, tracer: Tracer, name: str) -> Raised:
+    def _empty_slot(self, context: CaptureContext, name: str) -> Raised:
         kind = class_name(self.cls)
         if sys.version_info >= (3, 13):
             kind = qualified_name(self.cls) if module_of(self.cls) == "__main__" else full_name(self.cls)
-        return tracer.raised(AttributeError, f"'{kind}' object has no attribute '{name}'")
+        return context.raised(AttributeError, f"'{kind}' object has no attribute '{name}'")
 
-    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
-        custom = tracer.class_lookup(self.cls, "__setattr__")
+    def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
+        custom = context.class_lookup(self.cls, "__setattr__")
         if isinstance(custom, FunctionType):
-            bound = tracer.class_function(self.cls, "__setattr__", custom)
-            tracer.enters_through(self, bound, Role.ATTRIBUTE)
-            bound.call(tracer, [self, ConstantValue(name), value], {})
+            bound = context.class_function(self.cls, "__setattr__", custom)
+            context.enters_through(self, bound, Role.ATTRIBUTE)
+            bound.call(context, [self, ConstantValue(name), value], {})
             return
         if issubclass(self.cls, _OWN_ATTRIBUTES) or getattr(custom, "__name__", "") != "__setattr__":
-            raise unsupported("attribute-write", f"{self.describe(tracer)} writes attributes in its own way")
-        self.generic_set_attr(tracer, name, value)
+            raise unsupported("attribute-write", f"{self.describe(context)} writes attributes in its own way")
+        self.generic_set_attr(context, name, value)
 
-    def generic_set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+    def generic_set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
         """object.__setattr__."""
-        in_class = tracer.class_lookup(self.cls, name)
+        in_class = context.class_lookup(self.cls, name)
         if in_class is not MISSING and is_data_descriptor(in_class):
             if not is_python_slot(in_class):
-                set_through(tracer, self, self.cls, name, in_class, value)
+                set_through(context, self, self.cls, name, in_class, value)
                 return
         elif not has_dict(self.cls):
-            raise self._no_dict(tracer, name, in_class)
-        self.set_own(tracer, name, value)
+            raise self._no_dict(context, name, in_class)
+        self.set_own(context, name, value)
 
-    def _no_dict(self, tracer: Tracer, name: str, in_class: Any) -> Raised:
+    def _no_dict(self, context: CaptureContext, name: str, in_class: Any) -> Raised:
         """The error of writing or deleting an attribute where instances have no `__dict__`."""
         if in_class is MISSING:
             more = " and no __dict__ for setting new attributes" if sys.version_info >= (3, 13) else ""
-            return tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'{more}")
-        return tracer.raised(AttributeError, f"'{class_name(self.cls)}' object attribute '{name}' is read-only")
+            return context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'{more}")
+        return context.raised(AttributeError, f"'{class_name(self.cls)}' object attribute '{name}' is read-only")
 
-    def del_attr(self, tracer: Tracer, name: str) -> None:
-        custom = tracer.class_lookup(self.cls, "__delattr__")
+    def del_attr(self, context: CaptureContext, name: str) -> None:
+        custom = context.class_lookup(self.cls, "__delattr__")
         if isinstance(custom, FunctionType):
-            function = tracer.class_function(self.cls, "__delattr__", custom)
-            tracer.enters_through(self, function, Role.ATTRIBUTE)
-            function.call(tracer, [self, ConstantValue(name)], {})
+            function = context.class_function(self.cls, "__delattr__", custom)
+            context.enters_through(self, function, Role.ATTRIBUTE)
+            function.call(context, [self, ConstantValue(name)], {})
             return
-        self.generic_del_attr(tracer, name)
+        self.generic_del_attr(context, name)
 
-    def generic_del_attr(self, tracer: Tracer, name: str) -> None:
+    def generic_del_attr(self, context: CaptureContext, name: str) -> None:
         """object.__delattr__."""
-        in_class = tracer.class_lookup(self.cls, name)
+        in_class = context.class_lookup(self.cls, name)
         if in_class is not MISSING and is_data_descriptor(in_class):
-            self._delete_through(tracer, name, in_class)
+            self._delete_through(context, name, in_class)
             return
         if not has_dict(self.cls):
-            raise self._no_dict(tracer, name, in_class)
-        if self.own_attribute(tracer, name) is None:
-            raise tracer.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
-        self.set_own(tracer, name, MISSING)
+            raise self._no_dict(context, name, in_class)
+        if self.own_attribute(context, name) is None:
+            raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
+        self.set_own(context, name, MISSING)
 
-    def _delete_through(self, tracer: Tracer, name: str, in_class: Any) -> None:
+    def _delete_through(self, context: CaptureContext, name: str, in_class: Any) -> None:
         """Delete an attribute that is a data descriptor of the class."""
         if isinstance(in_class, property):
             if in_class.fdel is None:
-                raise tracer.raised(
+                raise context.raised(
                     AttributeError, f"property '{name}' of '{qualified_name(self.cls)}' object has no deleter"
                 )
-            function = tracer.class_function(self.cls, name, in_class.fdel)
-            tracer.enters_through(self, function, Role.ATTRIBUTE)
-            function.call(tracer, [self], {})
+            function = context.class_function(self.cls, name, in_class.fdel)
+            context.enters_through(self, function, Role.ATTRIBUTE)
+            function.call(context, [self], {})
         elif is_python_slot(in_class):
             try:
-                self.slot(tracer, name, in_class)
+                self.slot(context, name, in_class)
             except Raised:
-                raise tracer.raised(AttributeError, name) from None
-            self.set_own(tracer, name, MISSING)
-        elif isinstance(tracer.class_lookup(type(in_class), "__delete__"), FunctionType):
-            function = tracer.class_function(
-                type(in_class), "__delete__", tracer.class_lookup(type(in_class), "__delete__")
+                raise context.raised(AttributeError, name) from None
+            self.set_own(context, name, MISSING)
+        elif isinstance(context.class_lookup(type(in_class), "__delete__"), FunctionType):
+            function = context.class_function(
+                type(in_class), "__delete__", context.class_lookup(type(in_class), "__delete__")
             )
-            tracer.enters_through(self, function, Role.ATTRIBUTE)
-            function.call(tracer, [tracer.class_value(self.cls, name), self], {})
+            context.enters_through(self, function, Role.ATTRIBUTE)
+            function.call(context, [context.class_value(self.cls, name), self], {})
         else:
-            raise unsupported("attribute-write", f"deleting {name!r} of {self.describe(tracer)} through a descriptor")
+            raise unsupported("attribute-write", f"deleting {name!r} of {self.describe(context)} through a descriptor")
 
     # -- operations through special methods of the class --
-    def special(self, tracer: Tracer, name: str) -> Value | None:
+    def special(self, context: CaptureContext, name: str) -> Value | None:
         """The bound special method if the class defines it in Python, else None."""
-        found = tracer.class_lookup(self.cls, name)
+        found = context.class_lookup(self.cls, name)
         if found is MISSING or found is None or isinstance(found, C_METHODS):
             if isinstance(found, C_METHODS) and found.__name__ != name:
-                raise unsupported("special-method", f"{name} of {self.describe(tracer)} is {found.__qualname__}")
+                raise unsupported("special-method", f"{name} of {self.describe(context)} is {found.__qualname__}")
             return None
-        return tracer.bind(self, self.cls, name, found)
+        return context.bind(self, self.cls, name, found)
 
-    def builtin_method(self, tracer: Tracer, name: str) -> Callable[..., Value] | None:
+    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
         """The handler of a method that a built-in base class implements in C."""
         in_c = (base.__dict__.get(name) for base in self.cls.__mro__)
         first = next((found for found in in_c if isinstance(found, C_METHODS)), None)
         return _OBJECT_METHODS.get(name) if first is object.__dict__.get(name) else c_methods.get(first)
 
-    def truth(self, tracer: Tracer) -> bool:
-        return tracer.override_truth(self, True)
+    def truth(self, context: CaptureContext) -> bool:
+        return context.override_truth(self, True)
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        method = self.special(tracer, "__call__")
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        method = self.special(context, "__call__")
         if method is not None:
-            tracer.enters_through(self, method)
-            return method.call(tracer, args, kwargs)
+            context.enters_through(self, method)
+            return method.call(context, args, kwargs)
         handler = functions_in_c.get((getattr(self.obj, "__module__", ""), getattr(self.obj, "__qualname__", "")))
         if handler is None or class_name(self.cls) != CYTHON_FUNCTION or self.source is None:
-            raise unsupported("call", f"calling {self.describe(tracer)}")
-        tracer.guards.identity_once(self)
-        return tracer.call_handler(handler, args, kwargs)
+            raise unsupported("call", f"calling {self.describe(context)}")
+        context.guards.identity_once(self)
+        return context.call_handler(handler, args, kwargs)
 
-    def get_item(self, tracer: Tracer, key: Value) -> Value:
-        return self._special_call(tracer, "__getitem__", key)
+    def get_item(self, context: CaptureContext, key: Value) -> Value:
+        return self._special_call(context, "__getitem__", key)
 
-    def set_item(self, tracer: Tracer, key: Value, value: Value) -> None:
-        self._special_call(tracer, "__setitem__", key, value)
+    def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
+        self._special_call(context, "__setitem__", key, value)
 
-    def del_item(self, tracer: Tracer, key: Value) -> None:
-        self._special_call(tracer, "__delitem__", key)
+    def del_item(self, context: CaptureContext, key: Value) -> None:
+        self._special_call(context, "__delitem__", key)
 
-    def length(self, tracer: Tracer) -> int:
-        return tracer.length_of(self._special_call(tracer, "__len__"))
+    def length(self, context: CaptureContext) -> int:
+        return context.length_of(self._special_call(context, "__len__"))
 
-    def contains(self, tracer: Tracer, item: Value) -> bool:
-        if self.special(tracer, "__contains__") is not None:
-            return tracer.truth(self._special_call(tracer, "__contains__", item))
-        if tracer.class_lookup(self.cls, "__contains__") is None:
-            raise tracer.raised(TypeError, f"'{class_name(self.cls)}' object is not a container")
-        tracer.direct = None  # it does more than one thing
-        return any(tracer.same(mine, item) or tracer.equal(mine, item) for mine in self._iterated_for_in(tracer))
+    def contains(self, context: CaptureContext, item: Value) -> bool:
+        if self.special(context, "__contains__") is not None:
+            return context.truth(self._special_call(context, "__contains__", item))
+        if context.class_lookup(self.cls, "__contains__") is None:
+            raise context.raised(TypeError, f"'{class_name(self.cls)}' object is not a container")
+        context.direct = None  # it does more than one thing
+        return any(context.same(mine, item) or context.equal(mine, item) for mine in self._iterated_for_in(context))
 
-    def _iterated_for_in(self, tracer: Tracer) -> Iterator[Value]:
+    def _iterated_for_in(self, context: CaptureContext) -> Iterator[Value]:
         try:
-            iterator = tracer.iterator(self)
+            iterator = context.iterator(self)
         except Raised as raised:
-            if not issubclass(raised.value.python_type(tracer), TypeError):
+            if not issubclass(raised.value.python_type(context), TypeError):
                 raise
             text = f"argument of type '{class_name(self.cls)}' is not iterable"
-            raise tracer.raised(TypeError, text) from None
-        return iter(lambda: tracer.next_item(iterator), None)  # type: ignore[arg-type,return-value]
+            raise context.raised(TypeError, text) from None
+        return iter(lambda: context.next_item(iterator), None)  # type: ignore[arg-type,return-value]
 
-    def iterate(self, tracer: Tracer) -> Iterator[Value]:
-        collecting = tracer.collecting(self)
-        iterator = tracer.iterator(self)
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        collecting = context.collecting(self)
+        iterator = context.iterator(self)
         if collecting is not None:
             collecting.source = iterator
-        while (item := tracer.next_item(iterator)) is not None:
+        while (item := context.next_item(iterator)) is not None:
             yield item
 
-    def iterator(self, tracer: Tracer) -> Value:
-        if tracer.class_lookup(self.cls, "__iter__") is None:
-            raise tracer.raised(TypeError, f"'{class_name(self.cls)}' object is not iterable")
-        if self.special(tracer, "__iter__") is None and self.special(tracer, "__getitem__") is not None:
-            return tracer.make_iterator(self._by_index(tracer), False)
-        return self._special_call(tracer, "__iter__")
+    def iterator(self, context: CaptureContext) -> Value:
+        if context.class_lookup(self.cls, "__iter__") is None:
+            raise context.raised(TypeError, f"'{class_name(self.cls)}' object is not iterable")
+        if self.special(context, "__iter__") is None and self.special(context, "__getitem__") is not None:
+            return context.make_iterator(self._by_index(context), False)
+        return self._special_call(context, "__iter__")
 
-    def _by_index(self, tracer: Tracer) -> Iterator[Value]:
+    def _by_index(self, context: CaptureContext) -> Iterator[Value]:
         """The old protocol: items 0, 1, ... until IndexError."""
         at = 0
         while True:
             try:
-                item = self.get_item(tracer, ConstantValue(at))
+                item = self.get_item(context, ConstantValue(at))
             except Raised as raised:
-                if not issubclass(raised.value.python_type(tracer), IndexError):
+                if not issubclass(raised.value.python_type(context), IndexError):
                     raise
                 return
             yield item
             at += 1
 
-    def _special_call(self, tracer: Tracer, name: str, *args: Value) -> Value:
-        method = self.special(tracer, name)
+    def _special_call(self, context: CaptureContext, name: str, *args: Value) -> Value:
+        method = self.special(context, name)
         if method is None:
-            raise unsupported("special-method", f"{name} of {self.describe(tracer)}")
-        tracer.enters_through(self, method, Role.OPERAND)
-        return method.call(tracer, list(args), {})
+            raise unsupported("special-method", f"{name} of {self.describe(context)}")
+        context.enters_through(self, method, Role.OPERAND)
+        return method.call(context, list(args), {})
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)
-        return exits.made_of_class(self, NewObject(Constant(self.cls), new_of_layout(self.cls)))
+        return reconstructor.made_of_class(self, NewObject(ConstantRecipe(self.cls), new_of_layout(self.cls)))
 
 
 def new_of_layout(cls: type) -> Any:
@@ -510,20 +510,20 @@ _PLAIN_KEYS = frozenset((str, int, float, bool, bytes, type(None)))
 _GENERATED = "<string>"  # the file name of code that was never in a file
 
 
-def set_through(tracer: Tracer, owner: Value, cls: type, name: str, descriptor: Any, value: Value) -> None:
+def set_through(context: CaptureContext, owner: Value, cls: type, name: str, descriptor: Any, value: Value) -> None:
     """Write an attribute through the data descriptor in `cls` that stands for it."""
     if isinstance(descriptor, property):
         if descriptor.fset is None:
-            raise tracer.raised(AttributeError, f"property '{name}' of '{qualified_name(cls)}' object has no setter")
-        function, arguments = tracer.class_function(cls, name, descriptor.fset), [owner, value]
+            raise context.raised(AttributeError, f"property '{name}' of '{qualified_name(cls)}' object has no setter")
+        function, arguments = context.class_function(cls, name, descriptor.fset), [owner, value]
     else:
-        setter = tracer.class_lookup(type(descriptor), "__set__")
+        setter = context.class_lookup(type(descriptor), "__set__")
         if not isinstance(setter, FunctionType):
-            raise unsupported("attribute-write", f"writing {name!r} of {owner.describe(tracer)} through a descriptor")
-        function = tracer.class_function(type(descriptor), "__set__", setter)
-        arguments = [tracer.class_value(cls, name), owner, value]
-    tracer.enters_through(owner, function, Role.ATTRIBUTE)
-    function.call(tracer, arguments, {})
+            raise unsupported("attribute-write", f"writing {name!r} of {owner.describe(context)} through a descriptor")
+        function = context.class_function(type(descriptor), "__set__", setter)
+        arguments = [context.class_value(cls, name), owner, value]
+    context.enters_through(owner, function, Role.ATTRIBUTE)
+    function.call(context, arguments, {})
 
 
 def is_data_descriptor(found: Any) -> bool:
@@ -534,12 +534,12 @@ def is_data_descriptor(found: Any) -> bool:
 C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 
 
-def _class_of(self: ObjectValue, tracer: Tracer) -> Value:
-    return tracer.known(self.cls)
+def _class_of(self: ObjectValue, context: CaptureContext) -> Value:
+    return context.known(self.cls)
 
 
-def _dict_of(self: ObjectValue, tracer: Tracer) -> Value:
-    return tracer.instance_dict_view(self)
+def _dict_of(self: ObjectValue, context: CaptureContext) -> Value:
+    return context.instance_dict_view(self)
 
 
 _SPECIAL: dict[str, Callable[[ObjectValue, Any], Value]] = {"__class__": _class_of, "__dict__": _dict_of}
@@ -548,37 +548,37 @@ _SPECIAL: dict[str, Callable[[ObjectValue, Any], Value]] = {"__class__": _class_
 # ---- methods of `object`, called explicitly, e.g. through super() ----
 
 
-def _object_setattr(tracer: Tracer, self: ObjectValue, name: Value, value: Value) -> Value:
-    self.generic_set_attr(tracer, tracer.constant_of(name, "an attribute's name"), value)
+def _object_setattr(context: CaptureContext, self: ObjectValue, name: Value, value: Value) -> Value:
+    self.generic_set_attr(context, context.constant_of(name, "an attribute's name"), value)
     return ConstantValue(None)
 
 
-def _object_delattr(tracer: Tracer, self: ObjectValue, name: Value) -> Value:
-    self.generic_del_attr(tracer, tracer.constant_of(name, "an attribute's name"))
+def _object_delattr(context: CaptureContext, self: ObjectValue, name: Value) -> Value:
+    self.generic_del_attr(context, context.constant_of(name, "an attribute's name"))
     return ConstantValue(None)
 
 
-def _object_getattribute(tracer: Tracer, self: ObjectValue, name: Value) -> Value:
-    return self.generic_get_attr(tracer, tracer.constant_of(name, "an attribute's name"))
+def _object_getattribute(context: CaptureContext, self: ObjectValue, name: Value) -> Value:
+    return self.generic_get_attr(context, context.constant_of(name, "an attribute's name"))
 
 
-def _object_init(tracer: Tracer, self: ObjectValue, *args: Value, **kwargs: Value) -> Value:
+def _object_init(context: CaptureContext, self: ObjectValue, *args: Value, **kwargs: Value) -> Value:
     if args or kwargs:
         raise unsupported("call-builtin", "object.__init__ with arguments")
     return ConstantValue(None)
 
 
-def _object_eq(tracer: Tracer, self: ObjectValue, other: Value) -> Value:
+def _object_eq(context: CaptureContext, self: ObjectValue, other: Value) -> Value:
     return ConstantValue(True if self is other else NotImplemented)
 
 
-def _object_ne(tracer: Tracer, self: ObjectValue, other: Value) -> Value:
+def _object_ne(context: CaptureContext, self: ObjectValue, other: Value) -> Value:
     """The opposite of what the class's `__eq__` says."""
-    method = self.special(tracer, "__eq__")
-    equal = _object_eq(tracer, self, other) if method is None else method.call(tracer, [other], {})
+    method = self.special(context, "__eq__")
+    equal = _object_eq(context, self, other) if method is None else method.call(context, [other], {})
     if isinstance(equal, ConstantValue) and equal.value is NotImplemented:
         return equal
-    return ConstantValue(not tracer.truth(equal))
+    return ConstantValue(not context.truth(equal))
 
 
 _OBJECT_METHODS: dict[str, Callable[..., Value]] = {

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from ..guard import GuardKind
-from ..recipe import CallRecipe, Constant, Load, Recipe
-from ..source import AttrSource, ItemSource, Source
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import AttrSource, ItemSource, Source
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
+
 from .base import Value
 from .constants import ConstantValue
-from .mappings import DictValue
-from .sequences import TupleValue
+from .containers.mappings import DictValue
+from .containers.sequences import TupleValue
 
 if TYPE_CHECKING:
-    from ..exits import ExitBuilder
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
 
 
 class PartialValue(Value):
@@ -38,18 +39,18 @@ class PartialValue(Value):
         self.args = args
         self.keywords = keywords
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return functools.partial
 
-    def describe(self, tracer: Tracer) -> str:
-        return f"functools.partial of {self.function.describe(tracer)}"
+    def describe(self, context: CaptureContext) -> str:
+        return f"functools.partial of {self.function.describe(context)}"
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        named = {name: tracer.realized(value) for name, value in self.keywords.items()}
-        tracer.enters_through(self, self.function)
-        return self.function.call(tracer, [*map(tracer.realized, self.args), *args], {**named, **kwargs})
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        named = {name: context.realized(value) for name, value in self.keywords.items()}
+        context.enters_through(self, self.function)
+        return self.function.call(context, [*map(context.realized, self.args), *args], {**named, **kwargs})
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
         if name == "func":
             return self.function
         if name == "args":
@@ -57,7 +58,7 @@ class PartialValue(Value):
         if name == "keywords":
             made = DictValue({})
             for key, value in self.keywords.items():
-                made.put(tracer, ConstantValue(key), value)
+                made.put(context, ConstantValue(key), value)
             return made
         if name == "__call__":
             return self
@@ -65,28 +66,28 @@ class PartialValue(Value):
             return self.attributes[name]
         if self.obj is not None and self.source is not None:
             if name in vars(self.obj):
-                return tracer.wrap(vars(self.obj)[name], ItemSource(AttrSource(self.source, "__dict__"), name))
-            tracer.guard(AttrSource(self.source, "__dict__"), GuardKind.NOT_IN, name)
+                return context.wrap(vars(self.obj)[name], ItemSource(AttrSource(self.source, "__dict__"), name))
+            context.guard(AttrSource(self.source, "__dict__"), GuardKind.NOT_IN, name)
         if hasattr(functools.partial, name):
-            return super().get_attr(tracer, name)
-        raise tracer.raised(AttributeError, f"'functools.partial' object has no attribute '{name}'")
+            return super().get_attr(context, name)
+        raise context.raised(AttributeError, f"'functools.partial' object has no attribute '{name}'")
 
-    def set_attr(self, tracer: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
         if self.source is not None or hasattr(functools.partial, name):
-            super().set_attr(tracer, name, value)
+            super().set_attr(context, name, value)
         self.attributes[name] = value
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)
         made = CallRecipe(
-            Constant(functools.partial),
-            [exits.recipe(self.function), *map(exits.recipe, self.args)],
-            {name: exits.recipe(value) for name, value in self.keywords.items()},
+            ConstantRecipe(functools.partial),
+            [reconstructor.recipe(self.function), *map(reconstructor.recipe, self.args)],
+            {name: reconstructor.recipe(value) for name, value in self.keywords.items()},
         )
-        exits.remember(self, made)
+        reconstructor.remember(self, made)
         for name, value in self.attributes.items():
-            exits.set_attr(made, name, value)
+            reconstructor.set_attr(made, name, value)
         return made
 
 
@@ -103,19 +104,19 @@ class MadeCallable(Value):
         self.keywords = keywords
         self.closure = closure
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return self.kind
 
-    def call(self, tracer: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if kwargs:
-            raise tracer.raised(TypeError, f"{self.kind.__name__}() takes no keyword arguments")
+            raise context.raised(TypeError, f"{self.kind.__name__}() takes no keyword arguments")
         if len(args) != 1:
-            raise tracer.raised(TypeError, f"{self.kind.__name__} expected 1 argument, got {len(args)}")
-        return self.closure.call(tracer, args, kwargs)
+            raise context.raised(TypeError, f"{self.kind.__name__} expected 1 argument, got {len(args)}")
+        return self.closure.call(context, args, kwargs)
 
-    def get_attr(self, tracer: Tracer, name: str) -> Value:
-        return self if name == "__call__" else super().get_attr(tracer, name)
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        return self if name == "__call__" else super().get_attr(context, name)
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
-        named = {name: exits.recipe(value) for name, value in self.keywords.items()}
-        return CallRecipe(Constant(self.kind), list(map(exits.recipe, self.args)), named)
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        named = {name: reconstructor.recipe(value) for name, value in self.keywords.items()}
+        return CallRecipe(ConstantRecipe(self.kind), list(map(reconstructor.recipe, self.args)), named)

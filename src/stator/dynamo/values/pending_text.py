@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..recipe import CallRecipe, Constant, NewTuple, Recipe
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, NewTuple, Recipe
+
 from .base import Value, cannot_rebuild, unsupported
 
 if TYPE_CHECKING:
-    from ..exits import ExitBuilder
-    from ..tracer import Tracer
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
 
 _REASON = "a tensor in a string"
 
@@ -31,26 +32,28 @@ class PendingTextValue(Value):
         self.made_at = made_at
         self.parts = parts
 
-    def python_type(self, tracer: Tracer) -> type:
+    def python_type(self, context: CaptureContext) -> type:
         return str
 
-    def describe(self, tracer: Tracer) -> str:
+    def describe(self, context: CaptureContext) -> str:
         return _REASON
 
-    def key(self, tracer: Tracer) -> Any:
+    def key(self, context: CaptureContext) -> Any:
         raise unsupported("format", _REASON)
 
-    def truth(self, tracer: Tracer) -> bool:
+    def truth(self, context: CaptureContext) -> bool:
         raise unsupported("format", _REASON)
 
-    def recipe(self, exits: ExitBuilder) -> Recipe:
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.parts is None:
             raise cannot_rebuild(_REASON, self.made_at)
         parts = [
-            Constant(part) if isinstance(part, str) else NewTuple([exits.recipe(part[0]), Constant(part[1])])
+            ConstantRecipe(part)
+            if isinstance(part, str)
+            else NewTuple([reconstructor.recipe(part[0]), ConstantRecipe(part[1])])
             for part in self.parts
         ]
-        return CallRecipe(Constant(_joined), list(parts))
+        return CallRecipe(ConstantRecipe(_joined), list(parts))
 
 
 def joined(parts: list[PendingTextValue | str]) -> PendingTextValue:

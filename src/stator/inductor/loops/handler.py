@@ -23,7 +23,7 @@ from .vocabulary import ELEMENTWISE, NORMAL_DTYPES, REDUCTIONS, STORE_MODES, VOC
 INDIRECT = "indirect"
 
 
-class Recorder:
+class LoopRecorder:
     """Records operations. Values are `Ref`s; `ops.dtype(ref)` tells their dtype.
 
     Elementwise operations of the vocabulary are methods: `ops.exp(x)`, `ops.where(c, a, b)`. `memo` is for whoever
@@ -196,7 +196,7 @@ class Recorder:
 
 
 def _method(name: str) -> Callable[..., Ref]:
-    def call(self: Recorder, *args: Ref) -> Ref:
+    def call(self: LoopRecorder, *args: Ref) -> Ref:
         return self.elementwise(name, *args)
 
     call.__name__ = name
@@ -205,7 +205,7 @@ def _method(name: str) -> Callable[..., Ref]:
 
 
 for _name in ELEMENTWISE:
-    setattr(Recorder, _name, _method(_name))
+    setattr(LoopRecorder, _name, _method(_name))
 
 _GIVES_BOOL = frozenset(name for name, info in VOCABULARY.items() if info.result == "bool")
 
@@ -220,7 +220,7 @@ def freeze(
 ) -> LoopBody:
     """Record `function(ops)`, which must end in stores, as a loop body without dead operations."""
     limits = loop_ranges((*variables, *reduction_variables), (*ranges, *reduction_ranges))
-    recorder = Recorder(dtype_of, limits)
+    recorder = LoopRecorder(dtype_of, limits)
     function(recorder)
     indices, ops = _without_dead_code(recorder.indices, recorder.ops)
     return LoopBody(variables, ranges, reduction_variables, reduction_ranges, indices, ops)

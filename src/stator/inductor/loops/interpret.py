@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from stator.prims.normal_quantile import normal_quantile
-from stator.prims.random import bits_at
+from stator.prims.operators.random import bits_at
+from stator.prims.special.normal_quantile import normal_quantile
 from stator.shapes.expr import Symbol
 
 from .body import LoopBody, Op

@@ -1,53 +1,52 @@
 """ATen graph -> buffers: the entry point `lower`, and which operators it knows. Importing registers every lowering."""
 
-from . import (
+from .builder import LoweringBuilder
+from .graph import lower
+from .operators import (
     activation_backward,
+    concat,
     convolution,
     convolution_backward,
     creation,
     division,
     indexing,
-    joining,
     library,
     normalization,
     normalization_backward,
-    parts,
     pointwise,
     pooling,
     pooling_backward,
     random,
     reductions,
     special,
+    subgraphs,
     views,
 )
-from .builder import Builder
-from .graph import lower
-from .pointwise import cast, elementwise
+from .operators.pointwise import cast, elementwise
+from .operators.reductions import reduce
 from .printer import print_lowered
-from .reductions import reduce
 from .registry import can_lower, lowerings
 from .tensor import Tensor
 from .verifier import verify_lowered
 
 __all__ = [
-    "Builder",
+    "LoweringBuilder",
     "Tensor",
     "activation_backward",
     "can_lower",
     "cast",
+    "concat",
     "convolution",
     "convolution_backward",
     "creation",
     "division",
     "elementwise",
     "indexing",
-    "joining",
     "library",
     "lower",
     "lowerings",
     "normalization",
     "normalization_backward",
-    "parts",
     "pointwise",
     "pooling",
     "pooling_backward",
@@ -56,6 +55,7 @@ __all__ = [
     "reduce",
     "reductions",
     "special",
+    "subgraphs",
     "verify_lowered",
     "views",
 ]

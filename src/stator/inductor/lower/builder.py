@@ -33,7 +33,7 @@ _LOOP_SYMBOLS = tuple(Symbol(f"i{at}") for at in range(16))
 _REDUCTION_SYMBOLS = tuple(Symbol(f"r{at}") for at in range(16))
 
 
-class Builder:
+class LoweringBuilder:
     """Collects buffers and nodes. `node`, `origin` (its name), `target` and `meta` are the FX node being lowered."""
 
     def __init__(self) -> None:

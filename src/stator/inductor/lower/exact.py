@@ -18,28 +18,28 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from stator.base.registry import Registry
-from stator.graph.parts import run, run_random
+from stator.graph.subgraphs.subgraph_ops import run, run_random
 from stator.inductor.loops.body import Ref
 from stator.inductor.loops.folding import as_dtype
-from stator.prims import random
 from stator.prims.layout import contiguous_strides, wrap_dim
-from stator.prims.table_gradients import add_rows_of_table
+from stator.prims.operators import random
+from stator.prims.operators.table_gradients import add_rows_of_table
 from stator.prims.type_promotion import common_dtype, computation_dtype, is_integral
 from stator.runtime.batch_statistics import BatchStatistics, is_as_aten
 from stator.runtime.softmax_gradient import may_overwrite_gradient
 from stator.runtime.table_rows import add_rows
 
-from .builder import Builder, same_strides
-from .library import is_overwritable
-from .pointwise import elementwise
+from .builder import LoweringBuilder, same_strides
+from .operators.library import is_overwritable
+from .operators.pointwise import elementwise
+from .operators.views import reshape
 from .registry import Lowering, lowerings, view_targets
 from .tensor import Tensor
-from .views import reshape
 
 aten = torch.ops.aten
 
 exact_lowerings: Registry[Any, Lowering] = Registry("exact lowering")
-Condition = Callable[[Builder, tuple[Any, ...], dict[str, Any]], bool]
+Condition = Callable[[LoweringBuilder, tuple[Any, ...], dict[str, Any]], bool]
 
 _FLOATS = (torch.float32, torch.float64)
 
@@ -55,7 +55,7 @@ def _as_registered(condition: Condition, *targets: Any) -> None:
 
 
 def _guarded(condition: Condition, lowering: Lowering) -> Lowering:
-    def guarded(builder: Builder, *args: Any, **kwargs: Any) -> Any:
+    def guarded(builder: LoweringBuilder, *args: Any, **kwargs: Any) -> Any:
         return lowering(builder, *args, **kwargs) if condition(builder, args, kwargs) else NotImplemented
 
     return guarded
@@ -72,11 +72,11 @@ def _overloads(names: str) -> list[Any]:
 # ---- memory
 
 
-def _always(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _always(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return True
 
 
-def _of_one_dtype(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _of_one_dtype(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Elements are moved as they are: all tensors have the result's dtype, apart from masks."""
     dtype = builder.meta.dtype
     return all(tensor.dtype in (dtype, torch.bool) for tensor in _tensors(args, kwargs))
@@ -100,7 +100,7 @@ _as_registered(
 
 
 @exact_lowerings.register(aten.unsafe_chunk.default)
-def _unsafe_chunk(builder: Builder, x: Tensor, chunks: int, dim: int = 0) -> Any:
+def _unsafe_chunk(builder: LoweringBuilder, x: Tensor, chunks: int, dim: int = 0) -> Any:
     extent = x.shape[wrap_dim(dim, x.rank)]
     if not extent:
         return NotImplemented
@@ -108,7 +108,7 @@ def _unsafe_chunk(builder: Builder, x: Tensor, chunks: int, dim: int = 0) -> Any
 
 
 @exact_lowerings.register(aten._to_copy.default)
-def _to_copy(builder: Builder, x: Tensor, **kwargs: Any) -> Any:
+def _to_copy(builder: LoweringBuilder, x: Tensor, **kwargs: Any) -> Any:
     """Numbers that the new dtype does not hold are converted by whatever instruction a kernel has for it."""
     dtype = builder.meta.dtype
     truncates = x.dtype.is_floating_point and dtype is not torch.bool and is_integral(dtype)
@@ -125,31 +125,31 @@ def _is_plain(dtypes: Any) -> bool:
     return all(computation_dtype(dtype) is dtype for dtype in dtypes)
 
 
-def _plain(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _plain(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return _is_plain([builder.meta.dtype, *(tensor.dtype for tensor in _tensors(args, kwargs))])
 
 
-def _unscaled(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _unscaled(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """A sum or difference without a factor, which would be one rounding on some processors and two on others."""
     alpha = args[2] if len(args) > 2 else kwargs.get("alpha", 1)
     return alpha == 1 and builder.meta.dtype is not torch.bool and _plain(builder, args, kwargs)
 
 
-def _integers(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _integers(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return is_integral(common_dtype(args)) and _plain(builder, args, kwargs)
 
 
-def _floats(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _floats(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return all(tensor.dtype in _FLOATS for tensor in _tensors(args, kwargs))
 
 
-def _between_numbers(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _between_numbers(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     bounds = [bound for bound in (*args[1:], *kwargs.values()) if bound is not None]
     known = all(isinstance(bound, int | float) and not math.isnan(bound) for bound in bounds)
     return known and builder.meta.dtype is args[0].dtype and _plain(builder, args, kwargs)
 
 
-def _small_power(builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _small_power(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return args[1] in (2, 3) and _floats(builder, args, kwargs)
 
 
@@ -170,7 +170,7 @@ _as_registered(_small_power, aten.pow.Tensor_Scalar)
 
 @exact_lowerings.register(aten._log_softmax_backward_data.default)
 def _log_softmax_backward(
-    builder: Builder, gradient: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
+    builder: LoweringBuilder, gradient: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
 ) -> Any:
     """In the memory of the loss's gradient: over a large vocabulary each of them is as large as a layer's weight."""
     plain = gradient.rank == 2 and wrap_dim(dim, 2) == 1 and input_dtype is gradient.dtype
@@ -186,7 +186,7 @@ def _log_softmax_backward(
 
 
 @exact_lowerings.register(add_rows_of_table)
-def _add_rows_of_table(builder: Builder, total: Tensor, gradient: Tensor, indices: Tensor, *rest: Any) -> Any:
+def _add_rows_of_table(builder: LoweringBuilder, total: Tensor, gradient: Tensor, indices: Tensor, *rest: Any) -> Any:
     if not is_overwritable(builder, total, (aten.mm.default, add_rows_of_table), ("out", "returns")):
         return NotImplemented
     return builder.add_to(total, add_rows, [builder.argument(gradient), builder.argument(indices), *rest])
@@ -203,7 +203,7 @@ def _formula(*targets: Any) -> Callable[[Callable[..., Ref]], Callable[..., Ref]
     """Decorator: `function(ops, *values)` of the operator's tensors, in the order in which ATen computes it."""
 
     def decorate(function: Callable[..., Ref]) -> Callable[..., Ref]:
-        def lowering(builder: Builder, *operands: Any) -> Any:
+        def lowering(builder: LoweringBuilder, *operands: Any) -> Any:
             return elementwise(builder, function, operands) if _floats(builder, operands, {}) else NotImplemented
 
         for target in targets:
@@ -240,7 +240,7 @@ def _hardsigmoid_backward(ops: Any, grad: Ref, x: Ref) -> Ref:
 
 
 @exact_lowerings.register(aten.tanh_backward.default)
-def _tanh_backward(builder: Builder, grad: Tensor, y: Tensor) -> Any:
+def _tanh_backward(builder: LoweringBuilder, grad: Tensor, y: Tensor) -> Any:
     """Where the processor has fused multiplications, ATen's code has one."""
     known = is_as_aten() and _floats(builder, (grad, y), {})
     return lowerings[aten.tanh_backward.default](builder, grad, y) if known else NotImplemented
@@ -251,7 +251,7 @@ def _tanh_backward(builder: Builder, grad: Tensor, y: Tensor) -> Any:
 
 @exact_lowerings.register(aten._native_batch_norm_legit_functional.default)
 def _batch_norm(
-    builder: Builder,
+    builder: LoweringBuilder,
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,

@@ -15,7 +15,7 @@ from stator.runtime.depthwise import Depthwise, Shape
 from stator.runtime.pointwise import Pointwise
 from stator.runtime.single_positions import Product, Sizes
 
-from .builder import Builder, same_strides
+from .builder import LoweringBuilder, same_strides
 from .exact import exact_lowerings, is_contiguous_float
 from .fallback import library_results
 from .tensor import Tensor
@@ -38,7 +38,7 @@ def _shape(x: Tensor, weight: Tensor, rest: Sequence[Any]) -> Shape | None:
     return Shape(x.shape[0], channels, image, kernel, steps, pads, channels // groups, weight.shape[0])
 
 
-def _sizes(builder: Builder, x: Tensor, weight: Tensor, rest: Sequence[Any]) -> Sizes | None:
+def _sizes(builder: LoweringBuilder, x: Tensor, weight: Tensor, rest: Sequence[Any]) -> Sizes | None:
     """The same of images of one position; None where it is none of these, or in a format that is not compared."""
     stride, padding, dilation, transposed, _, groups = rest
     ones = {*x.shape[2:], *weight.shape[2:], *stride, *dilation, groups} == {1}
@@ -59,7 +59,7 @@ def are_contiguous_floats(*parts: Tensor) -> bool:
     return all(map(is_contiguous_float, parts))
 
 
-def _call(builder: Builder, kernel: Kernel, given: Sequence[Tensor], meta: TensorMeta) -> Tensor:
+def _call(builder: LoweringBuilder, kernel: Kernel, given: Sequence[Tensor], meta: TensorMeta) -> Tensor:
     arguments = [builder.argument(part, contiguous_strides(part.shape)) for part in given]
     return builder.extern(kernel, arguments, {}, [meta], style="out")[0]  # type: ignore[return-value]
 
@@ -69,7 +69,7 @@ def _is_contiguous(meta: TensorMeta) -> bool:
 
 
 @exact_lowerings.register(aten.convolution.default)
-def _convolution(builder: Builder, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
+def _convolution(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
     given = [x, weight] if bias is None else [x, weight, bias]
     if not _is_contiguous(builder.meta) or not are_contiguous_floats(*given):
         return NotImplemented
@@ -85,7 +85,7 @@ def _convolution(builder: Builder, x: Tensor, weight: Tensor, bias: Tensor | Non
 
 @exact_lowerings.register(aten.convolution_backward.default)
 def _convolution_backward(
-    builder: Builder, grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, *more: Any
+    builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, *more: Any
 ) -> Any:
     *rest, wanted = more
     metas = [meta if index_wanted else None for meta, index_wanted in zip(builder.meta, wanted, strict=True)]
@@ -110,7 +110,7 @@ def _convolution_backward(
 
 
 def _of_gradients(
-    builder: Builder, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
+    builder: LoweringBuilder, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
 ) -> list[Kernel | None]:
     """What computes the gradients of x, the weight and the bias; None where the operator has to, or nobody wants it."""
     sizes, whats = _sizes(builder, x, weight, rest), ("data", "weight", "bias")

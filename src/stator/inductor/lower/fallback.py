@@ -10,18 +10,18 @@ from torch import fx
 
 from stator.base.counters import count
 from stator.base.errors import CompileError
-from stator.graph.memory import addresses_storage
-from stator.prims.fused_recurrence import lstm_layer
+from stator.graph.ir.memory import addresses_storage
 from stator.prims.layout import contiguous_strides, preserved_strides
+from stator.prims.operators.fused_recurrence import lstm_layer
 from stator.prims.record import TensorMeta
 
-from .builder import Builder, same_strides
+from .builder import LoweringBuilder, same_strides
 from .tensor import Tensor
 
 _OF_UNKNOWN_SIZE = frozenset((lstm_layer, torch.ops.aten.mkldnn_rnn_layer.default))
 
 
-def call_library(builder: Builder, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def call_library(builder: LoweringBuilder, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Call the node's own target on arguments that have the strides eager gives them. Counted by name."""
     if node.target in _OF_UNKNOWN_SIZE:
         raise CompileError("inductor", f"only the library knows how large what {node.target} keeps for a backward is")
@@ -42,12 +42,14 @@ def _of_copy(view: TensorMeta) -> TensorMeta:
     return TensorMeta(view.shape, contiguous_strides(view.shape), view.dtype, view.device)
 
 
-def _laid_out(builder: Builder, found: Tensor, view: TensorMeta) -> Tensor:
+def _laid_out(builder: LoweringBuilder, found: Tensor, view: TensorMeta) -> Tensor:
     strides = preserved_strides(view.shape, view.stride)
     return found if same_strides(view.shape, strides, found.strides) else builder.copy(found, strides)
 
 
-def library_results(builder: Builder, target: Any, args: Sequence[Any], kwargs: dict[str, Any], meta: Any) -> Any:
+def library_results(
+    builder: LoweringBuilder, target: Any, args: Sequence[Any], kwargs: dict[str, Any], meta: Any
+) -> Any:
     """Emit a call that returns what `meta` says: one tensor, or a tuple or list with tensors in it."""
     if isinstance(meta, TensorMeta):
         return builder.extern(target, args, kwargs, [meta])[0]
@@ -60,7 +62,7 @@ def library_results(builder: Builder, target: Any, args: Sequence[Any], kwargs: 
     raise CompileError("inductor", f"{target} gives {meta!r}, which is not known before it runs")
 
 
-def _arguments(builder: Builder, nodes: list[Any], values: list[Any]) -> list[Any]:
+def _arguments(builder: LoweringBuilder, nodes: list[Any], values: list[Any]) -> list[Any]:
     result: list[Any] = []
     for node, value in zip(nodes, values, strict=True):
         if isinstance(value, Tensor):

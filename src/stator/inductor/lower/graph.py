@@ -13,14 +13,14 @@ from torch.utils._pytree import tree_leaves
 
 from stator.base.errors import CompileError, StatorError
 from stator.base.signals import is_of_a_signal
-from stator.graph.functional import trace_operator
+from stator.graph.tracing.functional import trace_operator
 from stator.inductor.buffers import Layout, Lowered, View
 from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta, record
 from stator.prims.rule_checks import place_of, raised_at
 
 from . import exact_convolution  # noqa: F401  registers lowerings
-from .builder import Builder, same_strides
+from .builder import LoweringBuilder, same_strides
 from .exact import exact_lowerings
 from .fallback import call_library, gives_view
 from .heuristics import store_before_reuse, too_large
@@ -61,7 +61,7 @@ class _Walk:
         self.gm = gm
         self.exact = exact
         self.exact_updates = exact_updates
-        self.builder = Builder()
+        self.builder = LoweringBuilder()
         self.values: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
         self.outputs: list[Any] = []

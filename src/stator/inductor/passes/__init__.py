@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import fx
 
-from stator.graph.cleanup import remove_dead
+from stator.graph.ir.cleanup import remove_dead
 
 from .accumulation import accumulate_into_sums, accumulate_products, accumulate_rows
 from .common_subexpressions import merge_common_subexpressions

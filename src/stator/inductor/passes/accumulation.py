@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.graph.cleanup import remove_dead
-from stator.graph.memory import output_memory
+from stator.graph.ir.cleanup import remove_dead
+from stator.graph.ir.memory import output_memory
+from stator.prims.operators.table_gradients import add_rows_of_table
 from stator.prims.record import TensorMeta
-from stator.prims.table_gradients import add_rows_of_table
 
 aten = torch.ops.aten
 

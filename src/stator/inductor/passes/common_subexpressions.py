@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import fx
 
-from stator.graph.memory import output_memory
-from stator.graph.schema import draws
+from stator.graph.ir.memory import output_memory
+from stator.graph.ir.schema import draws
 
 
 def merge_common_subexpressions(gm: fx.GraphModule) -> fx.GraphModule:

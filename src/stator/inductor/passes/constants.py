@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.graph.cleanup import remove_dead
-from stator.graph.memory import output_memory
-from stator.graph.schema import draws
+from stator.graph.ir.cleanup import remove_dead
+from stator.graph.ir.memory import output_memory
+from stator.graph.ir.schema import draws
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from stator.base.registry import Registry
-from stator.graph.memory import fixed_memory
+from stator.graph.ir.memory import fixed_memory
 from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten

@@ -1,12 +1,12 @@
 """Groups to an ordered list of launches, calls and a memory plan."""
 
+from .buffer_reuse import take_over
 from .input_writes import write_inputs
 from .order import order_for_memory
 from .pages import hand_over_pages
 from .peak import predict_peak
 from .plan import plan
 from .printer import print_program
-from .takeover import take_over
 from .verifier import verify
 
 __all__ = [

@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import torch
 
-from stator.graph.schema import draws
+from stator.graph.ir.schema import draws
 from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View
 from stator.inductor.schedule.groups import Group, Schedule
 from stator.prims.layout import contiguous_strides

@@ -1,4 +1,5 @@
-"""Pages of dead blocks that go under large new ones for which no dead block has exactly the size: after takeover.py.
+"""Pages of dead blocks that go under large new ones for which no dead block has exactly the size: after
+buffer_reuse.py.
 
 Nothing here decides what is allocated. Frees are put off only where that leaves the peak as it is.
 """
@@ -9,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
 
+from .buffer_reuse import LEAST_BYTES, own_blocks
 from .peak import bytes_alive
 from .steps import Allocate, Free, MovePages, Program, Step
-from .takeover import LEAST_BYTES, own_blocks
 
 # What is smaller finds a hole anywhere
 _LEAST_WANTED = 1 << 20

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol
 
 from .accesses import Facts
-from .joining import join
+from .fused_space import join
 from .space import Loop, Member, Names, Space, in_order, overlay, placed, strides
 
 
 @dataclass(slots=True)
-class Candidate:
+class FusionCandidate:
     """A group under construction. `mutates`: inputs' memory that it writes; `touches`: inputs' memory that it reads."""
 
     space: Space
@@ -52,7 +52,7 @@ class Fusion:
     lanes_second: frozenset[Symbol]
 
 
-def fuse(first: Candidate, second: Candidate, sizes: dict[str, int], names: Names) -> Fusion | None:
+def fuse(first: FusionCandidate, second: FusionCandidate, sizes: dict[str, int], names: Names) -> Fusion | None:
     """Lay `second` over `first`, which runs before it; None when that is not allowed. `sizes`: elements of each
     buffer."""
     flow = first.writes & second.reads
@@ -93,7 +93,7 @@ def fuse(first: Candidate, second: Candidate, sizes: dict[str, int], names: Name
     )
 
 
-def _memory_allows(first: Candidate, second: Candidate) -> bool:
+def _memory_allows(first: FusionCandidate, second: FusionCandidate) -> bool:
     """No buffer is written by both, and none that the first reads is written by the second."""
     return (
         not (first.writes & second.writes)
@@ -105,7 +105,7 @@ def _memory_allows(first: Candidate, second: Candidate) -> bool:
 
 
 def _guide(
-    first: Candidate, second: Candidate, flow: set[str], sizes: dict[str, int]
+    first: FusionCandidate, second: FusionCandidate, flow: set[str], sizes: dict[str, int]
 ) -> tuple[list[tuple[int, Loop]], list[tuple[int, Loop]]] | None:
     """A buffer that both touch, and how each walks through it: it tells which loops correspond."""
     best: tuple[int, list[tuple[int, Loop]], list[tuple[int, Loop]]] | None = None
@@ -127,7 +127,7 @@ def _guide(
     return best[1], best[2]
 
 
-def _walk(candidate: Candidate, kind: str, buffer: str) -> list[tuple[int, Loop]] | None:
+def _walk(candidate: FusionCandidate, kind: str, buffer: str) -> list[tuple[int, Loop]] | None:
     widest: list[tuple[int, Loop]] | None = None
     for index in candidate.accesses(kind, buffer):
         found = strides(index, candidate.space.loops)
@@ -136,7 +136,7 @@ def _walk(candidate: Candidate, kind: str, buffer: str) -> list[tuple[int, Loop]
     return widest
 
 
-def candidate_of(space: Space, member: Member, facts: Facts) -> Candidate:
+def candidate_of(space: Space, member: Member, facts: Facts) -> FusionCandidate:
     """A group of one node."""
     ranges = space.ranges()
     widest: Expr | None = None
@@ -153,7 +153,7 @@ def candidate_of(space: Space, member: Member, facts: Facts) -> Candidate:
             index = placed(access.index, member, ranges)
             if strides(index, space.loops) is not None:
                 widest = _wider(widest, index)
-    return Candidate(
+    return FusionCandidate(
         space, [member], [facts], set(facts.reads), set(facts.writes), widest=widest, lanes=frozenset(lanes)
     )
 
@@ -194,8 +194,8 @@ def _moved(members: list[Member], replacements: dict[Symbol, ExprLike]) -> list[
 
 
 def _flows_in_place(
-    first: Candidate,
-    second: Candidate,
+    first: FusionCandidate,
+    second: FusionCandidate,
     members_first: list[Member],
     members_second: list[Member],
     space: Space,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from .legality import Candidate, Fusion
+from .legality import Fusion, FusionCandidate
 from .space import strides
 
 MAX_MEMBERS = 32
@@ -24,7 +24,7 @@ MIN_ROW = 16  # shorter rows make poor vectors
 MIN_ROWS, LONG_WORK = 4, 65536
 
 
-def too_large(first: Candidate, second: Candidate) -> bool:
+def too_large(first: FusionCandidate, second: FusionCandidate) -> bool:
     """Known before anything else is."""
     members = len(first.members) + len(second.members)
     operations = sum(facts.operations for facts in (*first.facts, *second.facts))
@@ -32,7 +32,11 @@ def too_large(first: Candidate, second: Candidate) -> bool:
 
 
 def worthwhile(
-    first: Candidate, second: Candidate, fusion: Fusion, sizes: Mapping[str, int], readers: Mapping[str, int]
+    first: FusionCandidate,
+    second: FusionCandidate,
+    fusion: Fusion,
+    sizes: Mapping[str, int],
+    readers: Mapping[str, int],
 ) -> bool:
     buffers = first.reads | first.writes | second.reads | second.writes
     if len(buffers) > MAX_BUFFERS:
@@ -46,7 +50,7 @@ def worthwhile(
     return _same_lanes(first, second, fusion, readers)
 
 
-def _fills_a_table(second: Candidate, sizes: Mapping[str, int]) -> bool:
+def _fills_a_table(second: FusionCandidate, sizes: Mapping[str, int]) -> bool:
     """Are rows added to a table that is much larger? Then filling that takes longer than storing them, and what they
     are computed from need not be kept meanwhile."""
     return any(
@@ -56,7 +60,7 @@ def _fills_a_table(second: Candidate, sizes: Mapping[str, int]) -> bool:
     )
 
 
-def _siblings(first: Candidate, second: Candidate, fusion: Fusion, sizes: Mapping[str, int]) -> bool:
+def _siblings(first: FusionCandidate, second: FusionCandidate, fusion: Fusion, sizes: Mapping[str, int]) -> bool:
     """Without a value that flows, fusing pays when both read the same large buffer in the same loops."""
     total = math.prod(loop.size for loop in fusion.space.loops)
     if fusion.paired != total:
@@ -65,7 +69,7 @@ def _siblings(first: Candidate, second: Candidate, fusion: Fusion, sizes: Mappin
     return 2 * shared >= total
 
 
-def _rows_fit(first: Candidate, second: Candidate, fusion: Fusion) -> bool:
+def _rows_fit(first: FusionCandidate, second: FusionCandidate, fusion: Fusion) -> bool:
     space = fusion.space
     row = math.prod(loop.size for loop in space.inner)
     rows = math.prod(loop.size for loop in space.outer)
@@ -88,7 +92,7 @@ def _rows_are_contiguous(fusion: Fusion) -> bool:
     return bool(walk) and walk[0][1] in fusion.space.inner  # type: ignore[index]
 
 
-def _same_lanes(first: Candidate, second: Candidate, fusion: Fusion, readers: Mapping[str, int]) -> bool:
+def _same_lanes(first: FusionCandidate, second: FusionCandidate, fusion: Fusion, readers: Mapping[str, int]) -> bool:
     """Stores that are contiguous along different loops cost strided access; only saved memory outweighs that."""
     one, other = fusion.lanes_first, fusion.lanes_second
     if not one or not other or one & other:

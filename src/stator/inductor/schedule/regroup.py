@@ -6,12 +6,12 @@ from stator.inductor.loops.body import Op
 from stator.shapes.expr import ExprLike, Symbol
 
 from .groups import Group
-from .legality import Candidate
+from .legality import FusionCandidate
 from .reindex import INNER, OUTER, collapse, substitute
 from .space import Loop, Space, strides
 
 
-def make_group(name: str, candidate: Candidate, internal: frozenset[str]) -> Group:
+def make_group(name: str, candidate: FusionCandidate, internal: frozenset[str]) -> Group:
     space = _in_memory_order(candidate)
     names: dict[Symbol, ExprLike] = {}
     for loops, symbols in ((space.outer, OUTER), (space.inner, INNER)):
@@ -43,7 +43,7 @@ def make_group(name: str, candidate: Candidate, internal: frozenset[str]) -> Gro
     return Group(name, changed, ranges, internal, tuple(reads), tuple(writes), inner_ranges)
 
 
-def _in_memory_order(candidate: Candidate) -> Space:
+def _in_memory_order(candidate: FusionCandidate) -> Space:
     """Loops sorted by the strides of the widest access."""
     space = candidate.space
     best = (strides(candidate.widest, space.loops) if candidate.widest is not None else None) or []

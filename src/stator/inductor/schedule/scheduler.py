@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stator.base.config import Options
-from stator.graph.schema import draws
+from stator.graph.ir.schema import draws
 from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 
 from .accesses import extern_reads, extern_writes, facts_of, names_in, owner
 from .groups import Group, Schedule
-from .legality import Candidate, candidate_of, fuse
+from .legality import FusionCandidate, candidate_of, fuse
 from .profit import too_large, worthwhile
 from .regroup import make_group
 from .space import Names, space_of
@@ -30,15 +30,15 @@ _SIBLINGS = 4  # groups reading the same buffer that are tried
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class ScheduleStep:
     """A library call or a growing group. `needs`: steps that must run before. `last`: position of its last node.
     `rank`: its place in an order in which every step comes behind those that it needs."""
 
-    content: Candidate | Extern
+    content: FusionCandidate | Extern
     last: int
     rank: int
-    needs: set[Step] = field(default_factory=set)
-    merged_into: Step | None = None
+    needs: set[ScheduleStep] = field(default_factory=set)
+    merged_into: ScheduleStep | None = None
 
 
 def schedule(lowered: Lowered, options: Options = _DEFAULT) -> Schedule:
@@ -55,13 +55,13 @@ class _Scheduler:
         self.names = Names()
         self.buffers: dict[str, Buffer] = lowered.buffers
         self.sizes = {name: math.prod(buffer.layout.size) for name, buffer in self.buffers.items()}
-        self.steps: list[Step] = []
-        self.by_rank: list[Step | None] = []  # None in the places of those that were merged
-        self.writers: dict[str, list[Step]] = {}  # by memory owner
-        self.readers: dict[str, list[Step]] = {}  # by memory owner, since the last write
-        self.sharers: dict[str, list[Step]] = {}  # loop groups by the buffer they read
+        self.steps: list[ScheduleStep] = []
+        self.by_rank: list[ScheduleStep | None] = []  # None in the places of those that were merged
+        self.writers: dict[str, list[ScheduleStep]] = {}  # by memory owner
+        self.readers: dict[str, list[ScheduleStep]] = {}  # by memory owner, since the last write
+        self.sharers: dict[str, list[ScheduleStep]] = {}  # loop groups by the buffer they read
         self.read_count: dict[str, int] = {}
-        self.drawing: Step | None = None  # the last call that drew from a random number generator
+        self.drawing: ScheduleStep | None = None  # the last call that drew from a random number generator
         self.owners = {name: owner(name, self.buffers) for name in self.buffers}
         self._count_reads()
 
@@ -92,8 +92,8 @@ class _Scheduler:
 
     # ---- dependencies -----------------------------------------------------------------------------
 
-    def _needs(self, reads: Iterable[str], writes: Iterable[str]) -> set[Step]:
-        found: set[Step] = set()
+    def _needs(self, reads: Iterable[str], writes: Iterable[str]) -> set[ScheduleStep]:
+        found: set[ScheduleStep] = set()
         for name in reads:
             found.update(self.writers.get(self.owners.get(name, name), ()))
         for name in writes:
@@ -102,7 +102,7 @@ class _Scheduler:
             found.update(self.readers.get(memory, ()))
         return {_alive(step) for step in found}
 
-    def _record(self, step: Step, reads: Iterable[str], writes: Iterable[str]) -> None:
+    def _record(self, step: ScheduleStep, reads: Iterable[str], writes: Iterable[str]) -> None:
         for name in reads:
             self.readers.setdefault(self.owners.get(name, name), []).append(step)
         for name in writes:
@@ -117,8 +117,8 @@ class _Scheduler:
             self.drawing = step
         self._record(step, reads, writes)
 
-    def _new_step(self, content: Candidate | Extern, position: int, needs: set[Step]) -> Step:
-        step = Step(content, position, len(self.by_rank), needs)
+    def _new_step(self, content: FusionCandidate | Extern, position: int, needs: set[ScheduleStep]) -> ScheduleStep:
+        step = ScheduleStep(content, position, len(self.by_rank), needs)
         self.steps.append(step)
         self.by_rank.append(step)
         return step
@@ -138,12 +138,13 @@ class _Scheduler:
         for name in facts.reads:
             self.sharers.setdefault(name, []).append(step)
 
-    def _grow(self, step: Step, reads: frozenset[str]) -> None:
+    def _grow(self, step: ScheduleStep, reads: frozenset[str]) -> None:
         """Merge the step with earlier groups as long as one is allowed and worth it."""
-        tried: set[Step] = set()
+        tried: set[ScheduleStep] = set()
         while True:
             producers = sorted(
-                (s for s in step.needs if isinstance(s.content, Candidate) and s not in tried), key=lambda s: -s.last
+                (s for s in step.needs if isinstance(s.content, FusionCandidate) and s not in tried),
+                key=lambda s: -s.last,
             )
             if not producers:
                 break
@@ -156,9 +157,9 @@ class _Scheduler:
                     tried.add(earlier)
                     self._try(earlier, step)
 
-    def _try(self, earlier: Step, step: Step) -> bool:
+    def _try(self, earlier: ScheduleStep, step: ScheduleStep) -> bool:
         first, second = earlier.content, step.content
-        assert isinstance(first, Candidate) and isinstance(second, Candidate)
+        assert isinstance(first, FusionCandidate) and isinstance(second, FusionCandidate)
         if too_large(first, second):
             return False
         fusion = fuse(first, second, self.sizes, self.names)
@@ -166,7 +167,7 @@ class _Scheduler:
             return False
         if self._reaches(earlier, step) or self._follows(earlier, step):
             return False
-        step.content = Candidate(
+        step.content = FusionCandidate(
             fusion.space,
             fusion.members,
             fusion.facts,
@@ -183,12 +184,12 @@ class _Scheduler:
         earlier.merged_into = step
         return True
 
-    def _rank_as_one(self, earlier: Step, step: Step) -> None:
+    def _rank_as_one(self, earlier: ScheduleStep, step: ScheduleStep) -> None:
         """Keep the order of ranks when two steps, none of which needs the other through a third one, become one: what
         lies between them and needs the first of them goes behind both, the rest of it before."""
         low, high = sorted((earlier, step), key=lambda one: one.rank)
-        before: list[Step | None] = []
-        behind: set[Step] = set()
+        before: list[ScheduleStep | None] = []
+        behind: set[ScheduleStep] = set()
         start, end = low.rank, high.rank
         for at in self.by_rank[start + 1 : end]:
             if at is None:
@@ -205,11 +206,11 @@ class _Scheduler:
             if at is not None:
                 at.rank = rank
 
-    def _reaches(self, earlier: Step, step: Step) -> bool:
+    def _reaches(self, earlier: ScheduleStep, step: ScheduleStep) -> bool:
         """Does `step` depend on `earlier` through a third step? (Also True when it is too far to tell.)"""
         pending = [_alive(s) for s in step.needs]
         pending = [s for s in pending if s is not earlier]
-        seen: set[Step] = set()
+        seen: set[ScheduleStep] = set()
         while pending:
             at = pending.pop()
             if at in seen or at.rank < earlier.rank:
@@ -224,7 +225,7 @@ class _Scheduler:
                 pending.append(need)
         return False
 
-    def _follows(self, earlier: Step, step: Step) -> bool:
+    def _follows(self, earlier: ScheduleStep, step: ScheduleStep) -> bool:
         """Does `earlier` depend on `step`? It may, once `step` has taken in groups that lie before `earlier`."""
         if earlier.rank < step.rank:
             return False
@@ -232,11 +233,11 @@ class _Scheduler:
 
     # ---- the final order --------------------------------------------------------------------------
 
-    def _ordered(self) -> list[Step]:
+    def _ordered(self) -> list[ScheduleStep]:
         """Dependencies first; among what is ready, what came first in the program."""
         alive = [step for step in self.steps if step.merged_into is None]
-        waiting: dict[Step, int] = {}
-        users: dict[Step, list[Step]] = {step: [] for step in alive}
+        waiting: dict[ScheduleStep, int] = {}
+        users: dict[ScheduleStep, list[ScheduleStep]] = {step: [] for step in alive}
         for step in alive:
             step.needs = {_alive(need) for need in step.needs} - {step}
             waiting[step] = len(step.needs)
@@ -244,7 +245,7 @@ class _Scheduler:
                 users[need].append(step)
         ready = [(step.last, at, step) for at, step in enumerate(alive) if not waiting[step]]
         heapq.heapify(ready)
-        order: list[Step] = []
+        order: list[ScheduleStep] = []
         count = len(alive)
         while ready:
             _, _, step = heapq.heappop(ready)
@@ -257,20 +258,20 @@ class _Scheduler:
         assert len(order) == len(alive), "fusion made a cycle"
         return order
 
-    def _read_outside(self, alive: list[Step]) -> dict[Step, set[str]]:
+    def _read_outside(self, alive: list[ScheduleStep]) -> dict[ScheduleStep, set[str]]:
         """For each group, which of the buffers it writes are needed in memory: read by others, returned, mutated."""
         wanted = names_in(self.lowered.outputs)
-        readers: dict[str, list[Step]] = {}
+        readers: dict[str, list[ScheduleStep]] = {}
         writers: dict[str, int] = {}
         for step in alive:
             content = step.content
-            for name in content.reads if isinstance(content, Candidate) else extern_reads(content):
+            for name in content.reads if isinstance(content, FusionCandidate) else extern_reads(content):
                 readers.setdefault(name, []).append(step)
-            for name in content.writes if isinstance(content, Candidate) else extern_writes(content):
+            for name in content.writes if isinstance(content, FusionCandidate) else extern_writes(content):
                 writers[name] = writers.get(name, 0) + 1
-        found: dict[Step, set[str]] = {}
+        found: dict[ScheduleStep, set[str]] = {}
         for step in alive:
-            if isinstance(step.content, Candidate):
+            if isinstance(step.content, FusionCandidate):
                 found[step] = {
                     name
                     for name in step.content.writes
@@ -282,7 +283,7 @@ class _Scheduler:
         return found
 
 
-def _alive(step: Step) -> Step:
+def _alive(step: ScheduleStep) -> ScheduleStep:
     while step.merged_into is not None:
         step = step.merged_into
     return step

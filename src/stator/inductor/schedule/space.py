@@ -147,7 +147,7 @@ def strides(index: Expr, loops: tuple[Loop, ...]) -> list[tuple[int, Loop]] | No
 
 
 @dataclass(slots=True)
-class Overlay:
+class LoopOverlay:
     """Two spaces over each other: pieces of loops that are one and the same, `pairs` of (first's, second's) loops, and
     what remains of each. `first`/`second`: replacements for loops that had to be split.
     """
@@ -159,10 +159,10 @@ class Overlay:
     second: dict[Symbol, ExprLike]
 
 
-def overlay(first: list[tuple[int, Loop]], second: list[tuple[int, Loop]], names: Names) -> Overlay | None:
+def overlay(first: list[tuple[int, Loop]], second: list[tuple[int, Loop]], names: Names) -> LoopOverlay | None:
     """Pair the loops of two walks through the same memory, splitting loops where the other walk has a boundary."""
     a, b = list(reversed(first)), list(reversed(second))  # smallest stride last, as stacks
-    result = Overlay([], [], [], {}, {})
+    result = LoopOverlay([], [], [], {}, {})
     pieces_first: dict[Symbol, list[Loop]] = {}
     pieces_second: dict[Symbol, list[Loop]] = {}
     owner: dict[Symbol, Symbol] = {}

@@ -1,29 +1,31 @@
 """Importing this package registers every decomposition. One module per family of operators."""
 
 from . import (
-    activation_gradients,
-    activations,
     arithmetic,
-    attention,
     copied_views,
     creation,
     foreach,
-    gathering_gradients,
-    grid_sampling,
     linear_algebra,
-    loss_gradients,
-    losses,
     matmul,
-    normalisation,
-    normalisation_gradients,
-    padding,
     quantiles,
     reductions,
-    resampling,
     searching,
     shaping,
     special,
     strided_scatter,
+)
+from .neural_networks import (
+    activation_gradients,
+    activations,
+    attention,
+    gathering_gradients,
+    grid_sampling,
+    loss_gradients,
+    losses,
+    normalisation,
+    normalisation_gradients,
+    padding,
+    resampling,
     windows,
 )
 

@@ -10,7 +10,7 @@ import torch
 from stator.prims.layout import broadcast_shapes
 from stator.prims.type_promotion import common_dtype, is_integral
 
-from .conform import cast, decomposes
+from .decomposition_decorator import cast, decomposes
 
 aten = torch.ops.aten
 

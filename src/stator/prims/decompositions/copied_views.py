@@ -10,7 +10,7 @@ from stator.prims.record import Decomposition
 from stator.prims.shape_rules.copied_views import COPIES
 from stator.prims.shape_rules.operands import overload
 
-from .conform import decomposes
+from .decomposition_decorator import decomposes
 
 aten = torch.ops.aten
 

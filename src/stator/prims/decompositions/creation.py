@@ -9,7 +9,7 @@ import torch
 
 from stator.prims.type_promotion import is_integral
 
-from .conform import cast, decomposes
+from .decomposition_decorator import cast, decomposes
 
 aten = torch.ops.aten
 

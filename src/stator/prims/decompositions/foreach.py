@@ -10,7 +10,7 @@ from stator.prims.foreach import FOREACH, Foreach
 from stator.prims.record import Decomposition, decomposition
 from stator.prims.type_promotion import computation_dtype
 
-from .conform import cast
+from .decomposition_decorator import cast
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ import torch
 from stator.prims.layout import wrap_dim
 from stator.prims.type_promotion import common_dtype
 
-from .conform import cast, decomposes, iota, widened
+from .decomposition_decorator import cast, decomposes, iota, widened
 
 aten = torch.ops.aten
 

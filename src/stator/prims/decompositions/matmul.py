@@ -8,7 +8,7 @@ import torch
 
 from stator.prims.type_promotion import is_integral
 
-from .conform import decomposes
+from .decomposition_decorator import decomposes
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ import torch
 from stator.prims.layout import wrap_dim
 from stator.prims.shape_rules.sorting import check_quantile
 
-from .conform import cast, decomposes
+from .decomposition_decorator import cast, decomposes
 
 aten = torch.ops.aten
 # Ranks are floats, which count exactly up to here; eager refuses more elements too.

@@ -10,7 +10,7 @@ import torch
 from stator.prims.layout import wrap_dims
 from stator.prims.type_promotion import is_integral
 
-from .conform import cast, decomposes
+from .decomposition_decorator import cast, decomposes
 
 aten = torch.ops.aten
 

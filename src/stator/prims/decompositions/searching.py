@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .conform import cast, decomposes, iota
+from .decomposition_decorator import cast, decomposes, iota
 
 aten = torch.ops.aten
 

@@ -10,7 +10,7 @@ import torch
 from stator.prims.layout import wrap_dim
 from stator.prims.shape_rules.views import slice_bounds
 
-from .conform import cast, decomposes, iota
+from .decomposition_decorator import cast, decomposes, iota
 
 aten = torch.ops.aten
 

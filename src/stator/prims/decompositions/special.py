@@ -1,4 +1,5 @@
-"""Special functions over tensors: the formulas of `prims/special_functions.py`, as arithmetic of ATen operators."""
+"""Special functions over tensors: the formulas of `prims/special/special_functions.py`, as arithmetic of ATen
+operators."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from typing import Any
 
 import torch
 
-from stator.prims.special_functions import binary_formulas, polygamma, unary_formulas
+from stator.prims.special.special_functions import binary_formulas, polygamma, unary_formulas
 from stator.prims.type_promotion import Kind, apply_kind, common_dtype, is_integral
 
-from .conform import cast, decomposes
+from .decomposition_decorator import cast, decomposes
 
 aten = torch.ops.aten
 

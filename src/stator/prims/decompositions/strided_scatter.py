@@ -10,7 +10,7 @@ import torch
 from stator.base.errors import Unsupported
 from stator.prims.layout import is_dense, numel
 
-from .conform import decomposes
+from .decomposition_decorator import decomposes
 
 aten = torch.ops.aten
 

@@ -1,32 +1,34 @@
 """Importing this package registers every shape rule. One module per family of operators."""
 
 from . import (
-    attention,
     composites,
-    convolution,
     copied_views,
     creation,
     distances,
     elementwise,
-    embeddings,
     fft,
     foreach,
-    fused_optimizers,
-    gradients,
     indexing,
     linalg,
-    losses,
     matmul,
-    normalisation,
-    pooling,
-    quantization,
     random,
     reductions,
     shaping,
     sorting,
     special,
-    upsampling,
     views,
+)
+from .neural_networks import (
+    attention,
+    convolution,
+    embeddings,
+    fused_optimizers,
+    gradients,
+    losses,
+    normalisation,
+    pooling,
+    quantization,
+    upsampling,
 )
 
 from . import refused_dtypes as refused_dtypes  # isort: skip  # wraps the rules of the others

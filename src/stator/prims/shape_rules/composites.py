@@ -15,15 +15,15 @@ from stator.prims.layout import Sizes, broadcast_shapes, contiguous_strides, is_
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.type_promotion import Kind, apply_kind, common_dtype
 
-from .convolution import convolution, each
 from .elementwise import binary
-from .losses import elementwise_loss, nll_loss2d_forward, nll_loss_forward
-from .normalisation import batch_norm_result, check_normalized
+from .neural_networks.convolution import convolution, each
+from .neural_networks.losses import elementwise_loss, nll_loss2d_forward, nll_loss_forward
+from .neural_networks.normalisation import batch_norm_result, check_normalized
+from .neural_networks.pooling import adaptive_shape, pooled_shape
+from .neural_networks.upsampling import pad_from_inside
 from .operands import common_device, elementwise, fresh, overloads, with_in_place
-from .pooling import adaptive_shape, pooled_shape
 from .reductions import softmax as softmax_kernel
 from .shaping import constant_pad_nd, repeat
-from .upsampling import pad_from_inside
 from .views import unsqueeze
 
 aten = torch.ops.aten
@@ -53,11 +53,11 @@ def maybe_unbatched(input: Any, weight: Any, *arguments: Any) -> Any:
         return NotImplemented
     if len(input.shape) != len(weight.shape) - 1:
         return convolution(input, weight, *arguments)
-    result = convolution(Described(unsqueeze(input, 0)), weight, *arguments)
+    result = convolution(DescribedTensor(unsqueeze(input, 0)), weight, *arguments)
     return replace(result, shape=result.shape[1:], stride=result.stride[1:])
 
 
-class Described:
+class DescribedTensor:
     """A TensorMeta that answers like a tensor, for rules that pass an intermediate result on to another rule."""
 
     __slots__ = ("device", "dtype", "meta", "shape")

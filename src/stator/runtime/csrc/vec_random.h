@@ -1,4 +1,4 @@
-// Random bits and normal numbers for generated kernels, equal to the last bit to prims/random.py and normal_quantile.py,
+// Random bits and normal numbers for generated kernels, equal to the last bit to prims/operators/random.py and normal_quantile.py,
 // where sources and the layout of streams are told. Nothing here keeps state from one call of a kernel to the next.
 #pragma once
 #include "vec.h"

@@ -15,7 +15,7 @@ from stator.shapes.expr import Expr, Symbol
 
 from .columns import emit_columns, plan_columns
 from .indices import Lanes, fits_32_bits, print_index, print_vector_index
-from .kernel import Kernel, Store, Value
+from .kernel import CppValue, Kernel, Store
 from .partial_sums import in_parts, part_depth
 from .phases import Phase, Plan, plan_phases
 from .types import KIND, SCALAR, VECTOR, identity, literal
@@ -217,7 +217,7 @@ class Emitter:
             with self.block(f"for (int64_t {name} = {name}b; {name} < {name}b + {rows}; ++{name})"):
                 body()
 
-    def _is_tiled(self, value: Value) -> bool:
+    def _is_tiled(self, value: CppValue) -> bool:
         tile, vector = self.order.tile, self.order.vector
         return tile is not None and vector is not None and tiled_load(self.kernel, value, vector, tile)
 
@@ -371,7 +371,7 @@ class Emitter:
         text = print_index(index, self.kernel.ranges)
         return f"{self.pointers[buffer]} + {text}" if text != "0" else self.pointers[buffer]
 
-    def load(self, value: Value, vector: bool) -> str:
+    def load(self, value: CppValue, vector: bool) -> str:
         buffer, index, mask, other = value.args
         if mask is None:
             return self._load(buffer, index, vector)
@@ -392,7 +392,7 @@ class Emitter:
             read = f"gather({self.pointers[buffer]}, {self._positions(index)}, {lanes}, {self.lanes})"
         return f"select({lanes}, {read}, splat({neutral}))"
 
-    def random(self, value: Value, vector: bool) -> str:
+    def random(self, value: CppValue, vector: bool) -> str:
         seed, stream, draw, index = value.args
         if self.kernel.values[seed.position].loops or self.kernel.values[stream.position].loops:
             raise CompileError("inductor", "a random number whose seed varies from element to element")

@@ -23,7 +23,7 @@ from stator.shapes.simplify import loop_ranges
 
 
 @dataclass(slots=True)
-class Value:
+class CppValue:
     """`args` as in loops/body.py, with index expressions in place of index references. `loops`: a bit per loop it
     varies with. `phase`: how many reductions over the inner loops must be complete before it can be computed.
     """
@@ -56,7 +56,7 @@ class Kernel:
     loops: tuple[Symbol, ...]
     sizes: tuple[int, ...]
     outer: int
-    values: list[Value] = field(default_factory=list)
+    values: list[CppValue] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     ranges: dict[Symbol, tuple[Bound, Bound]] = field(default_factory=dict)
     indirect: dict[Symbol, int] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class _Merger:
             loops &= ~kernel.inner_bits
             phase += 1
         self.numbers[key] = len(kernel.values)
-        kernel.values.append(Value(name, args, dtype, loops, phase))
+        kernel.values.append(CppValue(name, args, dtype, loops, phase))
         return len(kernel.values) - 1
 
     def _load(self, args: tuple[Any, ...], dtype: torch.dtype) -> int:

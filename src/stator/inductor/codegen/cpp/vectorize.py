@@ -10,7 +10,7 @@ import torch
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.shapes.expr import Expr
 
-from .kernel import Kernel, Value
+from .kernel import CppValue, Kernel
 
 # Cost of one element relative to a vectorised unit-stride access of a whole vector, which is 1
 _VECTOR_UNIT, _VECTOR_TILED, _VECTOR_NEAR, _VECTOR_STRIDED, _VECTOR_GATHER = 1 / 16, 5 / 16, 7 / 16, 12 / 16, 14 / 16
@@ -61,7 +61,7 @@ def _last(loops: tuple[int, ...], chosen: int) -> tuple[int, ...]:
     return (*(loop for loop in loops if loop != chosen), chosen)
 
 
-def tiled_load(kernel: Kernel, value: Value, vector: int, tile: int) -> bool:
+def tiled_load(kernel: Kernel, value: CppValue, vector: int, tile: int) -> bool:
     """Can this load be read in tiles, contiguous along `tile`, with lanes that lie further apart?"""
     if value.name != "load" or value.args[2] is not None or value.dtype not in (torch.float32, torch.int32):
         return False

@@ -9,14 +9,14 @@ import torch
 
 from stator.base.errors import CompileError
 from stator.base.registry import Registry
-from stator.inductor.codegen.cpp.kernel import Value
+from stator.inductor.codegen.cpp.kernel import CppValue
 from stator.shapes.expr import Atom, Expr, FloorDiv, Mod, Ranges, Symbol
 from stator.shapes.extrema import Max, Min
 
 from .types import literal, type_name
 
 
-class Context(Protocol):
+class TritonContext(Protocol):
     """Where an expression is printed."""
 
     def operand(self, position: int) -> str: ...
@@ -25,14 +25,14 @@ class Context(Protocol):
 
     def index(self, index: Expr) -> str: ...
 
-    def load(self, value: Value) -> str: ...
+    def load(self, value: CppValue) -> str: ...
 
 
-Handler = Callable[[Context, Value], str]
+Handler = Callable[[TritonContext, CppValue], str]
 PRINTERS: Registry[str, Handler] = Registry("operation of the loop vocabulary")
 
 
-def print_value(context: Context, value: Value) -> str:
+def print_value(context: TritonContext, value: CppValue) -> str:
     handler = PRINTERS.get(value.name)
     if handler is None:
         raise CompileError("inductor", f"generated Triton kernels cannot compute {value.name!r} yet")
@@ -91,7 +91,7 @@ _EXACT_IN_FLOAT32 = {
 }
 
 
-def _arguments(context: Context, value: Value) -> list[str]:
+def _arguments(context: TritonContext, value: CppValue) -> list[str]:
     return [context.operand(argument.position) for argument in value.args]
 
 
@@ -99,22 +99,22 @@ def _kind(dtype: torch.dtype) -> str:
     return "b" if dtype is torch.bool else "f" if dtype.is_floating_point else "i"
 
 
-def _plain(context: Context, value: Value) -> str:
+def _plain(context: TritonContext, value: CppValue) -> str:
     return _PLAIN[value.name].format(*_arguments(context, value))
 
 
-def _library(context: Context, value: Value) -> str:
+def _library(context: TritonContext, value: CppValue) -> str:
     return f"libdevice.{value.name}({', '.join(_arguments(context, value))})"
 
 
-def _by_kind(context: Context, value: Value) -> str:
+def _by_kind(context: TritonContext, value: CppValue) -> str:
     text = _BY_KIND[value.name].get(_kind(context.dtype(value.args[0].position)))
     if text is None:
         raise CompileError("inductor", f"generated Triton kernels cannot compute {value.name} of {value.dtype} yet")
     return text.format(*_arguments(context, value))
 
 
-def _exact(context: Context, value: Value) -> str:
+def _exact(context: TritonContext, value: CppValue) -> str:
     single, other = _EXACT_IN_FLOAT32[value.name]
     text = single if value.dtype is torch.float32 else other
     return text.format(*_arguments(context, value), one=literal(1, value.dtype))
@@ -126,35 +126,35 @@ for _names, _handler in ((_PLAIN, _plain), (_LIBRARY, _library), (_BY_KIND, _by_
 
 
 @PRINTERS.register("load")
-def _load(context: Context, value: Value) -> str:
+def _load(context: TritonContext, value: CppValue) -> str:
     return context.load(value)
 
 
 @PRINTERS.register("random")
-def _random(context: Context, value: Value) -> str:
+def _random(context: TritonContext, value: CppValue) -> str:
     seed, stream, draw, index = value.args
     position = f"tl.full([], {index}, tl.int64)" if not index.symbols else f"({context.index(index)})"
     return f"random_bits({context.operand(seed.position)}, {context.operand(stream.position)}, {position}, {draw})"
 
 
 @PRINTERS.register("normal")
-def _normal(context: Context, value: Value) -> str:
+def _normal(context: TritonContext, value: CppValue) -> str:
     name = "normal_double" if value.dtype is torch.float64 else "normal_single"
     return f"{name}({context.operand(value.args[0].position)})"
 
 
 @PRINTERS.register("constant")
-def _constant(context: Context, value: Value) -> str:
+def _constant(context: TritonContext, value: CppValue) -> str:
     return literal(value.args[0], value.dtype)
 
 
 @PRINTERS.register("index_value")
-def _index_value(context: Context, value: Value) -> str:
+def _index_value(context: TritonContext, value: CppValue) -> str:
     return f"({context.index(value.args[0])}).to({type_name(value.dtype)})"
 
 
 @PRINTERS.register("to_dtype")
-def _to_dtype(context: Context, value: Value) -> str:
+def _to_dtype(context: TritonContext, value: CppValue) -> str:
     source = value.args[0].position
     text = context.operand(source)
     if value.dtype is torch.bool and context.dtype(source) is not torch.bool:
@@ -163,12 +163,12 @@ def _to_dtype(context: Context, value: Value) -> str:
 
 
 @PRINTERS.register("bitcast")
-def _bitcast(context: Context, value: Value) -> str:
+def _bitcast(context: TritonContext, value: CppValue) -> str:
     return f"{context.operand(value.args[0].position)}.to({type_name(value.dtype)}, bitcast=True)"
 
 
 @PRINTERS.register("indirect")
-def _indirect(context: Context, value: Value) -> str:
+def _indirect(context: TritonContext, value: CppValue) -> str:
     source, size, _ = value.args  # the check is a statement of its own
     return f"wrap_index({context.operand(source.position)}, {size})"
 

@@ -15,7 +15,7 @@ import torch
 from stator.base.config import Options
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
-from stator.inductor.codegen.cpp.kernel import Kernel, Store, Value, merge
+from stator.inductor.codegen.cpp.kernel import CppValue, Kernel, Store, merge
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import Group
 from stator.shapes.expr import Expr, Symbol
@@ -205,7 +205,7 @@ class _Emitter:
             return
         self.line(f"t{position} = {print_value(self, value)}")
 
-    def _define_indirect(self, position: int, value: Value) -> None:
+    def _define_indirect(self, position: int, value: CppValue) -> None:
         name = f"indirect{position}"
         self.line(f"{name} = {print_value(self, value)}")
         self.names[Symbol(name)] = name
@@ -235,7 +235,7 @@ class _Emitter:
 
     # --- memory ---
 
-    def load(self, value: Value) -> str:
+    def load(self, value: CppValue) -> str:
         buffer, index, mask, other = value.args
         kept = None if mask is None else self.operand(mask.position)
         lanes = self.mask(value.loops, kept)

@@ -1,4 +1,5 @@
-"""Random bits and normal numbers as Triton text, equal to the last bit to prims/random.py and normal_quantile.py.
+"""Random bits and normal numbers as Triton text, equal to the last bit to prims/operators/random.py and
+normal_quantile.py.
 
 Text only: nothing here imports triton.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stator.prims.normal_quantile import DOUBLE, LOG_2, SINGLE, Steps
+from stator.prims.special.normal_quantile import DOUBLE, LOG_2, SINGLE, Steps
 
 from .types import literal
 

@@ -1,0 +1,63 @@
+"""Graphs that take Python numbers which change, as graphs of tensors only: they travel as zero-dim tensors on the CPU.
+
+What a number means to an operator is kept (it promotes no type); see `stator.graph.fake.number_stand_ins`. Nothing is
+compiled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.graph.fake.number_stand_ins import number_of
+from stator.graph.ir.graph_text import PlainGraphModule
+
+CompileWhole = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def with_numbers(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_whole: CompileWhole) -> Callable[..., Any]:
+    """Compile a graph some of whose inputs may be Python numbers by a compiler of graphs that take tensors.
+
+    Those are the placeholders with `meta["number"]`; what comes back takes numbers there as `gm` does. Other Python
+    values among the inputs stay what they are.
+    """
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    positions = [at for at, node in enumerate(placeholders) if node.meta.get("number")]
+    if not positions:
+        return compile_whole(gm, example_inputs)
+    inner = compile_whole(_reading_tensors(gm, positions), _carried(example_inputs, positions))
+
+    def call(*args: Any) -> Any:
+        return inner(*_carried(args, positions))
+
+    return call
+
+
+def _carried(args: Sequence[Any], positions: Sequence[int]) -> list[Any]:
+    carried = list(args)
+    for at in positions:
+        number = carried[at]
+        dtype = torch.int64 if type(number) is int else torch.float64
+        carried[at] = torch.tensor(number, dtype=dtype, device="cpu")
+    return carried
+
+
+def _reading_tensors(gm: fx.GraphModule, positions: Sequence[int]) -> fx.GraphModule:
+    """A copy of the graph whose placeholders at these positions are tensors, and are read before they are used."""
+    graph = fx.Graph()
+    result = graph.graph_copy(gm.graph, {})
+    graph.output(result)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for at in positions:
+        placeholder = placeholders[at]
+        users = list(placeholder.users)
+        with graph.inserting_after(placeholders[-1]):
+            number = graph.call_function(number_of, (placeholder,))
+        for user in users:
+            user.replace_input_with(placeholder, number)
+    made = PlainGraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made

@@ -1,0 +1,144 @@
+"""Which nodes of a joint graph must run in the forward, which must run in the backward, and which may do either.
+
+Facts of the graph only: what is worth keeping is decided in budget.py, the graphs are built in partition.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import fx
+from torch._ops import OpOverload
+
+from stator.base.errors import CompileError
+from stator.graph.ir.memory import memory_root
+from stator.graph.ir.schema import draws
+from stator.prims.record import TensorMeta
+
+
+class JointGraph(Protocol):
+    """What is needed of a joint graph.
+
+    graph: placeholders are the primals, then the tangents; the output is a flat tuple of `value_count` forward values
+    and then gradients. Nodes recorded while autograd ran have meta["backward"].
+    """
+
+    @property
+    def graph(self) -> fx.GraphModule: ...
+    @property
+    def primal_count(self) -> int: ...
+    @property
+    def value_count(self) -> int: ...
+    @property
+    def traced(self) -> Any: ...  # of which `mutated` is read: (input index, output position)
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A joint graph, divided.
+
+    forward: what eager's forward computes, as far as it is used; random operators even if nobody uses them.
+    backward: what can only run in the backward, in order: it depends on a tangent, or draws random numbers there.
+    Nodes in neither depend on the forward alone, but eager's backward computes them: they may run on either side.
+    """
+
+    nodes: tuple[fx.Node, ...]
+    primals: tuple[fx.Node, ...]
+    tangents: tuple[fx.Node, ...]
+    values: tuple[Any, ...]
+    gradients: tuple[fx.Node, ...]
+    forward: frozenset[fx.Node]
+    backward: tuple[fx.Node, ...]
+
+    def crossings(self) -> list[tuple[fx.Node, fx.Node | None]]:
+        """What the backward reads that is not its own, with the node that reads it (None: it is a gradient)."""
+        own = {*self.backward, *self.tangents}
+        found: list[tuple[fx.Node, fx.Node | None]] = []
+        for user in self.backward:
+            found += [(used, user) for used in user.all_input_nodes if used not in own]
+        return found + [(gradient, None) for gradient in self.gradients if gradient not in own]
+
+
+def divide(joint: JointGraph) -> Sides:
+    """Tell forward from backward. Raises CompileError when a forward value needs something of the backward."""
+    nodes = tuple(joint.graph.graph.nodes)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    primals, tangents = placeholders[: joint.primal_count], placeholders[joint.primal_count :]
+    outputs: Any = nodes[-1].args[0]
+    values, gradients = tuple(outputs[: joint.value_count]), tuple(outputs[joint.value_count :])
+    running = [node for node in nodes if must_run(node)]
+    pinned = _descendants((*tangents, *(node for node in running if is_backward(node))))
+    needed = ancestors((*gradients, *running))
+    kept = [node for node in needed if node.op == "call_function" and node not in pinned and not is_backward(node)]
+    forward = ancestors((*(value for value in values if isinstance(value, fx.Node)), *kept))
+    for node in forward & pinned:
+        raise CompileError("aot", f"a forward value depends on {node.name}, which only the backward can compute")
+    backward = tuple(node for node in nodes if node in needed and node in pinned and node.op == "call_function")
+    return Sides(nodes, tuple(primals), tuple(tangents), values, gradients, frozenset(forward), backward)
+
+
+def read_by_backward(sides: Sides) -> list[fx.Node]:
+    """The memory of the forward that eager's backward reads, in graph order."""
+    read: set[fx.Node] = set()
+    waiting = [used for used, _ in sides.crossings()]
+    seen: set[fx.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        root = memory_root(node)
+        if (root in sides.forward and can_be_saved(root)) or root.op == "placeholder":
+            read.add(root)
+        else:
+            waiting.extend(node.all_input_nodes)
+    return [node for node in sides.nodes if node in read]
+
+
+def can_be_saved(node: fx.Node) -> bool:
+    """Whether a value can be handed from forward to backward: one tensor."""
+    return node.op != "get_attr" and isinstance(node.meta["val"], TensorMeta)
+
+
+def draws_numbers(node: fx.Node) -> bool:
+    """Whether running a node again would give something else."""
+    return draws(node.target, node.args, node.kwargs)
+
+
+def is_backward(node: fx.Node) -> bool:
+    """Whether the node was recorded while autograd ran."""
+    return bool(node.meta.get("backward"))
+
+
+def must_run(node: fx.Node) -> bool:
+    """Whether leaving the node away would be noticed although nobody uses it."""
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return False
+    return not target._schema.returns or draws_numbers(node)
+
+
+def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes and all that they are computed from."""
+    found = set(nodes)
+    waiting = list(found)
+    while waiting:
+        for used in waiting.pop().all_input_nodes:
+            if used not in found:
+                found.add(used)
+                waiting.append(used)
+    return found
+
+
+def _descendants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes and all that is computed from them, but the graph's output."""
+    found = set(nodes)
+    waiting = list(found)
+    while waiting:
+        for user in waiting.pop().users:
+            if user not in found and user.op != "output":
+                found.add(user)
+                waiting.append(user)
+    return found

@@ -1,0 +1,88 @@
+"""In which order a backward computes what it needs, and how much memory a step holds then. Estimates, on the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from itertools import accumulate
+
+from torch import fx
+from torch._ops import OpOverload
+
+from stator.graph.ir.memory import memory_root
+from stator.graph.ir.schema import op_info
+
+from .costs import bytes_of, is_library_call
+from .forward_backward_sets import Sides
+
+
+def demand_order(sides: Sides, given: Collection[fx.Node]) -> list[fx.Node]:
+    """What the gradients need and is not given, each forward value just before its first use."""
+    order: dict[fx.Node, None] = {}
+    for root in (*sides.backward, *sides.gradients):
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in order or node in given:
+                stack.pop()
+                continue
+            missing = [used for used in node.all_input_nodes if used not in order and used not in given]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            order[node] = None
+            stack.pop()
+    return list(order)
+
+
+def estimate_peak(sides: Sides, saved: Iterable[fx.Node], held: Callable[[fx.Node], int], compiled: bool = True) -> int:
+    """The most bytes that the backward holds at one time, kept values included.
+
+    held: what keeping a value adds to what is alive anyway. Values that are only read once, by an operator that can be
+    fused with theirs, are taken to need no memory. compiled: nor do values whose readers run before the next library
+    call, sums and the like are written where a dying operand is, and a gradient that is larger than what it alone still
+    needs is computed once there is room. Otherwise everything gets memory of its own at once, as in eager.
+    """
+    kept = set(saved)
+    order = demand_order(sides, {*kept, *sides.tangents})
+    readers: dict[fx.Node, list[int]] = {}
+    for position, node in enumerate(order):
+        if memory_root(node) is node:
+            for used in node.all_input_nodes:
+                readers.setdefault(memory_root(used), []).append(position)
+    dying: dict[int, list[fx.Node]] = {}
+    for node, positions in readers.items():
+        dying.setdefault(positions[-1], []).append(node)
+    returned = {memory_root(gradient) for gradient in sides.gradients}
+    runs_alone = [is_library_call(node) and not (compiled and _adds_rows(node)) for node in order]
+    calls = [*accumulate(runs_alone, initial=0)]  # library calls before each position
+    sizes = {node: held(node) for node in kept}
+    alive = most = sum(sizes.values())
+    later = 0  # bytes of gradients beyond what computing them later keeps alive
+    for position, node in enumerate(order):
+        gone = [name for name in dying.get(position, ()) if name not in returned and name in sizes]
+        if node.op == "call_function" and memory_root(node) is node:
+            uses = readers.get(node, [])
+            alone = runs_alone[position]
+            apart = not compiled or (bool(uses) and calls[uses[-1]] > calls[position])
+            stored = alone or (len(uses) > 1 and apart) or any(map(runs_alone.__getitem__, uses))
+            if stored or node in returned:
+                sizes[node] = bytes_of(node)
+                place = next((n for n in gone if sizes[n] == sizes[node]), None) if compiled and not alone else None
+                if place is None:
+                    alive += sizes[node]
+                else:
+                    gone.remove(place)
+                    del sizes[place]
+                if compiled and alone and node in returned and not uses:
+                    later += max(0, sizes[node] - sum(map(sizes.__getitem__, gone)))
+                most = max(most, alive - later)
+        alive -= sum(sizes.pop(name) for name in gone)
+    return max(most, alive)
+
+
+_ROWS = frozenset(("index_put", "_unsafe_index_put", "index_add", "scatter", "scatter_add"))
+
+
+def _adds_rows(node: fx.Node) -> bool:
+    """Whether the node changes a few places of its first operand, which a kernel does where that lies."""
+    return isinstance(node.target, OpOverload) and op_info(node.target).name in _ROWS

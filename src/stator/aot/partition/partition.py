@@ -1,0 +1,278 @@
+"""One joint graph to a forward and a backward graph, given which values are kept between them.
+
+Which values are worth keeping is decided in budget.py; nothing here weighs costs, runs or compiles a graph.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base import counters
+from stator.base.errors import CompileError
+from stator.graph.ir.graph_text import LazyGraphModule
+from stator.graph.ir.memory import memory_root
+from stator.prims.layout import is_dense
+from stator.prims.record import TensorMeta
+
+from .budget import choose
+from .forward_backward_sets import JointGraph, Sides, ancestors, divide, draws_numbers
+from .liveness import demand_order
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class SavedInput:
+    """The tensor given to the forward as input `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedOutput:
+    """Output `position` of the forward graph; also one of its values when that is below the number of values."""
+
+    position: int
+
+
+Saved = SavedInput | SavedOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """forward: the joint graph's primals to its values, then saved values that are no values.
+
+    backward: placeholders are the saved values in the order of `saved`, then the tangents; outputs are the gradients.
+    Both have their name as meta["part"]. Of the backward, meta["again"] names the operators of the forward that it runs
+    again, and meta["held"] tells the placeholders that others keep alive anyway: inputs of the forward, and tangents.
+    The placeholder of a saved value is called `saved_` and what the joint graph calls the value.
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    saved: tuple[Saved, ...]
+
+
+def saved_names(parts: Partition) -> list[str]:
+    """The placeholders of the backward that are saved values."""
+    nodes = parts.backward.graph.nodes
+    return [str(node.target) for node, _ in zip(nodes, parts.saved, strict=False)]
+
+
+def partition(joint: JointGraph, memory_budget: float = 1.0, also: Collection[str] = ()) -> Partition:
+    """Split a joint graph into what runs forward and what runs backward.
+
+    also: names of values that are saved in any case, as the placeholders of the backward have them.
+    memory_budget: from 1 (the default: keep what makes both together fastest) to 0 (the lowest peak that computing
+    values again can give), linear in bytes of the estimated peak. Raises ValueError when it is outside of that.
+    """
+    sides = divide(joint)
+    choice = choose(joint, sides, memory_budget)
+    counters.largest("memory:saved", choice.saved_bytes)
+    saved = {*choice.saved, *[node for node in sides.nodes if f"saved_{node.name}" in also]}
+    return split(joint, sides, saved)
+
+
+def split(joint: JointGraph, sides: Sides, saved: Iterable[fx.Node]) -> Partition:
+    """Build both graphs. The backward computes again whatever it needs of the forward that is not in `saved`.
+
+    saved: primals, and forward values that own their memory (`memory_root` of themselves). Raises CompileError when
+    the backward would have to draw random numbers again.
+    """
+    handed = _Handover(joint, sides)
+    backward = _Backward(joint, sides, handed)
+    wanted = set(saved)
+    for node in sides.nodes:
+        if node in wanted:
+            backward.receive(node)
+    backward.build()
+    forward = _forward(joint, sides, handed)
+    return Partition(forward, backward.module(), tuple(handed.saved))
+
+
+class _Handover:
+    """Decides how each saved value reaches the backward, so that nobody can change it unseen on the way.
+
+    A value that the caller gets to see is handed over as that very tensor: writing to it is then noticed, as in eager.
+    Where that is impossible, a copy is.
+    """
+
+    def __init__(self, joint: JointGraph, sides: Sides) -> None:
+        self.primals = {node: index for index, node in enumerate(sides.primals)}
+        self.values = sides.values
+        self.extra: list[tuple[fx.Node, bool]] = []  # outputs behind the values: node, and whether to copy it
+        self.saved: list[Saved] = []
+        self.mutated = frozenset(index for index, _ in joint.traced.mutated)
+        written = {position for _, position in joint.traced.mutated}
+        self.shown: dict[fx.Node, list[int]] = {}  # memory -> positions of the values that lie there
+        self.overwritten: set[fx.Node] = set()  # memory of what becomes the new contents of an input
+        for position, value in enumerate(sides.values):
+            if isinstance(value, fx.Node):
+                root = memory_root(value)
+                self.shown.setdefault(root, []).append(position)
+                if position in written:
+                    self.overwritten.add(root)
+
+    def hand_over(self, node: fx.Node) -> fx.Node:
+        """Save `node`; returns what is handed over for it: the node itself or a view of all its memory."""
+        index = self.primals.get(node)
+        if index is not None and index not in self.mutated:
+            self.saved.append(SavedInput(index))
+            return node
+        positions = self.shown.get(node, [])
+        if index is None and not positions:
+            self._append(node, copy=False)
+            return node
+        if index is None and len(set(map(self.values.__getitem__, positions))) == 1 and node not in self.overwritten:
+            shown = self.values[positions[0]]
+            if shown is node or _shows_everything(shown, node):
+                self.saved.append(SavedOutput(positions[0]))
+                return shown
+        self._append(node, copy=True)
+        return node
+
+    def layout_of(self, shown: fx.Node) -> TensorMeta:
+        """What the backward gets for a value that was handed over."""
+        given = self.primals.get(shown)
+        meta = shown.meta["val"]
+        return meta if given is not None and given not in self.mutated else _as_fresh(meta)
+
+    def _append(self, node: fx.Node, copy: bool) -> None:
+        self.saved.append(SavedOutput(len(self.values) + len(self.extra)))
+        self.extra.append((node, copy))
+
+
+class _Backward:
+    """The backward graph while it is being built: saved values, then tangents, then nodes on demand, in order."""
+
+    def __init__(self, joint: JointGraph, sides: Sides, handed: _Handover) -> None:
+        self.joint, self.sides, self.handed = joint, sides, handed
+        self.graph = fx.Graph()
+        self.made: dict[fx.Node, fx.Node] = {}
+        self.recovered: list[tuple[fx.Node, fx.Node]] = []  # (what was saved, the placeholder that shows its memory)
+
+    def receive(self, node: fx.Node) -> None:
+        shown = self.handed.hand_over(node)
+        placeholder = self.graph.placeholder(f"saved_{node.name}")
+        placeholder.meta["val"] = self.handed.layout_of(shown)
+        self.made[shown] = placeholder
+        if shown is not node:
+            self.recovered.append((node, placeholder))
+
+    def build(self) -> None:
+        order = self._needed()
+        for node in order:
+            if node.op == "placeholder" and node not in self.made:
+                self.receive(node)
+        for tangent in self.sides.tangents:
+            self.made[tangent] = self._copy(tangent)
+        for node, placeholder in self.recovered:
+            self.made[node] = _recover(self.graph, node, placeholder)
+        for node in order:
+            if node not in self.made:
+                self.made[node] = self._copy(node)
+        _finish(self.graph, [self.made[gradient] for gradient in self.sides.gradients])
+
+    def _needed(self) -> list[fx.Node]:
+        """What the gradients need and is not handed over, in an order that computes it late."""
+        order = demand_order(self.sides, {*self.made, *(node for node, _ in self.recovered), *self.sides.tangents})
+        for node in order:
+            if node in self.sides.forward and draws_numbers(node):
+                text = f"{node.name} draws random numbers; it cannot be computed again for the backward"
+                raise CompileError("aot", text)
+        return order
+
+    def _is_again(self, node: fx.Node) -> bool:
+        made = self.made[node]
+        return made.op == "call_function" and made.target is node.target and node.target is not operator.getitem
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        copied = self.graph.node_copy(node, self.made.__getitem__)
+        if node.op == "placeholder":
+            copied.meta["val"] = node.meta["val"]
+        return copied
+
+    def module(self) -> fx.GraphModule:
+        module = _module(self.joint, self.graph, "backward")
+        inputs = [position for position, saved in enumerate(self.handed.saved) if isinstance(saved, SavedInput)]
+        count = len(self.handed.saved)
+        module.meta["again"] = tuple(
+            str(node.target)
+            for node in self.made
+            if node.op == "call_function"
+            and node in self.sides.forward
+            and memory_root(node) is node
+            and self._is_again(node)
+        )
+        module.meta["held"] = (*inputs, *range(count, count + len(self.sides.tangents)))
+        return module
+
+
+def _forward(joint: JointGraph, sides: Sides, handed: _Handover) -> fx.GraphModule:
+    graph = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    needed = ancestors((*(node for node, _ in handed.extra), *sides.forward))
+    needed.update(sides.primals)
+    for node in sides.nodes:
+        if node in needed:
+            made[node] = graph.node_copy(node, made.__getitem__)
+    outputs = [fx.map_arg(value, made.__getitem__) for value in sides.values]
+    for node, copy in handed.extra:
+        outputs.append(_copied(graph, made[node]) if copy else made[node])
+    _finish(graph, outputs)
+    module = _module(joint, graph, "forward")
+    first = len(sides.values)
+    module.meta["free_layouts"] = frozenset(first + at for at, (_, copy) in enumerate(handed.extra) if not copy)
+    return module
+
+
+def _finish(graph: fx.Graph, outputs: list[Any]) -> None:
+    output = graph.output(tuple(outputs))
+    output.meta["val"] = tuple(value.meta["val"] if isinstance(value, fx.Node) else value for value in outputs)
+
+
+def _module(joint: JointGraph, graph: fx.Graph, name: str) -> fx.GraphModule:
+    module = LazyGraphModule(joint.graph, graph, name)  # its Python code is made when somebody asks for it
+    module.meta["part"] = name
+    return module
+
+
+def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """A copy with the strides of the original: views of it may depend on them."""
+    meta = node.meta["val"]
+    if is_dense(meta.shape, meta.stride):
+        copied = graph.call_function(aten.clone.default, (node,))
+    else:
+        options = {"dtype": meta.dtype, "device": meta.device}
+        empty = graph.call_function(aten.empty_strided.default, (list(meta.shape), list(meta.stride)), options)
+        empty.meta["val"] = _as_fresh(meta)
+        copied = graph.call_function(aten.copy.default, (empty, node))
+    copied.meta["val"] = _as_fresh(meta)
+    return copied
+
+
+def _as_fresh(meta: TensorMeta) -> TensorMeta:
+    return TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device)
+
+
+def _recover(graph: fx.Graph, node: fx.Node, shown: fx.Node) -> fx.Node:
+    """A saved value from a view of all its memory."""
+    meta = node.meta["val"]
+    recovered = graph.call_function(aten.as_strided.default, (shown, list(meta.shape), list(meta.stride)))
+    recovered.meta["val"] = TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device, 0, 0)
+    return recovered
+
+
+def _shows_everything(view: fx.Node, root: fx.Node) -> bool:
+    """Whether every element of `root` can be reached through `view`, which starts where it starts."""
+    one, other = view.meta["val"], root.meta["val"]
+    if one.dtype is not other.dtype or math.prod(one.shape) != math.prod(other.shape):
+        return False
+    return is_dense(one.shape, one.stride) and is_dense(other.shape, other.stride)

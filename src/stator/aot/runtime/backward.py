@@ -1,0 +1,144 @@
+"""One compiled backward graph: the layouts it expects, and how it is run. When one is made is not decided here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.base import dumps, logs
+from stator.base.errors import StatorError
+from stator.base.signals import is_of_a_signal
+from stator.graph.ir.printer import print_graph
+from stator.prims.record import TensorMeta
+
+from .eager import run_eagerly
+from .gradient_memory import in_others, with_copies
+
+CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[Any]]]
+
+
+class CompiledBackward:
+    """One compiled backward graph: for one set of forward values that have a tangent.
+
+    reads: which of the saved values it takes. gradients: per primal the position of its gradient, or None. metas: the
+    layouts it expects of its tangents.
+    """
+
+    def __init__(
+        self, graph: fx.GraphModule, reads: Sequence[int], gradients: Sequence[int | None], compile_graph: CompileGraph
+    ) -> None:
+        self.graph = graph
+        self.reads = tuple(reads)
+        self.gradients = tuple(gradients)
+        self.compile_graph = compile_graph
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self.saved_metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[: len(reads)])
+        self.metas: tuple[TensorMeta, ...] = tuple(node.meta["val"] for node in placeholders[len(reads) :])
+        self.strides: tuple[tuple[int, ...], ...] = ()  # of the saved values, as compiled for
+        self.compiled: Callable[..., Sequence[Any]] | None = None
+        self.copied: list[int] | None = None  # of its results: known when it has run
+        self.deterministic = False  # what was compiled is, whatever the order in which threads come to it
+
+    def can_run(self, saved: Sequence[torch.Tensor | None]) -> bool:
+        """Whether all is there that it reads."""
+        return all(saved[index] is not None for index in self.reads)
+
+    def __call__(self, saved: list[torch.Tensor], tangents: Sequence[torch.Tensor]) -> list[Any]:
+        """Gradients per primal. Empties `saved`, so that its tensors can be freed as the backward proceeds."""
+        arguments = [saved[index] for index in self.reads]
+        saved.clear()
+        plain = True
+        for tangent, meta in zip(tangents, self.metas, strict=True):
+            ordinary = torch._C._dispatch_keys(tangent).raw_repr() == _ordinary_keys(meta.device)
+            if not ordinary and not is_plain(tangent):
+                plain = False
+            elif not ordinary or tangent.stride() != meta.stride:
+                tangent = _laid_out(tangent, meta.stride)
+            arguments.append(tangent)
+        if plain and (self.compiled is None or self.deterministic or not torch.are_deterministic_algorithms_enabled()):
+            run = self.compiled or self._compile(arguments)
+            self._lay_out(arguments, self.strides)
+        else:  # batched by vmap, a subclass, or to be deterministic by now: operators know what to do, kernels do not
+            self._lay_out(arguments, [meta.stride for meta in self.saved_metas])
+            run = run_eagerly(self.graph, arguments)
+        compiled = run is self.compiled
+        # held while it is found out what lies in them: else other results could lie there, when they are gone
+        held = arguments[len(self.reads) :] if plain and (self.copied is None or not compiled) else ()
+        if getattr(run, "boxed", False):
+            saved = tangents = tangent = None  # type: ignore[assignment]  # only the list holds them now
+            results = run(arguments)
+        else:
+            results = run(*arguments)
+        copied = self.copied if compiled else None
+        if copied is None:
+            copied = in_others(results, self.gradients, held) if plain else []
+            self.copied = copied if compiled else self.copied
+        if copied:
+            results = with_copies(results, copied)
+        return [None if position is None else results[position] for position in self.gradients]
+
+    def _lay_out(self, arguments: list[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
+        """Bring saved values, which come first, into a layout; hooks may have given them another."""
+        for at, wanted in enumerate(strides):
+            if arguments[at].stride() != wanted:
+                arguments[at] = _laid_out(arguments[at], wanted)
+
+    def _compile(self, arguments: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
+        """Compile for the layouts that the saved values have: those of the forward's choice."""
+        self.graph.meta["boxed"] = True  # a compiler that can takes one list, which it empties as it goes
+        self.strides = tuple([tensor.stride() for tensor in arguments[: len(self.reads)]])
+        self.deterministic = torch.are_deterministic_algorithms_enabled()
+        self.graph.meta["given_strides"] = self.strides
+        try:
+            with dumps.compilation("backward"):  # by now the folder of the forward is closed
+                dumps.write("22_backward.py", lambda: print_graph(self.graph))
+                self.compiled = self.compile_graph(self.graph, arguments)
+        except Exception as error:  # a defect of ours must not end the user's backward: the graph itself is right
+            if is_of_a_signal(error):
+                raise
+            kind = "" if isinstance(error, StatorError) else f"{type(error).__name__}: "
+            logs.warn_once(
+                f"aot:backward:{error}",
+                f"stator: a backward graph could not be compiled; it runs operator by operator. {kind}{error}",
+            )
+            self.strides = tuple([meta.stride for meta in self.saved_metas])
+            self.compiled = run_eagerly(self.graph, arguments)
+        return self.compiled
+
+
+_KEY = torch._C.DispatchKey
+_BATCHED = (_KEY.FuncTorchBatched, _KEY.FuncTorchGradWrapper)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has memory of its own: no subclass, and not batched by one of torch's two vmaps."""
+    keys = torch._C._dispatch_keys(tensor)
+    return type(tensor) is torch.Tensor and keys.has(_KEY.Dense) and not any(keys.has(key) for key in _BATCHED)
+
+
+@functools.cache
+def _ordinary_keys(device: torch.device) -> int:
+    """The dispatch keys of a tensor that is neither lazily conjugated nor negated nor zero, nor batched."""
+    return torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
+
+
+def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A copy with these strides."""
+    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
+
+
+def dropped_unused(backward: fx.GraphModule, saved_count: int) -> list[int]:
+    """Remove the saved values that a backward does not read from its placeholders; the places of the others."""
+    placeholders = [node for node in backward.graph.nodes if node.op == "placeholder"]
+    left = [at for at, node in enumerate(placeholders) if node.users or at >= saved_count]
+    for at in set(range(saved_count)).difference(left):
+        backward.graph.erase_node(placeholders[at])
+    held = backward.meta.get("held", ())
+    backward.meta["held"] = tuple(now for now, before in enumerate(left) if before in held)
+    backward.recompile()
+    return [at for at in left if at < saved_count]

@@ -1,0 +1,208 @@
+"""What surrounds a compiled functional graph when it runs: writing mutated inputs back and rebuilding aliased outputs.
+
+One small closure per effect; a graph without effects gets none and is called directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stator.base.registry import Registry
+from stator.graph.functionalization.views import run_step
+from stator.graph.ir.traced import (
+    Fresh,
+    Geometry,
+    History,
+    InputItself,
+    NewLayout,
+    Output,
+    OutputValue,
+    SameAs,
+    Traced,
+    ViewOfConstant,
+    ViewOfInput,
+    ViewOfOutput,
+    ViewOfResult,
+)
+
+Inner = Callable[..., Sequence[Any]]
+# make(inputs, results, made) -> one of the user's outputs; `made` holds those that are made before it
+Make = Callable[[Sequence[torch.Tensor], Sequence[Any], list[Any]], Any]
+makers: Registry[type, Callable[[Any], Make]] = Registry("output kind")
+
+
+@makers.register(Fresh)
+def _fresh(output: Fresh) -> Make:
+    position = output.position
+    return lambda inputs, results, made: results[position]
+
+
+@makers.register(InputItself)
+def _input_itself(output: InputItself) -> Make:
+    index = output.index
+    return lambda inputs, results, made: inputs[index]
+
+
+@makers.register(ViewOfInput)
+def _view_of_input(output: ViewOfInput) -> Make:
+    index, view = output.index, _viewer(output.geometry)
+    return lambda inputs, results, made: view(inputs[index])
+
+
+@makers.register(ViewOfOutput)
+def _view_of_output(output: ViewOfOutput) -> Make:
+    position, view = output.position, _viewer(output.geometry)
+    return lambda inputs, results, made: view(results[position])
+
+
+@makers.register(ViewOfConstant)
+def _view_of_constant(output: ViewOfConstant) -> Make:
+    tensor = output.tensor
+    if output.geometry is None:
+        return lambda inputs, results, made: tensor
+    view = _viewer(output.geometry)
+    return lambda inputs, results, made: view(tensor)
+
+
+@makers.register(SameAs)
+def _same_as(output: SameAs) -> Make:
+    index = output.index
+    return lambda inputs, results, made: made[index]
+
+
+@makers.register(ViewOfResult)
+def _view_of_result(output: ViewOfResult) -> Make:
+    index, view = output.index, _viewer(output.geometry)
+    return lambda inputs, results, made: view(made[index])
+
+
+@makers.register(OutputValue)
+def _value(output: OutputValue) -> Make:
+    value = output.value
+    return lambda inputs, results, made: value
+
+
+def _viewer(geometry: Geometry) -> Callable[[torch.Tensor], torch.Tensor]:
+    if geometry.steps:
+
+        def by_steps(base: torch.Tensor) -> torch.Tensor:
+            for step in geometry.steps:
+                base = run_step(step, base)
+            return base
+
+        return by_steps
+    shape, stride, offset = geometry.shape, geometry.stride, geometry.offset
+    return lambda base: base.as_strided(shape, stride, base.storage_offset() + offset)
+
+
+def with_effects(
+    traced: Traced, inner: Inner, differentiable: frozenset[int] = frozenset()
+) -> Callable[[Sequence[torch.Tensor]], Any]:
+    """A function of all the graph's inputs (one sequence) that yields the user's outputs, effects included.
+
+    differentiable: positions of the values that autograd follows; an input that gets one of them as its new contents
+    gets its history too. Where `inner` returns None for new contents it has written them itself.
+    """
+    mutated = tuple(
+        (index, position, position in differentiable, traced.announced.get(index, 0))
+        for index, position in traced.mutated
+    )
+    places = tuple([index for index, _ in traced.mutated])
+    makes = tuple(map(_make, traced.outputs, _histories(traced)))
+    order = sorted(range(len(makes)), key=lambda at: _after_others(traced.outputs[at]))
+    ordered = tuple([(at, makes[at]) for at in order])
+    build = _builder(traced)
+    layouts = traced.layouts
+
+    def run(inputs: Sequence[torch.Tensor]) -> Any:
+        if mutated and not torch.is_inference_mode_enabled():
+            for index in places:
+                if inputs[index].is_inference():  # before `inner` writes to it
+                    raise RuntimeError(_OF_INFERENCE_MODE)
+        results = inner(*inputs)
+        written: list[torch.Tensor] = []
+        for index, position, with_history, announced in mutated:
+            contents, place = results[position], inputs[index]
+            if contents is None:
+                written += [place] * announced
+                continue
+            with torch.set_grad_enabled(with_history):
+                (place if announced else place.data).copy_(contents)
+            written += [place] * (announced - 1)  # one more was counted now
+        if written:
+            _say_written(written)
+        made: list[Any] = [None] * len(ordered)
+        for at, make in ordered:
+            made[at] = make(inputs, results, made)
+        for change in layouts:  # behind what is made as a view of the input that came
+            _lay_out(inputs[change.index], change)
+        return build(made)
+
+    return run
+
+
+def _lay_out(tensor: torch.Tensor, change: NewLayout) -> None:
+    """As in place by the operators of the program, which autograd counts as writes."""
+    geometry, count = change.geometry, change.count
+    if geometry is not None:
+        with torch.no_grad():
+            tensor.as_strided_(geometry.shape, geometry.stride, tensor.storage_offset() + geometry.offset)
+        count -= 1
+    _say_written([tensor] * count)
+
+
+def _after_others(output: Output) -> int:
+    """What is made of other outputs is made behind them; what is the same as one behind that."""
+    return 2 if isinstance(output, SameAs) else 1 if isinstance(output, ViewOfResult) else 0
+
+
+_OF_INFERENCE_MODE = (
+    "Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a normal "
+    "tensor before doing inplace update.See https://github.com/pytorch/rfcs/pull/17 for more details."
+)
+
+
+def _say_written(tensors: list[torch.Tensor]) -> None:
+    """To autograd, which is not to find other values than it saved. Inference tensors have no version."""
+    torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+
+
+def _histories(traced: Traced) -> tuple[History, ...]:
+    return traced.histories or (History.AMBIENT,) * len(traced.outputs)
+
+
+def _make(output: Any, history: History) -> Make:
+    make = makers[type(output)](output)
+    made_here = isinstance(output, (ViewOfInput, ViewOfOutput, ViewOfConstant))
+    if not made_here or history in (History.AMBIENT, History.FOLLOWED):
+        return make
+
+    def apart(inputs: Sequence[torch.Tensor], results: Sequence[Any], made: list[Any]) -> Any:
+        with torch.no_grad():
+            tensor = make(inputs, results, made)
+        if history is History.DATA:
+            return tensor.data
+        # a view is said to require grad although nothing was recorded: so in eager
+        if history is History.DETACHED or (history is History.NONE and tensor.requires_grad):
+            return tensor.detach()
+        return tensor
+
+    return apart
+
+
+def _builder(traced: Traced) -> Callable[[list[Any]], Any]:
+    """Put the leaves of the user's result together: a tuple for the flat output of a graph."""
+    if is_flat(traced):
+        return tuple
+    spec = traced.spec
+    return lambda leaves: pytree.tree_unflatten(leaves, spec)
+
+
+def is_flat(traced: Traced) -> bool:
+    """Whether the user's result is one flat tuple or list."""
+    spec = traced.spec
+    return spec.type in (tuple, list) and all(child.is_leaf() for child in spec.children())

@@ -1,0 +1,304 @@
+"""Graphs that write to inputs which share memory with others: compiled as graphs of what those are views of.
+
+Inputs that overlap are made in the graph, as views of one input that spans them all; what the graph writes through one
+of them is then seen through the others as in any other graph. Of tensors without a history for autograd. How graphs are
+traced and compiled is not known here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.aot.trace.captured import captured_tensors
+from stator.base import counters, logs
+from stator.base.errors import MissingToolchain, StatorError, Unsupported
+from stator.graph.fake.fake_tensor import FakeTensor
+from stator.graph.ir.graph_text import PlainGraphModule
+from stator.graph.subgraphs.differentiated import graph_target
+from stator.prims.layout import contiguous_strides
+
+from .overlap_check import byte_span, lie_apart
+
+Otherwise = Callable[[Mapping[int, int], Sequence[Any]], Any]
+# (graph, inputs, otherwise) -> callable of the inputs. otherwise(written, inputs) is what it calls where the inputs
+# share memory in another way than those that it was compiled for; see `OverlappingInputs.written`.
+CompileApart = Callable[[fx.GraphModule, Sequence[Any], Otherwise], Callable[..., Any]]
+
+# Ways of sharing memory that a graph is compiled for; in others it runs eagerly.
+_MOST_WAYS = 8
+
+
+class OverlappingInputs(Unsupported):
+    """A graph writes to an input that shares memory with another one.
+
+    written: by position among the tensors that the graph is given, how many writes autograd is told of.
+    """
+
+    def __init__(self, written: Mapping[int, int]) -> None:
+        super().__init__(
+            "overlapping-inputs",
+            "the graph writes to an input that shares its memory with another input",
+            hint="pass a clone, or write to the base tensor only",
+        )
+        self.written = dict(written)
+
+
+def with_shared_memory(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_apart: CompileApart) -> Any:
+    """Compile a graph of tensors that may share memory with each other, in other ways in later calls.
+
+    Raises what `compile_apart` raises, where these inputs cannot be taken together either.
+    """
+    shared = _Shared(gm, compile_apart)
+    try:
+        return compile_apart(gm, example_inputs, shared.run)
+    except OverlappingInputs as error:
+        shared.compile(error, example_inputs)
+        written = error.written
+    return lambda *args: shared.run(written, args)
+
+
+# -- which tensors overlap --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Tensors that overlap. positions: among all tensors. starts: where each begins, in elements of what spans them.
+    length: elements of that. related: whether autograd knows them as views of one tensor."""
+
+    positions: tuple[int, ...]
+    starts: tuple[int, ...]
+    length: int
+    related: bool
+
+    def base(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """One tensor over the memory of all: a view of what they are views of, or one that is related to none."""
+        first = tensors[self.positions[0]]
+        begin = first.storage_offset() - self.starts[0]
+        if self.related:
+            return _root(first).as_strided((self.length,), (1,), begin)
+        base: Any = torch.empty(0, dtype=first.dtype, device=first.device)
+        return base.set_(first.untyped_storage(), begin, (self.length,), (1,))  # type: ignore[no-any-return]
+
+
+def _root(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor._base if tensor._is_view() else tensor  # type: ignore[return-value]
+
+
+def _groups(tensors: Sequence[torch.Tensor], written: Mapping[int, int]) -> tuple[_Group, ...]:
+    """What overlaps with a tensor that is written to. Raises Unsupported for what cannot be views of one tensor."""
+    spans = [byte_span(tensor) for tensor in tensors]
+    runs: list[list[int]] = []
+    reach = 0
+    for at in sorted((at for at, (start, end) in enumerate(spans) if end > start), key=lambda at: spans[at]):
+        if runs and spans[at][0] < reach:
+            runs[-1].append(at)
+        else:
+            runs.append([at])
+        reach = max(reach, spans[at][1])
+    overlapping = (
+        sorted(run)
+        for run in runs
+        if len(run) > 1 and not lie_apart([tensors[at] for at in run], [at in written for at in run])
+    )
+    return tuple([_group(members, tensors) for members in overlapping])
+
+
+def _group(members: Sequence[int], tensors: Sequence[torch.Tensor]) -> _Group:
+    chosen = [tensors[at] for at in members]
+    first = chosen[0]
+    for tensor in chosen:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_conj() or tensor.is_neg():
+            raise _refused("one of them is no plain tensor")
+        if tensor.requires_grad or tensor.is_inference():
+            raise _refused("autograd follows one of them, or it was made in inference mode")
+        if tensor.dtype is not first.dtype or tensor.untyped_storage()._cdata != first.untyped_storage()._cdata:
+            raise _refused("they differ in dtype, or memory from elsewhere is two storages")
+    # as_strided, by which tensors with gaps are made, counts from where the storage begins
+    begin = min(tensor.storage_offset() for tensor in chosen) if all(map(_is_dense, chosen)) else 0
+    starts = tuple([int(tensor.storage_offset() - begin) for tensor in chosen])
+    item = first.element_size()
+    lengths = [(end - start) // item for start, end in map(byte_span, chosen)]
+    root = _root(first)
+    related = root.dtype is first.dtype and all(_root(tensor) is root for tensor in chosen)
+    if root.requires_grad and related:
+        raise _refused("they are views of what autograd follows, which it does not follow")
+    return _Group(tuple(members), starts, max(map(operator.add, starts, lengths)), related)
+
+
+def _refused(why: str) -> Unsupported:
+    return Unsupported("overlapping-inputs", f"the graph writes to an input that shares memory with another one; {why}")
+
+
+def _outermost_first(tensor: torch.Tensor) -> list[int]:
+    return sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), tensor.shape[dim]), reverse=True)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether it is a permuted row-major tensor, dimensions of size one included."""
+    order = _outermost_first(tensor)
+    sizes = [tensor.shape[dim] for dim in order]
+    return [tensor.stride(dim) for dim in order] == list(contiguous_strides(sizes))
+
+
+# -- the graph of the spanning tensors --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Itself:
+    """Stands among a graph's results for the tensor at this position among those that the program is given."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """Runs at the end of the graph, on its results, the members of each group, and the spanning tensors.
+
+    Raises Unsupported where more would have to be replayed than new contents.
+    """
+
+    groups: tuple[_Group, ...]
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  # of the members
+
+    def __call__(
+        self, results: Sequence[Any], members: Sequence[torch.Tensor], bases: Sequence[torch.Tensor]
+    ) -> tuple[Any, ...]:
+        if any(base.requires_grad for base in bases):
+            raise _refused("what it writes requires grad")
+        if any((tuple(one.shape), one.stride()) != layout for one, layout in zip(members, self.layouts, strict=True)):
+            raise _refused("it changes the layout of one of them")
+        positions = [position for group in self.groups for position in group.positions]
+        given = {id(member): _Itself(position) for position, member in zip(positions, members, strict=True)}
+        named = tuple([given.get(id(one), one) for one in results])
+        apart = [base for group, base in zip(self.groups, bases, strict=True) if not group.related]
+        if any(_shares(one, base) for one in named for base in apart):
+            raise _refused("it returns a view of them, and they are views of different tensors")
+        return named
+
+
+def _shares(result: Any, base: torch.Tensor) -> bool:
+    return isinstance(result, FakeTensor) and result.fake_storage is getattr(base, "fake_storage", None)
+
+
+def _over_bases(
+    gm: fx.GraphModule, groups: Sequence[_Group], tensors: Sequence[torch.Tensor], places: Sequence[int]
+) -> fx.GraphModule:
+    """A copy of the graph that takes what spans each group, behind its other inputs, in the place of the members.
+
+    places: of the tensors, among all inputs.
+    """
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    members = {position: placeholders[places[position]] for group in groups for position in group.positions}
+    graph = fx.Graph()
+    copied: dict[fx.Node, fx.Node] = {}
+    for node in placeholders:
+        if node not in members.values():
+            copied[node] = graph.node_copy(node)
+    bases = [graph.placeholder(f"memory_{index}") for index in range(len(groups))]
+    for group, base in zip(groups, bases, strict=True):
+        for position, start in zip(group.positions, group.starts, strict=True):
+            copied[members[position]] = _member(graph, base, start, tensors[position])
+    results = graph.graph_copy(gm.graph, copied)
+    if not isinstance(results, (tuple, list)):
+        raise _refused("its results are no flat tuple")
+    chosen = [tensors[position] for position in members]
+    layouts = tuple([(tuple(tensor.shape), tensor.stride()) for tensor in chosen])
+    ending = graph_target(_Ending(tuple(groups), layouts), "end_of_shared_memory")
+    checked = graph.call_function(ending, (tuple(results), [copied[node] for node in members.values()], bases))
+    graph.output(tuple([graph.call_function(operator.getitem, (checked, at)) for at in range(len(results))]))
+    module = PlainGraphModule(gm, graph)
+    module.meta.update(gm.meta)
+    return module
+
+
+def _member(graph: fx.Graph, base: fx.Node, start: int, tensor: torch.Tensor) -> fx.Node:
+    shape = tuple(tensor.shape)
+    if not _is_dense(tensor):
+        return graph.call_method("as_strided", (base, shape, tensor.stride(), start))
+    part = graph.call_method("narrow", (base, 0, start, tensor.numel()))
+    order = _outermost_first(tensor)
+    rows = graph.call_method("view", (part, tuple([shape[dim] for dim in order])))
+    if order == sorted(order):
+        return rows
+    return graph.call_method("permute", (rows, tuple([order.index(dim) for dim in range(len(order))])))
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+_Way = tuple[_Group, ...]
+
+
+class _Shared:
+    """A graph, compiled for each way in which its inputs share memory, up to a limit."""
+
+    def __init__(self, gm: fx.GraphModule, compile_apart: CompileApart) -> None:
+        self.gm, self.compile_apart = gm, compile_apart
+        self.ways: dict[_Way, Callable[..., Any]] = {}
+
+    def run(self, written: Mapping[int, int], args: Sequence[Any]) -> Any:
+        """Run the graph, compiled for the way in which these inputs share memory."""
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        try:
+            way = _groups(tensors, written)
+            compiled = self.ways.get(way)
+            if compiled is None and len(self.ways) < _MOST_WAYS:
+                compiled = self.ways[way] = self._compiled(way, written, args)
+        except MissingToolchain:
+            raise
+        except StatorError as error:
+            compiled, why = None, str(error)
+        else:
+            why = "there were too many ways before"
+        if compiled is None:
+            logs.warn_once(
+                "aot:overlapping-inputs",
+                "stator: inputs share memory in another way than when this graph was compiled; running it eagerly. "
+                + why,
+            )
+            return self.gm(*args)
+        return compiled(*args)
+
+    def compile(self, error: OverlappingInputs, args: Sequence[Any]) -> None:
+        """Compile for the way in which these share memory; `error` is raised where none is to be seen."""
+        way = _groups([value for value in args if isinstance(value, torch.Tensor)], error.written)
+        if not way:
+            raise error
+        self.ways[way] = self._compiled(way, error.written, args)
+
+    def _compiled(self, way: _Way, written: Mapping[int, int], args: Sequence[Any]) -> Callable[..., Any]:
+        counters.count("aot_shared_memory")
+        if not way:
+            return self.compile_apart(self.gm, args, self.run)
+        if captured_tensors(self.gm, args):
+            raise _refused("the graph holds tensors of its own")
+        places = [at for at, value in enumerate(args) if isinstance(value, torch.Tensor)]
+        tensors = [args[at] for at in places]
+        members = [position for group in way for position in group.positions]
+        within = frozenset(places[position] for position in members)
+        apart = [position for group in way if not group.related for position in group.positions]
+
+        def over_bases(args: Sequence[Any]) -> list[Any]:
+            tensors = [args[at] for at in places]
+            others = [value for at, value in enumerate(args) if at not in within]
+            return [*others, *[group.base(tensors) for group in way]]
+
+        def lie_otherwise(written: Mapping[int, int], args: Sequence[Any]) -> Any:
+            raise AssertionError("what spans tensors that overlap shares memory with no other tensor")
+
+        inner = self.compile_apart(_over_bases(self.gm, way, tensors, places), over_bases(args), lie_otherwise)
+
+        def run(*args: Any) -> Any:
+            results = inner(*over_bases(args))
+            tensors = [args[at] for at in places]
+            announced = [tensors[position] for position in apart for _ in range(written.get(position, 0))]
+            if announced:
+                torch.autograd.graph.increment_version(announced)
+            return tuple([tensors[one.position] if type(one) is _Itself else one for one in results])
+
+        return run

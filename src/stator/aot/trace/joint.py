@@ -1,0 +1,449 @@
+"""Tracing forward and backward together: a graph of torch calls to one functional graph of values and gradients.
+
+Traces through the autograd engine, which runs on fake tensors. How the joint graph is split is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from stator.base.errors import Unsupported
+from stator.base.signals import is_of_a_signal
+from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
+from stator.graph.functionalization.outputs import DescribedOutputs, describe_outputs
+from stator.graph.ir.traced import Traced
+from stator.graph.subgraphs.differentiated import Failure, hooked_tensors, is_failure_of_hook
+from stator.graph.tracing.tracer import close_graph, placeholder_names, run_function
+from stator.prims.layout import preserved_strides
+from stator.prims.onednn import without_onednn
+from stator.prims.record import TensorMeta
+
+from .captured import owned_tensors_replaced
+from .eager_saved_tensors import NONE, Savers, WriteToView, find_savers
+from .groups import InputGroup, find_groups
+from .multi_output_nodes import Beside, OtherResult
+from .output_autograd_nodes import Link, gradients_between, with_hooked
+from .values import Values, find_values
+
+
+@dataclass(slots=True)
+class Joint:
+    """A functional graph of ATen operators that computes what a program returns and its gradients.
+
+    graph: placeholders are the primals (tensor inputs, then captured tensors), then the tangents; the output is a flat
+        tuple of `value_count` forward values, then the gradients. Nodes of the backward have meta["backward"].
+    primal_count: how many placeholders are primals.
+    value_count: how many outputs are forward values: user outputs, bases of aliased ones, contents of mutated inputs.
+    differentiable: positions of the forward values that autograd can differentiate.
+    results: positions of the values that the caller gets as they are; and, counted on behind the values, of outputs
+        that are views, if `links` has them.
+    links: between results and others that they were computed from, in the order in which they are made.
+    together: of links those of one operator with several results: the positions of all of these, None for those that
+        are not linked.
+    written: where others were computed from an input that was written to, the position of its contents and its index.
+    hooked: positions of results, or of what results are views of, whose gradient the program has hooked. Where the
+        tangents were asked for one by one, these hooks are not part of the gradients: they are called when the tangent
+        of a result is complete, before those of the caller.
+    hidden: positions of what the program has hooked that is no result, counted on behind the outputs: the first hook
+        that the program registers has the first place. For autograd they are results that nobody gets, so that what
+        reaches them is summed up before their hooks see it; the graph does not compute them as such. So are `others`.
+    hidden_metas: their layouts.
+    others: of `hidden`, results of an operator with several, of which another one is known (see multi_output_nodes.py).
+    parts: as `together`, of operators whose results are views: results, and `others` that are not in `hidden`.
+    hooks_inside: whether the program has hooked what is neither.
+    failures: by position, how the hooks on these two end where no gradient comes, if with an error.
+    groups: primals by which of `differentiable` lead to them, for autograd; none where these are all the same. Known of
+        a joint that has all tangents, as is what follows.
+    unreached: primals that require grad and that nothing leads to.
+    leads_to_made: whether something leads to leaves that the program has made. They count as one more primal, behind
+        the others, in `groups` and `savers`.
+    savers: what eager would save.
+    tangents: positions of the forward values that have a tangent, in the order of the tangent placeholders.
+    gradients: for each primal (or forward value that was differentiated by) the position of its gradient among the
+        outputs after the values, or None.
+    traced: how the values become what the program returns, and what it writes to.
+    """
+
+    graph: fx.GraphModule
+    primal_count: int
+    value_count: int
+    differentiable: tuple[int, ...]
+    results: tuple[int, ...]
+    links: tuple[Link, ...]
+    together: tuple[tuple[int | None, ...], ...]
+    written: dict[int, int]
+    hooked: tuple[int, ...]
+    hidden: tuple[int, ...]
+    hidden_metas: tuple[TensorMeta, ...]
+    others: dict[int, Beside]
+    parts: tuple[tuple[int | None, ...], ...]
+    hooks_inside: bool
+    failures: dict[int, Failure]
+    groups: tuple[InputGroup, ...]
+    unreached: tuple[int, ...]
+    leads_to_made: bool
+    savers: Savers
+    tangents: tuple[int, ...]
+    gradients: tuple[int | None, ...]
+    traced: Traced
+
+    @property
+    def links_effects(self) -> bool:
+        """Whether `links` has views, or what is written to inputs."""
+        return bool(self.written) or any(self.is_view(one.position) for one in self.links)
+
+    @property
+    def first_hidden(self) -> int:
+        """Positions from here on are `hidden`."""
+        return self.value_count + len(self.traced.outputs)
+
+    def is_view(self, position: int) -> bool:
+        """Whether the position is that of an output which is a view."""
+        return self.value_count <= position < self.first_hidden
+
+
+def trace_joint(
+    function: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    *,
+    keep: Keep,
+    captured: Sequence[torch.Tensor] = (),
+    merge_equal: bool = False,
+    wanted: Sequence[int] | None = None,
+    targets: Sequence[int] | None = None,
+    stops: Sequence[int] = (),
+    by: frozenset[int] | None = None,
+) -> Joint:
+    """Trace a GraphModule of torch calls, or any callable, in the grad mode of now, and differentiate it.
+
+    The arguments are those of `graph.tracer.trace`. wanted: the forward values to give a tangent to; all that can have
+    one when None. targets: forward values to differentiate by, in place of the primals. by: these primals alone; all
+    of them when None. stops: see `gradients_between`.
+    Raises Unsupported for what cannot be traced, CompileError when the traced code itself fails.
+    """
+    tracer = _JointTracer(keep)
+    leaves, spec = pytree.tree_flatten(list(example_inputs))
+    names = placeholder_names(function, leaves)
+    grad_mode = torch.is_grad_enabled()  # which leaving inference mode would switch on
+    with ExitStack() as stack:
+        stack.callback(tracer.forget)
+        stack.enter_context(torch._C._InferenceMode(False))
+        if not keep(torch.ops.aten.mkldnn_rnn_layer.default):
+            stack.enter_context(without_onednn())  # its recurrent layers keep for the backward what only it can read
+        stack.enter_context(torch.set_grad_enabled(grad_mode))
+        if torch.is_anomaly_enabled():  # it looks at numbers, of which there are none
+            stack.enter_context(torch.autograd.set_detect_anomaly(False))
+        stack.enter_context(_without_saved_tensors_hooks())
+        primals: list[FakeTensor] = []
+        with torch.enable_grad():
+            fakes = [
+                _add_primal(tracer, leaf, name, primals, merge_equal) if isinstance(leaf, torch.Tensor) else leaf
+                for leaf, name in zip(leaves, names, strict=True)
+            ]
+            placed = {
+                id(tensor): _add_primal(tracer, tensor, f"captured_{index}", primals, merge_equal)
+                for index, tensor in enumerate(captured)
+            }
+        tracer.requiring = frozenset(index for index, primal in enumerate(primals) if primal.requires_grad)
+        if placed:
+            stack.enter_context(owned_tensors_replaced(function, placed))
+        with tracer:
+            before = torch.is_grad_enabled()
+            try:
+                with hooked_tensors() as hooked:
+                    result = run_function(function, pytree.tree_unflatten(fakes, spec), tracer)
+            finally:
+                torch._C._set_grad_enabled(before)
+            return _finish(tracer, primals, result, hooked, _Wanted(wanted, targets, tuple(stops), by))
+
+
+@contextmanager
+def _without_saved_tensors_hooks() -> Iterator[None]:
+    """The caller's hooks are for what the compiled forward saves, not for what autograd saves while it is traced."""
+    hooks = []
+    while (top := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+        hooks.append(top)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which gradients: see `trace_joint`."""
+
+    positions: Sequence[int] | None
+    targets: Sequence[int] | None
+    stops: tuple[int, ...]
+    by: frozenset[int] | None
+
+
+# Lookups in a table that may ask for a sparse gradient of it, and the position of that argument.
+SPARSE_GRADIENTS = {
+    torch.ops.aten.embedding.default: 4,
+    torch.ops.aten._embedding_bag.default: 5,
+}
+
+
+def _refuse_sparse_gradients(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """While the operator is known that asks for one: in the backward it is not."""
+    at = SPARSE_GRADIENTS[func]
+    sparse = args[at] if len(args) > at else kwargs.get("sparse", False)
+    if sparse and args[0].requires_grad and torch.is_grad_enabled():
+        raise Unsupported("gradient-layout", f"the gradient of the table of {func} is sparse")
+
+
+class _JointTracer(FunctionalTracer):
+    """A tracer that marks what it records while `in_backward`."""
+
+    def __init__(self, keep: Keep) -> None:
+        super().__init__(keep)
+        self.in_backward = False
+        self.requiring: frozenset[int] = frozenset()  # primals that require grad before anything is written to them
+        self.entries: dict[int, Any] = {}  # the first grad_fn of inputs that are no leaves, by id(fake)
+        self.writes: dict[int, WriteToView] = {}  # by the number of the node that autograd makes next
+
+    def forget(self) -> None:
+        super().forget()
+        self.entries.clear()
+        self.writes.clear()
+        self.inputs = []
+
+    def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func in SPARSE_GRADIENTS and not self.in_backward:
+            _refuse_sparse_gradients(func, args, kwargs)
+        if not func._schema.is_mutable or self.in_backward or not _writes_to_view(args):
+            return super().dispatch(func, args, kwargs)
+        write = WriteToView.of(func, args, kwargs)  # before it is followed: the target may require grad afterwards
+        result = super().dispatch(func, args, kwargs)
+        self.writes[torch._C._autograd._get_sequence_nr()] = write  # type: ignore[attr-defined]
+        return result
+
+    def _node(self, *arguments: Any) -> fx.Node:
+        node = super()._node(*arguments)
+        if self.in_backward:
+            node.meta["backward"] = True
+        return node
+
+
+def _writes_to_view(args: tuple[Any, ...]) -> bool:
+    target = args[0] if args else None
+    return isinstance(target, FakeTensor) and target._is_view() and torch.is_grad_enabled()
+
+
+class _Entry(torch.autograd.Function):
+    """Gives a tensor that is not a leaf a history, so that writing to it in place is what it is in eager."""
+
+    @staticmethod
+    def forward(ctx: Any, primal: torch.Tensor, holder: list[FakeTensor]) -> torch.Tensor:
+        ctx.set_materialize_grads(False)  # no gradient is not a gradient of zeros
+        return holder[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
+
+
+def _add_primal(
+    tracer: _JointTracer, real: torch.Tensor, name: str, primals: list[FakeTensor], merge_equal: bool
+) -> FakeTensor:
+    """A placeholder; appends what to differentiate by to `primals` and returns what the program gets."""
+    known = tracer.inputs.copy() if merge_equal else ()
+    fake = tracer.add_input(real, name, merge_equal)
+    if any(earlier is fake for earlier in known):  # the same tensor again: its whole gradient belongs to the first
+        primals.append(tracer.bind(tracer.make(fake.meta), tracer.input_nodes[-1]))
+        return fake
+    if not real.requires_grad:
+        primals.append(fake)
+    elif real.is_leaf:
+        primals.append(fake.requires_grad_(True))  # type: ignore[arg-type]
+    else:
+        primal = tracer.bind(tracer.make(fake.meta, requires_grad=True), fake.node)
+        primals.append(primal)
+        with torch.enable_grad():
+            entered = _Entry.apply(primal, [fake])
+        assert entered is fake and fake.grad_fn is not None
+        tracer.entries[id(fake)] = fake.grad_fn
+    return fake
+
+
+def _finish(
+    tracer: _JointTracer, primals: list[FakeTensor], result: Any, hooks: Sequence[torch.Tensor], wanted: _Wanted
+) -> Joint:
+    leaves, spec = pytree.tree_flatten(result)
+    leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
+    described = describe_outputs(tracer, leaves, differentiable=True)
+    known = [handle if _is_differentiable(tracer, handle) else None for handle in described.handles]
+    values = find_values(described, known, leaves, hooks)
+    leads, links = _NO_LEADS, values.links
+    if wanted.positions is None:
+        leads = _leads(tracer, primals, values, described)
+    else:
+        wanted = replace(wanted, stops=with_hooked(wanted.stops, values.hooked, wanted.targets))
+    if leads.groups:  # each value gets a node of its own, and the base of a view before it
+        linked = {one.position for one in links}
+        links = (*[Link(at, ()) for at in values.differentiable if at not in linked], *links)
+    tangents = values.visible if wanted.positions is None else tuple(sorted(wanted.positions))
+    hidden_metas = tuple([values.known[at].meta for at in values.hidden])
+    metas = dict(enumerate(value.meta for value in described.values)) | dict(
+        zip(values.hidden, hidden_metas, strict=True)
+    )
+    gradients = _differentiate(tracer, primals, values.handles, tangents, metas, wanted)
+    computed = [gradient for gradient in gradients if gradient is not None]
+    graph, constants = close_graph(tracer, (*[value.node for value in described.values], *computed))
+    numbers = iter(range(len(computed)))
+    return Joint(
+        graph,
+        len(tracer.inputs),
+        values.count,
+        values.differentiable,
+        values.results,
+        links,
+        values.together(links),
+        values.written,
+        values.hooked,
+        values.hidden,
+        hidden_metas,
+        values.others,
+        values.parts,
+        values.hooks_inside,
+        values.failures(),
+        leads.groups,
+        leads.unreached,
+        leads.to_made,
+        leads.savers,
+        tangents,
+        tuple([None if gradient is None else next(numbers) for gradient in gradients]),
+        described.traced(tracer, graph, constants, spec),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Leads:
+    """What values lead to: see `Joint`."""
+
+    groups: tuple[InputGroup, ...]
+    unreached: tuple[int, ...]
+    to_made: bool
+    savers: Savers
+
+
+_NO_LEADS = _Leads((), (), False, NONE)
+
+
+def _leads(tracer: _JointTracer, primals: Sequence[FakeTensor], values: Values, described: DescribedOutputs) -> _Leads:
+    requiring = {index: primals[index] for index in tracer.requiring}
+    groups, unreached = find_groups(values.differentiated, requiring, len(primals))
+    if len(groups) == 1 and set(groups[0].positions) == set(values.differentiable):
+        groups = ()
+    savers = _savers(tracer, primals, values, described)
+    to_made = len(primals) not in unreached
+    return _Leads(groups, tuple([at for at in unreached if at < len(primals)]), to_made, savers)
+
+
+def _savers(tracer: _JointTracer, primals: Sequence[FakeTensor], values: Values, described: DescribedOutputs) -> Savers:
+    """What eager saves. An input that the program writes to past autograd's versions is not one that others may write
+    to: they do it so as well."""
+    written = {index for index, _ in described.mutated}
+    inputs = {
+        storage: index
+        for storage, index in tracer.input_storages.items()
+        if index not in written or tracer.inputs[index]._version
+    }
+    contents = {id(value.fake_storage): at for at, value in enumerate(described.values)}
+    return find_savers(
+        values.differentiated,
+        {index: primals[index] for index in tracer.requiring},
+        len(primals),
+        {at: values.known[at] for at in sorted(one.position for one in values.links)},
+        inputs,
+        {storage: at for storage, at in contents.items() if storage not in tracer.input_storages},
+        tracer.writes,
+    )
+
+
+def _is_real(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
+
+
+def _is_differentiable(tracer: _JointTracer, handle: FakeTensor | None) -> bool:
+    """Whether a forward value depends, for autograd, on what requires grad: not what was written past autograd."""
+    return handle is not None and handle.grad_fn is not None and handle.grad_fn is not tracer.entries.get(id(handle))
+
+
+def _differentiate(
+    tracer: _JointTracer,
+    primals: Sequence[FakeTensor],
+    handles: Sequence[FakeTensor | OtherResult | None],
+    positions: Sequence[int],
+    metas: Mapping[int, TensorMeta],
+    wanted: _Wanted,
+) -> list[fx.Node | None]:
+    """Record the backward; returns a node or None for the gradient of each primal, or of each target."""
+    sought_by = tracer.requiring if wanted.by is None else wanted.by & tracer.requiring
+    asked = [index in sought_by for index in range(len(primals))]
+    differentiated = [primal for primal, one in zip(primals, asked, strict=True) if one]
+    tangents = {position: _add_tangent(tracer, metas[position], index) for index, position in enumerate(positions)}
+    if not positions or not differentiated:  # they lead to leaves that the program made, if anywhere
+        return [None] * len(primals)
+    roots: Any = [handles[position] for position in positions]
+    sought: Any = differentiated if wanted.targets is None else [handles[target] for target in wanted.targets]
+    given = {id(handles[position]): tangent for position, tangent in tangents.items()}
+    stops: Any = [(handles[position], given.get(id(handles[position]))) for position in wanted.stops]
+    tracer.origin = tracer.place = None
+    tracer.in_backward = True
+    # what is there before and after it: a write would be lost
+    lasting = [*tracer.inputs, *tangents.values(), *[handle for handle in handles if isinstance(handle, FakeTensor)]]
+    versions = [fake.fake_storage.version for fake in lasting]
+    with _autocast_off():
+        try:
+            found = gradients_between(roots, list(tangents.values()), sought, stops)
+        except Exception as error:  # what a formula needs was written to, say, or there is no formula
+            refused = isinstance(error, RuntimeError) or is_failure_of_hook(error)
+            if refused and not is_of_a_signal(error):
+                raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
+            raise
+    if versions != [fake.fake_storage.version for fake in lasting]:
+        raise Unsupported("deferred-effect", "a backward writes to an input, a result or the gradient of one")
+    remaining = iter(found)
+    if wanted.targets is not None:
+        asked = [True] * len(found)
+    gradients: list[fx.Node | None] = []
+    for one in asked:
+        gradient = next(remaining) if one else None
+        if gradient is not None and not isinstance(gradient, FakeTensor):
+            raise Unsupported("gradient-layout", f"a gradient is a {type(gradient).__name__} of {gradient.layout}")
+        gradients.append(None if gradient is None else tracer.current(gradient))
+    return gradients
+
+
+def _add_tangent(tracer: FunctionalTracer, meta: TensorMeta, index: int) -> FakeTensor:
+    """A placeholder after the primals, laid out as what eager computes from the value element by element."""
+    last = next(node for node in reversed(tracer.graph.nodes) if node.op == "placeholder")
+    with tracer.graph.inserting_after(last):
+        node = tracer.graph.placeholder(f"tangent_{index}")
+    stride = preserved_strides(meta.shape, meta.stride)
+    node.meta["val"] = TensorMeta(meta.shape, stride, meta.dtype, meta.device)
+    return tracer.bind(tracer.make(node.meta["val"]), node)
+
+
+@contextmanager
+def _autocast_off() -> Iterator[None]:
+    """A backward runs outside of the autocast region that its forward ran in."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield

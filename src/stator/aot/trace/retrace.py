@@ -1,0 +1,182 @@
+"""A program that can be traced again, after its inputs are gone: with other tangents, or to differentiate it twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stator.graph.fake.fake_mode import FakeMode
+from stator.graph.functionalization.functionalize import Keep
+from stator.graph.ir.traced import Fresh, ViewOfInput, ViewOfOutput
+from stator.graph.subgraphs.differentiated import hooked_tensors
+
+from .batched_grads import outside
+from .captured import owned_tensors_replaced
+from .inference import Rewrite
+from .joint import Joint, trace_joint
+from .multi_output_nodes import Handle, others_again
+from .output_autograd_nodes import gradients_between
+
+
+@dataclass(frozen=True, slots=True)
+class Ambience:
+    """The state of torch that a program runs in and that its operators ask for: it has to be the same each time."""
+
+    grad_mode: bool
+    default_dtype: torch.dtype
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]  # device, whether it is on, and the dtype
+
+    @staticmethod
+    def current() -> Ambience:
+        autocast = tuple(
+            (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
+        )
+        return Ambience(torch.is_grad_enabled(), torch.get_default_dtype(), autocast)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        now = torch.get_default_dtype()
+        with ExitStack() as stack:
+            stack.enter_context(torch.set_grad_enabled(self.grad_mode))
+            for device, enabled, dtype in self.autocast:
+                if (enabled, dtype) != (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)):
+                    stack.enter_context(torch.autocast(device, dtype, enabled))
+            stack.callback(torch.set_default_dtype, now)
+            torch.set_default_dtype(self.default_dtype)
+            yield
+
+
+class RetraceableProgram:
+    """A function with stand-ins (fake tensors) for its inputs, and the state of torch that it runs in.
+
+    captured: tensors that it reaches by itself. merge_equal: whether a tensor given twice counts as one input.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        example_inputs: Sequence[Any],
+        captured: Sequence[torch.Tensor],
+        keep: Keep,
+        rewrite: Rewrite | None = None,
+    ) -> None:
+        mode = FakeMode()
+        self.function = function
+        self.inputs = [mode.from_real(value) if isinstance(value, torch.Tensor) else value for value in example_inputs]
+        mode.forget()
+        self.captured = tuple(captured)
+        self.keep = keep
+        self.rewrite = rewrite
+        self.merge_equal = False
+        self.ambience = Ambience.current()
+
+    def trace(
+        self,
+        wanted: Sequence[int] | None = None,
+        targets: Sequence[int] | None = None,
+        stops: Sequence[int] = (),
+        by: frozenset[int] | None = None,
+    ) -> Joint:
+        """The joint graph, with tangents for the forward values at the positions `wanted` (None: for all), and
+        gradients of the primals (of these alone: `by`) or of the forward values `targets`. stops: see
+        `linked.gradients_between`."""
+        with self.ambience.restored(), outside():
+            joint = trace_joint(
+                self.function,
+                self.inputs,
+                keep=self.keep,
+                captured=self.captured,
+                merge_equal=self.merge_equal,
+                wanted=wanted,
+                targets=targets,
+                stops=stops,
+                by=by,
+            )
+        if self.rewrite is not None:
+            self.rewrite(joint.graph)
+        return joint
+
+    def gradients(
+        self,
+        joint: Joint,
+        positions: Sequence[int],
+        targets: Sequence[int] | None = None,
+        stops: Sequence[int] = (),
+        by: frozenset[int] | None = None,
+        shown: Sequence[int] = (),
+        handles: Mapping[int, Handle] | None = None,
+    ) -> Callable[..., tuple[torch.Tensor | None, ...]]:
+        """The backward as a function that can be differentiated itself.
+
+        Takes the primals (inputs, then captured tensors), then tangents of the forward values at `positions`; returns
+        the gradients of the primals that require grad (of these alone: `by`), or of the forward values `targets`; None
+        for those the values do not depend on; then the forward values `shown`. stops: forward values where gradients
+        stop, see `linked.gradients_between`. handles: what `handles` gave for these primals, instead of running it.
+        """
+        given_handles = handles
+        count = sum(isinstance(value, torch.Tensor) for value in self.inputs) + len(self.captured)
+
+        def gradients_of(*arguments: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            primals, tangents = arguments[:count], arguments[count:]
+            handles = self.handles(joint, primals) if given_handles is None else given_handles
+            given = {id(handles[position]): tangent for position, tangent in zip(positions, tangents, strict=True)}
+            with torch.enable_grad():
+                roots = [handles[position] for position in positions]
+                sought: list[Handle] = [
+                    one for at, one in enumerate(primals) if one.requires_grad and (by is None or at in by)
+                ]
+                if targets is not None:
+                    sought = [handles[position] for position in targets]
+                ends = [(handles[position], given.get(id(handles[position]))) for position in stops]
+                found = gradients_between(roots, tangents, sought, ends, create_graph=True)
+                computed: list[Any] = [handles[position] for position in shown]
+                return *found, *computed
+
+        return gradients_of
+
+    def handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, Handle]:
+        """Run the program again, in its own ambience: the tensors behind its forward values and views, and what is
+        hidden, by position."""
+        with self.ambience.restored():
+            found = self._handles(joint, primals)
+        return {**found, **others_again(found, joint.others)}
+
+    def _handles(self, joint: Joint, primals: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Run the program on copies of what it writes to; the tensors behind its forward values by position,
+        outputs that are views behind those, and what it has hooked."""
+        traced = joint.traced
+        written = {index for index, _ in traced.mutated}
+        placed = [primal.clone() if index in written else primal for index, primal in enumerate(primals)]
+        for change in traced.layouts:
+            placed[change.index] = torch.ops.aten.alias.default(placed[change.index])
+        remaining = iter(placed)
+        arguments = [next(remaining) if isinstance(value, torch.Tensor) else value for value in self.inputs]
+        owned = dict(zip(map(id, self.captured), remaining, strict=True))
+        handles: dict[int, torch.Tensor] = {}
+        with owned_tensors_replaced(self.function, owned), hooked_tensors() as hooked:
+            result = self.function(*arguments)
+        for at, (leaf, output) in enumerate(zip(pytree.tree_leaves(result), traced.outputs, strict=True)):
+            if isinstance(output, Fresh):
+                handles[output.position] = leaf
+            elif isinstance(output, (ViewOfOutput, ViewOfInput)) and leaf.grad_fn is not None:
+                handles[joint.value_count + at] = leaf
+                if isinstance(output, ViewOfOutput):
+                    of_base = bool(output.geometry.steps) and leaf._is_view()
+                    handles.setdefault(output.position, leaf._base if of_base else leaf)
+        for index, position in traced.mutated:
+            handles.setdefault(position, placed[index])
+        for position in [one for one in joint.hidden if one not in joint.others]:
+            handles[position] = hooked[position - joint.first_hidden]
+        return handles
+
+
+def apart(primals: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same tensors in places of their own for autograd: gradients by one of them contain nothing that leads there
+    through another one which was made of it, and call none of its hooks."""
+    with torch.enable_grad():
+        return [torch.ops.aten.alias.default(primal) if primal.requires_grad else primal for primal in primals]

@@ -1,0 +1,519 @@
+"""What happens when no compiled version of a frame fits: explain, compile, insert, or give up; and forgetting it all.
+
+Works without torch: how a frame is compiled is the `compile_frame` that is handed in. The lookup itself is in C.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import traceback
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType
+from typing import Any, Protocol
+
+from stator.base import counters, logs
+from stator.base.errors import ChangedMeanwhile, StatorError, Unsupported, UsageError, UserPlace, VerificationError
+from stator.base.signals import is_of_a_signal
+from stator.dynamo.guards.guard import Guard
+from stator.dynamo.guards.guard_tree import bound_count, build_guard_tree, describe_failure, notes
+from stator.dynamo.guards.source import Source
+from stator.dynamo.guards.type_only_guards import guards_on_types
+from stator.dynamo.host.iterator_state import is_known_iterator
+from stator.dynamo.host.native_status import native as _native
+from stator.dynamo.host.stance import may_compile, refuse_recompile
+from stator.dynamo.host.trusted_builtins import builtins_as_ever
+from stator.dynamo.ir.resume import resumption_of
+
+from .dynamic_sources import changed_members, changed_numbers, changing, members
+from .recompile_limit import Inside, at_fault, places_inside
+from .specialization_owner import NOBODY, NotedOwner, Owner, first_instance, owner_of, with_generators
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFrame:
+    """What compiling a frame gave. `code` takes the place of the function's code (same parameters and free variables);
+    None: under these guards the original runs as it is.
+
+    followed: the original, and all that it calls, runs as it is; or `code` is its own but for the way out of it. Then
+        guards only say where there is nothing to compile.
+    last_resort: only for calls that no other version fits.
+    silent: `code` does not tell of the lines that it stands for, and is not run where somebody is told of lines.
+    """
+
+    guards: Sequence[Guard]
+    code: CodeType | None
+    followed: bool = False
+    last_resort: bool = False
+    silent: bool = False
+
+
+MakeApart = Callable[[], tuple[FunctionType, CompiledFrame] | None]
+CompileFrame = Callable[[FunctionType, dict[str, object]], CompiledFrame]
+
+
+class CacheOptions(Protocol):
+    """The part of base.config.Options that matters here."""
+
+    @property
+    def recompile_limit(self) -> int: ...
+
+
+def _mark_unhooked(code: CodeType) -> None:
+    _native.mark_code(code, True)
+
+
+# told of every code object that we run instead of a user's, so that no frame hook compiles it again
+code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]
+
+# entered around every compilation
+around_compilations: list[Callable[[], AbstractContextManager[None]]] = []
+
+
+def mark_as_ours(code: CodeType) -> None:
+    """Code that we run: no frame hook is to compile it again."""
+    for mark in code_marks:
+        mark(code)
+
+
+_SHOWN_REASONS = 3  # in a warning
+_MOST_FAILURES = 4  # to compile one function, before it is left alone
+_ATTEMPTS = 3  # in one call, where values change while they are looked at
+_MOST_LOST = 2  # versions whose objects died, before the frame is taken to meet others in each call
+_INSTANCES = 1024  # times the recompile limit: the most versions over all instances that share a method
+_GONE = 8  # times the recompile limit: the most versions whose instances are gone
+_FOLLOWED, _LAST_RESORT = 1, 2  # what `followed` of a version says, when it is not 0
+_GIVEN_UP = -1  # the same: of what was compiled too often for one instance
+
+_caches: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def make_cache(
+    code: CodeType,
+    compile_frame: CompileFrame,
+    options: CacheOptions,
+    *,
+    fullgraph: bool = False,
+    as_function: bool = True,
+    receiver: str = "self",
+    inside: Inside | None = None,
+    apart: MakeApart | None = None,
+) -> Any:
+    """An empty Cache for frames of `code`.
+
+    `as_function`: versions are called as functions (by an Entry); otherwise only their code is used (by the hook).
+    `receiver`: the parameter that says whom the frame works for.
+    `inside`: what else compiles a part of it, once this is given up. `apart`: makes what runs then.
+    """
+    cache = _native.Cache(code, Miss(compile_frame, options, fullgraph, as_function, receiver, inside, apart))
+    _caches.add(cache)
+    return cache
+
+
+def reset() -> None:
+    """Forget every compiled version and every decision to run eagerly."""
+    for cache in list(_caches):
+        cache.versions = ()
+        cache.eager = False
+        cache.miss.forget()
+    if _native is not None:
+        _native.reset_hook()
+
+
+def chosen(code: CodeType) -> int | None:
+    """How often the version with this code was found to fit, after the call that it was made for; None: it is gone."""
+    return next((version.hits for cache in list(_caches) for version in cache.versions if version.code is code), None)
+
+
+def run_as_it_is(code: CodeType) -> None:
+    """From now on the original runs where the version with this code fits."""
+    for cache in list(_caches):
+        for old in cache.versions:
+            if old.code is code:
+                new = _native.Version(old.guards, None, None, old.detail, None, 0)
+                cache.miss.made_for[id(new)] = cache.miss.made_for.get(id(old), NOBODY)
+                cache.versions = tuple(new if version is old else version for version in cache.versions)
+
+
+def _after_fork() -> None:
+    """In a child process: what other threads of the parent were compiling, nobody compiles here."""
+    if _native.compiling_depth() == 0:
+        for cache in list(_caches):
+            cache.busy = False
+    _native.forget_other_threads()
+
+
+if _native is not None and hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Miss:
+    """What compiles: the callback of one cache: called with (cache, function, bound arguments) when no version fits."""
+
+    def __init__(
+        self,
+        compile_frame: CompileFrame,
+        options: CacheOptions,
+        fullgraph: bool,
+        as_function: bool,
+        receiver: str = "self",
+        inside: Inside | None = None,
+        apart: MakeApart | None = None,
+    ) -> None:
+        self.compile_frame, self.options, self.receiver, self.inside = compile_frame, options, receiver, inside
+        self.apart = apart
+        self.instead: Any = None  # the version that runs where this was given up, if that is not the original
+        self.fullgraph, self.as_function = fullgraph, as_function
+        self.failures = 0
+        self.made_for: dict[int, NotedOwner] = {}  # by the id of a version in the cache
+        self.changing: Counter[Source] = Counter()  # places that were seen to change, and how often
+        self.lost: list[Any] = []  # the guards of the first versions that went with objects of theirs
+        self.given_up: list[NotedOwner] = []
+
+    def __call__(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
+        """The version to call, or None: run the original. csrc/cache.c sees to it that this is never called again while
+        it is at work, and that Python's collector rests meanwhile."""
+        if not builtins_as_ever():
+            return None
+        try:
+            return self._version(cache, function, bound)
+        except RecursionError:  # the program is so deep in calls that the compiler has no room: another call may have
+            if self.fullgraph:
+                raise
+            try:
+                counters.count("dynamo.eager_for_depth")
+            except RecursionError:
+                return None  # nor is there room for counting it
+            return None
+
+    def forget(self) -> None:
+        """Take up again what was given up."""
+        self.made_for.clear()
+        self.given_up.clear()
+        self.changing.clear()
+        self.lost.clear()
+        self.failures, self.instead = 0, None
+
+    def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
+        values = tuple(bound.values())
+        if _native.lines_traced():
+            self._drop_silent(cache, function, values)
+        for version in cache.versions[:_SHOWN_REASONS]:  # another thread may have been quicker
+            if version.guards.check(values, function):
+                return version
+        owner = owner_of(bound, self.receiver, function)
+        if any(given_up.is_(owner) for given_up in self.given_up):
+            return self.run_instead(cache)
+        reasons = self._why_none_fits(cache, function, values, owner)
+        of_owner = [version for version in cache.versions if self._was_made_for(owner, version)]
+        gone = [version for version in cache.versions if self.made_for.get(id(version), NOBODY).is_gone()]
+        if of_owner or gone:
+            refuse_recompile(_frame_name(function), reasons)
+        if not may_compile(_frame_name(function), reasons):
+            return None
+        limit = self.options.recompile_limit * max(1, self._loops(bound))
+        kinds = Counter(version.followed for version in of_owner)
+        if max(kinds[0], kinds[_LAST_RESORT]) >= limit or len(cache.versions) >= limit * _INSTANCES:
+            for inner, arguments in at_fault(self.inside, of_owner, function, bound):
+                inner.miss.give_up(inner, owner_of(arguments, inner.miss.receiver, None))
+            return self._stop_recompiling(cache, function, reasons, owner)
+        if len(gone) >= limit * _GONE:
+            if not any(version.hits for version in gone):
+                return self._stop_recompiling(cache, function, reasons, None)
+            cache.versions = tuple(version for version in cache.versions if version is not gone[-1])
+        if reasons:
+            counters.count("dynamo.recompiles")
+            logs.log("recompiles", "%s", "\n  ".join([f"recompiling {_frame_name(function)}", *reasons]))
+        followed = sum(version.followed == _FOLLOWED for version in cache.versions)
+        if kinds[_FOLLOWED] >= limit or followed >= limit * _GONE:
+            return self._rely_on_types(cache, function, bound, of_owner)
+        return self._compile(cache, function, bound, values)
+
+    def _drop_silent(self, cache: Any, function: FunctionType, values: tuple[object, ...]) -> None:
+        """Another takes the place of what fits but for that it tells of no lines, which is no recompilation."""
+        silent = {id(one) for one in cache.versions if one.silent and one.guards.check(values, function)}
+        cache.versions = tuple(one for one in cache.versions if id(one) not in silent)
+
+    def _loops(self, bound: dict[str, object]) -> int:
+        """In how many loops a frame is that goes on in the middle; each has two ways to go on: a turn more, and the
+        end. Of frames that go on together, the one with most counts."""
+        names = {} if self.inside is None else self.inside.names
+        found = with_generators({name: value for name, value in bound.items() if name not in names})
+        own = sum(map(is_known_iterator, found.values()))
+        if self.inside is None:
+            return own
+        inside = {there: bound[name] for name, there in names.items()}
+        return max(own, self.inside.cache.miss._loops(inside))
+
+    def _was_made_for(self, owner: Owner, version: Any) -> bool:
+        return self.made_for.get(id(version), NOBODY).is_(owner)
+
+    def _near(self, cache: Any, owner: Owner) -> list[Any]:
+        """Versions to explain: those made for this very one, and some of others."""
+        versions = [version for version in cache.versions if version.followed != _GIVEN_UP]
+        own = [version for version in versions if self._was_made_for(owner, version)]
+        others = [version for version in versions if not self._was_made_for(owner, version)]
+        return own + others[: self.options.recompile_limit]
+
+    def _why_none_fits(self, cache: Any, function: FunctionType, values: tuple[object, ...], owner: Owner) -> list[str]:
+        reasons = []
+        changed: set[Source] = set()
+        for number, version in enumerate(self._near(cache, owner)):
+            failure = version.guards.explain(values, function)
+            if failure is not None:
+                reasons.append(f"version {number}: {describe_failure(version.detail, failure)}")
+                changed |= changed_numbers(version.detail, failure, function, values)
+                if self._was_made_for(owner, version) or not owner.receives(self.receiver):
+                    changed |= changed_members(version.detail, failure, function, values)
+        if len(self.lost) == _MOST_LOST:  # what this frame works on is made for each call
+            changed.update(*map(members, self.lost))
+        self._seen_to_change(changed)
+        return reasons
+
+    def _seen_to_change(self, places: set[Source]) -> None:
+        self.changing.update(places)
+        if self.inside is not None:
+            self.inside.cache.miss._seen_to_change(places_inside(places, self.inside.names))
+
+    def _compile(self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]) -> Any:
+        try:
+            version = self._version_that_fits(cache, function, bound, values)
+        except Exception as error:
+            if self.fullgraph or isinstance(error, RecursionError) or is_of_a_signal(error):
+                raise
+            self._failed(cache, function, error)
+            return None
+        counters.count("dynamo.compiled_frames")
+        self._note_owner(cache, version, function, bound)
+        cache.versions = (version, *cache.versions)
+        return version
+
+    def _version_that_fits(
+        self, cache: Any, function: FunctionType, bound: dict[str, object], values: tuple[object, ...]
+    ) -> Any:
+        """Another thread may change what was looked at before the guards are asked, so they are asked anew of another
+        capture; but one that fails in the same way each time is a defect of ours."""
+        failures: list[str] = []
+        while True:
+            with ExitStack() as stack:
+                for around in around_compilations:
+                    stack.enter_context(around())
+                frame = self._compile_with_changing(function, bound)
+                version = self._make_version(cache, function, frame, first_instance(bound))
+            failure = version.guards.explain(values, function)
+            if failure is None:
+                return version
+            failures.append(describe_failure(version.detail, failure))
+            if len(failures) == _ATTEMPTS:
+                kind = VerificationError if len(set(failures)) == 1 else ChangedMeanwhile
+                raise kind(f"a guard does not hold for the very values it was made from: {failures[-1]}")
+
+    def _note_owner(self, cache: Any, version: Any, function: FunctionType, bound: dict[str, object]) -> None:
+        known = {id(one) for one in cache.versions}
+        self.made_for = {key: made_for for key, made_for in self.made_for.items() if key in known}
+        owner = owner_of(bound, self.receiver, function)
+        self.made_for[id(version)] = owner.noted(by_id=bool(version.followed))  # there nothing was compiled
+
+    def _rely_on_types(self, cache: Any, function: FunctionType, bound: dict[str, object], made: list[Any]) -> Any:
+        """There was never anything to compile, and each call is another: from now on arguments of other types are what
+        the frame is looked at for again."""
+        codes = [one.code for one in made if one.followed == _FOLLOWED and one.code is not None]
+        frame = CompiledFrame(guards_on_types(bound), codes[0] if codes else None, followed=True, last_resort=True)
+        version = self._make_version(cache, function, frame, first_instance(bound))
+        self._note_owner(cache, version, function, bound)
+        covered = {id(one) for one in made if one.followed == _FOLLOWED}
+        cache.versions = (*(one for one in cache.versions if id(one) not in covered), version)
+        return version
+
+    def _compile_with_changing(self, function: FunctionType, bound: dict[str, object]) -> CompiledFrame:
+        """Knowing what changes. Where that ends a graph which has to be whole, the values are relied on: rather another
+        version than none."""
+        try:
+            with changing(dict(self.changing)):
+                return self.compile_frame(function, bound)
+        except Unsupported:
+            if not self.fullgraph or not self.changing:
+                raise
+        with changing(dict.fromkeys(self.changing, 1)):
+            return self.compile_frame(function, bound)
+
+    def _failed(self, cache: Any, function: FunctionType, error: Exception) -> None:
+        """Run this call eagerly, and say once why. Later ones too, unless there is something to hope for: versions that
+        serve other arguments, or a value that another thread changed while it was looked at."""
+        self.failures += 1
+        hopeful = cache.versions or isinstance(error, VerificationError | ChangedMeanwhile)
+        whole = not hopeful or self.failures >= _MOST_FAILURES
+        cache.eager = whole
+        _tell_failure(function, error, whole)
+
+    def _make_version(self, cache: Any, function: FunctionType, frame: CompiledFrame, receiver: object) -> Any:
+        if frame.code is not None:
+            _check_compatible(frame.code, function.__code__)
+        dead = _DropDead(cache)
+        tree = build_guard_tree(frame.guards, function, dead)
+        dead.tree = weakref.ref(tree)
+        target = None
+        if frame.code is not None:
+            mark_as_ours(frame.code)
+            if self.as_function:
+                target = _function_like(function, frame.code)
+        return _native.Version(
+            tree,
+            frame.code,
+            target,
+            notes(frame.guards),
+            receiver,
+            frame.followed + frame.last_resort,
+            frame.silent,
+        )
+
+    def run_instead(self, cache: Any) -> Any:
+        """The version that is run where this was given up; None: the original."""
+        made = None if self.apart is None or self.instead is not None else self.apart()
+        if made is not None:
+            function, frame = made
+            self.instead = self._make_version(cache, function, frame, None)
+        return self.instead
+
+    def give_up(self, cache: Any, owner: Owner, function: FunctionType | None = None) -> None:
+        """For this one; where it is nobody, and nothing was compiled for somebody, for all calls."""
+        if owner.is_nobody() and all(self._was_made_for(owner, version) for version in cache.versions):
+            self._give_up_all(cache)
+        elif not any(one.is_(owner) for one in self.given_up):
+            self.given_up = [one for one in self.given_up if not one.is_gone()]
+            self.given_up.append(owner.noted(by_id=False))
+            if function is not None:
+                self._find_quickly(cache, owner, function)
+
+    def _give_up_all(self, cache: Any) -> None:
+        instead = self.run_instead(cache)
+        if instead is None:
+            cache.eager = True
+        else:
+            cache.versions = (*cache.versions, instead)
+
+    def _find_quickly(self, cache: Any, owner: Owner, function: FunctionType) -> None:
+        """That this one was given up is found out without us from now on, behind all that was compiled for it."""
+        guards = owner.guards()
+        if guards is not None:
+            dead = _DropDead(cache)
+            tree = build_guard_tree(guards, function, dead)
+            dead.tree = weakref.ref(tree)
+            instead = self.run_instead(cache)
+            code, target = (None, None) if instead is None else (instead.code, instead.target)
+            version = _native.Version(tree, code, target, notes(guards), owner.instances[0], _GIVEN_UP)
+            self.made_for[id(version)] = owner.noted(by_id=False)
+            cache.versions = (*cache.versions, version)
+
+    def _stop_recompiling(self, cache: Any, function: FunctionType, reasons: list[str], owner: Owner | None) -> Any:
+        """For `owner`, or for all: each call is for another one."""
+        if owner is None:
+            whom = " for objects that are gone: each call is given another object,"
+            self._give_up_all(cache)
+        else:
+            whom = "" if owner.is_nobody() else f" for {owner.described()}"
+            self.give_up(cache, owner, function)  # others keep what was compiled for them
+        limit = self.options.recompile_limit
+        text = "\n  ".join(
+            [
+                f"stator: {_frame_name(function)} was compiled {limit} times{whom} (recompile_limit={limit}) and runs "
+                "eagerly from now on. It would have to be compiled again because",
+                *_first(reasons),
+            ]
+        )
+        counters.count("dynamo.recompile_limit")
+        logs.log("recompiles", "%s", text)
+        if any(version.code is not None and not version.followed for version in cache.versions):  # else nothing is lost
+            logs.warn_once(f"dynamo.recompile_limit:{_frame_name(function)}", text, stacklevel=5)
+        return self.instead
+
+
+def _first(reasons: list[str]) -> list[str]:
+    """The latest reasons, and how many there are besides."""
+    rest = len(reasons) - _SHOWN_REASONS
+    return reasons if rest <= 0 else [*reasons[:_SHOWN_REASONS], f"... and {rest} more"]
+
+
+class _DropDead:
+    """Removes a version whose guards can never hold again, because an object they compare with has died."""
+
+    most, given_up = _MOST_LOST, _GIVEN_UP  # at the end of the process the module has no names any more
+
+    def __init__(self, cache: Any) -> None:
+        self.cache = weakref.ref(cache)
+        self.tree: weakref.ref[Any] | None = None
+
+    def __call__(self, _: object) -> None:
+        cache = self.cache()
+        tree = self.tree() if self.tree else None
+        if cache is None or tree is None:
+            return
+        if len(cache.miss.lost) < self.most:  # this may run anywhere, so it is looked at when the next call misses
+            lost = [
+                version for version in cache.versions if version.guards is tree and version.followed != self.given_up
+            ]
+            cache.miss.lost += [version.detail for version in lost]
+        cache.versions = tuple(version for version in cache.versions if version.guards is not tree)
+
+
+SHAPE_OF_CODE = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_freevars")
+SHAPE_OF_FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+
+
+def _check_compatible(code: CodeType, original: CodeType) -> None:
+    """Code that takes the place of another must bind the same: the frame hook swaps it into a frame as it stands."""
+    for name in SHAPE_OF_CODE:
+        if getattr(code, name) != getattr(original, name):
+            was, now = getattr(original, name), getattr(code, name)
+            raise VerificationError(f"compiled code has {name} {now}, not {was}")
+    count = bound_count(original)
+    if (code.co_flags ^ original.co_flags) & SHAPE_OF_FLAGS or code.co_varnames[:count] != original.co_varnames[:count]:
+        raise VerificationError(f"compiled code has other parameters: {code.co_varnames[:count]}")
+
+
+def _function_like(function: FunctionType, code: CodeType) -> FunctionType:
+    # to code behind a break each call brings its own cells, and what those of this one hold is not to be kept
+    cells: tuple[CellType, ...] = (function.__closure__ or ())[: len(code.co_freevars)]
+    if resumption_of(function.__code__) is not None:
+        cells = tuple([CellType() for _ in cells])
+    target = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, cells)
+    target.__kwdefaults__ = function.__kwdefaults__
+    target.__qualname__ = function.__qualname__
+    target.__module__ = function.__module__
+    return target
+
+
+def _frame_name(function: FunctionType) -> str:
+    code = function.__code__
+    return f'{function.__qualname__} (File "{code.co_filename}", line {code.co_firstlineno})'
+
+
+def is_internal(error: Exception) -> bool:
+    """A defect of ours; all else that keeps a frame from being compiled says at which stage, or of which kind."""
+    return not (getattr(error, "stage", None) or getattr(error, "kind", None) or isinstance(error, UsageError))
+
+
+def _tell_failure(function: FunctionType, error: Exception, whole: bool) -> None:
+    counters.count("dynamo.failed_frames")
+    if is_internal(error):
+        counters.count("dynamo.internal_errors")
+    unnamed = "what it was given" if isinstance(error, UsageError) else "an internal error"
+    stage = getattr(error, "stage", None) or getattr(error, "kind", None) or unnamed
+    place = getattr(error, "place", None) or _innermost_place(error)
+    where = "" if isinstance(error, StatorError) or place is None else f"\n  {place}"
+    when = "" if whole else " for some calls"
+    logs.warn_once(
+        f"dynamo.failed:{_frame_name(function)}",
+        f"stator: {_frame_name(function)} runs eagerly{when}, because compiling it failed ({stage}): "
+        f"{type(error).__name__}: {error}{where}",
+        stacklevel=7,  # the line that called the function
+    )
+
+
+def _innermost_place(error: Exception) -> UserPlace | None:
+    frames = traceback.extract_tb(error.__traceback__)
+    return UserPlace(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name) if frames else None

@@ -1,0 +1,103 @@
+"""Which Python numbers are known to change between the calls of a frame, and at which places it meets other parameters
+and buffers. Found out when guards fail; no torch here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+from stator.dynamo.guards.data_guards import DataFact
+from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.guards.guard_tree import build_guard_tree
+from stator.dynamo.guards.source import CallSource, Source
+
+_state = threading.local()
+
+
+def contents(tensor: Any) -> tuple[int, ...]:
+    """The numbers in a tensor, flat: what a guard on its contents compares."""
+    return tuple(tensor.flatten().tolist())
+
+
+def contents_source(source: Source) -> Source:
+    return CallSource(contents, (source,))
+
+
+def _is_on_contents(source: Source) -> bool:
+    return type(source) is CallSource and (source.function is contents or type(source.function) is DataFact)
+
+
+def changing_sources() -> Mapping[Source, int]:
+    """Places whose numbers the capture under way in this thread keeps apart from their values, or whose tensors from
+    their identity, and how often each was seen to change."""
+    return getattr(_state, "sources", {})
+
+
+@contextmanager
+def changing(sources: Mapping[Source, int]) -> Iterator[None]:
+    """What is captured in the block knows that the numbers and tensors at these places change."""
+    before = changing_sources()
+    _state.sources = sources
+    try:
+        yield
+    finally:
+        _state.sources = before
+
+
+def changed_numbers(
+    guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
+) -> set[Source]:
+    """The places at which a version whose guards failed relied on another number of the same type; empty when it was
+    made for other objects. `failure` is what GuardTree.explain gave."""
+    if failure[0] < 0 or guards[failure[0]].kind in _OF_OTHER_OBJECTS:
+        return set()
+    return {_place(guard.source) for guard in guards if _is_on_number(guard) and _fails(guard, function, values)}
+
+
+def changed_members(
+    guards: Sequence[Guard], failure: tuple[Any, ...], function: FunctionType, values: tuple[object, ...]
+) -> set[Source]:
+    """The places at which a version whose guards failed relied on other parameters and buffers, if it failed there."""
+    if failure[0] >= 0 and not guards[failure[0]].movable:
+        return set()
+    return {guard.source for guard in guards if guard.movable and _holds_another(guard, function, values)}
+
+
+def members(guards: Sequence[Guard]) -> set[Source]:
+    """The places of all parameters and buffers that a version relied on."""
+    return {guard.source for guard in guards if guard.movable}
+
+
+def _holds_another(guard: Guard, function: FunctionType, values: tuple[object, ...]) -> bool:
+    expected = guard.expected.held()
+    return expected is None or not build_guard_tree([replace(guard, expected=expected)], function).check(
+        values, function
+    )
+
+
+_OF_OTHER_OBJECTS = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)
+
+
+def _is_on_number(guard: Guard) -> bool:
+    if guard.kind is not GuardKind.EQUALS:
+        return False
+    if _is_on_contents(guard.source):
+        return True
+    if type(guard.expected) not in (int, float):
+        return False
+    return type(_place(guard.source)) is not CallSource
+
+
+def _place(source: Source) -> Source:
+    """Where the number is that a guard compares: a number of NumPy is converted first."""
+    converted = type(source) is CallSource and source.function in (int, float) and len(source.args) == 1
+    return source.args[0] if converted else source  # type: ignore[attr-defined]
+
+
+def _fails(guard: Guard, function: FunctionType, values: tuple[object, ...]) -> bool:
+    failure = build_guard_tree([guard], function).explain(values, function)
+    return failure is not None and len(failure) > 1 and type(failure[1]) is type(guard.expected)

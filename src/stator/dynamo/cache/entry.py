@@ -1,0 +1,137 @@
+"""The public side of the cache of compiled frames: makes the callable that stands for a function.
+
+How arguments are bound and versions found is csrc/entry.c and csrc/cache.c; what happens on a miss is
+compiled_frames.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from stator.base.config import Options
+from stator.dynamo.guards import tensor_guards as tensor_guards  # registers what tensors and torch's state need
+from stator.dynamo.guards.type_only_guards import TENSORS
+from stator.dynamo.host import debuggers as debuggers  # tells csrc whose trace functions run everything eagerly
+from stator.dynamo.host.hook import compile_wherever_it_is, leave_alone
+from stator.dynamo.host.naming import OF_C
+from stator.dynamo.host.native_status import native as _native
+from stator.dynamo.host.native_status import warn_if_missing
+from stator.dynamo.host.torch_state import modes_put_back, own_saved_tensors
+from stator.dynamo.host.trusted_builtins import builtins_as_ever
+
+from .compiled_frames import CompiledFrame, CompileFrame, Miss, around_compilations, code_marks, make_cache, reset
+
+__all__ = [
+    "CompileFrame",
+    "CompiledFrame",
+    "cache_of",
+    "follow",
+    "is_entry",
+    "make_entry",
+    "make_hook_callback",
+    "original",
+    "reset",
+]
+
+
+def make_entry(
+    function: FunctionType, compile_frame: CompileFrame, options: Options, *, fullgraph: bool = False
+) -> Callable[..., Any]:
+    """The compiled twin of `function`: same signature, attributes passed through, works as a method.
+
+    `compile_frame(function, {parameter: value})` is called when no compiled version fits the arguments. What it raises
+    is passed on under `fullgraph`; otherwise the user gets one warning and the original runs from then on. Without the
+    C extension the function itself comes back, with one warning.
+    """
+    if _native is None:
+        warn_if_missing()
+        return function
+    cache = make_cache(function.__code__, compile_frame, options, fullgraph=fullgraph)
+    return functools.update_wrapper(_native.Entry(function, cache), function)
+
+
+def make_hook_callback(compile_frame: CompileFrame, options: Options) -> Callable[[FunctionType], Any]:
+    """A callback for hook.call_with_hook: frames that start under it are compiled by `compile_frame`.
+
+    Make one per compilation context and keep it: calls with the same callback share their versions, which go with it.
+    """
+    caches: dict[int, tuple[weakref.ref[CodeType], Any]] = {}  # by the code's id, as equal code is not the same
+
+    def callback(function: FunctionType) -> Any:
+        if not builtins_as_ever() or _is_of_torch_compile(function.__code__):
+            return None
+        code = function.__code__
+        cache = make_cache(code, compile_frame, options, as_function=False)
+        caches[id(code)] = weakref.ref(code, functools.partial(_forget, caches, id(code))), cache
+        return cache
+
+    _hide_from_torch_compile(callback.__code__)
+    return callback
+
+
+def _forget(caches: dict[int, Any], key: int, _: object) -> None:
+    caches.pop(key, None)
+
+
+def _is_of_torch_compile(code: CodeType) -> bool:
+    """Code that torch.compile generated: it is compiled already, though it bears the user's file name."""
+    return any(name.startswith(("__compiled_fn_", "__resume_at_")) for name in code.co_names)
+
+
+def _hide_from_torch_compile(code: CodeType) -> None:
+    """torch.compile around a function that calls ours runs our code as it is (if this torch can be told so)."""
+    control = torch._C._dynamo.eval_frame
+    if hasattr(control, "set_code_exec_strategy"):
+        skip = control._FrameAction.SKIP
+        control.set_code_exec_strategy(code, control._FrameExecStrategy(skip, skip))
+
+
+TENSORS.append(torch.Tensor)
+OF_C.append(type(torch._C._SDPBackend))  # of classes that are made in C++
+code_marks.append(_hide_from_torch_compile)
+around_compilations.append(modes_put_back)
+around_compilations.append(own_saved_tensors)  # not only while capturing: what reads tensors tries itself on some
+_hide_from_torch_compile(Miss.__call__.__code__)  # and with it all of our compiler
+
+
+TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+leave_alone(TORCH_FOLDER)
+# modules made of modules: where one of those breaks, the others are still to be compiled with their neighbours
+for _kind in (
+    torch.nn.Sequential,
+    torch.nn.Transformer,
+    torch.nn.TransformerDecoder,
+    torch.nn.TransformerDecoderLayer,
+    torch.nn.TransformerEncoder,
+    torch.nn.TransformerEncoderLayer,
+):
+    compile_wherever_it_is(_kind.forward.__code__)
+# torch.compile compiles what it is given, and its compiler is nothing to be compiled
+leave_alone(os.path.join(TORCH_FOLDER, "_dynamo") + os.sep, with_callees=True)
+
+
+def is_entry(value: object) -> bool:
+    return _native is not None and type(value) is _native.Entry
+
+
+def follow(entry: Any, call: Any, moved: Callable[..., Any]) -> None:
+    """The entry stands for `call`, the `__call__` of its first argument's class as it stands there: while it is another
+    one, `moved` is called with the arguments."""
+    entry._follow(call, moved)
+
+
+def original(entry: Any) -> FunctionType:
+    """The function that an entry stands for."""
+    return entry._function
+
+
+def cache_of(entry: Any) -> Any:
+    """The Cache of an entry: `.versions` (each with `.guards`, `.code`, `.target`, `.hits`) and `.eager`."""
+    return entry._cache

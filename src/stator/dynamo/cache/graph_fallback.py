@@ -1,0 +1,213 @@
+"""What becomes of an error that a compiled graph raises while it runs: where the graph has changed nothing that lasts,
+the frame begins anew as the program's own code, so that the program sees what it would see in eager.
+
+Runs on the way of an error only. The code that calls it is written by codegen/failures.py; what a graph does besides
+computing is noted by side_effect_analysis.py.
+"""
+
+from __future__ import annotations
+
+import linecache
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from stator.base import counters, logs
+from stator.base.errors import StatorError, UserPlace, WrongAssumption
+from stator.base.signals import is_of_a_signal
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.host.native_status import native
+from stator.dynamo.ir.capture_result import CapturedFrame
+from stator.dynamo.ir.resume import resumption_of
+
+from .compiled_frames import chosen, run_as_it_is
+
+# Failures in a row after which a graph is not tried again: of it alone, which will stay; and of the program, too.
+_MOST_ALONE, _MOST_IN_A_ROW = 2, 8
+_FX_FILE = "<eval_with_key>"  # where torch.fx says that the code of graphs stands
+
+
+def generator_states(devices: Sequence[torch.device], *others: Any) -> list[Callable[[], object]]:
+    """What puts torch's random number generators for these devices, and other ones (of `random.Random` or
+    `numpy.random.RandomState` or `Generator`), back to where they are now."""
+    found: list[Callable[[], object]] = []
+    for generator in (*map(_generator, devices), *others):
+        if isinstance(generator, random.Random):
+            found.append(partial(random.Random.setstate, generator, random.Random.getstate(generator)))
+        elif hasattr(generator, "bit_generator"):  # of NumPy's newer generators
+            bits = generator.bit_generator
+            found.append(partial(setattr, bits, "state", bits.state))
+        else:
+            found.append(partial(generator.set_state, generator.get_state()))
+    return found
+
+
+def _generator(device: torch.device) -> Any:
+    if device.type == "cpu":
+        return torch.default_generator
+    module = torch.get_device_module(device)
+    return module.default_generators[module.current_device() if device.index is None else device.index]
+
+
+class Failure:
+    """Called by emitted code with what a graph raised and, if random numbers are drawn, what puts the generators back:
+    does so, puts torch's modes back, and says whether the frame begins anew. An error that is to leave a frame which
+    goes on behind a break is raised where it goes on: blocks are open there."""
+
+    __slots__ = (
+        *(
+            "alone",
+            "assumed",
+            "chosen",
+            "code",
+            "goes_on",
+            "in_a_row",
+            "latest",
+            "modes",
+            "name",
+            "passed_on",
+            "places",
+        ),
+        "repeatable",
+    )
+
+    def __init__(self, captured: CapturedFrame) -> None:
+        assert captured.entry_modes is not None
+        code = captured.code
+        self.name = f'{code.co_qualname} (File "{code.co_filename}", line {code.co_firstlineno})'
+        self.latest = ""
+        self.code: Callable[[], CodeType | None] = lambda: None  # in which the graph is called
+        self.in_a_row = 0  # so many calls, without one between them in which it did not fail
+        self.alone = 0  # so many of these in which the program's own code did not fail
+        self.chosen = 0  # how often the code had been chosen when the graph failed last
+        self.assumed = False  # what failed was a check of what was assumed about sizes
+        resumption = resumption_of(code)
+        self.goes_on = resumption is not None and bool(resumption.last_call or resumption.point.waiting)
+        self.passed_on = False  # the last error: the program's own code did nothing but raise it
+        self.modes = captured.entry_modes
+        self.repeatable = captured.side_effects.repeatable
+        self.places = {} if self.repeatable else _places(captured)
+
+    def __call__(self, error: BaseException, states: Sequence[Callable[[], object]] = ()) -> bool:
+        self.modes.restore()
+        torch.clear_autocast_cache()  # casts of a part of the program that is not run to its end
+        self.passed_on = False
+        if self._begins_anew(error, states):
+            return True
+        if self.goes_on:
+            self.passed_on = True
+            # the frame itself is shown once, as the program's own code
+            BaseException.with_traceback(error, error.__traceback__ and error.__traceback__.tb_next)
+            native.raise_later(error)
+        return self.goes_on
+
+    def _begins_anew(self, error: BaseException, states: Sequence[Callable[[], object]]) -> bool:
+        self.assumed = type(error) is WrongAssumption  # which comes before the graph has written to anything
+        if not issubclass(type(error), Exception) or is_of_a_signal(error):
+            return False
+        if not self.assumed and _program_takes_part():
+            return False
+        if not self.repeatable and not self.assumed:
+            BaseException.add_note(error, self._note(error))
+            return False
+        for put_back in states:
+            put_back()
+        counters.count("dynamo.failed_graphs")
+        if isinstance(error, StatorError) and not self.assumed:  # no operator of the program's
+            text = f"stator: a graph of {self.name} could not be run, and the call goes on eagerly: {error}"
+            logs.warn_once(f"dynamo.failed_run:{self.name}", text)
+        self.latest = _text(error)
+        logs.log("graph_breaks", "a graph of %s failed: the frame begins anew, by itself: %s", self.name, self.latest)
+        self._count()
+        return True
+
+    def _count(self) -> None:
+        code = self.code()
+        times = None if code is None else chosen(code)
+        if times is None:
+            return
+        if times > self.chosen + 1:
+            self.in_a_row = self.alone = 0
+        self.in_a_row, self.chosen = self.in_a_row + 1, times
+        if self.in_a_row >= _MOST_IN_A_ROW:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        code = self.code()
+        if code is None:
+            return
+        run_as_it_is(code)
+        counters.count("dynamo.graphs_given_up")
+        text = f"stator: a graph of {self.name} failed {self.in_a_row} times in a row; what it was compiled for runs "
+        text += f"eagerly from now on: {self.latest}"
+        logs.log("graph_breaks", "%s", text)
+        if not self.alone:  # which was told before
+            logs.warn_once(f"dynamo.given_up:{self.name}", text, stacklevel=3)
+
+    def was_the_graph_s(self) -> None:
+        """The program's own code did not fail where the graph had, though nothing there handles errors."""
+        if self.assumed or self.passed_on:
+            return
+        counters.count("dynamo.failures_of_graphs_alone")
+        logs.warn_once(
+            f"dynamo.failed_alone:{self.name}",
+            f"stator: a compiled graph of {self.name} raised an error that the program's own code, run after it, did "
+            f"not raise: {self.latest}",
+            stacklevel=3,
+        )
+        self.alone += 1
+        if self.alone >= _MOST_ALONE:
+            self._give_up()
+
+    def _note(self, error: BaseException) -> str:
+        """The graph has changed something before it failed, maybe; so all that can be done is to say where."""
+        where = next((self.places[name] for name in _nodes_under_way(error) if name in self.places), None)
+        if where is not None:
+            return f"stator: raised in a compiled graph, by\n  {_shown(where)}"
+        found = [*self.places.values()]
+        between = f", between\n  {_shown(found[0])}\nand\n  {_shown(found[-1])}" if found else ""
+        return f"stator: raised in a compiled graph of {self.name}{between}"
+
+
+def _text(error: BaseException) -> str:
+    """Its type and what it says, as far as no code of the program has to run for that."""
+    said = BaseException.__dict__["args"].__get__(error)
+    return ": ".join([class_name(type(error)), *(one for one in said if type(one) is str)])
+
+
+def _shown(place: UserPlace) -> str:
+    return f"{place}\n    {linecache.getline(place.filename, place.line).strip()}"
+
+
+def _places(captured: CapturedFrame) -> dict[str, UserPlace]:
+    assert captured.graph is not None
+    found = {}
+    for node in captured.graph.graph.nodes:
+        switches = node.meta.get("example_value", node) is None  # a mode
+        if "place" in node.meta and not switches:
+            found[node.name] = node.meta["place"]
+    return found
+
+
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    entry = error.__traceback__
+    while entry is not None:
+        yield entry.tb_frame, entry.tb_lineno
+        entry = entry.tb_next
+
+
+def _nodes_under_way(error: BaseException) -> Iterator[str]:
+    """Names of the nodes that ran when graphs that run as Python, a line for each node, raised this."""
+    for frame, line in _frames(error):
+        if frame.f_code.co_filename.startswith(_FX_FILE):
+            yield linecache.getline(frame.f_code.co_filename, line).partition("=")[0].partition(":")[0].strip()
+
+
+def _program_takes_part() -> bool:
+    """Whether code of the program was told what the graph saved for a backward, as checkpointing is. It would be told
+    twice; and the error may be its own, to end a second forward that has gone far enough."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

@@ -1,0 +1,564 @@
+"""The entry to symbolic execution: one frame in, `Captured` out. Decides where a graph has to end."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from stator.base import config, counters
+from stator.base.errors import Unsupported
+
+from . import handlers
+from .guards.global_state import read_global_state
+from .guards.guard import Guard, GuardKind
+from .guards.source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
+from .handlers import opcodes, polyfills
+from .host.break_kinds import way_out
+from .host.compile_status import Told
+from .host.naming import class_name
+from .host.numpy_scalars import is_of_program
+from .host.torch_state import TorchState, forward_ad_guard
+from .interpreter import input_facts
+from .interpreter.capture_context import CaptureContext
+from .interpreter.frame import Frame, StopAtBreak
+from .interpreter.nested_break import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
+from .interpreter.prepared_code import is_looked_at, looks_at_no_frame, program_of
+from .interpreter.reconstruction import CalledFrames, Reconstructor
+from .interpreter.release_capture_state import dismantle
+from .interpreter.wrapping import CONSTANT_TYPES
+from .ir.call_completion import CallCompletion
+from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
+from .ir.generator_places import Place, Waits
+from .ir.reconstruct_ir import ConstantRecipe, Effect, Evaluate, Load, RaisedAt, Recipe
+from .ir.resume import closure_of
+from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
+from .values.cells import CellValue, is_empty
+from .values.constants import ConstantValue, LastInstruction, SourcedConstant
+from .values.containers.generators import GeneratorValue
+from .values.containers.sequences import ListValue, TupleValue
+from .values.containers.slices import RangeValue, SliceValue
+from .values.objects import ObjectValue
+from .values.pending_text import PendingTextValue
+from .values.tensors.numbers import NumberValue
+from .values.tensors.tensor import TensorValue
+from .values.tensors.tensor_scalars import ReadNumberValue
+
+_REGISTERED = (handlers, input_facts, opcodes, polyfills)  # importing them fills the registries
+
+
+def capture(
+    function: FunctionType,
+    arguments: dict[str, object],
+    *,
+    fullgraph: bool = False,
+    nested: bool = True,
+    apart: Container[CodeType] = (),
+    told: Told | None = None,
+    unknown_sizes: bool = True,
+) -> CapturedFrame:
+    """Execute `function` symbolically on `arguments` (parameter name -> object, as bound for the frame). `told` is kept
+    from one capture to the next of frames that belong together.
+
+    nested: the graph may end inside of functions that the frame called; else at their call.
+    apart: code of functions in which it ends at their call all the same, if there is none.
+
+    Raises Unsupported when nothing can be captured soundly, or, with fullgraph, when the whole frame cannot be one
+    graph. Any other exception is a defect of stator.
+
+    unknown_sizes: operators whose result's size depends on data stay in the graph, which otherwise ends there.
+    """
+    told = told or Told()
+    if told.by is function.__code__:  # it is called with other arguments
+        told.compiling, told.by = True, None
+    stop_at: int | None = None
+    reason: BreakReason | None = None
+    until: list[Guard] = []
+    failed: _Restart | None = None  # when told that it is compiled
+    backwards = 0  # how often the graph had to end earlier than it was tried to
+    while True:
+        told.asked = False
+        attempt = _Attempt(function, arguments, stop_at, reason, until, told, unknown_sizes, nested=nested, apart=apart)
+        try:
+            captured = attempt.run()
+        except _Restart as restart:
+            if failed is None and stop_at is None and told.compiling and told.asked and restart.error.kind in _ERRORS:
+                told.compiling, told.by = False, function.__code__
+                failed = restart
+                counters.count("dynamo.told_not_compiling")
+                continue
+            first = failed or restart
+            if fullgraph:
+                error = first.error
+                try:
+                    raise error from error.__cause__
+                finally:
+                    del error, first, failed  # the frame is part of the error's traceback, and must not hold the error
+            if stop_at is None and first is not restart and restart.error.kind in _ERRORS:
+                told.compiling, told.by = True, None  # the answer made no difference
+                restart = first
+            if stop_at is not None and restart.step < stop_at:
+                backwards += 1
+            # what cannot be handed on may have been made in each turn of a long loop: not followed back turn by turn
+            stop_at, reason = restart.step if backwards < _STEPS_BACK else restart.half_way(), restart.reason
+            if isinstance(restart.error.until, Guard):
+                until.append(restart.error.until)
+            _forget_frames(restart, attempt.handled)
+            continue
+        counters.count("captured_frames")
+        return captured
+
+
+_STEPS_BACK = 8
+_ERRORS = frozenset(("exception", "torch-error"))  # kinds of breaks that are errors of the program
+
+
+def _forget_frames(error: BaseException | None, of_program: BaseException | None) -> None:
+    """Let go of the frames of ours that an exception and those before it came by: they hold the program's objects, and
+    may hold the exception. `of_program`: what the program is handling."""
+    seen: set[int] = {id(of_program)}
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            waiting += [one.__cause__, one.__context__]
+
+
+class _Restart(Exception):
+    """The frame cannot be followed beyond `step`; `outer_steps`: the steps of the outermost frame. Private to this
+    module."""
+
+    def __init__(self, step: int, error: Unsupported, reason: BreakReason, outer_steps: Sequence[int]) -> None:
+        self.step, self.error, self.reason, self.outer_steps = step, error, reason, outer_steps
+        super().__init__()
+
+    def half_way(self) -> int:
+        return self.outer_steps[(bisect_right(self.outer_steps, self.step) - 1) // 2]
+
+
+class _Attempt:
+    """One run over the frame. With `stop_at`, it ends before that step, which may be one of a frame inside."""
+
+    def __init__(
+        self,
+        function: FunctionType,
+        arguments: dict[str, object],
+        stop_at: int | None,
+        reason: BreakReason | None,
+        until: list[Guard],
+        told: Told,
+        unknown_sizes: bool = True,
+        *,
+        nested: bool = False,
+        apart: Container[CodeType] = (),
+    ) -> None:
+        self.nested = nested
+        self.apart = apart
+        self.function = function
+        self.arguments = arguments
+        self.stop_at = stop_at
+        self.reason = reason
+        self.until = until  # what the break depends on: once that changes, there may be none
+        self.told = told
+        self.unknown_sizes = unknown_sizes
+        self.entry_state = TorchState.now()
+        self.running: Sequence[Frame] = ()  # the frames that were, where it ended
+        self.handled = sys.exception()  # of the running program: nothing of ours is being handled here
+
+    def run(self) -> CapturedFrame:
+        context = CaptureContext(self.function, self.told)
+        context.recorder.mode.keeps_unknown_sizes = self.unknown_sizes
+        try:
+            return self._run(context)
+        finally:
+            context.recorder.forget()
+            dismantle((self.running, *(held for name, held in vars(context).items() if name != "_keep")))
+            self.running = ()
+            # lists and constants from outside lead back to the tracer, and would keep these until a collection
+            vars(context).clear()
+            self.entry_state.restore()
+
+    def _run(self, context: CaptureContext) -> CapturedFrame:
+        context.guards.made.append(Guard(FunctionSource(), GuardKind.GLOBAL_STATE, read_global_state()))
+        context.guards.made.append(forward_ad_guard())
+        frame = self._frame(context)
+        self.running = (frame,)
+        try:
+            frame.run()
+        except StopAtBreak as stop:
+            self.running = stop.frames
+            return self._stopped(context, stop)
+        except Unsupported as error:
+            ends_at = context.recorder.mode.footprint.ends_at
+            raise self._restart(context, error, _running(context, frame, error), ends_at) from error
+        except Raised as raised:
+            raise self._restart(context, self._uncaught(context, frame, raised), raised.frames or [frame]) from raised
+        return self._finished(context, frame)
+
+    def _frame(self, context: CaptureContext) -> Frame:
+        code = self.function.__code__
+        values: dict[str, Value] = {
+            name: Lazy(value, LocalSource(name)) for name, value in self.arguments.items() if name in code.co_varnames
+        }
+        closure = tuple(
+            _free_cell(name, cell) for name, cell in zip(closure_of(code), self.function.__closure__ or (), strict=True)
+        )
+        for index, cell in enumerate(closure):
+            context.real_cells[id(cell.cell)] = cell
+            if cell.content is None:
+                source = ItemSource(AttrSource(FunctionSource(), "__closure__"), index)
+                context.guard(source, GuardKind.PREDICATE, is_empty)
+        scope = context.scope_of(self.function.__globals__, None, self.function.__builtins__)  # type: ignore[attr-defined]
+        context.given = {name: value for name, value in values.items() if _end_shows(value)}
+        frame = Frame(context, program_of(code), scope, values, closure, code.co_qualname)
+        if self.stop_at is not None:
+            context.stop_at = self.stop_at
+        self._go_on_handling(context, frame)
+        return frame
+
+    def _go_on_handling(self, context: CaptureContext, frame: Frame) -> None:
+        """Where the frame was left in handlers of exceptions, it goes on in them."""
+        resumption = frame.program.resumption
+        if resumption is None or not resumption.point.handlers:
+            return
+        point = resumption.point
+        if self.handled is None:
+            raise unsupported("raise", "a handler of an exception that is not being handled")
+        frame.handlers = list(point.handlers)
+        frame.handlers_kept = len(frame.handlers)
+        for position in point.handlers[1:]:  # an inner handler keeps what the one around it handles
+            name = point.stack_parameter(position)
+            frame.handling.append(context.wrap(self.arguments[name], LocalSource(name)))
+        frame.handling.append(context.wrap(self.handled, ReadSource(sys.exception)))
+
+    def _restart(
+        self, context: CaptureContext, error: Unsupported, frames: Sequence[Frame], step: int | None = None
+    ) -> _Restart:
+        """`frames`: those that were running where the error came up."""
+        if self.stop_at is not None:
+            raise error  # the state at the break could not be handed over
+        assert error.place is not None
+        reason = BreakReason(error.kind, error.reason, error.place, way_out(error.kind, error.hint))
+        if step is None:
+            step = self._last_left(context, frames, error.kind).began
+        return self._restart_at(context, step, error, reason)
+
+    def _restart_at(self, context: CaptureContext, step: int, error: Unsupported, reason: BreakReason) -> _Restart:
+        if not self.nested:
+            step = context.outer_steps[bisect_right(context.outer_steps, step) - 1]
+        return _Restart(step, error, reason, context.outer_steps)
+
+    def _last_left(self, context: CaptureContext, frames: Sequence[Frame], kind: str) -> Frame:
+        """The innermost of the frames that the graph is to end in. Where nothing is compiled before, the outermost runs
+        as it is up to its call; but those that already go on together, stay so if they can (`_ended`), and if that did
+        not come to nothing at many places."""
+        outermost = frames[0]
+        runs = _may_run_as_it_is(context) and outermost.now > outermost.furthest
+        if not self.nested or (runs and outermost.program.finishes_call < 0):
+            return outermost
+        chain = left_together(frames, kind)
+        if _may_run_as_it_is(context):  # a generator runs as it is to its next yield
+            chain = chain[: _before_generators(chain)]
+        innermost = chain[-1]
+        if not context.recorder.op_count and user_code(innermost.program.code) in self.apart:
+            return outermost
+        return innermost
+
+    def _stopped(self, context: CaptureContext, stop: StopAtBreak) -> CapturedFrame:
+        """The graph ends where it was to. If that cannot be inside of what the frame called, then before the call."""
+        outermost = stop.frames[0]
+        assert self.reason is not None
+        if self._last_left(context, stop.frames, self.reason.kind) is not stop.frames[-1]:
+            error = unsupported("reconstruct", "frames that cannot be left together")
+            raise self._earlier(context, outermost.located(error), outermost.began)
+        try:
+            return self._ended(context, stop.frames, stop.handled)
+        except CannotRebuild as error:
+            if error.made_at is not None and error.made_at < self.stop_at:  # type: ignore[operator]
+                raise self._earlier(context, error, error.made_at) from error
+            if len(stop.frames) == 1:
+                raise outermost.located(error) from error
+            raise self._earlier(context, error, outermost.began) from error
+        except Unsupported as error:
+            if len(stop.frames) == 1:
+                raise
+            raise self._earlier(context, error, outermost.began) from error
+
+    def _earlier(self, context: CaptureContext, error: Unsupported, step: int) -> _Restart:
+        assert self.reason is not None
+        return self._restart_at(context, step, error, self.reason)
+
+    def _uncaught(self, context: CaptureContext, frame: Frame, raised: Raised) -> Unsupported:
+        value: Any = raised.value
+        text = f"{class_name(value.python_type(context))}: {value.message(context)}"
+        place = value.place or frame.place()
+        return Unsupported("exception", f"the program raises {text}", place=place)
+
+    # -- exits --
+    def _finished(self, context: CaptureContext, frame: Frame) -> CapturedFrame:
+        if _may_run_as_it_is(context):
+            return self._captured(frame, None, [], Return(_IN_PLACE))
+        reconstructor = Reconstructor(context)
+        assert frame.result is not None
+        try:
+            value = reconstructor.recipe(frame.result)
+            effects = self._effects(reconstructor)
+        except CannotRebuild as error:
+            raise self._restart(context, frame.located(error), [frame], error.made_at) from error
+        except Unsupported as error:
+            raise self._restart(context, frame.located(error), [frame]) from error
+        return self._captured(frame, reconstructor, effects, Return(value))
+
+    def _ended(self, context: CaptureContext, frames: Sequence[Frame], handled: Sequence[Value]) -> CapturedFrame:
+        """The graph ends in these frames, each of which called the next."""
+        assert self.reason is not None
+        frame = frames[0]
+        reconstructor = Reconstructor(context)
+        count = _before_generators(frames)
+        frames, generators = frames[:count], frames[count:]
+        called = [one for one in generators if one.generator is None]
+        generators = generators[: len(generators) - len(called)]
+        reconstructor.stopped_in = _stopped_in(generators, Waits.CALLING if called else Waits.STEPPING)
+        if called:
+            reconstructor.called_in[id(generators[-1].generator)] = CalledFrames()
+        if len(frames) == 1 and not generators and _may_run_as_it_is(context) and frame.now > frame.furthest:
+            return self._captured(frame, None, [], self._reached(frame))
+        running = handled[len(handled) - len(frame.handlers) :]  # no frame inside runs any
+        handlers = tuple(zip(frame.handlers, map(reconstructor.recipe, running), strict=True))
+        entered = [*frames, *generators[:1]]
+        if generators and generators[0].way.finish is not CallCompletion.COLLECTED:  # type: ignore[union-attr]
+            entered.pop()
+        stack = _stack(reconstructor, frame, entered[1:])
+        names = _locals(reconstructor, frame)
+        cells: dict[str, Recipe] = {name: reconstructor.recipe(cell) for name, cell in frame.cells.items()}
+        inner = tuple(one for at in range(1, len(frames)) for one in _inner_frames(reconstructor, entered[at:]))
+        steps = reconstructor.recipe(generators[0].generator) if generators else None  # type: ignore[arg-type]
+        for at in range(len(called)):
+            for one in _inner_frames(reconstructor, called[at:]):
+                reconstructor.called_in[id(generators[-1].generator)].add(one)
+        waiting = tuple(at for one in (*generators, *called) for at in (id(user_code(one.program.code)), one.now))
+        if inner and steps is not None:
+            inner, steps = (*inner[:-1], replace(inner[-1], steps=steps, waiting=waiting)), None
+        effects = self._effects(reconstructor)
+        if inner and _may_run_as_it_is(context) and not reconstructor.only_reads():
+            raise unsupported("reconstruct", "objects that were made where nothing is compiled")
+        finish = _finish(entered[1:])
+        exit_ = Break(
+            frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, inner, finish, steps, waiting
+        )
+        return self._captured(frame, reconstructor, effects, exit_)
+
+    def _reached(self, frame: Frame) -> Break:
+        """Where the frame's own code gets without help: there everything is in its place. It gets there once, so that
+        it may be left there."""
+        assert self.reason is not None
+        stack = tuple(
+            RaisedAt(value.value) if isinstance(value, LastInstruction) else None if value is None else _IN_PLACE
+            for value in frame.stack
+        )
+        kept = _locals_to_keep(frame)
+        receiver = receiver_of(frame.program.code)
+        names = {
+            name: _IN_PLACE
+            for name, value in frame.locals.items()
+            if kept is None or name in kept or name == receiver or _may_be_watched(value)
+        }
+        handlers = tuple((position, _IN_PLACE) for position in frame.handlers)
+        cells = dict.fromkeys(frame.cells, _IN_PLACE)
+        return Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept)
+
+    def _effects(self, reconstructor: Reconstructor) -> list[Effect]:
+        reconstructor.replay()
+        reconstructor.check_late_iterators()
+        for generator in reconstructor.context.generators:
+            if not reconstructor.is_made(generator):
+                generator.rely_on_no_cleanup()
+        reconstructor.rely_on_unwritten_elements()
+        reconstructor.rely_on_distinct_inputs()
+        reconstructor.rely_on_distinct_objects()
+        reconstructor.rely_on_distinct_iterators()
+        drawn: list[Effect] = [Evaluate(draw) for draw in reconstructor.context.draws]  # also those that nothing uses
+        drawn += [*reconstructor.context.random.effects(), *reconstructor.context.trailing]
+        counted = [Evaluate(call) for call in reconstructor.context.counted_calls]
+        modes = [
+            *self.entry_state.effects_since(),
+            *handlers.device_contexts.entered(reconstructor.context.devices),
+            *handlers.function_modes.entered(reconstructor),
+        ]
+        again = reconstructor.context.recorder.checkpoints.effects(reconstructor)
+        changes = [
+            *reconstructor.steps,
+            *reconstructor.marks,
+            *reconstructor.fills,
+            *reconstructor.effects,
+            *reconstructor.late,
+        ]
+        return [*drawn, *counted, *changes, *again, *modes]
+
+    def _captured(
+        self, frame: Frame, reconstructor: Reconstructor | None, effects: list[Effect], exit_: Return | Break
+    ) -> CapturedFrame:
+        """`exits` is None where the frame's own code gets to the exit."""
+        context = frame.context
+        context.guard_what_was_found()
+        context.guards.made += self.until
+        outputs = [] if reconstructor is None else reconstructor.outputs
+        graph = context.recorder.finish(outputs)
+        if graph is None and outputs:
+            raise unsupported("reconstruct", "a tensor without a graph")
+        return CapturedFrame(
+            self.function,
+            self.function.__code__,
+            graph,
+            context.recorder.inputs,
+            effects,
+            exit_,
+            context.guards.made,
+            context.recorder.op_count,
+            [self.reason] if self.reason is not None else [],
+            None if reconstructor is None else self._handled_before(frame),
+            self.entry_state,
+            context.recorder.side_effects(),
+            list(context.draws),
+            as_it_is=reconstructor is None,
+            ran=None if context.lines is None else context.lines.ran(),
+        )
+
+    def _handled_before(self, frame: Frame) -> Recipe | None:
+        """What was handled before the handlers that were running at entry and have ended meanwhile."""
+        resumption = frame.program.resumption
+        if resumption is None or frame.handlers_kept == len(resumption.point.handlers):
+            return None
+        point = resumption.point
+        return Load(LocalSource(point.stack_parameter(point.handlers[frame.handlers_kept])))
+
+
+def _running(context: CaptureContext, frame: Frame, error: Unsupported) -> Sequence[Frame]:
+    """The frames that were running when the error came up, as far as that is known."""
+    return context.broken[1] if context.broken is not None and context.broken[0] is error else [frame]
+
+
+def _may_run_as_it_is(context: CaptureContext) -> bool:
+    """Whether there is nothing to compile in what was followed, and it does by itself what it did when followed."""
+    recorder = context.recorder
+    return not recorder.op_count and not recorder.unlike_eager and not config.keep_empty_graphs
+
+
+_IN_PLACE: Recipe = ConstantRecipe(None)  # stands for a value that is where it belongs already
+
+
+def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
+    """Names of variables that may still be read behind a break; None: all, for the code may look at its own frame, or
+    have others look at it."""
+    program = frame.program
+    if not looks_at_no_frame(program.code) or is_looked_at(program.code, frame.globals.names):
+        return None
+    return program.live_locals(frame.now)
+
+
+def _locals(reconstructor: Reconstructor, frame: Frame) -> dict[str, Recipe]:
+    kept = _locals_to_keep(frame)
+    receiver = receiver_of(frame.program.code)
+    return {
+        name: reconstructor.recipe(value)
+        for name, value in frame.locals.items()
+        if kept is None or name in kept or name == receiver or _end_shows(value)
+    }
+
+
+def _cells_to_keep(frame: Frame) -> frozenset[str] | None:
+    """Names of variables that closures share which the frame itself may still use, or whose end shows; None: all."""
+    program = frame.program
+    if not looks_at_no_frame(program.code) or is_looked_at(program.code, frame.globals.names):
+        return None
+    shown = (name for name, cell in frame.cells.items() if cell.content is not None and _end_shows(cell.content))
+    return program.names_used(frame.now).union(shown)
+
+
+def _stack(reconstructor: Reconstructor, frame: Frame, inside: Sequence[Frame]) -> tuple[Recipe | None, ...]:
+    """Of a frame, and what waits there for the first of those inside."""
+    below = inside[0].way.below if inside else ()  # type: ignore[union-attr]
+    return tuple(reconstructor.recipe(value) if value is not None else None for value in (*frame.stack, *below))
+
+
+def _before_generators(frames: Sequence[Frame]) -> int:
+    """How many frames there are before the first of a generator."""
+    return next((at for at, one in enumerate(frames) if one.generator is not None), len(frames))
+
+
+def _stopped_in(generators: Sequence[Frame], waits: Waits) -> dict[int, Place]:
+    """Where generators are put, each of which gets its items from the next, that the graph ends in."""
+    found: dict[int, Place] = {}
+    for frame in generators:
+        last = frame is generators[-1]
+        place = Place(waits, frame.now) if last else Place(Waits.YIELDED, frame.now + 1)
+        found[id(frame.generator)] = place
+    return found
+
+
+def _finish(inside: Sequence[Frame]) -> CallCompletion | None:
+    return inside[0].way.finish if inside else None  # type: ignore[union-attr]
+
+
+def _inner_frames(reconstructor: Reconstructor, frames: Sequence[Frame]) -> Iterator[InnerFrame]:
+    """How the first of these frames, which was entered, goes on; behind those of module calls that lead to it."""
+    frame, inside = frames[0], frames[1:]
+    for code, index in calls_of_a_module()[: frame.module_frames]:
+        yield InnerFrame(code, namespace_of_modules(), index, finish=CallCompletion.RESULT)
+    program = frame.program
+    code = user_code(program.code)
+    names = _locals(reconstructor, frame)
+    kept = _cells_to_keep(frame)
+    cells = [name for name in code.co_cellvars if name in frame.cells and (kept is None or name in kept)]
+    yield InnerFrame(
+        code,
+        frame.globals.names,
+        program.user_index(frame.now),
+        _stack(reconstructor, frame, inside),
+        {name: names[name] for name in code.co_varnames if name in names and name not in frame.cells},
+        {name: reconstructor.recipe(frame.cells[name]) for name in (*code.co_freevars, *cells)},
+        _finish(inside),
+    )
+
+
+def _end_shows(value: Value) -> bool:
+    """Whether the program might notice that a variable which is not read any more lets go of its object: other objects
+    than tensors and the like may have finalizers, and may be referred to weakly."""
+    if isinstance(value, (Lazy, SourcedConstant)):
+        kind = type(value.obj if isinstance(value, Lazy) else value.peek())
+        # an instance of a program's own class of floats can be referred to weakly
+        return not (issubclass(kind, torch.Tensor) or (type(kind) is type and kind in CONSTANT_TYPES))
+    if isinstance(value, (TensorValue, ConstantValue)):
+        return False
+    if isinstance(value, GeneratorValue):
+        return value.started and value.returned is None and value.frame.waits_in_try()
+    if isinstance(value, ObjectValue):  # also containers
+        return type(value) is ObjectValue or value.source is not None or is_of_program(value.cls)
+    return value.source is not None
+
+
+def _may_be_watched(value: Value, depth: int = 3) -> bool:
+    """Whether there may be finalizers of, or weak references to, what a variable keeps alive."""
+    if _end_shows(value):
+        return True
+    if isinstance(value, (ListValue, TupleValue)) and value.cls in (list, tuple):
+        return depth == 0 or any(_may_be_watched(item, depth - 1) for item in value.items)
+    return not isinstance(value, _UNWATCHED)
+
+
+_UNWATCHED = (Lazy, TensorValue, ConstantValue, NumberValue, ReadNumberValue, RangeValue, SliceValue, PendingTextValue)
+
+
+def _free_cell(name: str, cell: Any) -> CellValue:
+    try:
+        content: Value | None = Lazy(cell.cell_contents, CellSource(name))
+    except ValueError:
+        content = None
+    return CellValue(content, None, cell, name)

@@ -1,0 +1,463 @@
+"""Leaving a frame at a graph break: put stack and locals back, run the one instruction natively, continue in resume
+functions, one for each way the instruction can go on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from stator.base.errors import CompileError
+from stator.dynamo.bytecode import VERSION, Handler, Instruction, stack_effect
+from stator.dynamo.guards.source import LocalSource
+from stator.dynamo.interpreter.prepared_code import program_of
+from stator.dynamo.ir.call_completion import AGAIN, BELOW, METHODS, CallCompletion, write_finish
+from stator.dynamo.ir.capture_result import Break
+from stator.dynamo.ir.generator_places import PAUSED
+from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, RaisedAt, Recipe
+from stator.dynamo.ir.resume import LOOP_ENDS, ResumePoint, Slot, loop_end, resumption_of
+
+from .writer import Writer
+
+MakeResume = Callable[[ResumePoint], Any]
+Hook = tuple[Callable[[], object], Callable[[], object]]  # turn it on, turn it off
+
+CALL_PREFIXES = ("KW_NAMES", "PRECALL")
+CALL_OPERANDS: dict[str, Callable[[int], int]] = {  # opname -> stack slots it takes, the callable's NULL included
+    "CALL": lambda count: count + 2,
+    "CALL_KW": lambda count: count + 3,
+    "CALL_FUNCTION_EX": lambda flags: 3 + (flags & 1),
+}
+_GENERATOR_ONLY = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "RETURN_GENERATOR")
+_STORES: dict[str, Callable[[Any], tuple[str, ...]]] = {
+    "STORE_FAST": lambda name: (name,),
+    "STORE_FAST_LOAD_FAST": lambda names: (names[0],),
+    "STORE_FAST_STORE_FAST": tuple,
+}
+_DROPPED = {
+    CallCompletion.NOTHING: 1,
+    CallCompletion.INSTANCE: 1,
+    **BELOW,
+}  # of what a function gave and what was below
+_OF_HANDLERS = ("PUSH_EXC_INFO", "POP_EXCEPT")
+NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
+
+
+STEPPED = ("a generator",)  # the name, of a parameter, for one that goes on before the frame does
+
+
+class BreakWriter:
+    """Writes the exit of one frame that breaks."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        exit_: Break,
+        make_resume: MakeResume,
+        dispatch: Callable[[Any], Any] | None,
+        hook: Hook | None = None,
+    ) -> None:
+        self.hook = hook
+        self.writer = writer
+        self.builder = writer.builder
+        self.exit = exit_
+        self.make_resume = make_resume
+        self.dispatch = dispatch
+        self.original = program_of(writer.code).instructions
+        resumption = resumption_of(writer.code)
+        self.user_code = writer.code if resumption is None else resumption.point.code
+        self.stack = list(exit_.stack)
+        self.locals = self._live_locals()
+        self.cells = tuple(name for name in self.user_code.co_cellvars if name in exit_.cells)
+
+    def write(self) -> None:
+        native, after, was_method = self._native_instructions()
+        main = native[-1]
+        if main.opname in _GENERATOR_ONLY:
+            raise CompileError("dynamo", f"a break at {main.opname}, inside a generator")
+        self.builder.position = main.position
+        if main.opname in _OF_HANDLERS:
+            raise CompileError("dynamo", f"a break at {main.opname}")
+        self._put_back(self._callee_slot(main), self._consumed_from(main))
+        self._follow_variables(main)
+        if not self._may_call_unseen(main):
+            self.hook = None
+        reconstructor: list[Callable[[], None]] = []
+        self._protect(native, reconstructor)
+        if main.target is not None:
+            self._jump_exit(native, reconstructor)
+        self.builder.instructions += native
+        if self.exit.steps is not None:
+            self._paused_exit(reconstructor)
+        if was_method:
+            self._continue_at(after, self._split_method(native))
+        elif main.opname not in NO_WAY_ON:
+            self._continue_at(after, self._finished(native, self._slots_after(native, jump=False), reconstructor))
+        for write_exit in reconstructor:
+            write_exit()
+
+    # ---- what runs natively ----
+
+    def _may_call_unseen(self, main: Instruction) -> bool:
+        """Whether the operation may run Python code: a property, a class's operator, an iterator, a context manager.
+        A call dispatches by itself, and a jump is rarely decided by a `__bool__` of the user's."""
+        if main.opname in CALL_OPERANDS or main.opname in NO_WAY_ON:
+            return False
+        place = self.exit.reason.place
+        line = self.original[self.exit.index].position.line
+        broke_in_a_call = (place.filename, place.line) != (self.writer.code.co_filename, line)
+        return broke_in_a_call or main.target is None or main.opname == "FOR_ITER"
+
+    def _turn_hook(self, *, on: bool) -> None:
+        if self.hook is not None:
+            self.builder.const_callee(self.hook[0] if on else self.hook[1])
+            self.builder.call(0)
+            self.builder.pop()
+
+    def _turning_on(self) -> list[Instruction]:
+        """Write what turns the hook on. It is protected like the operation: an interrupt may come right behind it."""
+        before = len(self.builder.instructions)
+        self._turn_hook(on=True)
+        return self.builder.instructions[before:]
+
+    def _native_instructions(self) -> tuple[list[Instruction], int, bool]:
+        """Copies of the instructions that make up the operation, the index behind them, and whether it was a load in
+        the method form."""
+        first = last = self.exit.index
+        while self.original[last].opname in CALL_PREFIXES:
+            last += 1
+        first = first_of_call(self.original, first)
+        copies = [self.original[index].copy() for index in range(first, last + 1)]
+        copies[-1], was_method = _with_fixed_shape(copies[-1])
+        return copies, last + 1, was_method
+
+    def _consumed_from(self, main: Instruction) -> int:
+        """Stack position from which slots, NULLs among them, are operands of a call; else the depth of the stack."""
+        operands = CALL_OPERANDS.get(main.opname)
+        return len(self.stack) - (operands(main.arg or 0) if operands else 0)
+
+    def _callee_slot(self, main: Instruction) -> int | None:
+        """Stack position of the callable that a call is about to run."""
+        if main.opname not in CALL_OPERANDS:
+            return None
+        base = self._consumed_from(main)
+        return base + 1 if self.stack[base] is None else base
+
+    # ---- putting the frame's state back ----
+
+    def _live_locals(self) -> dict[str, Any]:
+        """Locals to hand on, by name in the frame's order. Those in cells are handed on as that; no such frame is
+        continued where a super() that asks for its receiver is still to come."""
+        code = self.user_code
+        live = {name: recipe for name, recipe in self.exit.locals.items() if name not in self.exit.cells}
+        order = {name: index for index, name in enumerate(code.co_varnames)}
+        if not order.keys() >= live.keys():
+            raise CompileError("dynamo", "a break before the value stack of a resumed frame is back in its place")
+        return {name: live[name] for name in sorted(live, key=order.__getitem__)}
+
+    def _put_back(self, callee: int | None, consumed_nulls: int) -> None:
+        """Restore cells and locals, push the stack, and let go of every temporary."""
+        writer, builder = self.writer, self.builder
+        changed = [name for name, recipe in self.locals.items() if not self._is_in_place(name, recipe)]
+        cells = [name for name, recipe in self.exit.cells.items() if not self._is_own_cell(name, recipe)]
+        writer.overwritten.update(changed)
+        writer.preload_sources(writer.used_after_graph)
+        writer.end_guarded()
+        writer.handle_as_before()
+        for name in changed:
+            writer.load(self.locals[name])
+        for name in cells:
+            writer.load(self.exit.cells[name])
+        for name in reversed(changed + cells):
+            builder.store(name)
+        begun = dict(self.exit.handlers[self.exit.handlers_kept :])
+        for position, recipe in enumerate(self.stack):
+            if position in begun:
+                writer.load(begun[position])
+                builder.begin_handler()
+                builder.pop()
+            else:
+                self._push(position, recipe, callee, consumed_nulls)
+        self._push_operands()
+        writer.clear_temporaries(writer.forget_slots())
+        for name in self._dead_parameters():
+            builder.delete(name)
+
+    def _push_operands(self) -> None:
+        """Push what the operation takes and is not on the frame's stack."""
+
+    def _is_in_place(self, name: str, recipe: Any) -> bool:
+        """Whether the variable holds that already: a parameter that was not assigned."""
+        return isinstance(recipe, Load) and recipe.source == LocalSource(name) and name not in self.writer.made_cells
+
+    def _is_own_cell(self, name: str, recipe: Any) -> bool:
+        """Whether the variable's slot holds that cell already. (Inlined comprehensions put other cells there.)"""
+        return isinstance(recipe, FrameCell) and recipe.name == name
+
+    def _push(self, position: int, recipe: Any, callee: int | None, consumed_nulls: int) -> None:
+        if recipe is None:
+            if position >= consumed_nulls:
+                self.builder.null()
+            else:
+                self.builder.const(None)  # a filler: no instruction looks at it; the resume function pushes the NULL
+        elif position == callee and self.dispatch is not None:
+            self.builder.const_callee(self.dispatch)
+            self.writer.load(recipe)
+            self.builder.call(1)
+        else:
+            self.writer.load(recipe)
+
+    def _follow_variables(self, main: Instruction) -> None:
+        """Hand on what the operation itself stores, not what it deletes."""
+        if main.opname == "DELETE_FAST":
+            self.locals.pop(main.argval, None)
+            return
+        stored = _STORES.get(main.opname, lambda argval: ())(main.argval)
+        self.locals.update((name, Load(LocalSource(name))) for name in stored if name not in self.cells)
+        order = {name: index for index, name in enumerate(self.user_code.co_varnames)}
+        self.locals = {name: self.locals[name] for name in sorted(self.locals, key=order.__getitem__)}
+
+    # ---- going on ----
+
+    def _slots(self) -> list[Slot]:
+        return [slot_of(recipe) for recipe in self.stack]
+
+    def _slots_after(self, native: list[Instruction], *, jump: bool) -> list[Slot]:
+        """The emitted stack behind the operation. What it left of the old stack kept its kind."""
+        before = self._slots()
+        depth = len(before)
+        for instruction in native[:-1]:
+            depth += stack_effect(instruction, instruction.arg or 0, jump=False)
+        depth += stack_effect(native[-1], native[-1].arg or 0, jump=jump)
+        kept = min(self._consumed_from(native[-1]), depth)
+        return before[:kept] + [Slot.VALUE] * (depth - kept)
+
+    def _split_method(self, native: list[Instruction]) -> list[Slot]:
+        """Behind a load that may give a method and its receiver: always the attribute and a NULL."""
+        return self._with_null(self._slots_after(native, jump=False))
+
+    def _with_null(self, slots: list[Slot]) -> list[Slot]:
+        self.builder.const(None)
+        if VERSION.callee_first:
+            return [*slots, Slot.NULL]
+        self.builder.swap(2)
+        return [*slots[:-1], Slot.NULL, Slot.VALUE]
+
+    def _finished(
+        self, native: list[Instruction], slots: list[Slot], reconstructor: list[Callable[[], None]]
+    ) -> list[Slot]:
+        """The stack when also the instruction is finished that had entered what `native` calls to go on with."""
+        program = program_of(self.writer.code)
+        if self.exit.index != program.finishes_call or program.resumption is None:
+            return slots
+        point = program.resumption.point
+        finish = point.finish
+        assert finish is not None
+        original = program_of(point.code).instructions
+        end, ended = loop_end(original, point), None
+        if end is not None:
+            ended = self.builder.label()
+            reconstructor.append(partial(self._end_loop, ended, program.resumption.indices.index(end), slots[:-2]))
+        before = len(self.builder.instructions)
+        write_finish(self.builder, METHODS.get(finish, finish), original[point.entering], ended)
+        for instruction in self.builder.instructions[before:]:
+            instruction.handler = native[-1].handler
+        slots = slots[: len(slots) - _DROPPED.get(finish, 0)]
+        return self._with_null(slots) if finish in METHODS else slots
+
+    def _end_loop(self, ended: Instruction, index: int, slots: list[Slot]) -> None:
+        """iterator, what stands for no item ->"""
+        self.builder.append(ended)
+        self.builder.pop()
+        self.builder.pop()
+        self._continue_at(index, slots)
+
+    def _protect(self, native: list[Instruction], reconstructor: list[Callable[[], None]]) -> None:
+        """Lead an exception of the operation to the handler that the original code has for it."""
+        region = self.original[self.exit.index].handler
+        if region is None:
+            if self.exit.handlers:
+                raise CompileError("dynamo", "a handler of exceptions that is not protected itself")
+            self._leave_unhooked(native, reconstructor)
+            return
+        label = self.builder.label()
+        handler = Handler(label, region.depth, lasti=False)
+        for instruction in (*self._turning_on(), *native):
+            instruction.handler = handler
+        # 3.13 looks an exception that leaves a called Python function up one unit before the call
+        self.builder.add("NOP").handler = handler
+        slots = self._slots()[: region.depth] + [Slot.LASTI] * region.lasti + [Slot.VALUE]
+
+        def write() -> None:
+            self.builder.append(label)
+            self._continue_at(region.target.index, slots, cut=region.depth)
+
+        reconstructor.append(write)
+
+    def _leave_unhooked(self, native: list[Instruction], reconstructor: list[Callable[[], None]]) -> None:
+        """Let an exception of the operation leave the frame, but not the hook on."""
+        if self.hook is None:
+            return
+        label = self.builder.label()
+        for instruction in (*self._turning_on(), *native):
+            instruction.handler = Handler(label, 0, lasti=False)
+
+        def write() -> None:
+            self.builder.append(label)
+            self._turn_hook(on=False)
+            self.builder.reraise()
+
+        reconstructor.append(write)
+
+    def _paused_exit(self, reconstructor: list[Callable[[], None]]) -> None:
+        """The way on when the generator of a loop waits in the middle: the loop asks it again."""
+        label = self._jump_if_paused()
+
+        def write() -> None:
+            self.builder.append(label)
+            self.builder.pop()
+            self._continue_at(self.exit.index, self._slots(), waiting=self.exit.waiting)
+
+        reconstructor.append(write)
+
+    def _jump_if_paused(self) -> Instruction:
+        """x -> x"""
+        label = self.builder.label()
+        self.builder.duplicate()
+        self.builder.const(PAUSED)
+        self.builder.add("IS_OP", 0, 0)
+        self.builder.jump_if_true(label)
+        return label
+
+    def _jump_exit(self, native: list[Instruction], reconstructor: list[Callable[[], None]]) -> None:
+        """The way on when the operation jumps."""
+        main = native[-1]
+        assert main.target is not None
+        index, label = main.target.index, self.builder.label()
+        slots = self._slots_after(native, jump=True)
+        ends: tuple[str, ...] = LOOP_ENDS[VERSION.number] if main.opname == "FOR_ITER" else ()
+        for name in ends:
+            slots = slots[: len(slots) + stack_effect(Instruction(name), 0, jump=False)]
+        if ends:  # a loop's end is skipped by the FOR_ITER that leads to it, so it must be the very target
+            label = Instruction(ends[0], position=main.position)
+        main.target = label
+
+        def write() -> None:
+            self.builder.append(label)
+            for name in ends[1:]:
+                self.builder.add(name)
+            self._continue_at(index + len(ends), slots)
+
+        reconstructor.append(write)
+
+    def _continue_at(
+        self,
+        index: int,
+        slots: list[Slot],
+        *,
+        cut: int | None = None,
+        joined: bool = False,
+        steps: bool = False,
+        waiting: tuple[int, ...] = (),
+    ) -> None:
+        """Take what is on the emitted stack and the live locals, and return what the resume function returns.
+
+        cut: the operation raised, and the stack was cut to this depth.
+        joined: what is on top is what is still to run of the function that was called.
+        steps: what is on top is a generator, which is to go on first.
+        waiting: where the generator will wait that is asked next."""
+        builder = self.builder
+        self._turn_hook(on=False)
+        point = replace(self._point(index, slots, len(slots) if cut is None else cut, joined=joined), waiting=waiting)
+        if steps:
+            entering = program_of(self.writer.code).user_index(self.exit.index)
+            point = replace(
+                point, stack=point.stack[:-1], inner=STEPPED, finish=CallCompletion.RESULT, entering=entering
+            )
+        held: list[str] = []
+        for position in reversed(range(len(slots))):
+            if slots[position] is Slot.VALUE:
+                held.append(self.writer.temporary())
+                builder.store(held[-1])
+            elif position != cut:
+                self._drop(slots[position])
+        held.reverse()
+        builder.const_callee(self._resume(point, joined=joined))
+        for name in point.closure:
+            builder.load_cell(name)
+        for name in (*self.locals, *held):
+            self._take(name)
+            builder.delete(name)
+        builder.call(len(point.closure) + len(self.locals) + len(held))
+        builder.return_value()
+
+    def _resume(self, point: ResumePoint, *, joined: bool) -> Any:
+        return self.make_resume(point)
+
+    def _drop(self, slot: Slot) -> None:
+        self.builder.pop()  # of a NULL, a filler stands in its place
+
+    def _take(self, name: str) -> None:
+        self.builder.load_bound(name)
+
+    def _point(self, index: int, slots: list[Slot], cut: int, *, joined: bool) -> ResumePoint:
+        """`index` and the instructions that raised are those of the user's code there."""
+        user_index = program_of(self.writer.code).user_index
+        raised_at: list[int] = []
+        for position, slot in enumerate(slots):
+            if slot is Slot.LASTI:
+                before = self.stack[position] if position < cut else None
+                raised_at.append(before.index if isinstance(before, RaisedAt) else user_index(self.exit.index))
+        handlers = tuple(position for position, _ in self.exit.handlers if position < cut)
+        goes_on, entering, finish = user_index(index), -1, None
+        if joined:
+            entering, finish = user_index(self.exit.index), self.exit.finish
+            if finish in AGAIN:
+                goes_on = first_of_call(program_of(self.user_code).instructions, entering)
+        return ResumePoint(
+            self.user_code,
+            goes_on,
+            tuple(slots),
+            tuple(self.locals),
+            self.cells,
+            tuple(raised_at),
+            handlers,
+            finish=finish,
+            entering=entering,
+        )
+
+    def _dead_parameters(self) -> list[str]:
+        code = self.writer.code
+        flags = code.co_flags
+        count = code.co_argcount + code.co_kwonlyargcount
+        count += bool(flags & inspect.CO_VARARGS) + bool(flags & inspect.CO_VARKEYWORDS)
+        return [name for name in code.co_varnames[:count] if name not in self.locals and name not in code.co_cellvars]
+
+
+def first_of_call(instructions: Sequence[Instruction], index: int) -> int:
+    """The first of the instructions that belong to this one, if it is one of a call."""
+    if instructions[index].opname == "CALL" or instructions[index].opname in CALL_PREFIXES:
+        while instructions[index - 1].opname in CALL_PREFIXES:
+            index -= 1
+    return index
+
+
+def slot_of(recipe: Recipe | None) -> Slot:
+    if recipe is None:
+        return Slot.NULL
+    return Slot.LASTI if isinstance(recipe, RaisedAt) else Slot.VALUE
+
+
+def _with_fixed_shape(instruction: Instruction) -> tuple[Instruction, bool]:
+    """The same load without the method form, whose result depends on what is found; and whether it had that form."""
+    if instruction.opname == "LOAD_METHOD":
+        return Instruction("LOAD_ATTR", None, instruction.argval, position=instruction.position), True
+    if instruction.opname == "RERAISE":  # there is no place of an instruction on the stack
+        instruction.arg = instruction.argval = 0
+    if instruction.opname in ("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_SUPER_ATTR") and instruction.flags & 1:
+        instruction.flags &= ~1
+        instruction.arg = None
+        return instruction, True
+    return instruction, False

@@ -1,0 +1,63 @@
+"""What a source, recipe or effect is made of: the traversal that visitors share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from stator.dynamo.guards.source import CallSource, ConstantSource, DictKeySource, Source
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Effect, Recipe
+
+from . import support
+
+
+def source_bases(source: Source) -> Iterable[Source]:
+    """The sources a source is read through."""
+    if type(source) is DictKeySource:
+        return (all_keys(source),)
+    return _members(source, Source)  # type: ignore[return-value]
+
+
+def all_keys(source: DictKeySource) -> Source:
+    """What emitted code reads a key from: keys of one dictionary are listed once."""
+    return CallSource(support.dict_keys, (source.base,))
+
+
+def recipe_children(recipe: Recipe) -> Iterable[Recipe]:
+    """The recipes a recipe refers to directly, in order."""
+    return _members(recipe, Recipe)  # type: ignore[return-value]
+
+
+def effect_recipes(effect: Effect) -> Iterable[Recipe]:
+    """The recipes an effect refers to directly, in order."""
+    return _members(effect, Recipe)  # type: ignore[return-value]
+
+
+_LEAVES = (ConstantRecipe, ConstantSource)
+
+
+_field_names: dict[type, tuple[str, ...]] = {}
+
+
+def _members(node: Any, kind: type) -> list[object]:
+    found: list[object] = []
+    if type(node) in _LEAVES:  # what they hold is the program's, not ours to look into
+        return found
+    names = _field_names.get(type(node))
+    if names is None:
+        names = _field_names[type(node)] = tuple(field.name for field in fields(node))
+    for name in names:
+        _collect(getattr(node, name), kind, found)
+    return found
+
+
+def _collect(value: object, kind: type, found: list[object]) -> None:
+    if isinstance(value, kind):
+        found.append(value)
+    elif type(value) in (list, tuple):
+        for item in value:  # type: ignore[attr-defined]
+            _collect(item, kind, found)
+    elif type(value) is dict:
+        for item in value.values():
+            _collect(item, kind, found)

@@ -1,0 +1,170 @@
+"""The layout of an emitted frame: cells, graph call, effects, exit. Details live with the visitors."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from stator.base.errors import CompileError
+from stator.dynamo.bytecode import BytecodeError, Position, assemble
+from stator.dynamo.ir.capture_result import Break, CapturedFrame, Return
+from stator.dynamo.ir.reconstruct_ir import FrameCell, GraphOutput
+from stator.dynamo.ir.resume import closure_of, resumption_of, take_cells
+
+from . import effects as _effects
+from . import recipes as _recipes
+from . import sources as _sources
+from .breaks import BreakWriter, Hook, MakeResume
+from .failures import GraphCall, OnFailure
+from .nested_exit import InnerCall, InnerCallWriter, StepWriter, is_step_by_call
+from .writer import GeneratorCode, Writer
+
+# a compiled module has an entry of its own: what is compiled there lives no longer than its parameters
+_CALL_OF_A_MODULE = ("Module._wrapped_call_impl", "torch/nn/modules/module.py")
+
+_REGISTERED = (_effects, _recipes, _sources)  # imported for the visitors they register
+
+
+def emit(
+    captured: CapturedFrame,
+    compiled_graph: Callable[..., Any] | None,
+    *,
+    make_resume: MakeResume | None = None,
+    dispatch: Callable[[Any], Any] | None = None,
+    hook: Hook | None = None,
+    on_failure: OnFailure | None = None,
+    inner: InnerCall | None = None,
+    generator_code: GeneratorCode | None = None,
+    tell: Callable[[], None] | None = None,
+) -> CodeType:
+    """Code with the captured frame's signature that does what the frame does, by the compiled graph.
+
+    make_resume: makes the callable that continues the frame at a `ResumePoint`: it takes the cells of the point's
+        closure, the values of its locals, then those of its stack, and what it gives is returned at once; needed when
+        the capture ends in a break.
+    dispatch: makes, at run time, from the callee of a call at a break a callable that compiles what it reaches.
+    hook: for other operations than calls that reach code which could be compiled: what has that done, and what ends it.
+    on_failure: what is called where the graph raises. None: the error leaves the frame.
+    inner: where the frame is left in a call, what that calls.
+    generator_code: gives the code of generators that outlive the graph, and the unit where they go on.
+    tell: called behind the graph, for who is told of lines.
+    Raises CompileError for what cannot be expressed as bytecode.
+    """
+    writer = Writer(captured, generator_code)
+    try:
+        _prologue(writer)
+        writer.begin_guarded()
+        call = GraphCall(writer, on_failure if compiled_graph is not None else None)
+        if compiled_graph is not None:
+            _call_graph(writer, compiled_graph, call)
+        if tell is not None:
+            writer.builder.const_callee(tell)
+            writer.builder.call(0)
+            writer.builder.pop()
+        if captured.effects:
+            writer.preload_sources(writer.used_after_graph)
+        for effect in captured.effects:
+            writer.replay(effect)
+        if isinstance(captured.exit, Return):
+            writer.load(captured.exit.value)
+            writer.end_guarded()
+            writer.handle_as_before()
+            writer.builder.return_value()
+        elif make_resume is None:
+            raise CompileError("dynamo", f"the graph ends early: {captured.exit.reason}")
+        else:
+            _break_writer(writer, captured.exit, make_resume, dispatch, hook, inner).write()
+        call.write_failure()
+        writer.write_leaving()
+        return _assemble(writer)
+    except BytecodeError as error:
+        raise CompileError("dynamo", f"emitted bytecode cannot be encoded: {error}") from error
+
+
+def _break_writer(
+    writer: Writer,
+    exit_: Break,
+    make_resume: MakeResume,
+    dispatch: Callable[[Any], Any] | None,
+    hook: Hook | None,
+    inner: InnerCall | None,
+) -> BreakWriter:
+    if exit_.steps is not None and not exit_.inner and is_step_by_call(writer, exit_):
+        return StepWriter(writer, exit_, make_resume, dispatch, None)
+    if not exit_.inner:
+        return BreakWriter(writer, exit_, make_resume, dispatch, hook)
+    if inner is None:
+        raise CompileError("dynamo", f"the graph ends inside of a call: {exit_.reason}")
+    return InnerCallWriter(writer, exit_, make_resume, dispatch, hook, inner)
+
+
+def _prologue(writer: Writer) -> None:
+    code, builder = writer.code, writer.builder
+    builder.position = Position(code.co_firstlineno, code.co_firstlineno, 0, 0)
+    writer.made_cells = _cells_needed(writer)
+    for name in writer.made_cells:
+        builder.make_cell(name)
+    resumption = resumption_of(code)
+    take_cells(builder, closure_of(code)[len(code.co_freevars) :], closure_of(code))
+    builder.resume()
+    if resumption is not None and resumption.first_call is not None:
+        builder.const_callee(resumption.first_call)
+        builder.call(0)
+        builder.pop()
+
+
+def _cells_needed(writer: Writer) -> tuple[str, ...]:
+    """Cell variables of the frame that must be made, in the frame's order."""
+    needed = {recipe.name for recipe in writer.used_recipes if isinstance(recipe, FrameCell)}
+    if isinstance(writer.captured.exit, Break):
+        needed.update(writer.captured.exit.cells)
+    needed.difference_update(closure_of(writer.code))
+    return tuple(name for name in writer.code.co_cellvars if name in needed)
+
+
+def _call_graph(writer: Writer, compiled_graph: Callable[..., Any], call: GraphCall) -> None:
+    captured, builder = writer.captured, writer.builder
+    call.begin()
+    builder.const_callee(compiled_graph)
+    name, file = _CALL_OF_A_MODULE
+    first_draw = len(builder.instructions)
+    for draw in captured.draws:
+        writer.load(draw)
+        builder.pop()
+    call.fails_from(first_draw)  # one may not be what was foreseen
+    of_one_module = captured.code.co_qualname == name and captured.code.co_filename.endswith(file)
+    for entry in captured.inputs:
+        if entry.is_static and of_one_module:
+            builder.const(entry.example)
+        elif entry.is_static:
+            # guards hold it to be this very tensor, but do not keep it alive, and neither may the code
+            builder.const_callee(weakref.ref(entry.example))
+            builder.call(0)
+        else:
+            writer.load(entry.recipe)
+    call.call(len(captured.inputs))
+    count = _output_count(captured)
+    builder.unpack(count)
+    used = {recipe.index for recipe in writer.used_recipes if isinstance(recipe, GraphOutput)}
+    for index in range(count):
+        if index in used:
+            writer.output_slots[index] = slot = writer.temporary()
+            builder.store(slot)
+        else:
+            builder.pop()
+
+
+def _output_count(captured: CapturedFrame) -> int:
+    assert captured.graph is not None
+    for node in reversed(captured.graph.graph.nodes):
+        if node.op == "output":
+            return len(node.args[0])
+    raise CompileError("dynamo", "the captured graph has no output node")
+
+
+def _assemble(writer: Writer) -> CodeType:
+    code = writer.code
+    names = code.co_varnames + tuple(writer.temporaries)
+    return assemble(writer.builder.instructions, code, co_varnames=names, co_nlocals=len(names))

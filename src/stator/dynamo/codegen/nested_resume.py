@@ -1,0 +1,247 @@
+"""Code for frames that a graph break leaves together: what puts the inner ones back while the operation runs, and what
+goes on with all of them behind it. Which frames those are is said in nested_break.py; how each is left, in emit/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from stator.base.errors import UserPlace
+from stator.dynamo.bytecode import VERSION
+from stator.dynamo.cache.compiled_frames import mark_as_ours
+from stator.dynamo.guards.source import LocalSource
+from stator.dynamo.host.native_status import native
+from stator.dynamo.interpreter.prepared_code import program_of
+from stator.dynamo.ir.call_completion import AGAIN, CAUGHT, TOLD, CallCompletion
+from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, FrameCell, Load, RaisedAt, Recipe
+from stator.dynamo.ir.resume import ResumePoint, Slot, closure_of, resume_code, resumption_of
+
+from . import InnerCall, emit, slot_of
+from .breaks import STEPPED, Hook, first_of_call
+
+MakeContinuation = Callable[[dict[str, Any], ResumePoint], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What code that puts frames back is made with; see `emit`. The makers are given the frame's globals, too."""
+
+    reason: BreakReason
+    make_resume: MakeContinuation
+    make_joined: MakeContinuation
+    dispatch: Callable[[Any], Any]
+    hook: Hook
+
+
+def put_back(
+    frames: Sequence[InnerFrame], leaving: Leaving, finish: CallCompletion | None, entering: Any
+) -> Callable[..., Any]:
+    """What takes the values of these frames, the outermost first, and has each call the next, and the last perform its
+    instruction. It gives back what is then still to run. finish: what the first was entered for. entering: the operand
+    of the instruction that entered it."""
+    frame, rest = frames[0], frames[1:]
+    callee = put_back(rest, leaving, frame.finish, operand_entering(frame.code, frame.index)) if rest else None
+    point = _point_in_call(frame, rest) if rest else _point_before(frame)
+    if frame.steps is not None and not frame.is_loop():
+        finish_of_step, behind = CallCompletion.RESULT, frame.index + 1
+        if frame.finish in AGAIN:
+            finish_of_step = frame.finish
+            behind = first_of_call(program_of(frame.code).instructions, frame.index)
+        point = replace(_point(frame, behind), inner=STEPPED, finish=finish_of_step, entering=frame.index)
+    resumed = function_without_cells(resume_code(point, native.arrived, never_called), frame.namespace)
+    inner = None
+    if callee is not None:
+        inner = InnerCall(callee, lambda after: leaving.make_joined(frame.namespace, after))
+    emitted = emit(
+        _stopped_at(resumed, point, frame, leaving.reason),
+        None,
+        make_resume=lambda after: leaving.make_resume(frame.namespace, after),
+        dispatch=leaving.dispatch,
+        hook=leaving.hook,
+        inner=inner,
+    )
+    mark_as_ours(emitted)
+    made = function_without_cells(emitted, frame.namespace)
+    caught = CAUGHT.get(finish) if finish is not None else None
+    missed = None if caught is None else _nothing_to_run()
+    return native.Inner(
+        made,
+        len(point.closure),
+        caught,
+        missed,
+        entering if finish in TOLD else None,
+        finish is CallCompletion.READ_METHOD,
+    )
+
+
+def operand_entering(code: CodeType, index: int) -> Any:
+    """Of the instruction there; of one that goes on with the function which another had entered, that one's."""
+    program = program_of(code)
+    if index == program.finishes_call and program.resumption is not None:
+        point = program.resumption.point
+        return program_of(point.code).instructions[point.entering].argval
+    return program.instructions[index].argval
+
+
+def key_of(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
+    """What the code that puts them back goes by, other than what it is made with. (Equal code is not the same.)"""
+    return tuple(
+        (
+            id(one.code),
+            id(one.namespace),
+            one.index,
+            _point(one, one.index),
+            one.finish,
+            one.steps is not None,
+            one.waiting,
+        )
+        for one in frames
+    )
+
+
+def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -> FunctionType:
+    """What goes on with a frame at `point`, behind a call, where `inner` is the Continuation of the frame that was
+    called, whose result is on top of the stack there. It takes its own values, then those of `inner`."""
+    whole = replace(point, stack=point.stack[:-1], inner=_of_function(_taken_by(inner), inner._function.__name__))
+    caught = CAUGHT.get(point.finish) if point.finish is not None else None
+    read = operand_entering(point.code, point.entering) if point.finish in TOLD else None
+    callee = native.Inner(inner, 0, caught, native.missed, read, point.finish is CallCompletion.READ_METHOD)
+    return function_without_cells(resume_code(whole, native.arrived, callee, native.going_on), namespace)
+
+
+def left_behind_call(function: FunctionType) -> CapturedFrame:
+    """The capture of a joined function as if it had ended where it calls what goes on inside. Nothing is compiled."""
+    code = function.__code__
+    resumption = resumption_of(code)
+    assert resumption is not None and resumption.point.inner is not None
+    point, raised_at = resumption.point, iter(resumption.point.raised_at)
+    stack: list[Recipe | None] = [
+        None if slot is Slot.NULL else RaisedAt(next(raised_at)) if slot is Slot.LASTI else _IN_PLACE
+        for slot in point.stack
+    ]
+    stack += [_IN_PLACE, None] if VERSION.callee_first else [None, _IN_PLACE]
+    stack += [_IN_PLACE] * ((resumption.point.finish in TOLD) + len(resumption.point.inner))
+    place = UserPlace(code.co_filename, code.co_firstlineno, code.co_qualname)
+    exit_ = Break(
+        resumption.finishes_call(),
+        tuple(stack),
+        dict.fromkeys(point.locals, _IN_PLACE),
+        dict.fromkeys(point.closure, _IN_PLACE),
+        BreakReason("disabled", "what goes on inside is not compiled together with it any more", place),
+        tuple((position, _IN_PLACE) for position in point.handlers),
+        len(point.handlers),
+    )
+    return CapturedFrame(function, code, None, [], [], exit_, [], as_it_is=True)
+
+
+_IN_PLACE: Recipe = ConstantRecipe(None)  # stands for a value that is where it belongs already
+
+
+@cache
+def _nothing_to_run() -> Any:
+    """Stands for what goes on with a function that has raised what the instruction which entered it catches."""
+
+    def missed() -> object:
+        return "missed"
+
+    code = missed.__code__
+    constants = tuple(native.missed if value == "missed" else value for value in code.co_consts)
+    return native.Continuation(FunctionType(code.replace(co_consts=constants), {}), None, None)
+
+
+def names_inside(function: FunctionType, inner: Any) -> dict[str, str]:
+    """Which parameters of a joined function are those of what goes on inside, `inner`, and their names there."""
+    resumption = resumption_of(function.__code__)
+    assert resumption is not None and resumption.point.inner is not None
+    return dict(zip(resumption.point.inner, _taken_by(inner), strict=True))
+
+
+def _taken_by(continuation: Any) -> tuple[str, ...]:
+    """The cells and arguments that it is called with."""
+    code = continuation._function.__code__
+    return (*closure_of(code), *code.co_varnames[: code.co_argcount])
+
+
+_OF = " of "
+
+
+def _of_function(names: Sequence[str], function: str) -> tuple[str, ...]:
+    """Names of parameters, such as messages show, for the variables of a function inside; none of them a variable's."""
+    found: dict[str, None] = {}
+    for name in names:
+        wanted = name if _OF in name else f"{name}{_OF}{function}"
+        while wanted in found:
+            wanted += "'"
+        found[wanted] = None
+    return tuple(found)
+
+
+def never_called() -> None:
+    """Stands for what is not known yet, or is never called by itself."""
+    raise AssertionError
+
+
+def function_without_cells(code: CodeType, namespace: dict[str, Any]) -> FunctionType:
+    """A function whose cells each call brings."""
+    return FunctionType(code, namespace, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
+
+
+def _point_before(frame: InnerFrame) -> ResumePoint:
+    """Where the innermost frame stands: before the instruction that runs natively, with what belongs to it."""
+    instructions = program_of(frame.code).instructions
+    return _point(frame, first_of_call(instructions, frame.index))
+
+
+def _point_in_call(frame: InnerFrame, called: Sequence[InnerFrame]) -> ResumePoint:
+    count = sum(len(one.values()) for one in called)
+    inner = tuple(f"{number}{_OF}those inside" for number in range(count))
+    index = frame.index + 1
+    if frame.finish in AGAIN:
+        index = first_of_call(program_of(frame.code).instructions, frame.index)
+    return replace(_point(frame, index), inner=inner, finish=frame.finish, entering=frame.index)
+
+
+def _point(frame: InnerFrame, index: int) -> ResumePoint:
+    return ResumePoint(
+        frame.code,
+        index,
+        tuple(map(slot_of, frame.stack)),
+        tuple(frame.locals),
+        tuple(name for name in frame.code.co_cellvars if name in frame.cells),
+        tuple(recipe.index for recipe in frame.stack if isinstance(recipe, RaisedAt)),
+    )
+
+
+def _stopped_at(function: FunctionType, point: ResumePoint, frame: InnerFrame, reason: BreakReason) -> CapturedFrame:
+    """The capture of code that goes on at `point`, as if that had ended right there."""
+    code = function.__code__
+    resumption = resumption_of(code)
+    assert resumption is not None
+    stack: list[Recipe | None] = []
+    for position, slot in enumerate(point.stack):
+        loaded = Load(LocalSource(point.stack_parameter(position))) if slot is Slot.VALUE else None
+        stack.append(frame.stack[position] if slot is Slot.LASTI else loaded)
+    handed_on = tuple(Load(LocalSource(name)) for name in point.inner or ())
+    steps: Recipe | None = None
+    if frame.steps is not None:  # a loop finds it on its stack
+        steps = stack[-1] if frame.is_loop() else handed_on[0]
+    exit_ = Break(
+        resumption.indices.index(frame.index),
+        tuple(stack),
+        {name: Load(LocalSource(name)) for name in point.locals},
+        {name: FrameCell(name) for name in point.closure},
+        reason,
+        inner=() if point.inner is None or steps is not None else (_called_with(frame, handed_on),),
+        finish=point.finish,
+        steps=steps,
+        waiting=frame.waiting,
+    )
+    return CapturedFrame(function, code, None, [], [], exit_, [])
+
+
+def _called_with(frame: InnerFrame, values: tuple[Recipe, ...]) -> InnerFrame:
+    return InnerFrame(frame.code, frame.namespace, 0, values)

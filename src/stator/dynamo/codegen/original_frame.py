@@ -1,0 +1,192 @@
+"""Leaving a frame at a graph break before which there is nothing to compile: its own code runs up to the operation at
+which it broke and performs that; then it hands over its stack and its variables as they are, to what continues there.
+
+Nothing of the captured frame is rebuilt here, so that objects keep their identity, their references and their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any
+
+from stator.base.errors import CompileError
+from stator.dynamo.bytecode import (
+    VERSION,
+    BytecodeError,
+    Instruction,
+    always_bound,
+    assemble,
+    code_units,
+    decode,
+    live_locals,
+)
+from stator.dynamo.guards.guard_tree import bound_count
+from stator.dynamo.interpreter.prepared_code import looks_at_no_frame, program_of
+from stator.dynamo.ir.capture_result import Break, CapturedFrame
+from stator.dynamo.ir.reconstruct_ir import Recipe
+from stator.dynamo.ir.resume import Offset, Slot
+
+from .breaks import CALL_OPERANDS, NO_WAY_ON, BreakWriter, Hook, MakeResume
+from .writer import Writer
+
+_METHOD_FORMS = ("LOAD_ATTR", "LOAD_SUPER_ATTR")  # of 3.12 on, with the lowest flag
+
+
+def emit_own_code(
+    captured: CapturedFrame, *, make_resume: MakeResume, dispatch: Callable[[Any], Any], hook: Hook
+) -> CodeType | None:
+    """Code with the captured frame's signature that is the frame's own, but leaves it behind the break; None where the
+    operation at the break leaves the frame anyway. The parameters are those of `emit`; the hook is on for calls, too,
+    but for those that the program wants to be made in a particular way.
+
+    Raises CompileError for what cannot be expressed as bytecode.
+    """
+    assert isinstance(captured.exit, Break) and captured.as_it_is
+    writer = Writer(captured)
+    own = _OwnCodeWriter(writer, captured.exit, make_resume, dispatch, hook)
+    if own.leaves_anyway():
+        return None
+    try:
+        own.write()
+        code = captured.code
+        names = code.co_varnames + tuple(writer.temporaries)
+        made = assemble(writer.builder.instructions, code, co_varnames=names, co_nlocals=len(names))
+    except BytecodeError as error:
+        raise CompileError("dynamo", f"emitted bytecode cannot be encoded: {error}") from error
+    return _with_offsets_moved(made, code, own.original, writer.builder.instructions)
+
+
+def is_right_on_any_path(captured: CapturedFrame) -> bool:
+    """Whether own code of this frame may be run for whatever arguments: it gets to the break with the same kinds of
+    things on the stack and the same variables bound, or does not get there. Guards then only say when to look again for
+    something to compile."""
+    exit_ = captured.exit
+    if not isinstance(exit_, Break):
+        return True
+    instructions = program_of(captured.code).instructions
+    if None in exit_.stack and any(instruction.opname == "LOAD_FAST_AND_CLEAR" for instruction in instructions):
+        return False  # which may give a NULL
+    code = captured.code
+    parameters = frozenset(code.co_varnames[: bound_count(code)])
+    if not always_bound(instructions, exit_.index, parameters).issuperset(exit_.locals):
+        return False
+    handed_over = {*exit_.locals, *code.co_cellvars, *code.co_freevars}
+    return looks_at_no_frame(code) and handed_over.issuperset(live_locals(instructions, exit_.index))
+
+
+class _OwnCodeWriter(BreakWriter):
+    """Writes the whole code of a frame, with ways out around the operation."""
+
+    def __init__(
+        self, writer: Writer, exit_: Break, make_resume: MakeResume, dispatch: Callable[[Any], Any], hook: Hook
+    ) -> None:
+        super().__init__(writer, exit_, make_resume, dispatch if exit_.reason.kind == "disabled" else None, hook)
+        self.original = decode(writer.code)  # to be changed
+        native, self.after, _ = self._native_instructions()
+        self.first = self.after - len(native)
+        # No NULL that is looked at may be part of a method form: what such a load gives is only known when it has run
+        self.keeps_nulls = None in self.stack[: None if self.dispatch else self._consumed_from(native[-1])]
+
+    def leaves_anyway(self) -> bool:
+        instruction = self.original[self.exit.index]
+        return instruction.opname in NO_WAY_ON and instruction.handler is None
+
+    def write(self) -> None:
+        super().write()
+        rest = self._part(self.after, None)
+        if rest and rest[0].handler is not None:
+            # 3.13 looks an exception that leaves a called Python function up one unit before the call
+            self.builder.append(Instruction("NOP", position=rest[0].position, handler=rest[0].handler))
+        self.builder.instructions += rest
+
+    def _native_instructions(self) -> tuple[list[Instruction], int, bool]:
+        native, after, was_method = super()._native_instructions()
+        if native[-1].opname == "RERAISE":  # the place of the instruction that raised is on this stack
+            native[-1] = self.original[after - 1].copy()
+        return native, after, was_method
+
+    def _put_back(self, callee: int | None, consumed_from: int) -> None:
+        """Everything is where it belongs when the code has been run up to here."""
+        self.builder.instructions += self._part(0, self.first)
+        start = self.original[self.first]  # stays the target of jumps
+        self.builder.append(start)
+        start.opname, start.arg, start.argval, start.flags, start.target = "NOP", None, None, 0, None
+        if callee is not None and self.dispatch is not None:
+            written = len(self.builder.instructions)
+            self._dispatch(len(self.stack) - callee)
+            for instruction in self.builder.instructions[written:]:
+                instruction.handler = start.handler
+
+    def _dispatch(self, depth: int) -> None:
+        """Put what stands for the callee, the depth-th from the top, in its place."""
+        builder = self.builder
+        swaps = [depth] if depth > 1 else []
+        for at in swaps:
+            builder.swap(at)
+        builder.const(self.dispatch)
+        builder.swap(2)  # a function and the first of its arguments, as in calls of methods
+        builder.call(0)
+        for at in swaps:
+            builder.swap(at)
+
+    def _part(self, start: int, end: int | None) -> list[Instruction]:
+        instructions = self.original[start:end]
+        if not self.keeps_nulls:
+            return instructions
+        return [one for instruction in instructions for one in _without_method_form(instruction)]
+
+    def _may_call_unseen(self, main: Instruction) -> bool:
+        return (self.dispatch is None and main.opname in CALL_OPERANDS) or super()._may_call_unseen(main)
+
+    def _live_locals(self) -> dict[str, Recipe]:
+        order = {name: index for index, name in enumerate(self.user_code.co_varnames)}
+        live = {name: recipe for name, recipe in self.exit.locals.items() if name not in self.exit.cells}
+        if not order.keys() >= live.keys():
+            raise CompileError("dynamo", "a break before the value stack of a resumed frame is back in its place")
+        return {name: live[name] for name in sorted(live, key=order.__getitem__)}
+
+    def _drop(self, slot: Slot) -> None:
+        if slot is Slot.NULL:
+            self.builder.store(self.writer.temporary())  # leaves it unbound
+        else:
+            self.builder.pop()
+
+    def _take(self, name: str) -> None:
+        self.builder.load(name)  # that it is bound, only guards say
+
+
+def _without_method_form(instruction: Instruction) -> list[Instruction]:
+    """The instruction, but always the attribute and a NULL where it may give a method and its receiver. (What is
+    changed is the instruction itself, so that it stays the target of jumps.)"""
+    if instruction.opname == "LOAD_METHOD":
+        instruction.opname = "LOAD_ATTR"
+    elif instruction.opname in _METHOD_FORMS and instruction.flags & 1:
+        instruction.flags &= ~1
+    else:
+        return [instruction]
+    instruction.arg = None
+    followers = (
+        [Instruction("PUSH_NULL")] if VERSION.callee_first else [Instruction("PUSH_NULL"), Instruction("SWAP", 2)]
+    )
+    for follower in followers:
+        follower.position, follower.handler = instruction.position, instruction.handler
+    return [instruction, *followers]
+
+
+def _with_offsets_moved(
+    made: CodeType, code: CodeType, original: Sequence[Instruction], instructions: Sequence[Instruction]
+) -> CodeType:
+    """`made`, in whose constants places of instructions that raised are where these instructions are now."""
+    if not any(type(value) is Offset for value in code.co_consts):
+        return made
+    places = {unit: original[index] for index, unit in enumerate(code_units(code))}
+    units = code_units(made)
+    moved = []
+    for value in made.co_consts:
+        if type(value) is Offset:
+            now = Offset(units[instructions.index(places[value])])
+            now.index = value.index
+            value = now
+        moved.append(value)
+    return made.replace(co_consts=tuple(moved))

@@ -1,0 +1,194 @@
+"""Recipes -> instructions: one function per class of recipe, each pushing the object it describes."""
+
+from __future__ import annotations
+
+from types import CellType
+
+from stator.base.errors import CompileError
+from stator.dynamo.ir.reconstruct_ir import (
+    CallRecipe,
+    ConstantRecipe,
+    FrameCell,
+    GetAttr,
+    GetItem,
+    GraphOutput,
+    NewCell,
+    NewDict,
+    NewFunction,
+    NewGenerator,
+    NewList,
+    NewObject,
+    NewSet,
+    NewSlice,
+    NewTuple,
+    RaisedAt,
+    Recipe,
+)
+
+from . import support
+from .writer import Writer, allocations, recipes, unshared
+
+
+@recipes.register(ConstantRecipe)
+def _constant(writer: Writer, recipe: ConstantRecipe) -> None:
+    writer.builder.const(recipe.value)
+
+
+@recipes.register(GraphOutput)
+def _graph_output(writer: Writer, recipe: GraphOutput) -> None:
+    slot = writer.output_slots.get(recipe.index)
+    if slot is None:
+        raise CompileError("dynamo", f"the graph has no output {recipe.index}")
+    writer.builder.load_bound(slot)
+
+
+@recipes.register(RaisedAt)
+def _raised_at(writer: Writer, recipe: RaisedAt) -> None:
+    writer.builder.const(0)  # a filler: the code that goes on pushes where the instruction stands in it
+
+
+for _kind in (ConstantRecipe, GraphOutput, FrameCell, RaisedAt):
+    unshared(_kind)
+
+
+def _all(writer: Writer, items: list[Recipe]) -> int:
+    for item in items:
+        writer.load(item)
+    return len(items)
+
+
+@recipes.register(NewTuple)
+def _tuple(writer: Writer, recipe: NewTuple) -> None:
+    if recipe.items:
+        writer.builder.tuple(_all(writer, recipe.items))
+    else:
+        writer.builder.const(())
+
+
+@recipes.register(NewList)
+def _list(writer: Writer, recipe: NewList) -> None:
+    writer.builder.list(_all(writer, recipe.items))
+
+
+@recipes.register(NewSet)
+def _set(writer: Writer, recipe: NewSet) -> None:
+    writer.builder.set(_all(writer, recipe.items))
+
+
+@recipes.register(NewDict)
+def _dict(writer: Writer, recipe: NewDict) -> None:
+    for key, value in recipe.items:
+        writer.load(key)
+        writer.load(value)
+    writer.builder.map(len(recipe.items))
+
+
+@recipes.register(NewSlice)
+def _slice(writer: Writer, recipe: NewSlice) -> None:
+    _all(writer, [recipe.start, recipe.stop, recipe.step])
+    writer.builder.slice()
+
+
+@recipes.register(NewObject)
+def _object(writer: Writer, recipe: NewObject) -> None:
+    writer.builder.const_callee(recipe.base_new)
+    writer.load(recipe.cls)
+    writer.builder.call(1 + _all(writer, recipe.args))
+
+
+@recipes.register(NewCell)
+def _cell(writer: Writer, recipe: NewCell) -> None:
+    writer.builder.const_callee(CellType)
+    writer.builder.call(_all(writer, [] if recipe.content is None else [recipe.content]))
+
+
+@recipes.register(FrameCell)
+def _frame_cell(writer: Writer, recipe: FrameCell) -> None:
+    writer.builder.load_cell(recipe.name)
+
+
+@recipes.register(NewFunction)
+def _function(writer: Writer, recipe: NewFunction) -> None:
+    builder = writer.builder
+    builder.const_callee(support.new_function)
+    builder.const(recipe.code)
+    writer.load(recipe.globals)
+    builder.const(recipe.name)
+    builder.const(recipe.qualname)
+    for part in (recipe.defaults, recipe.kwdefaults, recipe.annotations):
+        if part is None:
+            builder.const(None)
+        else:
+            writer.load(part)
+    builder.tuple(_all(writer, recipe.closure))
+    builder.call(8)
+
+
+@recipes.register(NewGenerator)
+def _generator(writer: Writer, recipe: NewGenerator) -> None:
+    builder = writer.builder
+    builder.const_callee(support.new_generator)
+    builder.const(writer.generator_code(recipe)[0])
+    writer.load(recipe.globals)
+    builder.const(recipe.name)
+    builder.const(recipe.qualname)
+    builder.call(4)
+
+
+@recipes.register(CallRecipe)
+def _call(writer: Writer, recipe: CallRecipe) -> None:
+    writer.builder.before_callee()
+    writer.load(recipe.function)
+    writer.builder.after_callee()
+    count = _all(writer, [*recipe.args, *recipe.kwargs.values()])
+    writer.builder.call(count, tuple(recipe.kwargs))
+
+
+@recipes.register(GetAttr)
+def _get_attr(writer: Writer, recipe: GetAttr) -> None:
+    writer.load(recipe.base)
+    writer.builder.attr(recipe.name)
+
+
+@recipes.register(GetItem)
+def _get_item(writer: Writer, recipe: GetItem) -> None:
+    writer.load(recipe.base)
+    writer.load(recipe.key)
+    writer.builder.item()
+
+
+# ---- members of reference cycles: made empty first, filled afterwards ----
+
+
+def _empty_cell(writer: Writer, recipe: NewCell) -> None:
+    writer.builder.const_callee(CellType)
+    writer.builder.call(0)
+
+
+def _fill_cell(writer: Writer, recipe: NewCell) -> None:
+    if recipe.content is not None:
+        writer.builder.const_callee(support.set_content)
+        writer.load(recipe)
+        writer.load(recipe.content)
+        writer.builder.call(2)
+        writer.builder.pop()
+
+
+def _fill_list(writer: Writer, recipe: NewList) -> None:
+    writer.builder.const_callee(support.fill_list)
+    writer.load(recipe)
+    writer.builder.call(1 + _all(writer, recipe.items))
+    writer.builder.pop()
+
+
+def _fill_dict(writer: Writer, recipe: NewDict) -> None:
+    writer.builder.const_callee(support.fill_dict)
+    writer.load(recipe)
+    _dict(writer, recipe)
+    writer.builder.call(2)
+    writer.builder.pop()
+
+
+allocations.add(NewCell, (_empty_cell, _fill_cell))
+allocations.add(NewList, (lambda writer, recipe: writer.builder.list(0), _fill_list))
+allocations.add(NewDict, (lambda writer, recipe: writer.builder.map(0), _fill_dict))

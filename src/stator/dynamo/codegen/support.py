@@ -1,0 +1,229 @@
+"""Functions that emitted code calls when it runs. No knowledge of bytecode or capture."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import OrderedDict, deque
+from itertools import islice
+from types import CellType, CodeType, FunctionType, GeneratorType
+from typing import Any
+
+from stator.dynamo.host.native_status import native
+
+_MISSING = object()
+
+
+def read_item(container: Any, key: Any) -> Any:
+    """`container[key]` past any override in a subclass of dict, list or tuple."""
+    if issubclass(type(container), dict):
+        return dict.__getitem__(container, key)
+    if issubclass(type(container), list):
+        return list.__getitem__(container, key)
+    if issubclass(type(container), tuple):
+        return tuple.__getitem__(container, key)
+    return container[key]
+
+
+def dict_keys(container: dict[Any, Any]) -> tuple[Any, ...]:
+    """The keys in insertion order."""
+    return tuple(_keys(container))
+
+
+class _Finder:
+    """Equal to the member of a set that is equal to a constant, which it so gets to know."""
+
+    __slots__ = ("found", "like")
+
+    def __init__(self, like: Any) -> None:
+        self.found = self.like = like
+
+    def __hash__(self) -> int:
+        return hash(self.like)
+
+    def __eq__(self, member: object) -> bool:
+        if member is not self.like and (type(member) is not type(self.like) or member != self.like):
+            return False
+        self.found = member
+        return True
+
+
+def member_of(members: Any, like: Any) -> Any:
+    """The member of a set of constants that is equal to this one, past any override."""
+    finder = _Finder(like)
+    (frozenset if issubclass(type(members), frozenset) else set).__contains__(members, finder)
+    return finder.found
+
+
+def _keys(container: dict[Any, Any]) -> Any:
+    if issubclass(type(container), OrderedDict):
+        return OrderedDict.__iter__(container)
+    return dict.__iter__(container)
+
+
+def iterator_at(container: Any, taken: int) -> Any:
+    """The built-in iterator of a list, tuple or view of a dict (past any override) behind its first items."""
+    kind = (
+        list if issubclass(type(container), list) else tuple if issubclass(type(container), tuple) else type(container)
+    )
+    return _advanced(kind.__iter__(container), taken)
+
+
+def deque_iterator_at(container: Any, taken: int) -> Any:
+    return _advanced(deque.__iter__(container), taken)
+
+
+def deque_reversed_at(container: Any, taken: int) -> Any:
+    return _advanced(deque.__reversed__(container), taken)
+
+
+def keys_at(container: Any, taken: int) -> Any:
+    return _advanced(_keys(container), taken)
+
+
+def range_iterator_at(container: range, taken: int) -> Any:
+    return iter(container[taken:])
+
+
+def _advanced(iterator: Any, taken: int) -> Any:
+    next(islice(iterator, taken, taken), None)
+    return iterator
+
+
+def reversed_at(sequence: Any, index: int) -> Any:
+    """reversed(sequence), with sequence[index] as its next item."""
+    kind = list if issubclass(type(sequence), list) else tuple
+    iterator: Any = list.__reversed__(sequence) if kind is list else reversed(sequence)
+    iterator.__setstate__(index)
+    return iterator
+
+
+def instance_dict(instance: Any) -> Any:
+    """`instance.__dict__` past any __getattribute__."""
+    if issubclass(type(instance), type):
+        return type.__getattribute__(instance, "__dict__")
+    return object.__getattribute__(instance, "__dict__")
+
+
+def new_function(
+    code: CodeType,
+    namespace: dict[str, Any],
+    name: str,
+    qualname: str,
+    defaults: tuple[Any, ...] | None,
+    kwdefaults: dict[str, Any] | None,
+    annotations: dict[str, Any] | None,
+    closure: tuple[CellType, ...],
+) -> FunctionType:
+    """A function object, as MAKE_FUNCTION makes it."""
+    function = FunctionType(code, namespace, name, defaults, closure or None)
+    function.__qualname__ = qualname
+    if kwdefaults is not None:
+        function.__kwdefaults__ = kwdefaults
+    if annotations is not None:
+        function.__annotations__ = annotations
+    return function
+
+
+def new_generator(code: CodeType, namespace: dict[str, Any], name: str, qualname: str) -> GeneratorType[Any, Any, Any]:
+    """A generator of this code that has not begun. What it is called with counts for nothing."""
+    nothing = (None,) * code.co_argcount
+    function = FunctionType(code, namespace, name, nothing, tuple(CellType() for _ in code.co_freevars))
+    function.__qualname__ = qualname
+    first = code.co_argcount
+    function.__kwdefaults__ = dict.fromkeys(code.co_varnames[first : first + code.co_kwonlyargcount])
+    return native.call_with_hook(None, function)
+
+
+def end_generator(generator: Any, code: CodeType, unit: int, variables: int) -> None:
+    """Let a generator come to its end: as one that has not begun, at that unit of its code, and is closed."""
+    native.set_generator(generator, code, unit, True, (native.UNBOUND,) * variables, ())
+    generator.close()
+
+
+def set_content(cell: CellType, value: Any) -> None:
+    cell.cell_contents = value
+
+
+def clear_content(cell: CellType) -> None:
+    """Empty a cell that may be empty already."""
+    try:
+        del cell.cell_contents
+    except ValueError:
+        return
+
+
+def set_attribute(target: Any, name: str, value: Any) -> None:
+    """Attribute write past any __setattr__."""
+    if issubclass(type(target), type):
+        type.__setattr__(target, name, value)
+    elif issubclass(type(target), threading.local):
+        threading.local.__setattr__(target, name, value)
+    else:
+        object.__setattr__(target, name, value)
+
+
+def delete_attribute(target: Any, name: str) -> None:
+    """Attribute deletion past any __delattr__."""
+    if issubclass(type(target), type):
+        type.__delattr__(target, name)
+    elif issubclass(type(target), threading.local):
+        threading.local.__delattr__(target, name)
+    else:
+        object.__delattr__(target, name)
+
+
+def replace_list(target: Any, items: list[Any]) -> None:
+    """`target[:] = items` of a list or deque, past overrides."""
+    if issubclass(type(target), deque):
+        if len(target) != len(items):
+            deque.clear(target)
+            deque.extend(target, items)
+            return
+        for at, item in enumerate(items):  # in place: somebody may be iterating over it
+            if deque.__getitem__(target, at) is not item:
+                deque.__setitem__(target, at, item)
+    else:
+        list.__setitem__(target, slice(None), items)
+
+
+def replace_dict(target: dict[Any, Any], items: dict[Any, Any], *again: Any) -> None:
+    """Make `target` hold exactly `items`, in this order, past overrides; the keys `again` leave it first."""
+    kind: Any = OrderedDict if issubclass(type(target), OrderedDict) else dict
+    for key in again:
+        kind.pop(target, key, None)
+    old = list(_keys(target))
+    kept = [key for key in old if key in items]
+    if kept == list(items)[: len(kept)]:
+        # in place: somebody may be iterating over it, or reading it in another thread
+        for key in old:
+            if key not in items:
+                kind.__delitem__(target, key)
+    else:
+        kind.clear(target)
+    for key, value in items.items():
+        if dict.get(target, key, _MISSING) is not value:
+            kind.__setitem__(target, key, value)
+
+
+def replace_set(target: set[Any], items: list[Any]) -> None:
+    wanted = set(items)
+    for item in [item for item in set.__iter__(target) if item not in wanted]:
+        set.discard(target, item)
+    set.update(target, items)
+
+
+def fill_list(target: list[Any], *items: Any) -> None:
+    target.extend(items)
+
+
+def fill_dict(target: dict[Any, Any], items: dict[Any, Any]) -> None:
+    target.update(items)
+
+
+def set_module_global(module: str, name: str, value: Any) -> None:
+    sys.modules[module].__dict__[name] = value
+
+
+def delete_module_global(module: str, name: str) -> None:
+    del sys.modules[module].__dict__[name]

@@ -1,0 +1,135 @@
+"""Operators that may fail on the data they are given, and whether the program would notice: inside `try` or `with`.
+
+Such an error comes while a graph runs, where no handler of the program is active. The frame then begins anew, by itself
+(graph_fallback.py), which needs a graph that changes nothing that was there before.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from stator.dynamo.host.naming import module_of
+from stator.dynamo.values.base import Lazy, Value
+from stator.dynamo.values.constants import ConstantValue, SourcedConstant
+from stator.dynamo.values.functions import BoundMethodValue
+from stator.dynamo.values.tensors.numbers import is_changing
+from stator.dynamo.values.tensors.tensor import TensorValue
+
+from .index_bounds import index_bound
+
+if TYPE_CHECKING:
+    from stator.dynamo.bytecode import Instruction
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.frame import Frame
+
+_NAMES = """
+    cholesky cholesky_inverse inv inverse solve lstsq eig eigh eigvals eigvalsh svd svdvals pinv pinverse matrix_rank
+    cond lu_factor lu ldl_factor tensorinv tensorsolve matrix_power multinomial
+    cov gaussian_nll_loss numpy_call.default one_hot binary_cross_entropy
+"""
+_MAY_FAIL = frozenset(_NAMES.split())
+# What a handler may consist of without the program noticing: the interpreter puts its own stack in order and goes on.
+_TIDYING = frozenset(("COPY", "POP_EXCEPT", "SWAP", "POP_TOP", "STORE_FAST", "CLEANUP_THROW"))
+_ENDS = ("RERAISE", "CALL_INTRINSIC_1", "END_SEND", "JUMP_BACKWARD_NO_INTERRUPT")
+_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"))
+_ONWARDS = frozenset(("PUSH_EXC_INFO", "NOP", "JUMP_FORWARD"))
+_TAKEN: dict[str, Callable[[bool | None], bool]] = {
+    "NONE": lambda value: value is None,
+    "NOT_NONE": lambda value: value is not None,
+    "TRUE": bool,
+    "FALSE": operator.not_,
+}  # by how the names of conditional jumps end
+
+
+def may_fail(name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
+    """Whether a function or method of torch of this name raises for some matrices, weights or indices."""
+    name = name.removeprefix("linalg_").strip("_")
+    return name in _MAY_FAIL and not (name == "one_hot" and _are_classes(args, kwargs))
+
+
+def _are_classes(args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
+    """Whether the indices that one_hot is given are known to be classes: they were chosen among so many."""
+    given = [*args, *([kwargs["num_classes"]] if "num_classes" in kwargs else [])]
+    if len(given) != 2 or not isinstance(given[0], TensorValue) or given[0].node is None:
+        return False
+    classes = given[1]
+    if not isinstance(classes, ConstantValue) or is_changing(classes) or type(classes.value) is not int:
+        return False
+    bound = index_bound(given[0].node)
+    return bound is not None and bound <= classes.value
+
+
+def is_noticed(context: CaptureContext) -> bool:
+    """Whether a frame of the program would catch an error of the operator under way, or do something as it passes."""
+    return any(_handles(context, frame) for frame in context.frames)
+
+
+def _handles(context: CaptureContext, frame: Frame) -> bool:
+    instructions = frame.program.instructions
+    region = instructions[frame.now].handler
+    while region is not None:
+        at = region.target.index
+        if instructions[at].opname == "PUSH_EXC_INFO" and instructions[at + 1].opname == "WITH_EXCEPT_START":
+            if not _is_of_torch(context, frame, region.depth - 1):
+                return True
+        else:
+            if instructions[at].opname == "PUSH_EXC_INFO":
+                at = _without_doing(context, frame, at)
+                leaves = instructions[at].opname == "RERAISE"
+            else:
+                at = _tidied(instructions, at)
+                leaves = instructions[at].opname in _ENDS
+            if not leaves:
+                return True
+        region = instructions[at].handler
+    return False
+
+
+def _tidied(instructions: list[Instruction], at: int) -> int:
+    while instructions[at].opname in _TIDYING:
+        at += 1
+    return at
+
+
+def _without_doing(context: CaptureContext, frame: Frame, at: int) -> int:
+    """Where a `finally` that begins here gets to before it does anything, its variables being what they are now: only
+    `if variable:` and `if variable is None:` are followed, of variables that are None, True or False."""
+    instructions = frame.program.instructions
+    while True:
+        instruction = instructions[at]
+        if instruction.opname in _ONWARDS:
+            at = at + 1 if instruction.target is None else instruction.target.index
+            continue
+        behind = at + 2 if instructions[at + 1].opname == "TO_BOOL" else at + 1
+        jump = instructions[behind]
+        if instruction.opname not in _LOADS or not jump.opname.startswith("POP_JUMP_"):
+            return at
+        assert jump.target is not None
+        known, value = _switch(context, frame, instruction)
+        if not known or jump.target.index < at:
+            return at
+        at = jump.target.index if _TAKEN[jump.opname.partition("_IF_")[2]](value) else behind + 1
+
+
+def _switch(context: CaptureContext, frame: Frame, load: Instruction) -> tuple[bool, bool | None]:
+    """Whether the variable is known to hold None, True or False; and what it holds."""
+    value = frame.locals.get(load.argval)
+    if type(value) is Lazy and (value.obj is None or type(value.obj) is bool):
+        value = frame.locals[load.argval] = value.realize(context)
+    if not isinstance(value, ConstantValue) or is_changing(value):
+        return False, None
+    held = value.peek() if isinstance(value, SourcedConstant) else value.value  # others change: no guard on those
+    return (True, value.value) if held is None or type(held) is bool else (False, None)
+
+
+def _is_of_torch(context: CaptureContext, frame: Frame, slot: int) -> bool:
+    """Whether the context manager whose `__exit__` lies in this slot only switches something of torch: a graph that
+    fails has switched nothing."""
+    leave = frame.stack[slot] if 0 <= slot < len(frame.stack) else None
+    if not isinstance(leave, BoundMethodValue):
+        return False
+    kind = leave.owner.python_type(context)
+    return kind is nullcontext or module_of(kind).partition(".")[0] == "torch"

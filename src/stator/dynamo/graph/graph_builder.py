@@ -1,0 +1,596 @@
+"""Records torch calls as nodes of an FX graph, and runs each once on fake tensors to learn its result's metadata."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from stator.base.errors import Unsupported
+from stator.base.signals import is_of_a_signal
+from stator.dynamo.host.numpy_scalars import is_truth, plain_converter
+from stator.dynamo.host.optimizer_code import in_optimizers
+from stator.dynamo.interpreter.checkpoints import Checkpoints
+from stator.dynamo.interpreter.input_value_guards import FollowingMode
+from stator.dynamo.interpreter.operator_warnings import none_given
+from stator.dynamo.ir.capture_result import GraphInput, SideEffects
+from stator.dynamo.ir.reconstruct_ir import Load, Recipe
+from stator.dynamo.values.base import NotConstant, Value, cannot_rebuild, unsupported
+from stator.dynamo.values.classes import ClassValue
+from stator.dynamo.values.constants import ConstantValue, SourcedConstant
+from stator.dynamo.values.containers.append_only_lists import GrownList
+from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.containers.slices import SliceValue
+from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
+from stator.dynamo.values.tensors.tensor_scalars import ReadNumberValue
+from stator.dynamo.values.tensors.unknown_numbers import UnknownNumberValue, is_symbolic, number_value
+from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.fake.number_stand_ins import Number
+from stator.graph.ir.graph_text import LazyGraphModule
+from stator.graph.operators import rng_comparisons as rng_comparisons  # registers its handlers
+from stator.graph.operators.data_dependent_functions import stand_ins
+from stator.graph.subgraphs.custom_under_transforms import Mapped, MissingRule
+
+from .data_dependent_errors import is_noticed, may_fail
+from .fake_error_translation import why_it_failed
+from .subgraphs import Subgraph
+from .symbolic_numbers import RecordedNumbers
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+
+@contextmanager
+def outside_inference_mode() -> Iterator[None]:
+    """Fakes are normal tensors, which inference mode would not let be viewed: run them without gradients instead."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch._C._InferenceMode(False), torch.no_grad():
+        yield
+
+
+class NotATensorCall(Exception):
+    """A torch call whose result holds no tensor; `result` is what it gave. Private to the interpreter."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        super().__init__()
+
+
+class GraphBuilder:
+    """The graph under construction; `graph` is the part that nodes go to now: the whole, or an open subgraph."""
+
+    def __init__(self, context: CaptureContext) -> None:
+        self.context = context
+        self.root = self.graph = fx.Graph()
+        self.open: list[Subgraph] = []
+        self.writes: list[Any] = []  # the memory that operators wrote to, in order
+        self.writers: list[fx.Node] = []  # which operators
+        self.transforms: list[str] = []  # function transforms that what is recorded now runs under, the outermost first
+        self.mapped: set[int] = set()  # fakes that stand for slices of what vmap maps over, by id
+        self.rules: dict[int, Callable[[MissingRule], Mapped]] = {}  # follow a custom function's own vmap, by its id
+        self.requiring: dict[
+            int, bool | None
+        ] = {}  # of tensors given to transformed functions, by id: do they require grad?
+        self.switched: set[Any] = set()  # readers of switches of torch that the captured code has set
+        self.function_modes: list[Value] = []  # modes that see torch functions, entered by the captured code
+        self.last_node: fx.Node | None = None
+        self.made_leaves: dict[int, int] = {}  # by id of the fake of one that requires grad, the outermost step
+        self.retained: list[TensorValue] = []  # whose `.grad` is to be kept
+        self.freed: dict[int, Any] = {}  # autograd nodes whose backward was run in the captured code, by id
+        self.unlike_eager = False  # as when the program was told that it is compiled, or followed in other functions
+        self.region: int | None = None  # the checkpoint region that nodes belong to now
+        self._regions = 0
+        self.checkpoints = Checkpoints()
+        self.closed: dict[fx.Graph, int] = {}  # subgraphs that are done, with the outermost frame's step at which
+        self.mode = FollowingMode(context)
+        self.inputs: list[GraphInput] = []
+        self.input_values: list[TensorValue] = []
+        self.op_count = 0
+        self.unknown = RecordedNumbers(self)
+        self.by_fake: dict[int, TensorValue] = {}
+        self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
+        self.noticed = ""  # an operator that is known to fail for some data, where the program would notice
+        self.any_noticed = False  # would the program notice where any operator fails?
+        self.used: list[tuple[TensorValue, int]] = []  # tensors of the call being recorded, with their versions
+        self.numbers: list[NumberValue] = []  # that the call being recorded takes without their values
+        self.takes_floats = self.takes_ints = True
+        self._last_placeholder: fx.Node | None = None
+        self._names: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """The capture is over: tracer and recorder must not hold each other, and with them the program's objects."""
+        self.mode.forget()
+        self.unknown.forget()
+        del self.context, self.unknown, self.rules
+
+    # -- inputs --
+    def placeholder(self, value: TensorValue) -> fx.Node:
+        node = self._new_placeholder(str(value.source), value.fake)
+        self.inputs.append(GraphInput(node.name, Load(value.source), value.obj, value.is_static))  # type: ignore[arg-type]
+        self.input_values.append(value)
+        return node
+
+    def number_placeholder(self, value: NumberValue) -> fx.Node:
+        """A Python number as an input."""
+        node = self._new_placeholder(str(value.source), value.plain_example)
+        node.meta["number"] = True
+        self.inputs.append(GraphInput(node.name, Load(value.plain_source), value.plain_example))
+        return node
+
+    def drawn_placeholder(self, name: str, recipe: Recipe) -> fx.Node:
+        """A float as an input that is made anew in each call, by what may only be done once; in the order of inputs."""
+        node = self._new_placeholder(name, 0.5)
+        node.meta["number"] = True
+        self.inputs.append(GraphInput(node.name, recipe, 0.5))
+        return node
+
+    def drawn_tensor(self, name: str, recipe: Recipe, example: torch.Tensor) -> TensorValue:
+        """The same for a tensor, which has the memory of `example` in no call but this one."""
+        node = self._new_placeholder(name, self.mode.from_real(example))
+        self.inputs.append(GraphInput(node.name, recipe, example))
+        return self.wrap_input(TensorValue(node.meta["example_value"], node))
+
+    def _new_placeholder(self, text: str, example: Any) -> fx.Node:
+        """Behind the placeholders there are, and before everything else."""
+        name = self._input_name(text)
+        last, first = self._last_placeholder, next(iter(self.root.nodes), None)
+        with self.root.inserting_after(last) if last is not None else self.root.inserting_before(first):
+            node = self.root.placeholder(name)
+        node.meta["example_value"] = example
+        self._last_placeholder = node
+        return node
+
+    def unfix_input(self, value: TensorValue) -> None:
+        for at, entry in enumerate(self.inputs):
+            if entry.example is value.obj:
+                self.inputs[at] = replace(entry, is_static=False)
+
+    def _input_name(self, text: str) -> str:
+        text = re.sub(r"\.__dict__\['_(?:modules|parameters|buffers)'\]|__dict__", "", text)
+        name = re.sub(r"[^0-9a-zA-Z]+", "_", text).strip("_").lower()[-80:] or "input"
+        name = f"input_{name}" if name[0].isdigit() else name
+        taken = self._names[name] = self._names.get(name, -1) + 1
+        return f"{name}_{taken}" if taken else name
+
+    def node_of(self, value: TensorValue) -> fx.Node:
+        if value.node is None:
+            value.node = self.placeholder(value)
+        if value.node.graph is self.graph:
+            return value.node
+        self.check_reachable(value)
+        if not has_fixed_sizes(value.fake):
+            raise unsupported("data-dependent-value", f"{value.describe(self.context)} in a part of the graph")
+        return self.open[-1].lift(value)
+
+    # -- parts that are graphs of their own --
+    @contextmanager
+    def subgraph(self, *seen: fx.Graph) -> Iterator[Subgraph]:
+        """What is recorded in the block goes to a graph of its own, which takes the tensors that it reads from outside
+        as placeholders. `seen`: closed subgraphs whose tensors it may read too."""
+        level = Subgraph(fx.Graph(), frozenset(seen))
+        before, self.graph = self.graph, level.graph
+        self.open.append(level)
+        try:
+            yield level
+        finally:
+            self.open.pop()
+            self.graph = before
+            self.closed[level.graph] = self.context.end_step()
+
+    def check_reachable(self, value: TensorValue) -> None:
+        """Raises CannotRebuild for a tensor made in a subgraph that is done: only what it returns leaves it."""
+        graph = value.node.graph if value.node is not None else None
+        if graph in self.closed and not (self.open and graph in self.open[-1].seen):
+            raise cannot_rebuild("a tensor made inside a differentiated or transformed function", self.closed[graph])
+
+    def requires_grad(self, value: TensorValue) -> bool | None:
+        """What the program sees. Under a function transform a tensor requires grad where the innermost transform takes
+        a derivative by it, while a fake does where any transform or backward may: None where that leaves it open."""
+        if not self.transforms or not value.fake.requires_grad:
+            return value.fake.requires_grad
+        told = self.requiring.get(id(value.fake))
+        return True if told is None and (value.node is None or value.node.graph is self.root) else told
+
+    # -- arguments --
+    def lower(self, value: Value) -> tuple[Any, Any]:
+        """A value as (argument of a node, argument of the fake run)."""
+        handler = _LOWER.get(type(value))
+        if handler is not None:
+            return handler(self, value)
+        try:
+            constant = plain_number(value.constant())
+        except NotConstant:
+            raise unsupported(
+                "torch-argument", f"{value.describe(self.context)} as an argument of a torch function"
+            ) from None
+        return constant, constant
+
+    # -- calls --
+    def record(
+        self,
+        kind: str,
+        target: Any,
+        run: Callable[..., Any],
+        args: list[Value],
+        kwargs: dict[str, Value],
+    ) -> Value:
+        """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
+        noticed = is_noticed(self.context)
+        self.any_noticed = self.any_noticed or noticed
+        if noticed and may_fail(_name(target), args, kwargs):
+            self.noticed = f"{_name(target)}, inside of `try` or `with`,"
+            self.keep_repeatable()
+        self.used, self.numbers = [], []
+        is_part = hasattr(target, "part_of_graph")  # whose own operators have said what they take
+        self.takes_floats = is_part or not isinstance(_callee(target), FunctionType)
+        self.takes_ints = is_part or (self.takes_floats and _name(target).strip("_") in _ARITHMETIC)
+        node_args, fake_args = self._lower_all(args)
+        node_kwargs, fake_kwargs = self._lower_named(kwargs)
+        asked, answered = self.mode.times, self.unknown.unknown.answered
+        result = self.run_fake(run, target, fake_args, fake_kwargs)
+        changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
+        if self.numbers and self._numbers_decide_gradients(target, kwargs, result, changed):
+            for number in self.numbers:
+                number.constant()
+        if any(number.fixed for number in self.numbers):  # the operator had to know it
+            node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
+        if not _holds_tensor(result) and not changed:
+            raise NotATensorCall(result)
+        if self.unknown.any:
+            self.unknown.check_facts(all_known=False)
+        if self.mode.times != asked:
+            node_args, node_kwargs = self._with_contents((node_args, node_kwargs))
+        if target is operator.pow and not isinstance(node_args[0], fx.Node):
+            target = torch.pow  # torch.fx writes the operator's call as `-2 ** x`, which is -(2 ** x)
+        node = self.last_node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
+        self.op_count += 1
+        node.meta["place"] = self.context.place()
+        if self.unknown.unknown.answered != answered:
+            node.meta["data_dependent"] = True
+        if self.region is not None:
+            node.meta["checkpoint"] = self.region
+        if in_optimizers(self.context) and not torch.is_grad_enabled():
+            node.meta["update"] = True
+        if "requires_grad" in kwargs and isinstance(result, torch.Tensor) and result.requires_grad:
+            self.made_leaves[id(result)] = self.context.end_step()
+        self.written.update(id(value) for value in changed if value.obj is not None)
+        self.keep_repeatable()
+        for value in changed:
+            self.context.mutations.check_free_memory(value)
+        self.writes += [value.fake.fake_storage for value in changed]  # type: ignore[attr-defined]
+        self.writers += [node] * len(changed)
+        wrapped = self.wrap_output(result, node)
+        if self.unknown.any:
+            self.unknown.check_facts()
+        return wrapped
+
+    def _lower_all(self, values: list[Value]) -> tuple[list[Any], list[Any]]:
+        pairs = [self.lower(value) for value in values]
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+    def _numbers_decide_gradients(
+        self, target: Any, kwargs: dict[str, Value], result: Any, changed: list[TensorValue]
+    ) -> bool:
+        """Whether the operator will be differentiated, by another formula for some of the numbers it takes."""
+        if not torch.is_grad_enabled() or not _decides_in_backward(target, kwargs):
+            return False
+        return _requires_grad(result) or any(value.fake.requires_grad for value in changed)
+
+    def _lower_named(self, values: dict[str, Value]) -> tuple[dict[str, Any], dict[str, Any]]:
+        pairs = {name: self.lower(value) for name, value in values.items()}
+        return {name: pair[0] for name, pair in pairs.items()}, {name: pair[1] for name, pair in pairs.items()}
+
+    def _with_contents(self, arguments: Any) -> Any:
+        """The arguments of an operator that had to know contents of inputs: those that are read are constants of the
+        graph, so that whoever compiles it knows them too."""
+        constants: dict[fx.Node, fx.Node] = {}
+        for value, version in self.used:
+            known = value.fake.followed_value() if value.fake.known_from else None  # type: ignore[attr-defined]
+            if known is not None and value.fake.fake_storage.version == version:  # type: ignore[attr-defined]
+                constants[self.node_of(value)] = self._constant_node(known)
+        return fx.map_arg(arguments, lambda node: constants.get(node, node))
+
+    def _constant_node(self, known: torch.Tensor) -> fx.Node:
+        node = self.graph.call_function(torch.tensor, (known.tolist(),), {"dtype": known.dtype, "device": known.device})
+        node.meta["place"] = self.context.place()
+        node.meta["example_value"] = self.mode.value(known)
+        return node
+
+    def item_call(self, tensor: TensorValue) -> fx.Node:
+        """The number in a tensor as it is now."""
+        self.op_count += 1
+        node = self.graph.call_method("item", (self.node_of(tensor),))
+        node.meta["place"] = self.context.place()
+        return node
+
+    def number_call(self, function: Any, args: list[Value]) -> fx.Node:
+        """A function of numbers, some of which only the running graph knows."""
+        self.takes_floats = self.takes_ints = True
+        node = self.graph.call_function(function, tuple(self._lower_all(args)[0]))
+        node.meta["place"] = self.context.place()
+        return node
+
+    def state_call(self, function: Any, args: tuple[Any, ...]) -> None:
+        """A change of torch's state, recorded between the operators it governs."""
+        node = self.graph.call_function(function, args)
+        node.meta["place"] = self.context.place()
+        node.meta["example_value"] = None
+
+    def run_fake(self, run: Callable[..., Any], target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        try:
+            with outside_inference_mode(), self.mode, none_given(self.context.warning_blocks):
+                return (stand_ins.get(target) or run)(*args, **kwargs)
+        except Exception as error:
+            if isinstance(error, (Unsupported, MissingRule)) or is_of_a_signal(error):
+                raise
+            raise why_it_failed(error, target) from error
+
+    def known_value(self, fake: torch.Tensor) -> torch.Tensor | None:
+        """What a fake tensor is known to hold, or None."""
+        return fake.known_value() if isinstance(fake, FakeTensor) else None
+
+    def known_number(self, fake: torch.Tensor) -> Any:
+        """The number a fake tensor is known to hold, or None."""
+        count = fake.numel()
+        known = self.known_value(fake) if type(count) is int and count == 1 else None
+        return None if known is None else known.item()
+
+    @contextmanager
+    def checkpoint_region(self) -> Iterator[None]:
+        """Nodes recorded in the block are one region, to be computed again in a backward; the outermost counts."""
+        if self.region is not None:
+            yield
+            return
+        self.region = self._regions
+        self._regions += 1
+        try:
+            yield
+        finally:
+            self.region = None
+
+    # -- what else the graph does --
+    def side_effects(self) -> SideEffects:
+        """As far as it is recorded."""
+        mode = self.mode
+        repeatable = not mode.writes_outside() and not mode.footprint.speaks
+        drawn_on = tuple(sorted(mode.footprint.drawn_on, key=str))
+        generators = tuple(self.context.generators_drawn.values())
+        return SideEffects(repeatable, drawn_on, generators, self.any_noticed, self.unknown.checked)
+
+    def keep_repeatable(self) -> None:
+        """Where the program would notice that an operator fails, the frame must be able to begin anew."""
+        if self.noticed and not self.side_effects().repeatable:
+            raise unsupported(
+                "exception",
+                f"{self.noticed} may fail on its data, and part of the same graph changes what was there before",
+            )
+
+    # -- results --
+    def wrap_output(self, result: Any, node: fx.Node) -> Value:
+        if isinstance(result, torch.Tensor):
+            return self.wrap_tensor(result, node)
+        if result is None or isinstance(result, (int, float, bool, str)):
+            return ConstantValue(result)
+        if is_symbolic(result):
+            return number_value(result)
+        if isinstance(result, (tuple, list)):
+            node.meta["example_value"] = result
+            items = [self._item(result, index, node) for index in range(len(result))]
+            if isinstance(result, list):
+                return ListValue(items)
+            return TupleValue(items, cls=type(result))
+        raise unsupported("torch-result", f"a torch function gave a {type(result).__name__}")
+
+    def _item(self, result: Any, index: int, node: fx.Node) -> Value:
+        if not isinstance(result[index], (torch.Tensor, tuple, list)):
+            return number_value(result[index]) if is_symbolic(result[index]) else ConstantValue(result[index])
+        known = self.by_fake.get(id(result[index]))
+        if known is not None:
+            return known
+        item = self.graph.call_function(operator.getitem, (node, index))
+        item.meta["place"] = node.meta["place"]
+        return self.wrap_output(result[index], item)
+
+    def wrap_tensor(self, fake: torch.Tensor, node: fx.Node) -> TensorValue:
+        """An operator that returns one of its arguments gives the same value again."""
+        known = self.by_fake.get(id(fake))
+        if "example_value" not in node.meta:
+            node.meta["example_value"] = fake
+        if known is not None:
+            return known
+        value = TensorValue(fake, node, cls=torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor)
+        self.by_fake[id(fake)] = value
+        if self.mode.has_unknown_sizes:
+            self.unknown.note_sizes(fake, node)
+        return value
+
+    def wrap_input(self, value: TensorValue) -> TensorValue:
+        self.by_fake[id(value.fake)] = value
+        return value
+
+    def finish(self, outputs: list[TensorValue]) -> fx.GraphModule | None:
+        """The graph module, or None when no operator was recorded."""
+        if not self.op_count:
+            return None
+        if self.unknown.any:
+            self.unknown.check_facts()
+        self.root.output(tuple(self.node_of(value) for value in outputs))
+        return LazyGraphModule(torch.nn.Module(), self.root)  # its Python code is made when somebody asks for it
+
+
+def _holds_tensor(result: Any) -> bool:
+    if isinstance(result, (tuple, list)):
+        return any(_holds_tensor(item) for item in result)
+    return isinstance(result, torch.Tensor)
+
+
+def _requires_grad(result: Any) -> bool:
+    if isinstance(result, (tuple, list)):
+        return any(_requires_grad(item) for item in result)
+    return isinstance(result, torch.Tensor) and result.requires_grad
+
+
+def _decides_in_backward(target: Any, kwargs: dict[str, Value]) -> bool:
+    """Whether autograd's formula for an operator is another one for some values of a number that it takes."""
+    name = _name(target).strip("_")
+    return name in _POWERS or ("alpha" in kwargs and name in _SUMS)
+
+
+_POWERS = frozenset({"pow", "ipow", "rpow", "float_power", "lerp", "foreach_pow", "foreach_lerp"})
+_SUMS = frozenset({"add", "sub", "subtract", "rsub", "foreach_add", "foreach_sub"})
+
+
+def _lower_tensor(recorder: GraphBuilder, value: TensorValue) -> tuple[Any, Any]:
+    recorder.used.append((value, value.fake.fake_storage.version))  # type: ignore[attr-defined]
+    return recorder.node_of(value), value.fake
+
+
+def _lower_constant(recorder: GraphBuilder, value: ConstantValue) -> tuple[Any, Any]:
+    constant = plain_number(value.value)
+    if type(constant) is complex:
+        return PrintedComplex(constant), constant
+    return constant, constant
+
+
+class PrintedComplex(complex):
+    """A complex constant of a graph. Graphs are printed as Python and run from the text, and `(-0+1j)`, as Python shows
+    complex(-0.0, 1.0), is a sum that has lost the sign of its zero; infinities cannot be read at all."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        parts = [repr(part) if math.isfinite(part) else f"float('{part!r}')" for part in (self.real, self.imag)]
+        return f"complex({', '.join(parts)})"
+
+
+def plain_number(constant: Any) -> Any:
+    """Numbers and text of a subclass (IntEnum), NumPy's numbers, and Python's kinds of numbers in the place of a dtype,
+    as graphs print them and torch takes them."""
+    if type(constant) is type:
+        return _DTYPES.get(constant, constant)
+    convert = plain_converter(type(constant))
+    if convert is not None:
+        return convert(constant)
+    if is_truth(constant):
+        return bool(constant)
+    for kind, convert in _PLAIN:
+        if isinstance(constant, kind) and type(constant) not in (kind, bool):
+            return convert(constant)
+    return constant
+
+
+_PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (int, int.__int__),
+    (float, float.__float__),
+    (str, str.__str__),
+)
+
+
+def _lower_number(recorder: GraphBuilder, value: NumberValue) -> tuple[Any, Any]:
+    """A number that changes is an input of the graph, unless what takes it has to know it."""
+    whole = type(value.plain_example) is int
+    taken = recorder.takes_ints if whole else recorder.takes_floats
+    if value.fixed or not taken:
+        constant = plain_number(value.constant())
+        return constant, constant
+    recorder.numbers.append(value)
+    if value.node is None:
+        value.node = recorder.number_placeholder(value)
+    node = value.node if recorder.graph is recorder.root else recorder.open[-1].lift_number(value)
+    number = Number(ask=lambda: plain_number(value.value), whole=whole)
+    return node, torch.SymInt(number) if whole else torch.SymFloat(number)
+
+
+def _name(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
+
+
+def _callee(target: Any) -> Any:
+    """What runs: torch's functions that are written in Python may look at numbers as they like."""
+    return getattr(torch.Tensor, target, None) if isinstance(target, str) else target
+
+
+# Functions and methods, without underscores around the name, whose ints are operands and neither sizes nor dimensions.
+_ARITHMETIC_NAMES = """
+    add iadd radd sub isub rsub subtract mul imul rmul multiply truediv itruediv rtruediv div divide true_divide
+    pow ipow rpow lt le gt ge eq ne less less_equal greater greater_equal lerp addcmul addcdiv clamp clamp_min clamp_max
+    fill full_like masked_fill foreach_add foreach_sub foreach_mul foreach_div foreach_pow foreach_lerp foreach_addcmul
+    foreach_addcdiv
+"""
+_ARITHMETIC = frozenset(_ARITHMETIC_NAMES.split())
+
+
+def _lower_read_number(recorder: GraphBuilder, value: ReadNumberValue) -> tuple[Any, Any]:
+    if value.node.graph is not recorder.graph:
+        raise unsupported("torch-argument", "a number that was read in another part of the graph")
+    return value.node, torch.SymFloat(Number())
+
+
+def _lower_unknown_number(recorder: GraphBuilder, value: UnknownNumberValue) -> tuple[Any, Any]:
+    return recorder.unknown.node(value.number), value.number
+
+
+def _lower_tuple(recorder: GraphBuilder, value: TupleValue) -> tuple[Any, Any]:
+    pairs = [recorder.lower(recorder.context.realized(item)) for item in value.items]
+    nodes, fakes = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+    if value.cls in (tuple, torch.Size):
+        return nodes, fakes
+    return nodes, tuple.__new__(value.cls, fakes)
+
+
+def _lower_list(recorder: GraphBuilder, value: ListValue) -> tuple[Any, Any]:
+    pairs = [recorder.lower(recorder.context.realized(item)) for item in value.items]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def _lower_dict(recorder: GraphBuilder, value: DictValue) -> tuple[Any, Any]:
+    nodes, fakes = {}, {}
+    for key, item in value.items(recorder.context):
+        name = key.constant()
+        nodes[name], fakes[name] = recorder.lower(item)
+    return nodes, fakes
+
+
+def _lower_slice(recorder: GraphBuilder, value: SliceValue) -> tuple[Any, Any]:
+    pairs = [recorder.lower(part) for part in (value.start, value.stop, value.step)]
+    return slice(*(pair[0] for pair in pairs)), slice(*(pair[1] for pair in pairs))
+
+
+def _lower_class(recorder: GraphBuilder, value: ClassValue) -> tuple[Any, Any]:
+    """A Python type as a dtype; one of torch's legacy tensor types by its name."""
+    found: Any = _DTYPES.get(value.cls)
+    if found is None and isinstance(value.cls, _LEGACY_TYPE):
+        found = f"{value.cls.__module__}.{value.cls.__name__}"
+    if found is None:
+        raise unsupported("torch-argument", f"{value.describe(recorder.context)} as an argument of a torch function")
+    return found, found
+
+
+_DTYPES: dict[Any, Any] = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: torch.complex128}
+_LEGACY_TYPE = type(torch.FloatTensor)
+_LOWER: dict[type, Callable[[GraphBuilder, Any], tuple[Any, Any]]] = {
+    TensorValue: _lower_tensor,
+    ConstantValue: _lower_constant,
+    SourcedConstant: _lower_constant,
+    NumberValue: _lower_number,
+    ReadNumberValue: _lower_read_number,
+    UnknownNumberValue: _lower_unknown_number,
+    TupleValue: _lower_tuple,
+    ListValue: _lower_list,
+    GrownList: _lower_list,
+    DictValue: _lower_dict,
+    SliceValue: _lower_slice,
+    ClassValue: _lower_class,
+}

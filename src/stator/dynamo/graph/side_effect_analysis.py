@@ -1,0 +1,104 @@
+"""What running a graph does besides computing: the memory it writes to, the generators it draws random numbers from,
+the processes it speaks with. Noted operator by operator while the graph is captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from stator.base.errors import Unsupported
+from stator.graph.fake.fake_mode import flat_tensors
+from stator.graph.ir.schema import argument, op_info
+
+aten = torch.ops.aten
+
+
+class Footprint:
+    """`written`: storages of fake tensors, by id. `drawn_on`: devices whose generators were drawn from. `speaks`:
+    whether other processes take part. `closed_at`: the step from which on generators are set behind the graph, which
+    draws no more. `ends_at` is that step once something does: what is drawn behind equal states has to be drawn alike,
+    in a graph of its own and not by the instruction at the break."""
+
+    __slots__ = ("closed_at", "drawn_on", "ends_at", "speaks", "written")
+
+    def __init__(self) -> None:
+        self.written: dict[int, Any] = {}
+        self.drawn_on: set[torch.device] = set()
+        self.speaks = False
+        self.closed_at: int | None = None
+        self.ends_at: int | None = None
+
+    def note(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Called with every operator that the capture runs on fake tensors."""
+        notes = _notes.get(func)
+        if notes is None:
+            notes = _notes[func] = _notes_on(func)
+        for one in notes:
+            one(self, func, args, kwargs)
+
+    def write(self, written: list[Any]) -> None:
+        for fake in flat_tensors(written):
+            self.written[id(fake.fake_storage)] = fake.fake_storage
+
+
+_Note = Callable[[Footprint, OpOverload, tuple[Any, ...], dict[str, Any]], None]
+_notes: dict[OpOverload, tuple[_Note, ...]] = {}
+
+_SPEAKING = ("c10d", "_c10d", "fsdp", "symm_mem")  # namespaces
+# (input, weight, bias, running_mean, running_var, training, ...): in training they write the statistics, which no
+# schema says
+_BATCH_NORMS = frozenset(
+    (
+        aten.batch_norm.default,
+        aten.native_batch_norm.default,
+        aten._batch_norm_impl_index.default,
+        aten.cudnn_batch_norm.default,
+        aten.miopen_batch_norm.default,
+    )
+)
+
+
+def _notes_on(func: OpOverload) -> tuple[_Note, ...]:
+    info = op_info(func)
+    found: list[_Note] = []
+    if info.mutates:
+        found.append(_writes)
+    if func in _BATCH_NORMS:
+        found.append(_writes_statistics)
+    if info.random:
+        found.append(_draws)
+    if func.namespace.startswith(_SPEAKING):
+        found.append(_speaks)
+    return tuple(found)
+
+
+def _writes(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    info = op_info(func)
+    seen.write([argument(info, args, kwargs, where) for where in info.mutates])
+
+
+def _writes_statistics(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    info = op_info(func)
+    if argument(info, args, kwargs, 5):
+        statistics = flat_tensors([argument(info, args, kwargs, 3), argument(info, args, kwargs, 4)])
+        seen.write(statistics)
+        for fake in statistics:
+            fake.fake_storage.version += 1  # what is known of their contents is not so any more
+
+
+def _draws(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if seen.closed_at is not None:
+        seen.ends_at = seen.closed_at
+        raise Unsupported("call-builtin", "random numbers behind a change of the generator's state")
+    tensors = flat_tensors([*args, *kwargs.values()])
+    device = torch.device(kwargs.get("device") or (tensors[0].device if tensors else torch.get_default_device()))
+    if device.type != "meta":  # which has no numbers, and no generator
+        seen.drawn_on.add(device)
+
+
+def _speaks(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    seen.speaks = True

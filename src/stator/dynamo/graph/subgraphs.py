@@ -1,0 +1,226 @@
+"""Parts of a captured program that become graphs of their own, run later or transformed: what they read, and what code
+that runs later may change. How a part is called is in calls/; how its graph is run in
+graph/subgraphs/differentiated.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.host.torch_state import TorchState
+from stator.dynamo.interpreter.mutations import MutationLog
+from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.cells import CellValue
+from stator.graph.ir.graph_text import LazyGraphModule
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.messages import Message
+    from stator.dynamo.values.tensors.numbers import NumberValue
+    from stator.dynamo.values.tensors.tensor import TensorValue
+
+
+class Subgraph:
+    """A graph under construction inside another; `lifted` are the outer tensors and numbers behind its placeholders, in
+    order."""
+
+    def __init__(self, graph: fx.Graph, seen: frozenset[fx.Graph]) -> None:
+        self.graph = graph
+        self.seen = seen
+        self.lifted: list[TensorValue | NumberValue] = []
+        self._versions: list[tuple[TensorValue, int]] = []
+        self._nodes: dict[int, fx.Node] = {}
+        self._last: fx.Node | None = None
+
+    def lift(self, value: TensorValue) -> fx.Node:
+        """The placeholder for a tensor from outside."""
+        node = self._nodes.get(id(value))
+        if node is None:
+            node = self._nodes[id(value)] = self.placeholder(value.fake)
+            self.lifted.append(value)
+            self._versions.append((value, version_of(value)))
+        return node
+
+    def lift_number(self, value: NumberValue) -> fx.Node:
+        """The placeholder for a Python number that changes from call to call."""
+        node = self._nodes.get(id(value))
+        if node is None:
+            node = self._nodes[id(value)] = self.placeholder(value.plain_example)
+            node.meta["number"] = True
+            self.lifted.append(value)
+        return node
+
+    def placeholder(self, fake: Any) -> fx.Node:
+        graph, last = self.graph, self._last
+        first = next(iter(graph.nodes), None)
+        where = graph.inserting_after(last) if last is not None else graph.inserting_before(first)
+        with where:
+            node = graph.placeholder(f"arg_{sum(one.op == 'placeholder' for one in graph.nodes)}")
+        node.meta["example_value"] = fake
+        self._last = node
+        return node
+
+    def written(self) -> list[TensorValue]:
+        """Outer tensors that were written to since they were first read here."""
+        return [value for value, version in self._versions if version_of(value) != version]
+
+    def finish(self, outputs: Sequence[fx.Node | None]) -> fx.GraphModule:
+        self.graph.output(tuple(outputs))
+        return LazyGraphModule(torch.nn.Module(), self.graph, "Part")
+
+
+@contextmanager
+def own_state(what: str, *, grad_mode: bool, autocast: bool = True) -> Iterator[None]:
+    """Torch's modes for following a part: this grad mode, and no autocast if `autocast` is False. Raises Unsupported if
+    the captured code itself leaves modes changed, other than the grad mode, which who runs the part puts back."""
+    entry = TorchState.now()
+    try:
+        torch._C._set_grad_enabled(grad_mode)
+        for device in () if autocast else ("cpu", "cuda"):
+            torch.set_autocast_enabled(device, False)
+        before = TorchState.now()
+        yield
+        torch._C._set_grad_enabled(grad_mode)
+        if TorchState.now() != before:
+            raise unsupported("mutation", f"{what} leaves torch's modes changed")
+    finally:
+        entry.restore()
+
+
+@dataclass(slots=True)
+class Later:
+    """Code that is followed now and runs at another time: a backward, a hook."""
+
+    what: str
+    asks_grad_mode: bool = False
+
+
+@contextmanager
+def deferred(context: CaptureContext, what: str, *roots: Value) -> Iterator[Later]:
+    """The captured code in the block runs at another time: raises Unsupported when it changes anything that was there
+    before, or asks for what may be different then. `roots`: what it can reach."""
+    mutations, later = context.mutations, context.later
+    context.mutations, context.later = _NoOutsideChanges(what, reachable(roots)), Later(what)
+    try:
+        yield context.later
+    except Raised as raised:
+        name = class_name(raised.value.python_type(context))
+        raise unsupported("deferred-effect", f"{what} raises {name}") from raised
+    finally:
+        context.mutations, context.later = mutations, later
+
+
+@contextmanager
+def outside_unchanged(
+    context: CaptureContext,
+    what: str,
+    *roots: Value,
+    messages: list[Message] | None = None,
+    may_write: Callable[[fx.Node, TensorValue], bool] | None = None,
+) -> Iterator[None]:
+    """The captured code in the block runs more than once: raises Unsupported when it changes objects that were there
+    before, or writes to tensors that were. `roots`: what it can reach. Changes are logged as ever otherwise.
+    `messages`: takes what it prints, logs or warns of, for the caller to see to; it may say nothing if None.
+    `may_write`: whether the caller sees to what a node writes to a tensor."""
+    mutations, recorder = context.mutations, context.recorder
+    known, writes = len(recorder.by_fake), len(recorder.writes)
+    context.mutations = _NoOutsideChanges(what, reachable(roots), messages)
+    try:
+        yield
+    finally:
+        context.mutations = mutations
+    written: dict[int, list[fx.Node]] = {}
+    for storage, node in zip(recorder.writes[writes:], recorder.writers[writes:], strict=True):
+        written.setdefault(id(storage), []).append(node)
+    for at, value in enumerate(list(recorder.by_fake.values()) if written else ()):
+        outside = at < known or value.obj is not None
+        writers = written.get(id(value.fake.fake_storage), ()) if outside else ()  # type: ignore[attr-defined]
+        if writers and not (may_write is not None and all(may_write(node, value) for node in writers)):
+            raise unsupported("deferred-effect", f"{what} writes to {value.describe(context)}")
+
+
+def version_of(value: TensorValue) -> int:
+    """How often its memory has been written to in the capture."""
+    return value.fake.fake_storage.version  # type: ignore[attr-defined]
+
+
+class _NoOutsideChanges(MutationLog):
+    """Refuses changes of what existed before; what is made meanwhile is free."""
+
+    def __init__(self, what: str, protected: dict[int, Any], messages: list[Message] | None = None) -> None:
+        super().__init__()
+        self.what = what
+        self.protected = protected
+        self.messages = messages
+
+    def _refuse_outside(self, value: Value) -> None:
+        if value.source is not None or id(value) in self.protected:
+            raise unsupported("deferred-effect", f"{self.what} changes an object that outlives it")
+
+    def content(self, value: Value) -> None:
+        self._refuse_outside(value)
+
+    def attribute(self, value: Value, name: str) -> None:
+        self._refuse_outside(value)
+
+    def class_attribute(self, cls: Value, name: str) -> None:
+        raise unsupported("deferred-effect", f"{self.what} changes a class")
+
+    def cell(self, cell: CellValue) -> None:
+        if cell.frame_name is not None:
+            raise unsupported("deferred-effect", f"{self.what} changes a variable of the captured function")
+        self._refuse_outside(cell)
+
+    def scope(self, scope: Any) -> None:
+        raise unsupported("deferred-effect", f"{self.what} changes a global variable")
+
+    def message(self, message: Message) -> None:
+        if self.messages is not None:
+            self.messages.append(message)
+            return
+        raise unsupported("deferred-effect", f"{self.what} prints, logs or warns")
+
+    def iterator(self, iterator: Any) -> None:
+        raise unsupported("deferred-effect", f"{self.what} advances an iterator that outlives it")
+
+    def generator(self, generator: Any) -> None:
+        raise unsupported("deferred-effect", f"{self.what} advances a generator that outlives it")
+
+
+def reachable(roots: tuple[Value, ...]) -> dict[int, Any]:
+    """All values that can be reached from these, by id, through whatever values hold."""
+    found: dict[int, Any] = {}
+    todo: list[Any] = list(roots)
+    while todo:
+        one = todo.pop()
+        if id(one) in found:
+            continue
+        if isinstance(one, Value):
+            found[id(one)] = one
+            todo += [getattr(one, slot, None) for slot in _slots(type(one))]
+        elif type(one) in (list, tuple):
+            found[id(one)] = one
+            todo += one
+        elif type(one) is dict:
+            found[id(one)] = one
+            todo += [*one, *one.values()]
+    return found
+
+
+_slots_of: dict[type, tuple[str, ...]] = {}
+_REAL = frozenset({"obj", "real_dict", "fn", "cell", "scope", "code", "fake", "node", "source"})  # hold no values
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    found = _slots_of.get(kind)
+    if found is None:
+        names = [name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())]
+        found = _slots_of[kind] = tuple(name for name in names if name not in _REAL)
+    return found

@@ -1,0 +1,273 @@
+"""Where a value came from, as pure data: a path from the frame's inputs to an object.
+
+Sources are frozen and hashable; the same path is the same source. Turning a source into bytecode (dynamo/emit) or
+into a guard (dynamo/guard_tree) is somebody else's job.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from stator.dynamo.host.naming import class_name, qualified_name
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Base of all sources. `str(source)` is the Python expression that a user would write."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSource(Source):
+    """A parameter of the frame, by name (includes *args and **kwargs names)."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class CellSource(Source):
+    """The content of a free variable (closure cell) of the frame's function."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSource(Source):
+    """The function object whose frame is captured (root of defaults, closures and globals)."""
+
+    def __str__(self) -> str:
+        return "<function>"
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalSource(Source):
+    """A name in the globals dictionary of the frame itself."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"globals()[{self.name!r}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleGlobalSource(Source):
+    """A name in the globals of another module (an inlined function's), reached through sys.modules[module].__dict__."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinSource(Source):
+    """A name in `builtins`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
+class ConstantSource(Source):
+    """An object fixed for the life of the compiled code (e.g. found by identity guard); never guarded itself.
+
+    Classes and functions are held weakly: what was relied on must not keep them alive.
+    """
+
+    name: str
+    held: Any
+
+    def __init__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "held", _Weakly(value) if _may_go(value) else value)
+
+    @property
+    def value(self) -> Any:
+        """The object; None when it is gone."""
+        return self.held() if type(self.held) is _Weakly else self.held
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"ConstantSource(name={self.name!r})"
+
+    def __hash__(self) -> int:
+        return hash((self.name, id(self.value)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConstantSource) and _same(other.held, self.held)
+
+
+class _Weakly(weakref.ref):  # type: ignore[type-arg]
+    """Tells a source's own references from weak references of the program."""
+
+    __slots__ = ()
+
+
+def _may_go(value: object) -> bool:
+    """Whether it is a class or function that a program may make and let go of."""
+    return type(value) is FunctionType or (isinstance(value, type) and value.__flags__ & _HEAP_TYPE != 0)
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two sources hold the same object, which is alive."""
+    if type(one) is _Weakly and type(other) is _Weakly:
+        return one is other or (one() is other() is not None)
+    return one is other
+
+
+@dataclass(frozen=True, slots=True)
+class AttrSource(Source):
+    """`base.name` by getattr."""
+
+    base: Source
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDictSource(Source):
+    """`base.__dict__`, read past any `__getattribute__`."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return f"{self.base}.__dict__"
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
+class ItemSource(Source):
+    """`base[key]` with a constant key, for (subclasses of) list, tuple, dict, read by the built-in's accessor.
+
+    A key that is an object compared by itself is held weakly where it can be.
+    """
+
+    base: Source
+    held: Any
+
+    def __init__(self, base: Source, key: Any) -> None:
+        object.__setattr__(self, "base", base)
+        object.__setattr__(self, "held", key if type(key) in _PLAIN_KEYS else _weakly(key))
+
+    @property
+    def key(self) -> Any:
+        """The key; None when it is gone."""
+        return self.held() if type(self.held) is _Weakly else self.held
+
+    def __str__(self) -> str:
+        return f"{self.base}[{_key_text(self.key)}]"
+
+    def __repr__(self) -> str:
+        return f"ItemSource(base={self.base!r}, key={_key_text(self.key)})"
+
+    def __hash__(self) -> int:
+        key = self.held
+        return hash((self.base, key if type(key) in _PLAIN_KEYS else id(self.key)))
+
+    def __eq__(self, other: object) -> bool:
+        """Keys are the same object, or plain and equal: the == of others (of tensors) is their own affair."""
+        if type(other) is not ItemSource:
+            return False
+        one, another = self.held, other.held
+        same_key = _same(one, another) or (type(one) is type(another) and type(one) in _PLAIN_KEYS and one == another)
+        return same_key and self.base == other.base
+
+
+def _weakly(key: Any) -> Any:
+    """Not so a set of constants: the program may have made it, to let go of it behind the look-up."""
+    if type(key) is frozenset and all(type(one) in _PLAIN_KEYS for one in key):
+        return key
+    try:
+        return _Weakly(key)
+    except TypeError:
+        return key
+
+
+@dataclass(frozen=True, slots=True)
+class DictKeySource(Source):
+    """The `index`-th key of a dict in insertion order (for keys that are not constants)."""
+
+    base: Source
+    index: int
+
+    def __str__(self) -> str:
+        return f"list({self.base})[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSource(Source):
+    """`type(base)`."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return f"type({self.base})"
+
+
+@dataclass(frozen=True, slots=True)
+class ClosureSource(Source):
+    """`base.__closure__[index].cell_contents` of a function `base`."""
+
+    base: Source
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.base}.__closure__[{self.index}].cell_contents"
+
+
+@dataclass(frozen=True, slots=True)
+class CallSource(Source):
+    """The result of calling a pure, cheap function on other sources (e.g. `torch.is_grad_enabled()`)."""
+
+    function: Any
+    args: tuple[Source, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{getattr(self.function, '__name__', self.function)}({', '.join(map(str, self.args))})"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSource(CallSource):
+    """A part of an object that has no name, read by a function; a number there may change from call to call."""
+
+
+_PLAIN_KEYS = (str, int, float, bool, bytes, tuple)
+
+
+def _key_text(key: Any) -> str:
+    """As a user would write it; other objects by their type, for their text may be long."""
+    return repr(key) if type(key) in _PLAIN_KEYS or key is None else f"<{class_name(type(key))}>"
+
+
+def is_fixed(source: Source) -> bool:
+    """Whether a place is expected to hold the very same function from call to call: module and class level."""
+    return isinstance(source, (GlobalSource, ModuleGlobalSource)) or (
+        isinstance(source, AttrSource) and isinstance(source.base, ConstantSource)
+    )
+
+
+def is_about_made_class(source: Source) -> bool:
+    """Whether something of a class is read that a function defined."""
+    if isinstance(source, CallSource):
+        return any(map(is_about_made_class, source.args))
+    base: Any = source
+    while base is not None and not isinstance(base, ConstantSource):
+        base = getattr(base, "base", None)
+    return base is not None and isinstance(base.value, type) and "<locals>" in qualified_name(base.value)

@@ -1,0 +1,158 @@
+"""Guards on tensors and on torch's state: what the C guard tree needs to check them, and how their failure is told.
+
+Registers itself with guard_tree.py. Nothing here reads a tensor during a call; that is csrc/guards.c.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import torch
+
+from stator.dynamo.host.native_status import native as _native
+from stator.runtime import tensor_impl
+
+from .global_state import install_probes, is_ordinary, read_global_state
+from .guard import GlobalState, Guard, GuardKind, TensorGuard
+from .guard_tree import GuardTreeBuilder, Name, brief, checkers, describers, register_plain_type
+
+# subclasses may answer for themselves, so they are asked through their getters
+READ_DIRECTLY: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+_OF_TYPES = (torch.qscheme, torch.finfo, torch.iinfo)
+for _type in (
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.Size,
+    torch._C._SDPBackend,
+    *_OF_TYPES,
+):
+    register_plain_type(_type)
+
+
+def tensor_guard(tensor: torch.Tensor) -> TensorGuard:
+    """A guard on all metadata of `tensor` as it is now."""
+    return TensorGuard(
+        python_type=type(tensor),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        shape=tuple(tensor.shape),
+        stride=tensor.stride(),
+        requires_grad=tensor.requires_grad,
+        dispatch_keys=torch._C._dispatch_keys(tensor).raw_repr(),
+    )
+
+
+@functools.cache
+def _install_layout() -> bool:
+    layout = tensor_impl.calibrate()
+    if layout is None or _native is None:
+        return False
+    _native.set_tensor_layout(layout.as_tuple())
+    return True
+
+
+@functools.cache
+def _type_codes(dtype: torch.dtype, device: torch.device) -> tuple[int, int, int, int]:
+    """(dtype code, device code, dispatch keys of an ordinary dense tensor, and of one made in inference mode)."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._InferenceMode(False):
+        dtype_code, device_code, keyset = _native.tensor_codes(torch.empty(0, dtype=dtype, device=device))
+        with torch.inference_mode():
+            inference_keyset = _native.tensor_codes(torch.empty(0, dtype=dtype, device=device))[2]
+    return dtype_code, device_code, keyset, inference_keyset
+
+
+def _codes(guard: TensorGuard) -> tuple[int, int, int, int] | None:
+    if guard.python_type not in READ_DIRECTLY or not _install_layout():
+        return None
+    dtype_code, device_code, keyset, inference_keyset = _type_codes(guard.dtype, guard.device)
+    if guard.dispatch_keys is not None:
+        keyset = inference_keyset = guard.dispatch_keys
+    return dtype_code, device_code, keyset, inference_keyset
+
+
+@checkers.register(GuardKind.TENSOR)
+def _check_tensor(builder: GuardTreeBuilder, guard: Guard) -> None:
+    expected: TensorGuard = guard.expected
+    metadata = (expected.dtype, expected.device, tuple(expected.shape), tuple(expected.stride), expected.requires_grad)
+    codes = _codes(expected)
+    builder.check(guard, _native.CHECK_TENSOR, (expected.python_type, (*metadata, codes)))
+    if codes is None:  # where keys are compared they have these bits
+        builder.check(guard, _native.CHECK_PREDICATE, _seen_as(expected))
+
+
+def _seen_as(expected: TensorGuard) -> Callable[[torch.Tensor], bool]:
+    """Whether a tensor is conjugated, and negated, lazily as is expected."""
+    keys = torch._C.DispatchKeySet.from_raw_repr(expected.dispatch_keys or 0)
+    bits = keys.has(torch._C.DispatchKey.Conjugate), keys.has(torch._C.DispatchKey.Negative)
+
+    def is_seen_so(tensor: torch.Tensor) -> bool:
+        with torch._C.DisableTorchFunctionSubclass():
+            return (tensor.is_conj(), tensor.is_neg()) == bits
+
+    return is_seen_so
+
+
+@checkers.register(GuardKind.GLOBAL_STATE)
+def _check_state(builder: GuardTreeBuilder, guard: Guard) -> None:
+    expected: GlobalState = guard.expected
+    now = read_global_state()
+    # the snapshot is of now: it stands for the expected state only if nothing has changed since the capture
+    fast = install_probes() and now == expected
+    payload: object = _same_state(expected)
+    if fast:
+        payload = None if is_ordinary(now) else (payload,)
+    builder.tree.add_check(0, _native.CHECK_STATE, payload, builder.ordinal)
+
+
+def _same_state(expected: GlobalState) -> Callable[[object], bool]:
+    def state_is_the_same(_: object) -> bool:
+        return read_global_state() == expected
+
+    return state_is_the_same
+
+
+@describers.register(GuardKind.TENSOR)
+def _describe_tensor(guard: Guard, found: object) -> str:
+    expected: TensorGuard = guard.expected
+    if type(found) is not expected.python_type or not isinstance(found, torch.Tensor):
+        return f"tensor of type {brief(expected.python_type)} became {brief(type(found))}"
+    now = tensor_guard(found)
+    changes = [
+        f"{field} {_shown(old)} became {_shown(new)}"
+        for field in ("dtype", "device", "shape", "stride", "requires_grad")
+        if not _agrees(old := getattr(expected, field), new := getattr(now, field))
+    ]
+    if not changes:
+        changes = [f"dispatch keys became {torch._C._dispatch_keys(found)}"]
+    return "tensor " + ", ".join(changes)
+
+
+def _agrees(expected: object, found: object) -> bool:
+    if isinstance(expected, tuple) and isinstance(found, tuple):
+        return len(expected) == len(found) and all(a is None or a == b for a, b in zip(expected, found, strict=True))
+    return expected == found
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join("*" if item is None else str(item) for item in value) + "]"
+    return str(value)
+
+
+@describers.register(GuardKind.GLOBAL_STATE)
+def _describe_state(guard: Guard, found: object) -> str:
+    now = read_global_state()
+    changes = [
+        f"{field.name} {getattr(guard.expected, field.name)} became {getattr(now, field.name)}"
+        for field in dataclasses.fields(GlobalState)
+        if getattr(guard.expected, field.name) != getattr(now, field.name)
+    ]
+    return "torch's state: " + (", ".join(changes) or "dispatch modes changed")
+
+
+__all__ = ["Name", "read_global_state", "tensor_guard"]

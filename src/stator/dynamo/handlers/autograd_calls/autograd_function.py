@@ -1,0 +1,361 @@
+"""Custom autograd.Functions: forward and backward are both followed, and become two graphs that one node applies.
+
+Which calls of `apply` this is for is decided in custom_functions.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.autograd.function import once_differentiable
+
+from stator.dynamo.graph.subgraphs import Subgraph, deferred, own_state, reachable
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.values.autograd_contexts import ContextValue
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.functions import FunctionValue
+from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.graph.subgraphs.differentiated import CustomFunction, From, Place, SubgraphBackward, graph_target
+from stator.prims.record import TensorMeta
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+_Function = torch.autograd.Function
+_MOST_OUTPUTS_WITHOUT_ZEROS = 3  # each pattern of missing gradients is a backward of its own
+
+
+@dataclass(slots=True)
+class FollowedForward:
+    """What following the forward gave: its results, and the tensors among them."""
+
+    result: Value
+    outputs: list[TensorValue]
+    level: Subgraph
+
+
+@dataclass(slots=True)
+class FollowedPart:
+    """The backward for one pattern of gradients, followed; `lifted` are the tensors it reads beside the gradients."""
+
+    graph: fx.GraphModule
+    lifted: list[TensorValue | NumberValue]
+    results: tuple[int | None, ...]
+    layouts: tuple[tuple[Any, Any], ...]
+    asks_grad_mode: bool
+
+
+class FunctionCapture:
+    """One call of `apply`."""
+
+    def __init__(self, context: CaptureContext, cls: Value, kind: type[_Function], args: list[Value]) -> None:
+        self.context = context
+        self.cls = cls
+        self.kind = kind
+        self.autograd_context = ContextValue()
+        self.graphs: list[fx.Graph] = []  # that are done, whose tensors a backward may read
+        self.has_setup = kind.setup_context is not _Function.setup_context
+        self.args = self._with_defaults(args)
+        self.tensors = [arg for arg in self.args if isinstance(arg, TensorValue)]
+        needs = [ConstantValue(isinstance(arg, TensorValue) and arg.fake.requires_grad) for arg in self.args]
+        self.autograd_context.set_own(context, "needs_input_grad", TupleValue(list(needs)))
+
+    def _with_defaults(self, args: list[Value]) -> list[Value]:
+        """With `setup_context`, torch fills in the defaults of forward's parameters."""
+        if not self.has_setup:
+            return args
+        forward = self.context.get_attr(self.cls, "forward")
+        if not isinstance(forward, FunctionValue):
+            raise unsupported("custom-function", f"forward of {class_name(self.kind)} is not a function")
+        defaults = forward.default_values(self.context)
+        missing = forward.code.co_argcount - len(args)
+        if not 0 <= missing <= len(defaults):
+            return args  # following the call says what is wrong
+        return [*args, *map(self.context.realized, defaults[len(defaults) - missing :])]
+
+    def is_differentiable(self) -> bool:
+        """Whether a backward may be asked for."""
+        return torch.is_grad_enabled() and any(arg.fake.requires_grad for arg in self.tensors)
+
+    # ---- forward ----
+
+    def _follow_forward(self) -> Value:
+        """The user's forward, in the grad mode that torch runs it in."""
+        context = self.context
+        forward = context.get_attr(self.cls, "forward")
+        if not self.has_setup:
+            return context.call(forward, [self.autograd_context, *self.args], {})
+        result = context.call(forward, list(self.args), {})
+        setup = context.get_attr(self.cls, "setup_context")
+        context.call(setup, [self.autograd_context, TupleValue(list(self.args)), result], {})
+        self._refuse_kept_arguments(result)
+        return result
+
+    def _refuse_kept_arguments(self, result: Value) -> None:
+        """An argument that is returned as it is cannot be saved by a `setup_context`, unless it is marked as dirty:
+        what torch returns is another tensor then, and it raises."""
+        context, autograd_context = self.context, self.autograd_context
+        dirty = autograd_context.listed(context, "dirty_tensors")
+        saved = [*autograd_context.listed(context, "to_save"), *autograd_context.listed(context, "saved_for_forward")]
+        for item in result.items if isinstance(result, TupleValue) else [result]:
+            one = context.realized(item)
+            as_is = any(one is arg for arg in self.tensors) and not any(one is other for other in dirty)
+            if as_is and any(one is context.realized(other) for other in saved):
+                raise unsupported("custom-function", f"{class_name(self.kind)} saves an argument that it returns")
+
+    def forward_only(self) -> Value:
+        """Nothing requires grad: the forward is followed like any other function, and nothing else happens."""
+        context = self.context
+        switch = context.known(torch._C._set_grad_enabled)
+        enabled = torch.is_grad_enabled()
+        if enabled:
+            context.call(switch, [ConstantValue(False)], {})
+        result = self._follow_forward()
+        if enabled:
+            context.call(switch, [ConstantValue(True)], {})
+        dirty = self.autograd_context.listed(context, "dirty_tensors")
+        items = result.items if isinstance(result, TupleValue) else [result]
+        given = [self._as_returned(context.realized(item), dirty) for item in items]
+        return TupleValue(given) if isinstance(result, TupleValue) else given[0]
+
+    def _as_returned(self, item: Value, dirty: list[Value]) -> Value:
+        """An argument that is returned comes back as a view of itself, unless it was written to."""
+        if any(item is arg for arg in self.tensors) and not any(item is one for one in dirty):
+            return self.context.record_method("view_as", [item, item], {})
+        return item
+
+    def differentiated(self) -> Value:
+        """Forward and backward as graphs, applied by one node."""
+        context = self.context
+        forward = self._forward_part()
+        outputs, level = forward.outputs, forward.level
+        self.graphs.append(level.graph)
+        parts = self._backward_parts(forward)
+        placing = Placing(self.tensors, outputs, level)
+        backwards = {
+            key: SubgraphBackward(part.graph, tuple(map(placing.place, part.lifted)), part.results, part.layouts)
+            for key, part in parts.items()
+        }
+        saved = [item for item in self.autograd_context.listed(context, "to_save") if not context.is_none(item)]
+        saved_places = dict.fromkeys(placing.place(self._tensor(item, "save_for_backward")) for item in saved)
+        nodes = [level_node(level, value, context) for value in (*outputs, *placing.kept)]
+        function = CustomFunction(
+            name=class_name(self.kind),
+            argument_count=len(self.tensors),
+            forward=level.finish(nodes),
+            reads=tuple(map(placing.place, level.lifted)),
+            output_count=len(outputs),
+            backwards=backwards,
+            saved=tuple(saved_places),
+            dirty=tuple(
+                dict.fromkeys(self._argument(item) for item in self.autograd_context.listed(context, "dirty_tensors"))
+            ),
+            not_differentiable=self._positions(outputs, self.autograd_context.listed(context, "non_differentiable")),
+            materialize=self.autograd_context.flag(context, "materialize_grads", True),
+            once=self._is_once(),
+        )
+        target = graph_target(function, f"apply_{class_name(self.kind)}")
+        made = context.record_function(target, [*self.tensors, *placing.free], {})
+        return self._results(forward.result, list(context.iterate(made)))
+
+    def _forward_part(self) -> FollowedForward:
+        context = self.context
+        what = f"the forward of {class_name(self.kind)}"
+        with context.recorder.subgraph() as level, own_state(what, grad_mode=False):
+            result = self._follow_forward()
+            items = result.items if isinstance(result, TupleValue) else [result]
+            items = [context.realized(item) for item in items]
+            outputs = [item for item in items if isinstance(item, TensorValue)]
+            inside = [item for item in items if not isinstance(item, TensorValue)]
+            if any(isinstance(one, TensorValue) for one in reachable(tuple(inside)).values()):
+                raise unsupported("custom-function", f"{what} returns tensors inside other objects")
+            for output in outputs:
+                level_node(level, output, context)
+        return FollowedForward(result, outputs, level)
+
+    def _results(self, result: Value, made: list[Value]) -> Value:
+        remaining = iter(made)
+        items = map(self.context.realized, result.items if isinstance(result, TupleValue) else [result])
+        given = [next(remaining) if isinstance(item, TensorValue) else item for item in items]
+        return TupleValue(given) if isinstance(result, TupleValue) else given[0]
+
+    # ---- backward ----
+
+    def _backward_parts(self, forward: FollowedForward) -> dict[tuple[bool, ...], FollowedPart]:
+        """The backward followed once for each pattern of gradients that it may be called with; where its code asks for
+        the grad mode, both with it off and on."""
+        context, autograd_context = self.context, self.autograd_context
+        saved = autograd_context.listed(context, "to_save")
+        autograd_context.set_own(context, "saved_tensors", TupleValue(list(saved)))
+        autograd_context.set_own(context, "saved_variables", TupleValue(list(saved)))
+        parts: dict[tuple[bool, ...], FollowedPart] = {}
+        for pattern in self._patterns(forward):
+            part = parts[False, *pattern] = self._backward_part(forward, pattern, grad_mode=False)
+            if part.asks_grad_mode:
+                part = self._backward_part(forward, pattern, grad_mode=True)
+            parts[True, *pattern] = part
+        return parts
+
+    def _patterns(self, forward: FollowedForward) -> list[tuple[bool, ...]]:
+        outputs = forward.outputs
+        if self.autograd_context.flag(self.context, "materialize_grads", True):
+            return [(True,) * len(outputs)]
+        without = self.autograd_context.listed(self.context, "non_differentiable")
+        choices = [(False,) if any(output is one for one in without) else (True, False) for output in outputs]
+        if sum(map(len, choices)) - len(choices) > _MOST_OUTPUTS_WITHOUT_ZEROS:
+            raise unsupported(
+                "custom-function",
+                f"{class_name(self.kind)} has many outputs and set_materialize_grads(False)",
+                "leave gradients to be filled with zeros",
+            )
+        return list(itertools.product(*choices))
+
+    def _backward_part(self, forward: FollowedForward, pattern: tuple[bool, ...], grad_mode: bool) -> FollowedPart:
+        context, autograd_context = self.context, self.autograd_context
+        what = f"the backward of {class_name(self.kind)}"
+        attributes = dict(autograd_context.attributes or {})
+        rest = tuple(value for value in attributes.values() if isinstance(value, Value))
+        try:
+            with (
+                context.recorder.subgraph(*self.graphs) as level,
+                # a backward is expected to run outside of the autocast region that its forward ran in
+                own_state(what, grad_mode=grad_mode, autocast=False),
+                deferred(context, what, *rest, *self.args) as later,
+            ):
+                gradients = self._gradients(forward, level, pattern)
+                result = self._follow_backward(gradients)
+                nodes, results = self._gradient_nodes(result, level)
+                self._refuse_writes(level, what)
+        finally:
+            autograd_context.attributes = attributes
+        metas = [output.fake.meta for output in forward.outputs]  # type: ignore[attr-defined]
+        layouts = tuple((meta.shape, meta.stride) for meta, there in zip(metas, pattern, strict=True) if there)
+        return FollowedPart(level.finish(nodes), level.lifted, results, layouts, later.asks_grad_mode)
+
+    def _gradients(self, forward: FollowedForward, level: Subgraph, pattern: tuple[bool, ...]) -> list[Value]:
+        """The arguments of backward after ctx: one for each of forward's results."""
+        recorder = self.context.recorder
+        present = iter(pattern)
+        gradients: list[Value] = []
+        items = forward.result.items if isinstance(forward.result, TupleValue) else [forward.result]
+        for item in map(self.context.realized, items):
+            if not isinstance(item, TensorValue) or not next(present):
+                gradients.append(ConstantValue(None))
+                continue
+            meta = item.fake.meta  # type: ignore[attr-defined]
+            fake = recorder.mode.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device))
+            gradients.append(recorder.wrap_tensor(fake, level.placeholder(fake)))
+        return gradients
+
+    def _follow_backward(self, gradients: list[Value]) -> Value:
+        backward = self._backward_function()
+        if self._is_once():
+            backward = self.context.get_attr(backward, "__wrapped__")
+        return self.context.call(backward, [self.autograd_context, *gradients], {})
+
+    def _backward_function(self) -> Value:
+        """`backward`, or `vjp`, which is another name for it."""
+        both = [self.context.get_attr(self.cls, name) for name in ("backward", "vjp")]
+        if self.kind.vjp is _Function.vjp:
+            return both[0]
+        if self.kind.backward is not _Function.backward:
+            raise unsupported("custom-function", f"{class_name(self.kind)} defines both backward and vjp")
+        return both[1]
+
+    def _is_once(self) -> bool:
+        backward: Any = self.kind.backward if self.kind.vjp is _Function.vjp else self.kind.vjp
+        return getattr(backward, "__code__", None) is _ONCE_CODE
+
+    def _gradient_nodes(self, result: Value, level: Subgraph) -> tuple[list[fx.Node | None], tuple[int | None, ...]]:
+        context = self.context
+        if isinstance(result, (TupleValue, ListValue)):
+            items = [context.realized(item) for item in result.items]
+        else:
+            items = [result]
+        extra = items[len(self.args) :]
+        if len(items) < len(self.args) or not all(map(context.is_none, extra)):
+            raise unsupported(
+                "custom-function", f"the backward of {class_name(self.kind)} gives {len(items)} gradients"
+            )
+        nodes: list[fx.Node | None] = []
+        results: list[int | None] = []
+        for arg, item in zip(self.args, items, strict=False):
+            if isinstance(item, TensorValue) and isinstance(arg, TensorValue):
+                results.append(len(nodes))
+                nodes.append(level_node(level, item, context))
+            elif not context.is_none(item):
+                raise unsupported(
+                    "custom-function", f"the backward of {class_name(self.kind)} gives {item.describe(context)}"
+                )
+            elif isinstance(arg, TensorValue):
+                results.append(None)
+        return nodes, tuple(results)
+
+    def _refuse_writes(self, level: Subgraph, what: str) -> None:
+        """A backward may write to its gradients, not to tensors that others see."""
+        for value in level.written():
+            raise unsupported("deferred-effect", f"{what} writes to {value.describe(self.context)}")
+
+    # ---- facts ----
+
+    def _tensor(self, item: Value, method: str) -> TensorValue:
+        if not isinstance(item, TensorValue):
+            raise unsupported("custom-function", f"{method} of {item.describe(self.context)}")
+        return item
+
+    def _argument(self, item: Value) -> int:
+        for index, arg in enumerate(self.tensors):
+            if arg is item:
+                return index
+        raise unsupported("custom-function", f"mark_dirty of {item.describe(self.context)}, which is no argument")
+
+    def _positions(self, outputs: list[TensorValue], items: list[Value]) -> tuple[int, ...]:
+        return tuple(at for at, output in enumerate(outputs) if any(output is item for item in items))
+
+
+class Placing:
+    """Where a backward finds the tensors that it reads; collects those that the forward has to keep for it."""
+
+    def __init__(self, arguments: list[TensorValue], outputs: list[TensorValue], level: Subgraph) -> None:
+        self.level = level
+        self.kept: list[TensorValue] = []
+        self.free: list[TensorValue | NumberValue] = []
+        self._places: dict[int, Place] = {}
+        for index, output in enumerate(outputs):
+            self._places.setdefault(id(output), (From.OUTPUT, index))
+        for index, argument in enumerate(arguments):  # an argument that is returned is an argument
+            if self._places.get(id(argument), (From.OUTPUT, 0))[0] is From.OUTPUT:
+                self._places[id(argument)] = (From.ARGUMENT, index)
+
+    def place(self, value: TensorValue | NumberValue) -> Place:
+        found = self._places.get(id(value))
+        if found is None:
+            if isinstance(value, TensorValue) and value.node is not None and value.node.graph is self.level.graph:
+                found = (From.KEPT, len(self.kept))
+                self.kept.append(value)
+            else:
+                found = (From.FREE, len(self.free))
+                self.free.append(value)
+            self._places[id(value)] = found
+        return found
+
+
+def level_node(level: Subgraph, value: TensorValue, context: CaptureContext) -> fx.Node:
+    """The node of a value in a subgraph (which need not be the open one)."""
+    if value.node is None:
+        context.recorder.node_of(value)
+    assert value.node is not None
+    return value.node if value.node.graph is level.graph else level.lift(value)
+
+
+def _a_backward(ctx: Any) -> None: ...
+
+
+_ONCE_CODE = once_differentiable(_a_backward).__code__  # type: ignore[attr-defined]

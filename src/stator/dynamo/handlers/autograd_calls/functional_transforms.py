@@ -1,0 +1,328 @@
+"""torch.func in captured code: the function is followed into a graph of its own, and one node applies the transform.
+
+Outside of captured code transforms see a function that runs as it is: see frame_compiler.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from stator.dynamo.graph.subgraphs import own_state
+from stator.dynamo.handlers.torch_calls.trees import constant_tree, tree_of, value_of
+from stator.dynamo.interpreter.calling import calls, made_functions
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.containers.sequences import TupleValue
+from stator.dynamo.values.functions import FunctionValue
+from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.dynamo.values.tensors.transforms import LinearMapValue, TransformedValue
+from stator.graph.subgraphs.custom_under_transforms import MissingRule
+from stator.graph.subgraphs.differentiated import graph_target
+from stator.graph.subgraphs.transformed import Apply, Leaf, Transformed
+from stator.prims.record import TensorMeta
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+# inner_fake(index of the tensor argument, the argument) -> the fake that stands for it in the function; what the
+# function is told of whether it requires grad, or None
+InnerFake = Callable[[int, TensorValue], tuple[Any, bool | None]]
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A function followed into a graph. leaves: the tensors of its arguments; free: those it reads beside them."""
+
+    graph: fx.GraphModule
+    arguments: tuple[Any, Any]
+    leaves: list[TensorValue]
+    free: Sequence[TensorValue | NumberValue]
+    results: Any
+
+
+def _follow(
+    context: CaptureContext,
+    name: str,
+    function: Value,
+    args: Sequence[Value],
+    kwargs: dict[str, Value],
+    inner_fake: Callable[[Any], InnerFake],
+    grad_mode: bool,
+) -> _Followed:
+    """Follow a call of `function`. inner_fake: given the tree (args, kwargs), how each tensor looks inside."""
+    if context.later is not None:
+        raise unsupported("function-transform", f"a function transform inside {context.later.what}")
+    leaves: list[TensorValue] = []
+    tree = _argument_tree(context, args, kwargs, leaves)
+    look = inner_fake(tree)
+    recorder, what = context.recorder, f"a function under torch.func.{name}"
+    inside: list[Value] = []
+    with recorder.subgraph() as level, own_state(what, grad_mode=grad_mode or torch.is_grad_enabled()):
+        for index, leaf in enumerate(leaves):
+            fake, requires_grad = look(index, leaf)
+            inside.append(recorder.wrap_tensor(fake, level.placeholder(fake)))
+            recorder.requiring[id(fake)] = requires_grad
+        given = [value_of(context, arg, inside) for arg in tree[0]]
+        named = {key: value_of(context, arg, inside) for key, arg in tree[1].items()}
+        recorder.transforms.append(name)
+        try:
+            result = context.call(function, given, named)
+        finally:
+            recorder.transforms.pop()
+        outputs: list[TensorValue] = []
+        results = tree_of(context, result, outputs)
+        nodes = [recorder.node_of(output) for output in outputs]
+    # the arguments have the first placeholders: they were made before the function was followed
+    graph = level.finish(nodes)
+    return _Followed(graph, tree, leaves, level.lifted, results)
+
+
+def _argument_tree(
+    context: CaptureContext, args: Sequence[Value], kwargs: dict[str, Value], leaves: list[TensorValue]
+) -> tuple[Any, Any]:
+    return (
+        tuple(tree_of(context, arg, leaves) for arg in args),
+        {key: tree_of(context, arg, leaves) for key, arg in kwargs.items()},
+    )
+
+
+def _apply(context: CaptureContext, name: str, followed: _Followed, apply: Apply, extra: Sequence[Value] = ()) -> Value:
+    """The node that applies a transform; its result as the captured program sees it."""
+    leaves = list(followed.leaves)
+    more = tuple(tree_of(context, value, leaves) for value in extra)
+    reads = [*range(len(followed.leaves)), *range(len(leaves), len(leaves) + len(followed.free))]
+    transformed = Transformed(followed.graph, reads, (*followed.arguments, more), followed.results, apply)
+    made = _recorded(context, graph_target(transformed, name), [*leaves, *followed.free])
+    return value_of(context, transformed.structure, list(context.iterate(made)))
+
+
+def _recorded(context: CaptureContext, target: Callable[..., Any], args: list[Value]) -> Value:
+    """The node, once all rules are there that custom functions inside have for being mapped over: which ones it takes
+    is known when the transform runs."""
+    while True:
+        try:
+            return context.record_function(target, args, {})
+        except MissingRule as missing:
+            function = missing.function
+            if missing.key in function.rules:  # what is unequal to itself would be asked for again and again
+                raise unsupported("custom-function", f"{missing} was followed before") from missing
+            function.rules[missing.key] = context.recorder.rules[id(function)](missing)
+
+
+# ---- how tensors look inside ----
+
+
+def _same_look(context: CaptureContext, argnums: Any = (), told: bool = True) -> Callable[[Any], InnerFake]:
+    """As outside; the tensors of the arguments at `argnums` (all if None) require grad where they can. `told`: whether
+    the function sees that; forward mode does not show."""
+
+    def make(tree: Any) -> InnerFake:
+        chosen = _differentiated(tree[0], argnums)
+
+        def look(index: int, leaf: TensorValue) -> tuple[Any, bool | None]:
+            meta: TensorMeta = leaf.fake.meta  # type: ignore[attr-defined]
+            able = index in chosen and (meta.dtype.is_floating_point or meta.dtype.is_complex)
+            made = context.recorder.mode.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device))
+            return made.requires_grad_(able or leaf.fake.requires_grad), able and told
+
+        return look
+
+    return make
+
+
+def _differentiated(args: tuple[Any, ...], argnums: Any) -> frozenset[int]:
+    """The indices of the tensors in the arguments at these positions."""
+    numbers = range(len(args)) if argnums is None else argnums if isinstance(argnums, tuple) else (argnums,)
+    if not all(isinstance(number, int) and -len(args) <= number < len(args) for number in numbers):
+        raise unsupported("function-transform", f"argnums={argnums} of {len(args)} arguments")
+    found = [leaf for number in numbers for leaf in pytree.tree_leaves(args[number])]
+    return frozenset([leaf.index for leaf in found if isinstance(leaf, Leaf)])
+
+
+def _without_batch_dim(context: CaptureContext, in_dims: Any) -> Callable[[Any], InnerFake]:
+    """Without the dimension that vmap maps over."""
+
+    def make(tree: Any) -> InnerFake:
+        flat, spec = pytree.tree_flatten(tree[0])
+        broadcast = pytree._broadcast_to_and_flatten(in_dims, spec)
+        if broadcast is None:
+            raise unsupported("function-transform", "torch.func.vmap with in_dims that do not fit the arguments")
+        dims = {leaf.index: dim for leaf, dim in zip(flat, broadcast, strict=True) if isinstance(leaf, Leaf)}
+
+        def look(index: int, leaf: TensorValue) -> tuple[Any, bool | None]:
+            dim = dims.get(index)
+            meta: TensorMeta = leaf.fake.meta  # type: ignore[attr-defined]
+            shape, stride = list(meta.shape), list(meta.stride)
+            if dim is not None:
+                if not shape or not -len(shape) <= dim < len(shape):
+                    raise unsupported("function-transform", f"torch.func.vmap over dimension {dim} of a tensor")
+                del shape[dim], stride[dim]
+            made = context.recorder.mode.make(TensorMeta(tuple(shape), tuple(stride), meta.dtype, meta.device))
+            if dim is not None:
+                context.recorder.mapped.add(id(made))
+            told = context.recorder.requires_grad(leaf) if dim is None else False
+            return made.requires_grad_(leaf.fake.requires_grad), told
+
+        return look
+
+    return make
+
+
+# ---- transforms that give a function ----
+
+
+def _option(context: CaptureContext, transformed: TransformedValue, name: str, default: Any) -> Any:
+    value = transformed.options.get(name)
+    return default if value is None else constant_tree(context, value, f"{name} of {transformed.transform.__name__}")
+
+
+def _options(context: CaptureContext, transformed: TransformedValue) -> dict[str, Any]:
+    return {name: _option(context, transformed, name, None) for name in transformed.options}
+
+
+def _call_differentiated(
+    context: CaptureContext, transformed: TransformedValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    options, transform = _options(context, transformed), transformed.transform
+
+    def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+        return transform(inner, **options)(*args, **kwargs)
+
+    name = transform.__name__
+    look = _same_look(context, options.get("argnums", 0), told=transform is not torch.func.jacfwd)
+    followed = _follow(context, name, transformed.function, args, kwargs, look, grad_mode=True)
+    return _apply(context, name, followed, apply)
+
+
+def _call_mapped(
+    context: CaptureContext, transformed: TransformedValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    options = _options(context, transformed)
+    in_dims = options.get("in_dims", 0)
+
+    def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+        return torch.func.vmap(inner, **options)(*args, **kwargs)
+
+    if isinstance(in_dims, list):
+        in_dims = tuple(in_dims)
+    look = _without_batch_dim(context, in_dims)
+    followed = _follow(context, "vmap", transformed.function, args, kwargs, look, grad_mode=False)
+    return _apply(context, "vmap", followed, apply)
+
+
+def _makes_function(transform: Any, names: tuple[str, ...], on_call: Any) -> None:
+    """Register a transform whose parameters after the function are `names`."""
+
+    def handler(context: CaptureContext, func: Value, *rest: Value, **named: Value) -> Value:
+        options = dict(zip(names, rest, strict=False)) | named
+        return TransformedValue(transform, func, options, on_call)
+
+    def outside(context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A call of what the transform gave before, outside of the captured code."""
+        cells = dict(zip(function.code.co_freevars, function.cells(context), strict=True))
+        options = {
+            name: context.realized(cells[name].content)  # type: ignore[arg-type]
+            for name in inspect.signature(transform).parameters
+            if name in cells
+        }
+        return on_call(context, TransformedValue(transform, options.pop("func"), options, on_call), args, kwargs)
+
+    calls(transform)(handler)
+    for code in transform.__code__.co_consts:
+        if isinstance(code, CodeType) and code.co_name.startswith("wrap") and "func" in code.co_freevars:
+            made_functions[id(code)] = outside
+
+
+_makes_function(torch.func.grad, ("argnums", "has_aux"), _call_differentiated)
+_makes_function(torch.func.grad_and_value, ("argnums", "has_aux"), _call_differentiated)
+_makes_function(torch.func.jacrev, ("argnums",), _call_differentiated)
+_makes_function(torch.func.jacfwd, ("argnums", "has_aux"), _call_differentiated)
+_makes_function(torch.func.hessian, ("argnums",), _call_differentiated)
+_makes_function(torch.func.vmap, ("in_dims", "out_dims", "randomness"), _call_mapped)
+
+
+# ---- transforms that give results at once ----
+
+
+@calls(torch.func.jvp)
+def _jvp(context: CaptureContext, func: Value, primals: Value, tangents: Value, **named: Value) -> Value:
+    options = {key: constant_tree(context, value, key) for key, value in named.items()}
+
+    def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+        return torch.func.jvp(inner, args, extra[0], **options)
+
+    followed = _follow(
+        context, "jvp", func, list(context.iterate(primals)), {}, _same_look(context, None, told=False), grad_mode=False
+    )
+    return _apply(context, "jvp", followed, apply, [tangents])
+
+
+@calls(torch.func.vjp)
+def _vjp(context: CaptureContext, func: Value, *primals: Value, has_aux: Value | None = None) -> Value:
+    aux = has_aux is not None and context.truth(has_aux)
+    followed = _follow(context, "vjp", func, primals, {}, _same_look(context, None), grad_mode=True)
+    _refuse_random(followed.graph, "vjp")
+
+    def first(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+        made: Any = torch.func.vjp(inner, *args, has_aux=aux)
+        return (made[0], made[2]) if aux else made[0]
+
+    def pull_back(context: CaptureContext, cotangents: list[Value]) -> Value:
+        def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+            return torch.func.vjp(inner, *args, has_aux=aux)[1](*extra)
+
+        return _apply(context, "vjp", followed, apply, cotangents)
+
+    function = LinearMapValue(pull_back, context.end_step())
+    result = _apply(context, "vjp_result", followed, first)
+    if not aux:
+        return TupleValue([result, function])
+    value, rest = context.iterate(result)
+    return TupleValue([value, function, rest])
+
+
+@calls(torch.func.linearize)
+def _linearize(context: CaptureContext, func: Value, *primals: Value) -> Value:
+    followed = _follow(context, "linearize", func, primals, {}, _same_look(context, None, told=False), grad_mode=False)
+    _refuse_random(followed.graph, "linearize")
+    if torch.is_grad_enabled() and _any_requires_grad([*followed.leaves, *followed.free]):
+        raise unsupported("function-transform", "torch.func.linearize at tensors that require grad")
+
+    def first(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+        return inner(*args)
+
+    def push_forward(context: CaptureContext, tangents: list[Value]) -> Value:
+        def apply(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
+            return torch.func.jvp(inner, args, extra)[1]
+
+        return _apply(context, "linearize", followed, apply, tangents)
+
+    function = LinearMapValue(push_forward, context.end_step())
+    return TupleValue([_apply(context, "linearize_result", followed, first), function])
+
+
+def _any_requires_grad(values: Sequence[Value]) -> bool:
+    return any(isinstance(value, TensorValue) and value.fake.requires_grad for value in values)
+
+
+_RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "exponential_", "uniform_", "rrelu", "gumbel")
+
+
+def draws_random_numbers(node: fx.Node) -> bool:
+    """Whether a node of a captured graph may draw random numbers, by what it calls."""
+    text = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op in ("call_function", "call_method") and any(part in text for part in _RANDOM)
+
+
+def _refuse_random(graph: fx.GraphModule, name: str) -> None:
+    """The function is computed again for its derivative, with other random numbers."""
+    if any(map(draws_random_numbers, graph.graph.nodes)):
+        raise unsupported("function-transform", f"random numbers in a function under torch.func.{name}")

@@ -1,0 +1,497 @@
+"""Functions of NumPy and methods of its arrays, by NumPy's rules: reductions, shapes, selection, new arrays.
+Element-wise functions are in array_operations.py, the way to tensors and back in numpy_tensors.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stator.base.errors import Unsupported
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import CallSource
+from stator.dynamo.host.numpy_boundary import ARRAY, FOLLOWED, TORCH_OF, is_followed, numpy, shared_tensor
+from stator.dynamo.interpreter.calling import calls, handlers, run_folded
+from stator.dynamo.interpreter.wrapping import wrapper_of, wraps
+from stator.dynamo.values.base import NotConstant, Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
+from stator.dynamo.values.functions import BuiltinValue
+from stator.dynamo.values.tensors.arrays import ArrayValue, array_methods, made, writers
+from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.prims.operators import numpy_calls
+
+from . import numpy_combinations
+from .array_operations import (
+    ELEMENTWISE,
+    apply_elementwise,
+    cast_operand,
+    check_layout,
+    checked,
+    full,
+    holds_array,
+    matrix_product,
+    operand_kind,
+    or_native,
+    refused,
+    write,
+)
+from .numpy_arguments import array_of, cast, dtype_made, dtype_of, is_cast_alike, plain, whole_number
+from .numpy_native import alone, name_of, native
+from .numpy_reductions import REDUCTIONS, deviation, position, reduction, running
+
+if TYPE_CHECKING:
+    from stator.dynamo.guards.source import Source
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+_MOST_LITERALS = 256  # elements that a graph spells out
+# Methods of arrays that are the functions of these names.
+_NATIVE_METHODS = "argsort argpartition round searchsorted repeat take trace prod choose"
+# Functions that only ask what an array looks like: NumPy's Python code for them is followed.
+_IN_PYTHON = "ndim size shape"
+_CPU = {"device": ConstantValue(torch.device("cpu"))}
+writers.append(write)
+
+
+# ---- arrays, dtypes and functions found in the program ----
+
+
+def _wrap_array(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    if source is None or not is_followed(obj):
+        return wrapper_of(object)(context, obj, source)
+    context.guard(source, GuardKind.TYPE, ARRAY)
+    on_memory = CallSource(shared_tensor, (source,))
+    shared = shared_tensor(obj)
+    assert shared is not None
+    context.guards.tensor(on_memory, shared)
+    tensor = TensorValue(context.recorder.mode.from_real(shared), None, on_memory, shared)
+    return ArrayValue(context.recorder.wrap_input(tensor), source, obj)
+
+
+def _wrap_dtype(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    if obj.isbuiltin != 1 or obj.names is not None:
+        return wrapper_of(object)(context, obj, source)
+    if source is not None:
+        context.guard(source, GuardKind.IS, obj)
+    return ConstantValue(obj)
+
+
+def _wrap_dispatcher(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    if source is not None:
+        context.guard(source, GuardKind.IS, obj)
+    return BuiltinValue(obj, source)
+
+
+if FOLLOWED:
+    wraps(ARRAY)(_wrap_array)
+    wraps(numpy.dtype)(_wrap_dtype)
+    wraps(type(numpy.sum))(_wrap_dispatcher)
+
+
+# ---- new arrays ----
+
+
+def literal(context: CaptureContext, array: Any, what: str) -> Value:
+    """A new array with known contents, made anew in each call."""
+    if array.dtype not in TORCH_OF or not array.size:
+        raise unsupported("result", f"{what} is an array of dtype {array.dtype} with {array.size} elements")
+    shape = tuple(array.shape)
+    flat = array.reshape(-1)
+    first = flat[0].item()
+    if (flat == flat[0]).all() and not (first == 0 and numpy.signbit(flat.astype("f8")).any()):
+        return made(context, full(context, shape, first, array.dtype))
+    named: dict[str, Value] = {"dtype": ConstantValue(TORCH_OF[array.dtype]), **_CPU}
+    if array.dtype.kind in "iu" and array.ndim == 1:
+        step = flat[1].item() - first
+        bounds = (first, first + step * len(flat), step)
+        if step and numpy.array_equal(numpy.arange(*bounds, dtype=array.dtype), flat):
+            return made(context, context.record_function(torch.arange, [ConstantValue(at) for at in bounds], named))
+    if array.size > _MOST_LITERALS or (array.dtype.kind == "f" and not numpy.isfinite(flat).all()):
+        raise unsupported("result", f"{what} is an array of {array.size} elements that are no simple sequence")
+    return made(context, context.record_function(torch.tensor, [_listed(array.tolist())], named))
+
+
+def _listed(items: Any) -> Value:
+    return ListValue([_listed(item) for item in items]) if isinstance(items, list) else ConstantValue(items)
+
+
+def _made_of_constants(function: Any) -> Callable[..., Value]:
+    """A function that makes an array out of constants: called while capturing, and what it gave is spelled out."""
+    name = f"numpy.{function.__name__}"
+
+    def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+        try:
+            real = tuple(plain(context, arg) for arg in args)
+            named = {key: plain(context, arg) for key, arg in kwargs.items()}
+        except NotConstant:
+            raise refused(context, name, list(args)) from None
+        result = context.run_real(function, real, named)
+        if type(result) is ARRAY:
+            try:
+                return literal(context, result, f"the result of {name}")
+            except Unsupported:
+                known = name_of(function)
+                if known is None:
+                    raise
+                return native(context, known, list(args), kwargs)
+        return context.wrap_result(result, f"the result of {name}")
+
+    return handler
+
+
+def _function(*functions: Any, method: str | None = None) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Decorator: the handler answers where the first argument is (or holds) an array; constants are computed."""
+
+    def decorate(handler: Callable[..., Value]) -> Callable[..., Value]:
+        for function in functions:
+            calls(function)(_either(function, handler))
+        if method is not None:
+            array_methods.add(method, or_native(method, handler) if method in numpy_calls.FUNCTIONS else handler)
+        return handler
+
+    return decorate
+
+
+def _either(function: Any, handler: Callable[..., Value]) -> Callable[..., Value]:
+    otherwise = _made_of_constants(function)
+    name = name_of(function)
+    of_arrays = handler if name is None else or_native(name, handler)
+
+    def answer(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+        if any(map(holds_array, [*args, *kwargs.values()])):
+            return context.call_handler(of_arrays, list(args), kwargs)
+        return otherwise(context, *args, **kwargs)
+
+    answer.__name__ = function.__name__
+    return answer
+
+
+def _followed(function: Any) -> Callable[..., Value]:
+    """NumPy's own Python code of a function, where there are arrays among its arguments."""
+
+    def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+        if not any(map(holds_array, [*args, *kwargs.values()])):
+            return run_folded(context, function, list(args), kwargs)
+        return context.call(context.known(function.__wrapped__), list(args), kwargs)
+
+    handler.__name__ = function.__name__
+    return handler
+
+
+def _elementwise(ufunc: Any) -> None:
+    name = ufunc.__name__
+    followed = or_native(name, lambda context, *args: apply_elementwise(context, ufunc, list(args)))
+
+    def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+        if not any(map(holds_array, [*args, *kwargs.values()])):
+            return run_folded(context, ufunc, list(args), kwargs)
+        return native(context, name, list(args), kwargs) if kwargs else followed(context, *args)
+
+    calls(ufunc)(handler)
+
+
+def _register_functions() -> None:
+    for ufunc in ELEMENTWISE:
+        _elementwise(ufunc)
+    calls(numpy.dtype)(dtype_made)
+    for name, entry in REDUCTIONS.items():
+        function = getattr(numpy, name)
+        _function(function, method=name)(reduction(name, *entry))
+    for name, function in _FUNCTIONS.items():
+        _function(getattr(numpy, name), method=name if name in _ALSO_METHODS else None)(function)
+    numpy_combinations.register()
+    for name, function in numpy_calls.FUNCTIONS.items():
+        if not isinstance(function, numpy.ufunc) and handlers.get(function) is None:
+            _function(function)(alone(name))
+        elif handlers.get(function) is None:
+            _elementwise(function)
+    for name in _IN_PYTHON.split():
+        function = getattr(numpy, name)
+        if handlers.get(function) is None:
+            calls(function)(_followed(function))
+    for name in numpy_calls.WRITING.split():
+        calls(getattr(numpy, name))(_writer(name))
+    for name in numpy_calls.WRITERS:
+        if name.endswith(".at"):
+            calls(numpy_calls.FUNCTIONS[name.split()[1].removesuffix(".at")].at)(_writer(name.split()[1]))
+    for name in _NATIVE_METHODS.split():
+        array_methods.add(name, alone(name))
+
+
+# ---- shapes ----
+
+
+def _reshape(context: CaptureContext, a: Value, *shape: Value) -> Value:
+    array = array_of(context, a, "numpy.reshape", only_held=True)
+    sizes = shape[0].items if len(shape) == 1 and isinstance(shape[0], SequenceValue) else list(shape)
+    whole = tuple(whole_number(context, context.realized(size)) for size in sizes)
+    return made(context, context.record_method("reshape", [array.tensor, context.known(whole)], {}))
+
+
+def _ravel(context: CaptureContext, a: Value) -> Value:
+    array = array_of(context, a, "numpy.ravel", only_held=True)
+    packed = context.record_method("contiguous", [array.tensor], {})
+    return made(context, context.record_method("view", [packed, ConstantValue(-1)], {}))
+
+
+def _copied(context: CaptureContext, array: ArrayValue) -> Value:
+    return context.record_method("clone", [array.tensor], {"memory_format": ConstantValue(torch.contiguous_format)})
+
+
+def _flatten(context: CaptureContext, a: Value) -> Value:
+    copied = _copied(context, array_of(context, a, "ndarray.flatten", only_held=True))
+    return made(context, context.record_method("view", [copied, ConstantValue(-1)], {}))
+
+
+def _copy(context: CaptureContext, a: Value) -> Value:
+    return made(context, _copied(context, array_of(context, a, "ndarray.copy", only_held=True)))
+
+
+def _copy_as_it_lies(context: CaptureContext, a: Value) -> Value:
+    """numpy.copy keeps the layout, where the method makes it C order."""
+    copied = context.record_method("clone", [array_of(context, a, "numpy.copy", only_held=True).tensor], {})
+    check_layout(context, copied, [a], "copy", each=True)
+    return made(context, copied)
+
+
+def _transpose(context: CaptureContext, a: Value, *axes: Value) -> Value:
+    array = array_of(context, a, "numpy.transpose", only_held=True)
+    order: Any = axes[0].items if len(axes) == 1 and isinstance(axes[0], SequenceValue) else list(axes)
+    if len(order) == 1 and context.is_none(order[0]):
+        order = []
+    whole = (
+        tuple(whole_number(context, context.realized(axis)) for axis in order) or tuple(range(len(array.shape)))[::-1]
+    )
+    return made(context, context.record_method("permute", [array.tensor, context.known(whole)], {}))
+
+
+def _swapaxes(context: CaptureContext, a: Value, axis1: Value, axis2: Value) -> Value:
+    array = array_of(context, a, "numpy.swapaxes", only_held=True)
+    dims = [ConstantValue(whole_number(context, axis)) for axis in (axis1, axis2)]
+    return made(context, context.record_method("transpose", [array.tensor, *dims], {}))
+
+
+def _expand_dims(context: CaptureContext, a: Value, axis: Value) -> Value:
+    array = array_of(context, a, "numpy.expand_dims", only_held=True)
+    at = ConstantValue(whole_number(context, axis))
+    return made(context, context.record_method("unsqueeze", [array.tensor, at], {}))
+
+
+def _squeeze(context: CaptureContext, a: Value, axis: Value | None = None) -> Value:
+    array = array_of(context, a, "numpy.squeeze", only_held=True)
+    if 1 not in array.shape and not array.scalar and (axis is None or context.is_none(axis)):
+        return array  # the array itself
+    dims = []
+    if axis is not None and not context.is_none(axis):
+        at = whole_number(context, axis)
+        if not -len(array.shape) <= at < len(array.shape) or array.shape[at] != 1:
+            raise refused(context, "numpy.squeeze of another axis", [a])
+        dims = [ConstantValue(at)]
+    return made(context, context.record_method("squeeze", [array.tensor, *dims], {}))
+
+
+# ---- several arrays ----
+
+
+def _common(context: CaptureContext, values: list[Value], what: str) -> tuple[list[Value], Any]:
+    """Tensors of arrays in the dtype that they have in common."""
+    arrays = [array_of(context, value, what) for value in values]
+    dtype = numpy.result_type(*(array.dtype for array in arrays))
+    if dtype not in TORCH_OF:
+        raise refused(context, what, values)
+    return [cast_operand(context, array, dtype) for array in arrays], dtype
+
+
+def _joined(name: str, function: Any) -> Callable[..., Value]:
+    def handler(context: CaptureContext, arrays: Value, axis: Value | None = None) -> Value:
+        given = list(context.iterate(arrays))
+        tensors, dtype = _common(context, given, f"numpy.{name}")
+        at = ConstantValue(0 if axis is None else whole_number(context, axis))
+        joined = context.record_function(function, [TupleValue(tensors), at], {})
+        check_layout(context, joined, given, name)
+        return checked(context, joined, dtype, name, True)
+
+    return handler
+
+
+def _where(context: CaptureContext, condition: Value, x: Value, y: Value) -> Value:
+    if not isinstance(condition, ArrayValue) or condition.dtype.kind != "b":
+        raise refused(context, "numpy.where", [condition])
+    kinds = [operand_kind(context, value) for value in (x, y)]
+    plain = [kind is int or kind is float for kind in kinds]
+    if all(plain):
+        dtype = numpy.dtype("float64" if any(kind is float for kind in kinds) else "int64")
+    else:  # Python's numbers adapt to the other operand
+        dtype = numpy.result_type(*(kind(0) if adapts else kind for kind, adapts in zip(kinds, plain, strict=True)))
+    if dtype not in TORCH_OF:
+        raise refused(context, "numpy.where", [condition, x, y])
+    operands = [condition.tensor, *(cast_operand(context, value, dtype) for value in (x, y))]
+    selected = context.record_function(torch.where, operands, {})
+    check_layout(context, selected, [condition, x, y], "where", each=True)
+    return checked(context, selected, dtype, "where", is_array=True)
+
+
+def _clip(context: CaptureContext, a: Value, low: Value | None = None, high: Value | None = None) -> Value:
+    result: Value = array_of(context, a, "numpy.clip")
+    bounds = [bound for bound in (low, high) if bound is not None and not context.is_none(bound)]
+    if not bounds or result.dtype.kind == "b":  # type: ignore[attr-defined]
+        raise refused(context, "numpy.clip", [a])
+    for bound, ufunc in ((low, numpy.maximum), (high, numpy.minimum)):
+        if bound is not None and not context.is_none(bound):
+            result = apply_elementwise(context, ufunc, [result, bound])
+    return result
+
+
+def _dot(context: CaptureContext, a: Value, b: Value) -> Value:
+    left, right = array_of(context, a, "numpy.dot"), array_of(context, b, "numpy.dot")
+    if len(left.shape) > 2 or len(right.shape) > 2:
+        raise refused(context, "numpy.dot of more than two dimensions", [a, b])
+    return matrix_product(context, left, right)
+
+
+def _like(number: int) -> Callable[..., Value]:
+    def handler(context: CaptureContext, a: Value, dtype: Value | None = None) -> Value:
+        array = array_of(context, a, "numpy.zeros_like")
+        wanted = dtype_of(context, dtype) or array.dtype
+        if wanted not in TORCH_OF:
+            raise refused(context, f"an array of {wanted} like", [a])
+        filled = full(context, array.shape, wanted.type(number).item(), wanted)
+        check_layout(context, filled, [a], "zeros_like")
+        return made(context, filled)
+
+    return handler
+
+
+# ---- conversions ----
+
+
+def _astype(context: CaptureContext, a: Value, dtype: Value) -> Value:
+    if not isinstance(a, ArrayValue):
+        raise refused(context, "ndarray.astype", [a])
+    wanted = dtype_of(context, dtype)
+    if wanted is None:
+        raise refused(context, "ndarray.astype", [a, dtype])
+    if wanted != a.dtype and not is_cast_alike(a.dtype, wanted):
+        return native(context, "astype", [a, ConstantValue(wanted)], {})
+    return made(context, _copied_as(context, a, wanted, "ndarray.astype"), scalar=a.scalar)
+
+
+def _copied_as(context: CaptureContext, a: ArrayValue, wanted: Any, what: str) -> Value:
+    copied = context.record_method("clone", [a.tensor], {}) if wanted == a.dtype else cast(context, a, wanted, what)
+    check_layout(context, copied, [a], what.removeprefix("numpy."), each=True)
+    return copied
+
+
+def _new_array(context: CaptureContext, a: Value, dtype: Value | None = None) -> Value:
+    """numpy.array of an array: always a copy."""
+    if not isinstance(a, ArrayValue):
+        raise refused(context, "numpy.array", [a])
+    wanted = dtype_of(context, dtype) or a.dtype
+    return made(context, _copied_as(context, a, wanted, "numpy.array"))
+
+
+def _as_array(context: CaptureContext, a: Value, dtype: Value | None = None) -> Value:
+    """numpy.asarray of an array: itself, unless its dtype is another one."""
+    wanted = dtype_of(context, dtype)
+    if isinstance(a, SequenceValue):  # of arrays
+        return native(context, "array", [a], {} if wanted is None else {"dtype": ConstantValue(wanted)})
+    if isinstance(a, ArrayValue) and not a.scalar and (wanted is None or wanted == a.dtype):
+        return a
+    return _new_array(context, a, dtype)
+
+
+def _conjugate(context: CaptureContext, a: Value) -> Value:
+    """The method, which gives an array itself that has no imaginary part."""
+    assert isinstance(a, ArrayValue)
+    return a if a.dtype.kind != "c" and not a.scalar else native(context, "conjugate", [a], {})
+
+
+def _item(context: CaptureContext, a: Value) -> Value:
+    assert isinstance(a, ArrayValue)
+    return context.call_tensor_method(a.tensor, "item", [], {})
+
+
+def _to_list(context: CaptureContext, a: Value) -> Value:
+    assert isinstance(a, ArrayValue)
+    return context.call_tensor_method(a.tensor, "tolist", [], {})
+
+
+def _fill(context: CaptureContext, a: Value, value: Value) -> Value:
+    array = array_of(context, a, "ndarray.fill")
+    write(context, array, array.tensor, value)
+    return ConstantValue(None)
+
+
+def _sort(context: CaptureContext, a: Value, *args: Value, **kwargs: Value) -> Value:
+    """The method, which sorts in place."""
+    array = array_of(context, a, "ndarray.sort", only_held=True)
+    array.hold(context, native(context, "after sort", [a, *args], kwargs))
+    return ConstantValue(None)
+
+
+def _writer(name: str) -> Callable[..., Value]:
+    def handler(context: CaptureContext, a: Value, *args: Value, **kwargs: Value) -> Value:
+        array = array_of(context, a, f"numpy.{name}", only_held=True)
+        array.hold(context, native(context, f"after {name}", [a, *args], kwargs))
+        return ConstantValue(None)
+
+    handler.__name__ = name
+    return handler
+
+
+_FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "std": deviation("std", torch.std),
+    "var": deviation("var", torch.var),
+    "argmax": position("argmax", torch.argmax),
+    "argmin": position("argmin", torch.argmin),
+    "cumsum": running("cumsum", torch.cumsum),
+    "cumprod": running("cumprod", torch.cumprod),
+    "reshape": _reshape,
+    "ravel": _ravel,
+    "transpose": _transpose,
+    "swapaxes": _swapaxes,
+    "squeeze": _squeeze,
+    "clip": _clip,
+    "dot": _dot,
+    "copy": _copy_as_it_lies,
+    "expand_dims": _expand_dims,
+    "matmul": matrix_product,
+    "concatenate": _joined("concatenate", torch.cat),
+    "stack": _joined("stack", torch.stack),
+    "where": _where,
+    "zeros_like": _like(0),
+    "ones_like": _like(1),
+    "array": _new_array,
+    "asarray": _as_array,
+}
+_ALSO_METHODS = {
+    "std",
+    "var",
+    "argmax",
+    "argmin",
+    "cumsum",
+    "cumprod",
+    "reshape",
+    "ravel",
+    "transpose",
+    "swapaxes",
+    "squeeze",
+    "clip",
+    "dot",
+}
+_METHODS: dict[str, Callable[..., Value]] = {
+    "copy": _copy,
+    "flatten": _flatten,
+    "astype": or_native("astype", _astype),
+    "conj": _conjugate,
+    "conjugate": _conjugate,
+    "item": _item,
+    "tolist": _to_list,
+    "fill": _fill,
+    "sort": _sort,
+}
+for _name, _method in _METHODS.items():
+    array_methods.add(_name, _method)
+if FOLLOWED:
+    _register_functions()

@@ -1,0 +1,116 @@
+"""From arrays of NumPy and numbers to tensors, and back: arrays share the memory wherever they do in eager."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stator.dynamo.handlers.torch_calls.device_contexts import on_device
+from stator.dynamo.handlers.torch_calls.stacked_numbers import stacked
+from stator.dynamo.host.numpy_boundary import NUMPY_OF
+from stator.dynamo.interpreter.calling import calls, tensor_methods
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import SequenceValue
+from stator.dynamo.values.tensors.arrays import ArrayValue, made
+from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
+from stator.dynamo.values.tensors.tensor_scalars import ReadNumberValue
+from stator.dynamo.values.tensors.unknown_numbers import UnknownNumberValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+
+_CPU = ConstantValue(torch.device("cpu"))
+
+
+def _on_the_same_memory(context: CaptureContext, tensor: TensorValue) -> Value:
+    return context.record_method("detach", [tensor], {})
+
+
+@calls(torch.from_numpy)
+def _from_numpy(context: CaptureContext, array: Value) -> Value:
+    if not isinstance(array, ArrayValue) or array.scalar:
+        raise unsupported("torch-argument", f"{array.describe(context)} as the argument of torch.from_numpy")
+    return _on_the_same_memory(context, array.tensor)
+
+
+def _tensor_maker(function: Any, shares: bool) -> None:
+    """torch.tensor copies an array; torch.as_tensor and torch.asarray share its memory where they can."""
+
+    def handler(context: CaptureContext, data: Value, *args: Value, **kwargs: Value) -> Value:
+        kwargs = on_device(context, function, kwargs)
+        if not isinstance(data, ArrayValue):
+            return context.record_function(function, [data, *args], kwargs)
+        if args or (shares and data.scalar):
+            raise unsupported("torch-argument", f"{data.describe(context)} as an argument of torch.{function.__name__}")
+        tensor = context.record_function(function, [data.tensor], kwargs) if not shares or kwargs else data.tensor
+        assert isinstance(tensor, TensorValue)
+        return _on_the_same_memory(context, tensor) if tensor is data.tensor else tensor
+
+    handler.__name__ = function.__name__
+    calls(function)(handler)
+
+
+_tensor_maker(torch.as_tensor, True)
+_tensor_maker(torch.asarray, True)
+
+
+@calls(torch.tensor)
+def _tensor(context: CaptureContext, data: Value, **kwargs: Value) -> Value:
+    kwargs = on_device(context, torch.tensor, kwargs)
+    if not isinstance(data, ArrayValue):
+        made_of = _of_number(context, data, kwargs) or _of_stacked(context, data, kwargs)
+        return made_of or context.record_function(torch.tensor, [data], kwargs)
+    wanted, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
+    if kwargs:
+        raise unsupported("torch-argument", f"{data.describe(context)} as an argument of torch.tensor, with options")
+    copied = context.record_method("clone", [data.tensor], {})
+    for place in (wanted, device):
+        if place is not None and not context.is_none(place):
+            copied = context.record_method("to", [copied, place], {})
+    return copied
+
+
+def _of_number(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -> Value | None:
+    """A float or int that only the run can tell: torch.tensor would read it to see what it is. Converted in steps that
+    never refuse a value that eager takes; None for dtypes to which eager refuses some."""
+    if type(data) not in (ReadNumberValue, UnknownNumberValue) or not kwargs.keys() <= {"dtype", "device"}:
+        return None
+    kind = data.python_type(context)
+    own = {float: torch.get_default_dtype(), int: torch.int64}.get(kind)
+    given = context.constant_of(kwargs["dtype"], "dtype") if "dtype" in kwargs else None
+    wanted: torch.dtype | None = own if given is None else given
+    if own is None or wanted is None or not (wanted.is_floating_point or wanted is own):
+        return None
+    exact = ConstantValue(torch.float64 if kind is float else torch.int64)
+    tensor = context.record_function(torch.scalar_tensor, [data], {"dtype": exact, "device": _CPU})
+    for dtype in (torch.float64, wanted) if wanted.is_floating_point else ():
+        tensor = context.record_method("to", [tensor, ConstantValue(dtype)], {})
+    return context.record_method("to", [tensor], {"device": kwargs["device"]}) if "device" in kwargs else tensor
+
+
+def _of_stacked(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -> Value | None:
+    """A list in which there are tensors of one number each."""
+    if not isinstance(data, SequenceValue) or not kwargs.keys() <= {"dtype", "device"}:
+        return None
+    wanted = context.constant_of(kwargs["dtype"], "dtype") if "dtype" in kwargs else None
+    made = stacked(context, data, wanted)
+    if made is None:
+        return None
+    named = {"device": ConstantValue(torch.device("cpu")), **kwargs}
+    return context.record_method("to", [made], named)
+
+
+@tensor_methods.register("numpy")
+def _numpy(context: CaptureContext, tensor: TensorValue) -> Value:
+    fake = tensor.fake
+    fixed = has_fixed_sizes(fake)
+    if not fixed or fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in NUMPY_OF or not fake.numel():
+        raise unsupported(
+            "data-dependent-value",
+            f"Tensor.numpy() on {tensor.describe(context)}",
+            "keep the value in a tensor, or call it outside of the compiled function",
+        )
+    return made(context, _on_the_same_memory(context, tensor))

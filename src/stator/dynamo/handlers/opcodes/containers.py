@@ -1,0 +1,403 @@
+"""Instructions that build, unpack and subscript containers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import torch
+
+from stator.dynamo.bytecode import Instruction
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import ConstantSource, ReadSource
+from stator.dynamo.host.naming import class_name, full_name, qualified_name
+from stator.dynamo.interpreter.finalizers import check_stored
+from stator.dynamo.interpreter.frame import Frame
+from stator.dynamo.interpreter.prepared_code import opcode
+from stator.dynamo.ir.call_completion import OPERATING, STORING
+from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.containers.sets import SetValue
+from stator.dynamo.values.containers.slices import SliceValue
+from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.pending_text import PendingTextValue, joined
+from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.dynamo.values.tensors.tensor_scalars import ReadNumberValue
+from stator.dynamo.values.tensors.unknown_numbers import UnknownNumberValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(TupleValue(frame.pop_many(instruction.arg)))  # type: ignore[arg-type]
+
+
+@opcode("BUILD_LIST")
+def build_list(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(ListValue(frame.pop_many(instruction.arg)))  # type: ignore[arg-type]
+
+
+@opcode("BUILD_SET")
+def build_set(frame: Frame, instruction: Instruction) -> None:
+    made = SetValue.of(frame.context, frame.pop_many(instruction.arg))  # type: ignore[arg-type]
+    frame.stack.append(made)
+
+
+@opcode("BUILD_MAP")
+def build_map(frame: Frame, instruction: Instruction) -> None:
+    flat = frame.pop_many(2 * instruction.arg)  # type: ignore[operator]
+    made = DictValue({})
+    for at in range(0, len(flat), 2):
+        made.put(frame.context, flat[at], flat[at + 1])
+    frame.stack.append(made)
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
+    keys = frame.stack.pop()
+    values = frame.pop_many(instruction.arg)  # type: ignore[arg-type]
+    made = DictValue({})
+    for key, value in zip(frame.context.iterate(keys), values, strict=True):
+        made.put(frame.context, key, value)
+    frame.stack.append(made)
+
+
+@opcode("BUILD_STRING")
+def build_string(frame: Frame, instruction: Instruction) -> None:
+    values = frame.pop_many(instruction.arg)  # type: ignore[arg-type]
+    parts = [
+        value if isinstance(value, PendingTextValue) else frame.context.constant_of(value, "part of an f-string")
+        for value in values
+    ]
+    if any(isinstance(part, PendingTextValue) for part in parts):
+        frame.stack.append(joined(parts))
+    else:
+        frame.stack.append(frame.context.constant("".join(parts)))  # type: ignore[arg-type]
+
+
+@opcode("BUILD_SLICE")
+def build_slice(frame: Frame, instruction: Instruction) -> None:
+    parts = frame.pop_many(instruction.arg)  # type: ignore[arg-type]
+    if len(parts) == 2:
+        parts.append(frame.context.constant(None))
+    frame.stack.append(SliceValue(*parts))
+
+
+# The container below on the stack was made by this expression; behind a graph break in the middle of the expression it
+# came in as an argument, and what is added to it is a mutation to be replayed.
+
+
+@opcode("LIST_APPEND")
+def list_append(frame: Frame, instruction: Instruction) -> None:
+    item = frame.stack.pop()
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    target.add(item)
+    frame.context.mutations.content(target)
+
+
+@opcode("SET_ADD")
+def set_add(frame: Frame, instruction: Instruction) -> None:
+    item = frame.stack.pop()
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    target.add(frame.context, item)
+    frame.context.mutations.content(target)
+
+
+@opcode("MAP_ADD")
+def map_add(frame: Frame, instruction: Instruction) -> None:
+    value = frame.stack.pop()
+    key = frame.stack.pop()
+    frame.stack[-instruction.arg].store(frame.context, key, value)  # type: ignore[operator]
+
+
+@opcode("LIST_EXTEND")
+def list_extend(frame: Frame, instruction: Instruction) -> None:
+    more = frame.stack.pop()
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    frame.context.collects(more)
+    target.add(*frame.context.listed(more))
+    frame.context.mutations.content(target)
+
+
+@opcode("SET_UPDATE")
+def set_update(frame: Frame, instruction: Instruction) -> None:
+    more = frame.stack.pop()
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    target.do_with("update", more)
+    for item in frame.context.iterate(more):
+        target.add(frame.context, item)
+    frame.context.mutations.content(target)
+
+
+@opcode("DICT_UPDATE")
+def dict_update(frame: Frame, instruction: Instruction) -> None:
+    more = frame.stack.pop()
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    for key, value in frame.context.mapping_items(more):
+        target.store(frame.context, key, value)
+
+
+@opcode("DICT_MERGE")
+def dict_merge(frame: Frame, instruction: Instruction) -> None:
+    more = frame.stack.pop()
+    target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    for key, value in frame.context.mapping_items(more):
+        if target.has(frame.context, key):
+            raise unsupported("call", "a keyword argument that is given twice")
+        target.store(frame.context, key, value)
+
+
+@opcode("LIST_TO_TUPLE")
+def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(TupleValue(list(frame.stack.pop().items)))
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
+    wanted: int = instruction.arg  # type: ignore[assignment]
+    unpacked = frame.stack.pop()
+    frame.context.collects(unpacked)
+    items = list(itertools.islice(frame.context.iterate(unpacked), wanted + 1))  # as many as Python takes
+    if len(items) > wanted:
+        raise frame.context.raised(ValueError, f"too many values to unpack (expected {wanted})")
+    if len(items) < wanted:
+        raise frame.context.raised(ValueError, f"not enough values to unpack (expected {wanted}, got {len(items)})")
+    frame.stack.extend(reversed(items))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(frame: Frame, instruction: Instruction) -> None:
+    before, after = instruction.arg & 0xFF, instruction.arg >> 8  # type: ignore[operator]
+    unpacked = frame.stack.pop()
+    frame.context.collects(unpacked)
+    items = list(frame.context.iterate(unpacked))
+    if len(items) < before + after:
+        raise frame.context.raised(
+            ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
+    rest = ListValue(items[before : len(items) - after])
+    tail = items[len(items) - after :]
+    parts: list[Value] = [*items[:before], rest, *tail]
+    frame.stack.extend(reversed(parts))
+
+
+@opcode("BINARY_SUBSCR")
+def binary_subscr(frame: Frame, instruction: Instruction) -> None:
+    key = frame.stack.pop()
+    owner = frame.stack.pop()
+    frame.context.enters(owner, OPERATING)
+    frame.stack.append(frame.context.get_item(owner, key))
+
+
+@opcode("STORE_SUBSCR")
+def store_subscr(frame: Frame, instruction: Instruction) -> None:
+    key = frame.stack.pop()
+    owner = frame.stack.pop()
+    value = frame.stack.pop()
+    check_stored(frame, value)
+    frame.context.enters(owner, STORING)
+    owner.set_item(frame.context, key, value)
+
+
+@opcode("DELETE_SUBSCR")
+def delete_subscr(frame: Frame, instruction: Instruction) -> None:
+    key = frame.stack.pop()
+    owner = frame.stack.pop()
+    frame.context.enters(owner, STORING)
+    owner.del_item(frame.context, key)
+
+
+@opcode("BINARY_SLICE")
+def binary_slice(frame: Frame, instruction: Instruction) -> None:
+    owner, start, stop = frame.pop_many(3)
+    frame.stack.append(frame.context.get_item(owner, SliceValue(start, stop, frame.context.constant(None))))
+
+
+@opcode("STORE_SLICE")
+def store_slice(frame: Frame, instruction: Instruction) -> None:
+    value, owner, start, stop = frame.pop_many(4)
+    owner.set_item(frame.context, SliceValue(start, stop, frame.context.constant(None)), value)
+
+
+@opcode("FORMAT_VALUE")
+def format_value(frame: Frame, instruction: Instruction) -> None:
+    flags: int = instruction.arg  # type: ignore[assignment]
+    spec = ""
+    if flags & 4:
+        spec = frame.context.constant_of(frame.stack.pop(), "format specification")
+    frame.stack.append(_formatted(frame, frame.stack.pop(), flags & 3, spec))
+
+
+def _is_pending(context: CaptureContext, value: Value) -> bool:
+    """Whether text of this is not made yet: torch's own way to show a tensor changes nothing, and always works."""
+    if isinstance(value, TensorValue):
+        kind = value.python_type(context)
+        return all(
+            context.class_lookup(kind, name) is getattr(owner, name)
+            for owner, name in ((torch.Tensor, "__format__"), (torch.Tensor, "__repr__"), (object, "__str__"))
+        )
+    return isinstance(value, PendingTextValue)
+
+
+def _is_written_as_number(context: CaptureContext, tensor: TensorValue, spec: str) -> bool:
+    if tensor.cls is not torch.Tensor or tensor.fake.dim() or not tensor.is_number_of_the_run(context):
+        return False
+    try:
+        format(torch.zeros((), dtype=tensor.fake.dtype).item(), spec)
+    except ValueError:  # the program raises there
+        return False
+    return True
+
+
+def _takes(example: float, conversion: int, spec: str) -> bool:
+    """Whether a number can be written so, without text of it that is formatted in turn."""
+    try:
+        format(example, spec)
+    except ValueError:  # the program raises there
+        return False
+    return conversion == 0 or not spec
+
+
+_OF_TEXT_AS_IT_IS = (0, 1)  # none and !s; !r and !a quote it
+
+
+def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
+    context = frame.context
+    if conversion == 0 and isinstance(value, TensorValue) and _is_written_as_number(context, value, spec):
+        number = context.record_method("clone", [context.record_method("detach", [value], {})], {})
+        return PendingTextValue(context.end_step(), [(number, spec)])  # type: ignore[list-item]
+    read = type(value) is ReadNumberValue and value.origin is None
+    if (read or type(value) is UnknownNumberValue) and _takes(value.python_type(context)(), conversion, spec):
+        return PendingTextValue(context.end_step(), [(value, spec)])
+    if not spec and _is_pending(context, value):
+        as_it_is = isinstance(value, PendingTextValue) and conversion in _OF_TEXT_AS_IT_IS
+        return value if as_it_is else PendingTextValue(getattr(value, "made_at", context.end_step()))
+    return context.constant(context.format_value(value, conversion, spec))
+
+
+@opcode("CONVERT_VALUE")
+def convert_value(frame: Frame, instruction: Instruction) -> None:
+    value = frame.stack.pop()
+    if _is_pending(frame.context, value):
+        frame.stack.append(_formatted(frame, value, instruction.arg, ""))  # type: ignore[arg-type]
+        return
+    frame.stack.append(frame.context.constant(frame.context.text_of(value, instruction.arg)))  # type: ignore[arg-type]
+
+
+@opcode("FORMAT_SIMPLE")
+def format_simple(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(_formatted(frame, frame.stack.pop(), 0, ""))
+
+
+@opcode("FORMAT_WITH_SPEC")
+def format_with_spec(frame: Frame, instruction: Instruction) -> None:
+    spec = frame.context.constant_of(frame.stack.pop(), "format specification")
+    frame.stack.append(_formatted(frame, frame.stack.pop(), 0, spec))
+
+
+@opcode("GET_LEN")
+def get_len(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.context.constant(frame.stack[-1].length(frame.context)))
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.context.constant(_has_flag(frame, frame.stack[-1], _SEQUENCE)))
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.context.constant(_has_flag(frame, frame.stack[-1], _MAPPING)))
+
+
+_SEQUENCE, _MAPPING, _MATCHES_ITSELF = 1 << 5, 1 << 6, 1 << 22  # flags of types
+_HEAP_TYPE = 1 << 9
+
+
+def _has_flag(frame: Frame, subject: Value, flag: int) -> bool:
+    """Whether the subject's class is a sequence, or a mapping, to patterns; others may be registered later."""
+    kind = subject.python_type(frame.context)
+    if kind.__flags__ & flag:
+        return True
+    if kind.__flags__ & _HEAP_TYPE:
+        of_class = ConstantSource(full_name(kind), kind)
+        frame.context.guard(ReadSource(_what_patterns_see, (of_class,)), GuardKind.EQUALS, _what_patterns_see(kind))
+    return False
+
+
+def _what_patterns_see(kind: type) -> int:
+    """Guarded: of all flags of a class only those, for Python keeps things of its own in others."""
+    return kind.__flags__ & (_SEQUENCE | _MAPPING)
+
+
+@opcode("MATCH_CLASS")
+def match_class(frame: Frame, instruction: Instruction) -> None:
+    """Pops names of keyword patterns, class and subject; pushes the tuple of matched attributes, or None."""
+    context = frame.context
+    subject, cls, names = frame.pop_many(3)
+    kind = context.real_of(cls, "the class of a pattern")
+    if not isinstance(kind, type):
+        raise unsupported("call", "a class pattern with something that is no class")
+    count: int = instruction.arg  # type: ignore[assignment]
+    if not context.truth(context.call(context.known(isinstance), [subject, cls], {})):
+        frame.stack.append(context.constant(None))
+        return
+    attributes = list(context.constant_of(names, "names of a pattern"))
+    itself = False
+    if count:
+        positional, itself = _positional_names(context, cls, kind, count)
+        attributes = positional + attributes
+    if len(set(attributes)) < len(attributes):
+        raise unsupported("call", f"a pattern that asks {qualified_name(kind)} for one attribute twice")
+    found = [subject] if itself else []
+    try:
+        found += [context.get_attr(subject, name) for name in attributes]
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(context), AttributeError):
+            raise
+        frame.stack.append(context.constant(None))
+        return
+    frame.stack.append(TupleValue(found))
+
+
+def _positional_names(context: CaptureContext, cls: Value, kind: type, count: int) -> tuple[list[str], bool]:
+    """The attributes that the first `count` sub-patterns look at, and whether the only one is the subject itself."""
+    names: tuple[str, ...] = ()
+    try:
+        given = context.get_attr(cls, "__match_args__")
+    except Raised:
+        if kind.__flags__ & _MATCHES_ITSELF and count == 1:
+            return [], True
+    else:
+        if not isinstance(given, TupleValue):
+            raise unsupported("call", f"__match_args__ of {qualified_name(kind)} is no tuple of names")
+        names = tuple(context.constant_of(name, "a name in __match_args__") for name in context.iterate(given))
+    if not all(isinstance(name, str) for name in names):
+        raise unsupported("call", f"__match_args__ of {qualified_name(kind)} is no tuple of names")
+    if len(names) < count:
+        plural = "" if len(names) == 1 else "s"
+        raise context.raised(
+            TypeError, f"{class_name(kind)}() accepts {len(names)} positional sub-pattern{plural} ({count} given)"
+        )
+    return list(names[:count]), False
+
+
+@opcode("MATCH_KEYS")
+def match_keys(frame: Frame, instruction: Instruction) -> None:
+    """Reads the keys of a mapping pattern through `get`, as Python does; pushes the tuple of values, or None."""
+    context = frame.context
+    keys, subject = list(context.iterate(frame.stack[-1])), frame.stack[-2]
+    if len({key.key(context) for key in keys}) < len(keys):
+        raise unsupported("call", "a mapping pattern that asks for one key twice")
+    found: list[Value] = []
+    missing = ObjectValue(object)
+    for key in keys:
+        value = context.call(context.get_attr(subject, "get"), [key, missing], {})
+        if value is missing:
+            frame.stack.append(context.constant(None))
+            return
+        found.append(value)
+    frame.stack.append(TupleValue(found))

@@ -1,0 +1,205 @@
+"""Jumps, loops, returns, and what generators need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stator.dynamo.bytecode import VERSION, Instruction
+from stator.dynamo.handlers.torch_calls.data_assertions import decide
+from stator.dynamo.interpreter.frame import RETURNED, YIELDED, Frame
+from stator.dynamo.interpreter.prepared_code import opcode
+from stator.dynamo.ir.call_completion import DECIDING, TAKING_ITEM, TAKING_ITERATOR
+from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.generators import STEPPING
+from stator.dynamo.values.containers.live_generators import generator_of
+from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.tensors.numbers import is_changing
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_NO_INTERRUPT")
+def jump(frame: Frame, instruction: Instruction) -> None:
+    frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+@opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
+def pop_jump_if_false(frame: Frame, instruction: Instruction) -> None:
+    if not _decide(frame, instruction):
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
+def pop_jump_if_true(frame: Frame, instruction: Instruction) -> None:
+    if _decide(frame, instruction):
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+def _decide(frame: Frame, jump: Instruction) -> bool:
+    value = frame.stack.pop()
+    frame.context.enters(value, DECIDING)
+    return decide(frame, value, jump)
+
+
+def _is_none(value: object) -> bool:
+    return isinstance(value, ConstantValue) and not is_changing(value) and value.value is None
+
+
+@opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
+def pop_jump_if_none(frame: Frame, instruction: Instruction) -> None:
+    if _is_none(frame.stack.pop()):
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+@opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
+def pop_jump_if_not_none(frame: Frame, instruction: Instruction) -> None:
+    if not _is_none(frame.stack.pop()):
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+@opcode("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(frame: Frame, instruction: Instruction) -> None:
+    if frame.context.truth(frame.stack[-1]):
+        frame.stack.pop()
+    else:
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+@opcode("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(frame: Frame, instruction: Instruction) -> None:
+    if frame.context.truth(frame.stack[-1]):
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+    else:
+        frame.stack.pop()
+
+
+@opcode("GET_ITER")
+def get_iter(frame: Frame, instruction: Instruction) -> None:
+    iterated = frame.stack.pop()
+    frame.context.enters(iterated, TAKING_ITERATOR)
+    frame.stack.append(frame.context.iterator(iterated))
+
+
+@opcode("FOR_ITER")
+def for_iter(frame: Frame, instruction: Instruction) -> None:
+    iterator = frame.stack[-1]
+    generator = generator_of(frame.context, iterator)
+    frame.context.enters(iterator if generator is None else generator, TAKING_ITEM if generator is None else STEPPING)
+    item = frame.context.next_item(iterator)
+    if item is not None:
+        frame.stack.append(item)
+        return
+    target = instruction.target
+    frame.pc = target.index  # type: ignore[union-attr]
+    following = target.opname  # type: ignore[union-attr]
+    if following == "END_FOR":  # 3.12 pops the iterator and a placeholder there; 3.13 has a POP_TOP behind it
+        frame.pc += 1
+        if VERSION.number >= (3, 13):
+            frame.pc += 1
+    frame.stack.pop()
+
+
+@opcode("END_FOR")
+def end_for(frame: Frame, instruction: Instruction) -> None:
+    raise unsupported("opcode", "END_FOR outside of a loop")
+
+
+@opcode("RETURN_VALUE")
+def return_value(frame: Frame, instruction: Instruction) -> object:
+    frame.result = frame.stack.pop()
+    return RETURNED
+
+
+@opcode("RETURN_CONST")
+def return_const(frame: Frame, instruction: Instruction) -> object:
+    frame.result = frame.context.code_constant(instruction.argval)
+    return RETURNED
+
+
+# ---- generators ----
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(frame: Frame, instruction: Instruction) -> None:
+    # The interpreter makes the generator object when the function is called; its frame goes on right here when it is
+    # first resumed, with the value that POP_TOP behind this instruction drops.
+    if frame.context.frames[0] is frame:
+        raise unsupported("generator", "compiling a generator function itself", "compile the code that consumes it")
+    frame.stack.append(None)
+
+
+@opcode("YIELD_VALUE")
+def yield_value(frame: Frame, instruction: Instruction) -> object:
+    frame.result = frame.stack.pop()
+    return YIELDED
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(frame: Frame, instruction: Instruction) -> None:
+    if generator_of(frame.context, frame.stack[-1]) is None:
+        frame.stack.append(frame.context.iterator(frame.stack.pop()))
+
+
+@opcode("SEND")
+def send(frame: Frame, instruction: Instruction) -> None:
+    value = frame.stack.pop()
+    receiver = frame.stack[-1]
+    generator = generator_of(frame.context, receiver)
+    if generator is not None:
+        frame.context.enters(generator, STEPPING)
+        item = generator.resume(frame.context, value)
+        result = generator.returned
+    else:
+        item, result = _sent(frame.context, receiver, value)
+    if item is not None:
+        frame.stack.append(item)
+        return
+    done = result if result is not None else frame.context.constant(None)
+    target = instruction.target
+    frame.pc = target.index  # type: ignore[union-attr]
+    if target.opname == "END_SEND":  # type: ignore[union-attr]
+        frame.stack.append(done)
+    else:
+        frame.stack[-1] = done
+
+
+def _sent(context: CaptureContext, receiver: Value, value: Value) -> tuple[Value | None, Value | None]:
+    """What an iterator that is no generator gives when a value is sent to it, or the value of its StopIteration."""
+    if not isinstance(receiver, ObjectValue) and context.is_none(value):
+        context.ended_by = None
+        item = context.next_item(receiver)
+        if item is not None or context.ended_by is None:
+            return item, None
+        return None, context.get_attr(context.end_of_items().value, "value")
+    try:
+        if not context.is_none(value):
+            return context.call(context.get_attr(receiver, "send"), [value], {}), None
+        return context.call(context.get_attr(receiver, "__next__"), [], {}), None
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(context), StopIteration):
+            raise
+        return None, context.get_attr(raised.value, "value")
+
+
+@opcode("END_SEND")
+def end_send(frame: Frame, instruction: Instruction) -> None:
+    done = frame.stack.pop()
+    frame.stack[-1] = done
+
+
+@opcode("CLEANUP_THROW")
+def cleanup_throw(frame: Frame, instruction: Instruction) -> None:
+    """An exception came out of the delegate of `yield from`: its StopIteration carries the result."""
+    error = frame.stack[-1]
+    if not issubclass(error.python_type(frame.context), StopIteration):
+        raise Raised(error)
+    del frame.stack[-3:]
+    frame.stack.append(frame.context.constant(None))
+    frame.stack.append(frame.context.get_attr(error, "value"))
+
+
+@opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH")
+def asynchronous(frame: Frame, instruction: Instruction) -> None:
+    raise unsupported("async", "asynchronous code")

@@ -1,0 +1,125 @@
+"""Unary, binary and comparison operators; tests of identity and membership."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from stator.dynamo.bytecode import Instruction
+from stator.dynamo.bytecode.arithmetic import ARITHMETIC
+from stator.dynamo.handlers.torch_calls.data_assertions import decide, jump_behind
+from stator.dynamo.interpreter.frame import Frame
+from stator.dynamo.interpreter.prepared_code import opcode
+from stator.dynamo.ir.call_completion import CONTAINING, DECIDING, OPERATING, CallCompletion, CallSite, Role
+from stator.dynamo.values.base import Value
+from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.tensors.checked_numbers import CheckedNumberValue
+
+BINARY = {
+    **ARITHMETIC,
+    "[]": operator.getitem,
+    "+=": operator.iadd,
+    "-=": operator.isub,
+    "*=": operator.imul,
+    "/=": operator.itruediv,
+    "//=": operator.ifloordiv,
+    "%=": operator.imod,
+    "**=": operator.ipow,
+    "@=": operator.imatmul,
+    "&=": operator.iand,
+    "|=": operator.ior,
+    "^=": operator.ixor,
+    "<<=": operator.ilshift,
+    ">>=": operator.irshift,
+}
+COMPARE = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@opcode("BINARY_OP")
+def binary_op(frame: Frame, instruction: Instruction) -> None:
+    right = frame.stack.pop()
+    left = frame.stack.pop()
+    _enter(frame, left, right)
+    frame.stack.append(frame.context.binary(BINARY[instruction.argval], left, right))
+
+
+@opcode("COMPARE_OP")
+def compare_op(frame: Frame, instruction: Instruction) -> None:
+    right = frame.stack.pop()
+    left = frame.stack.pop()
+    sides = [side.tensor if type(side) is CheckedNumberValue else side for side in (left, right)]
+    _enter(frame, left, right)
+    result = frame.context.compare(COMPARE[instruction.argval], *sides)
+    if instruction.flags & 16:  # 3.13: the result is made a bool
+        result = frame.context.constant(_truth(frame, result))
+    frame.stack.append(result)
+
+
+def _enter(frame: Frame, left: Value, right: Value) -> None:
+    """A special method of one of them may be entered."""
+    if type(left) is ObjectValue or type(right) is ObjectValue:
+        frame.context.enters(left, CallSite(CallCompletion.ANSWER, (left, right), Role.OPERAND))
+
+
+def _truth(frame: Frame, value: Value) -> bool:
+    """What is made a bool for a jump is decided with it."""
+    jump = jump_behind(frame, frame.now)
+    return frame.context.truth(value) if jump is None else decide(frame, value, jump)
+
+
+@opcode("IS_OP")
+def is_op(frame: Frame, instruction: Instruction) -> None:
+    right = frame.stack.pop()
+    left = frame.stack.pop()
+    frame.stack.append(frame.context.constant(frame.context.identical(left, right) is not bool(instruction.arg)))
+
+
+@opcode("CONTAINS_OP")
+def contains_op(frame: Frame, instruction: Instruction) -> None:
+    container = frame.stack.pop()
+    item = frame.stack.pop()
+    frame.context.enters(container, CONTAINING)
+    frame.stack.append(frame.context.constant(frame.context.contains(container, item) is not bool(instruction.arg)))
+
+
+@opcode("UNARY_NOT")
+def unary_not(frame: Frame, instruction: Instruction) -> None:
+    value = frame.stack.pop()
+    frame.context.enters(value, DECIDING)
+    frame.stack.append(frame.context.constant(not frame.context.truth(value)))
+
+
+@opcode("TO_BOOL")
+def to_bool(frame: Frame, instruction: Instruction) -> None:
+    value = frame.stack.pop()
+    frame.context.enters(value, DECIDING)
+    frame.stack.append(frame.context.constant(_truth(frame, value)))
+
+
+def _unary(frame: Frame, function: Callable[..., Any]) -> None:
+    value = frame.stack.pop()
+    frame.context.enters(value, OPERATING)
+    frame.stack.append(frame.context.unary(function, value))
+
+
+@opcode("UNARY_NEGATIVE")
+def unary_negative(frame: Frame, instruction: Instruction) -> None:
+    _unary(frame, operator.neg)
+
+
+@opcode("UNARY_POSITIVE")
+def unary_positive(frame: Frame, instruction: Instruction) -> None:
+    _unary(frame, operator.pos)
+
+
+@opcode("UNARY_INVERT")
+def unary_invert(frame: Frame, instruction: Instruction) -> None:
+    _unary(frame, operator.invert)

@@ -1,0 +1,153 @@
+"""The state of torch's optimizers, made while the first step is captured: so that there is one compiled step, the one
+that finds its state, and not a second one that runs once.
+
+What `_init_group` makes (zeros, a step count) is what eager would make in the very same call, whatever happens to the
+rest of the capture: a step that finds fresh state does what one does that makes it. So it is with SGD's momentum.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import _device_dtype_check_for_fused
+
+from stator.dynamo.handlers.torch_calls.conditional import ConditionalChanges, refuse_to_make_state
+from stator.dynamo.host.compile_directives import behind_torch_disable
+from stator.dynamo.interpreter.calling import calls
+from stator.dynamo.values.base import NotConstant, Raised, Value
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import ListValue
+from stator.dynamo.values.tensors.tensor import TensorValue
+
+from .schedules import expect_schedule
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+
+# The attribute of fused optimizers that says that the check is still to come.
+_UNCHECKED = "_need_device_dtype_check_for_fused"
+
+
+def _prepares(init_group: FunctionType) -> None:
+    def handler(context: CaptureContext, optimizer: Value, group: Value, *lists: Value, **named: Value) -> Value:
+        expect_schedule(context, optimizer)
+        if all(isinstance(one, ListValue) for one in lists) and not named:
+            _make_state(context, init_group, optimizer, len(lists))
+        return context.inline(context.known(init_group), [optimizer, group, *lists], named)  # type: ignore[arg-type]
+
+    calls(init_group)(handler)
+
+
+def _make_state(context: CaptureContext, init_group: FunctionType, optimizer: Value, count: int) -> None:
+    """For all groups, unless the program has looked at the state. `count`: how many lists `init_group` fills. Raises
+    Unsupported if the step may be skipped: then eager makes none."""
+    try:
+        real = optimizer.real()
+    except NotConstant:
+        return
+    if not isinstance(real, Optimizer):
+        return
+    may_be_skipped = isinstance(context.mutations, ConditionalChanges)
+    if id(real.state) in context.wrapped and not may_be_skipped:
+        return
+    for group in context.iterate(context.get_attr(optimizer, "param_groups")):
+        if context.mutations.touches(group) and not may_be_skipped:
+            return  # state may begin with what is in the group by now
+        try:
+            graded = _with_gradients(context, group)
+            if graded and not may_be_skipped:
+                _check_for_fused(real, group, graded)
+            graded = _without_state(context, real, group, graded)
+        except Raised:
+            return  # as a group that lacks something: the program comes to that later, if at all
+        if graded and may_be_skipped:
+            raise refuse_to_make_state(context, optimizer)
+        if graded:
+            _make_state_of_group(init_group, real, group, graded, count)
+
+
+def _with_gradients(context: CaptureContext, group: Value) -> list[Any]:
+    """The group's parameters that have a gradient by now in the captured program."""
+    parameters = list(context.iterate(context.get_item(group, context.constant("params"))))
+    return [one.obj for one in parameters if isinstance(one, TensorValue) and _has_gradient(context, one)]
+
+
+def _check_for_fused(real: Optimizer, group: Value, graded: list[Any]) -> None:
+    """What some fused optimizers do once, in their first step; what they refuse is left to the step itself."""
+    if not getattr(real, _UNCHECKED, False) or None in graded:
+        return
+    try:
+        if group.real()["fused"]:
+            _device_dtype_check_for_fused(graded[0])
+            setattr(real, _UNCHECKED, False)
+    except (NotConstant, RuntimeError):
+        return
+
+
+def _without_state(context: CaptureContext, real: Optimizer, group: Value, graded: list[Any]) -> list[Any]:
+    """`graded`, these parameters, if some of them have no state yet."""
+    if any(one is None for one in graded) or all(one in real.state for one in graded):
+        return []
+    if isinstance(real, torch.optim.SGD):
+        momentum = context.get_item(group, context.constant("momentum"))
+        return graded if context.truth(context.compare(operator.ne, momentum, ConstantValue(0))) else []
+    return graded
+
+
+def _make_state_of_group(
+    init_group: FunctionType, real: Optimizer, group: Value, graded: list[Any], count: int
+) -> None:
+    """Run it for real, for these parameters."""
+    try:
+        real_group = group.real()
+    except NotConstant:
+        return
+    with _gradients_for(real_group["params"], graded), torch.no_grad():
+        init_group(real, real_group, *([] for _ in range(count)))
+        if isinstance(real, torch.optim.SGD):
+            _make_momentum(real, real_group, graded)
+
+
+def _make_momentum(optimizer: Optimizer, group: dict[str, Any], graded: list[Any]) -> None:
+    """SGD's momentum begins as the first gradient, which is what the later steps' formula makes of negative zeros, bit
+    by bit, unless gradients are dampened."""
+    if group["momentum"] == 0 or group["dampening"] != 0:
+        return
+    for parameter in graded:
+        state = optimizer.state[parameter]
+        if state.get("momentum_buffer") is None:
+            state["momentum_buffer"] = torch.full_like(parameter, -0.0, requires_grad=False)
+
+
+def _has_gradient(context: CaptureContext, parameter: TensorValue) -> bool:
+    return not context.is_none(context.get_attr(parameter, "grad"))
+
+
+@contextmanager
+def _gradients_for(parameters: list[torch.Tensor], graded: list[Any]) -> Iterator[None]:
+    """For the block, exactly these parameters have a gradient (of the right kind; nobody looks at its values)."""
+    before = [parameter.grad for parameter in parameters]
+    wanted = {id(parameter) for parameter in graded}
+    try:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            if id(parameter) not in wanted:
+                parameter.grad = None
+            elif gradient is None:
+                parameter.grad = parameter.detach()
+        yield
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+
+
+_found = [vars(_class).get("_init_group") for _class in vars(torch.optim).values() if isinstance(_class, type)]
+# a class that inherits it has it as its own where torch.compile disabled it
+for _init_group in {behind_torch_disable(_one) for _one in _found if isinstance(_one, FunctionType)}:
+    _prepares(_init_group)

@@ -1,0 +1,192 @@
+"""What torch.optim calls around its arithmetic: profiler labels, requests for breaks, fused updates, gradient scaling.
+
+How the arithmetic is captured is nobody's special business: optimizers are inlined like any other Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.autograd.profiler import record_function
+from torch.optim import LBFGS, Optimizer
+from torch.optim.optimizer import _default_to_fused_or_foreach
+
+from stator.dynamo.graph.symbolic_numbers import may_be_read
+from stator.dynamo.handlers.polyfills.torch_optim import module_without_gradients, optimizer_without_gradients
+from stator.dynamo.handlers.python_calls.compilation import break_requested
+from stator.dynamo.handlers.torch_calls.data_assertions import number_for_check
+from stator.dynamo.host.hook import compile_wherever_it_is
+from stator.dynamo.host.optimizer_code import in_optimizers
+from stator.dynamo.interpreter.calling import calls, named_handlers, tensor_methods
+from stator.dynamo.interpreter.library_overrides import LibraryOverride, Operands
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.tensors.numbers import is_changing
+from stator.dynamo.values.tensors.tensor import TensorValue, truths
+from stator.dynamo.values.tensors.tensor_scalars import ReadNumberValue
+
+from .schedules import expect_schedule
+from .step_counts import counts_as_numbers
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+# What every optimizer's `step` is wrapped in: so that steps are compiled that torch's own code makes (GradScaler does).
+compile_wherever_it_is(Optimizer.profile_hook_step(lambda: None).__code__)
+# LBFGS itself decides by data all the time and is not followed; these parts of it compute, for all parameters at once.
+for _part in ("_gather_flat_grad", "_add_grad", "_clone_param", "_set_param"):
+    if hasattr(LBFGS, _part):
+        compile_wherever_it_is(getattr(LBFGS, _part).__code__)
+
+
+@named_handlers.register((LBFGS.__module__, LBFGS.step.__qualname__))
+def _step_by_data(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    """Also of the functions that torch wraps around it. The history that it reads grows with every step."""
+    raise unsupported("data-dependent-value", "LBFGS.step, which decides by data how often it calls its closure")
+
+
+@calls(record_function.__enter__)
+def _enter_label(context: CaptureContext, label: Value) -> Value:
+    """A label for the profiler: what is compiled has none. It is told not to end what was never begun, for a graph may
+    break inside of it."""
+    label.set_attr(context, "run_callbacks_on_exit", ConstantValue(False))
+    return label
+
+
+@calls(record_function.__exit__)
+def _exit_label(context: CaptureContext, label: Value, kind: Value, error: Value, traceback: Value) -> Value:
+    return ConstantValue(None)
+
+
+@calls(Optimizer.zero_grad)
+def _zero_grad(context: CaptureContext, optimizer: Value, *args: Value, **kwargs: Value) -> Value:
+    """torch keeps it from its own compiler; there is nothing in it that could not be followed."""
+    if _drops_gradients(context, args, kwargs):
+        return context.call(context.known(optimizer_without_gradients), [optimizer], {})
+    return context.call(context.known(Optimizer.zero_grad.__wrapped__), [optimizer, *args], kwargs)  # type: ignore[attr-defined]
+
+
+@calls(torch.nn.Module.zero_grad)
+def _zero_grad_of_module(context: CaptureContext, module: Value, *args: Value, **kwargs: Value) -> Value:
+    if _drops_gradients(context, args, kwargs):
+        return context.call(context.known(module_without_gradients), [module], {})
+    original: Any = context.known(torch.nn.Module.zero_grad)
+    return context.inline(original, [module, *args], kwargs)
+
+
+def _drops_gradients(context: CaptureContext, args: tuple[Value, ...], kwargs: dict[str, Value]) -> bool:
+    given = [*args, *kwargs.values()]
+    return not given or (len(given) == 1 and {*kwargs} <= {"set_to_none"} and context.truth(given[0]))
+
+
+@named_handlers.register(("torch._dynamo.decorators", "graph_break"))
+def _graph_break(context: CaptureContext, msg: Value | None = None) -> Value:
+    """Optimizers ask for one so that torch's own compiler sees their grad mode; here modes are part of the graph."""
+    if in_optimizers(context):
+        return ConstantValue(None)
+    raise break_requested(context, msg)
+
+
+@calls(
+    *{
+        vars(Optimizer)[name]
+        for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+        if name in vars(Optimizer)
+    }
+)
+def _step_begins(context: CaptureContext, optimizer: Value) -> Value:
+    """Every step calls this first. Optimizers with a `capturable` option decide by numbers that they read back from
+    tensors unless it is on; so it reads as on until the step is over. What they compute from the count of steps in
+    tensors then is computed in double precision, as it is from numbers."""
+    expect_schedule(context, optimizer)
+    operands: Operands | None = counts_as_numbers
+    instead: list[tuple[DictValue, Any, Value]] = []
+    for group in context.iterate(context.get_attr(optimizer, "param_groups")):
+        differentiable = group.find(context, "differentiable") if isinstance(group, DictValue) else None
+        if differentiable is not None and context.truth(differentiable):
+            operands = None  # eager has tensors there too
+        if isinstance(group, DictValue) and group.find(context, "capturable") is not None:
+            instead.append((group, "capturable", ConstantValue(True)))
+    context.overlays.append(LibraryOverride(context.frames[-1], instead, operands))
+    return ConstantValue(None)
+
+
+# ---- gradient scaling ----
+
+
+@calls(GradScaler.scale)
+def _scale(context: CaptureContext, scaler: Value, outputs: Value) -> Value:
+    """The scaler makes its state when it first scales something. That is made now, before it is looked at, so that
+    there is one version, which finds it."""
+    first = outputs if isinstance(outputs, TensorValue) else None
+    if first is not None and context.later is None and isinstance(scaler, ObjectValue) and scaler.obj is not None:
+        real, looked_at = scaler.obj, scaler.attributes or {}
+        if real._enabled and real._scale is None and not {"_scale", "_growth_tracker", "_init_scale"} & set(looked_at):
+            real._lazy_init_scale_growth_tracker(first.fake.device)
+    return context.inline(context.known(GradScaler.scale), [scaler, outputs], {})  # type: ignore[arg-type]
+
+
+@calls(_default_to_fused_or_foreach)
+def _default_form(
+    context: CaptureContext, params: Value, differentiable: Value, *args: Value, **kwargs: Value
+) -> Value:
+    """Where nobody chose, steps are written with operators on lists: there is no reason to prefer them in eager mode on
+    the CPU, but they are captured several times as fast, and are the same kernels in the end. Not for Nesterov's
+    momentum: there the form with lists leaves the sum that it steps by in the gradients."""
+    original = context.known(_default_to_fused_or_foreach)
+    fused, foreach = context.iterate(context.inline(original, [params, differentiable, *args], kwargs))  # type: ignore[arg-type]
+    nesterov = context.frames[-1].locals.get("nesterov", ConstantValue(False))
+    if not context.truth(fused) and not context.truth(differentiable) and not context.truth(nesterov):
+        foreach = ConstantValue(True)
+    return context.pair(fused, foreach)
+
+
+@tensor_methods.register("item")
+def _item(context: CaptureContext, tensor: TensorValue) -> Value:
+    """Adafactor computes factors from numbers that it reads from tensors: that stays in the graph. Other programs may
+    do anything with such a number."""
+    known = context.recorder.known_number(tensor.fake)
+    if known is not None:
+        return ConstantValue(known)
+    if tensor.fake.dtype is torch.bool and tensor.fake.numel() == 1:
+        for find in truths:
+            if (found := find(context, tensor)) is not None:
+                return ConstantValue(found)
+    if not in_optimizers(context) or not tensor.fake.dtype.is_floating_point:
+        checked = number_for_check(context, tensor)
+        if checked is not None:
+            return checked
+        if may_be_read(context, tensor) and tensor.fake.numel() == 1:
+            return context.recorder.unknown.read(tensor)
+        if not tensor.fake.dtype.is_floating_point or not may_be_read(context, tensor, floats=True):
+            raise unsupported(
+                "data-dependent-value",
+                f"Tensor.item() on {tensor.describe(context)}",
+                "keep the value in a tensor, or call it outside of the compiled function",
+            )
+    number = ReadNumberValue(context.recorder.item_call(tensor))
+    context.numbers[number] = number
+    return number
+
+
+# ---- fused updates ----
+
+
+def _with_learning_rate_in_tensor(function: Any) -> None:
+    """They take the learning rate as a Python number that must be known, or as a tensor."""
+
+    def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+        rate = kwargs.get("lr")
+        if rate is not None and is_changing(rate):
+            kwargs["lr"] = context.record_function(torch.scalar_tensor, [rate], {"dtype": ConstantValue(torch.float64)})
+        return context.record_function(function, list(args), kwargs)
+
+    calls(function)(handler)
+
+
+for _name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"):
+    _with_learning_rate_in_tensor(getattr(torch, _name))

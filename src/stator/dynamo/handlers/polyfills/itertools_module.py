@@ -1,0 +1,341 @@
+"""`itertools` as generators; what they iterate over is asked for its iterator when they are made, as in C."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from stator.dynamo.interpreter.calling import polyfill, standing_for
+
+
+@polyfill(itertools.chain)
+def chain(*iterables: Iterable[Any]) -> Iterator[Any]:
+    return _chained(iter(iterables))
+
+
+@polyfill(itertools.chain.from_iterable)
+def chain_from_iterable(iterables: Iterable[Iterable[Any]], /) -> Iterator[Any]:
+    return _chained(iter(iterables))
+
+
+def _chained(iterables: Iterator[Iterable[Any]]) -> Iterator[Any]:
+    for iterable in iterables:
+        yield from iterable
+
+
+@polyfill(itertools.product)
+def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[tuple[Any, ...]]:
+    repeat = operator.index(repeat)
+    if repeat < 0:
+        raise ValueError("repeat argument cannot be negative")
+    return _product([tuple(iterable) for iterable in iterables] * repeat)
+
+
+def _product(pools: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = [()]
+    for pool in pools:
+        rows = [(*row, item) for row in rows for item in pool]
+    yield from rows
+
+
+@polyfill(itertools.accumulate)
+def accumulate(
+    iterable: Iterable[Any], func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None
+) -> Iterator[Any]:
+    return _accumulated(iter(iterable), func, initial)
+
+
+def _accumulated(iterator: Iterator[Any], func: Callable[[Any, Any], Any] | None, total: Any) -> Iterator[Any]:
+    if total is None:
+        try:
+            total = next(iterator)
+        except StopIteration:
+            return
+    yield total
+    for item in iterator:
+        total = total + item if func is None else func(total, item)
+        yield total
+
+
+@polyfill(itertools.islice)
+def islice(iterable: Iterable[Any], /, *bounds: int | None) -> Iterator[Any]:
+    if not bounds:
+        raise TypeError("islice expected at least 2 arguments, got 1")
+    if len(bounds) > 3:
+        raise TypeError(f"islice expected at most 4 arguments, got {len(bounds) + 1}")
+    part = slice(*bounds)
+    start, stop, step = part.start or 0, part.stop, 1 if part.step is None else part.step
+    if stop is not None and (not hasattr(type(stop), "__index__") or stop == -1):
+        raise ValueError("Stop argument for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+    if not hasattr(type(start), "__index__") or start < 0 or (stop is not None and stop < 0):
+        raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+    if not hasattr(type(step), "__index__") or step < 1:
+        raise ValueError("Step for islice() must be a positive integer or None.")
+    return _sliced(iter(iterable), start, stop, step)
+
+
+def _sliced(iterator: Iterator[Any], wanted: int, stop: int | None, step: int) -> Iterator[Any]:
+    at = 0
+    while True:
+        try:
+            while at < wanted:
+                next(iterator)
+                at += 1
+            if stop is not None and at >= stop:
+                return
+            item = next(iterator)
+        except StopIteration as stop:
+            if stop.args or type(stop) is not StopIteration:  # it says more than that this is the end, and passes
+                raise
+            return
+        at += 1
+        wanted += step
+        if stop is not None and wanted > stop:
+            wanted = stop
+        yield item
+
+
+@polyfill(itertools.count)
+def count(start: Any = 0, step: Any = 1) -> Iterator[Any]:
+    for number in (start, step):
+        if not isinstance(number, complex) and not any(hasattr(type(number), name) for name in _OF_NUMBERS):
+            raise TypeError("a number is required")
+    return _counted(start, step)
+
+
+_OF_NUMBERS = ("__index__", "__float__", "__int__")
+
+
+def _counted(start: Any, step: Any) -> Iterator[Any]:
+    while True:
+        yield start
+        start = start + step
+
+
+@polyfill(itertools.cycle)
+def cycle(iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _cycled(iter(iterable))
+
+
+def _cycled(iterator: Iterator[Any]) -> Iterator[Any]:
+    saved = []
+    for item in iterator:
+        yield item
+        saved.append(item)
+    while saved:
+        yield from saved
+
+
+_WITHOUT_END = object()
+
+
+@polyfill(itertools.repeat)
+def repeat(object: Any, times: int = _WITHOUT_END) -> Iterator[Any]:  # type: ignore[assignment]
+    return _repeated(object) if times is _WITHOUT_END else _repeated_times(object, operator.index(times))
+
+
+def _repeated(object: Any) -> Iterator[Any]:
+    while True:
+        yield object
+
+
+def _repeated_times(object: Any, times: int) -> Iterator[Any]:
+    for _ in range(times):
+        yield object
+
+
+@polyfill(itertools.zip_longest)
+def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[tuple[Any, ...]]:
+    return _zipped_longest([iter(iterable) for iterable in iterables], fillvalue)
+
+
+def _zipped_longest(iterators: list[Iterator[Any]], fillvalue: Any) -> Iterator[tuple[Any, ...]]:
+    ended = [False] * len(iterators)
+    while not all(ended):
+        row = []
+        for at, iterator in enumerate(iterators):
+            item = fillvalue
+            if not ended[at]:
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    ended[at] = True
+                    if all(ended):
+                        return
+            row.append(item)
+        yield tuple(row)
+
+
+def _chosen(pool: tuple[Any, ...], positions: Iterable[int]) -> tuple[Any, ...]:
+    return tuple([pool[position] for position in positions])
+
+
+@polyfill(itertools.combinations)
+def combinations(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
+    pool = tuple(iterable)
+    r = operator.index(r)
+    if r < 0:
+        raise ValueError("r must be non-negative")
+    return _combinations(pool, _permutations(tuple(range(len(pool))), r))
+
+
+@polyfill(itertools.combinations_with_replacement)
+def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
+    pool = tuple(iterable)
+    r = operator.index(r)
+    if r < 0:
+        raise ValueError("r must be non-negative")
+    return _combinations(pool, _product([tuple(range(len(pool)))] * r))
+
+
+def _combinations(pool: tuple[Any, ...], choices: Iterable[tuple[int, ...]]) -> Iterator[tuple[Any, ...]]:
+    for positions in choices:
+        if list(positions) == sorted(positions):
+            yield _chosen(pool, positions)
+
+
+@polyfill(itertools.permutations)
+def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[tuple[Any, ...]]:
+    pool = tuple(iterable)
+    if r is not None and not isinstance(r, int):
+        raise TypeError("Expected int as r")
+    if r is not None and r < 0:
+        raise ValueError("r must be non-negative")
+    return _permutations(pool, len(pool) if r is None else r)
+
+
+def _permutations(pool: tuple[Any, ...], length: int) -> Iterator[tuple[Any, ...]]:
+    for positions in _product([tuple(range(len(pool)))] * length):
+        if len(set(positions)) == length:
+            yield _chosen(pool, positions)
+
+
+@polyfill(itertools.starmap)
+def starmap(function: Callable[..., Any], iterable: Iterable[Iterable[Any]], /) -> Iterator[Any]:
+    return _starmapped(function, iter(iterable))
+
+
+def _starmapped(function: Callable[..., Any], iterator: Iterator[Iterable[Any]]) -> Iterator[Any]:
+    for args in iterator:
+        yield function(*args)
+
+
+@polyfill(itertools.pairwise)
+def pairwise(iterable: Iterable[Any], /) -> Iterator[tuple[Any, Any]]:
+    return _pairs(iter(iterable))
+
+
+def _pairs(iterator: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
+    first = True
+    previous = None
+    for item in iterator:
+        if not first:
+            yield previous, item
+        first, previous = False, item
+
+
+@polyfill(itertools.takewhile)
+def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _taken(predicate, iter(iterable))
+
+
+def _taken(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Iterator[Any]:
+    for item in iterator:
+        if not predicate(item):
+            return
+        yield item
+
+
+@polyfill(itertools.dropwhile)
+def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _behind(predicate, iter(iterable))
+
+
+def _behind(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Iterator[Any]:
+    dropping = True
+    for item in iterator:
+        if dropping and predicate(item):
+            continue
+        dropping = False
+        yield item
+
+
+@polyfill(itertools.filterfalse)
+def filterfalse(predicate: Callable[[Any], Any] | None, iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _refused(predicate, iter(iterable))
+
+
+def _refused(predicate: Callable[[Any], Any] | None, iterator: Iterator[Any]) -> Iterator[Any]:
+    for item in iterator:
+        if not (item if predicate is None else predicate(item)):
+            yield item
+
+
+@polyfill(itertools.compress)
+def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
+    return _compressed(zip(data, selectors))  # noqa: B905 - the shorter one ends it
+
+
+def _compressed(pairs: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
+    for item, selected in pairs:
+        if selected:
+            yield item
+
+
+@polyfill(itertools.groupby)
+def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) -> Iterator[tuple[Any, Iterator[Any]]]:
+    return _groups(iter(iterable), key)
+
+
+def _groups(source: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator[tuple[Any, Iterator[Any]]]:
+    turn, started, waiting = 0, False, False  # number of the group; is there a key; was its item not given yet
+    item: Any = None
+    now: Any = None
+
+    def step() -> bool:
+        nonlocal started, waiting, item, now
+        for taken in source:
+            now = taken if key is None else key(taken)
+            item, started, waiting = taken, True, True
+            return True
+        return False
+
+    def members(mine: int, wanted: Any) -> Iterator[Any]:
+        nonlocal waiting
+        while mine == turn and (waiting or step()) and (wanted is now or wanted == now):
+            waiting = False
+            yield item
+
+    target, first = None, True
+    while True:
+        turn += 1  # the groups share the source: the one before is at its end from here on
+        while not started or (not first and (target is now or target == now)):
+            if not step():
+                return
+        target, first = now, False
+        yield now, standing_for(itertools._grouper, members(turn, target))  # type: ignore[attr-defined]
+
+
+@polyfill(itertools.tee)
+def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
+    n = operator.index(n)
+    if n < 0:
+        raise ValueError("n must be >= 0")
+    if isinstance(iterable, (tuple, range)):  # which nobody can change, nor take items off
+        return tuple([iter(iterable) for _ in range(n)])
+    source, taken = iter(iterable), []  # type: ignore[var-annotated]
+
+    def branch() -> Iterator[Any]:
+        at = 0
+        while True:
+            if at == len(taken):
+                try:
+                    taken.append(next(source))
+                except StopIteration:
+                    return
+            yield taken[at]
+            at += 1
+
+    return tuple([branch() for _ in range(n)])

@@ -1,0 +1,150 @@
+"""list, dict, set, tuple and the classes of `collections` when called."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict, defaultdict, deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.interpreter.calling import calls
+from stator.dynamo.interpreter.iteration import may_iterate
+from stator.dynamo.ir.call_completion import DIRECTLY, CallCompletion, CallSite, called
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.deques import DequeValue
+from stator.dynamo.values.containers.iterators import rest_of
+from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.containers.sets import SetValue
+from stator.dynamo.values.functions import BuiltinValue
+from stator.dynamo.values.objects import MISSING
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+
+@calls(functools.reduce)
+def _reduce(context: CaptureContext, function: Value, iterable: Value, initial: Value | None = None) -> Value:
+    way = _way_of_reduce(context, function, initial is not None)
+    if not may_iterate(context, iterable):
+        raise unsupported("call-builtin", f"reduce() of {iterable.describe(context)}")
+    iterator = context.iterator(iterable)
+    total = initial
+    while (item := context.next_item(iterator)) is not None:
+        if total is None:
+            total = item
+            continue
+        if way is not None:
+            context.enters(function, replace(way, below=(*way.below, rest_of(iterator))))
+        total = context.call(function, [total, item], {})
+    if total is None:
+        raise context.raised(TypeError, "reduce() of empty iterable with no initial value")
+    return total
+
+
+def _way_of_reduce(context: CaptureContext, function: Value, has_initial: bool) -> CallSite | None:
+    """How an instruction enters the function that it reduces by, if it does nothing else."""
+    callee = context.direct
+    if not isinstance(callee, BuiltinValue) or callee.fn is not functools.reduce or context.way is not DIRECTLY:
+        return None
+    if not context.is_call_of(3 if has_initial else 2):
+        return None
+    return CallSite(CallCompletion.REDUCED_FROM if has_initial else CallCompletion.REDUCED, (*called(callee), function))
+
+
+@calls(list)
+def _list(context: CaptureContext, items: Value | None = None) -> Value:
+    return ListValue(list(context.listed(items)) if items is not None else [])
+
+
+@calls(tuple)
+def _tuple(context: CaptureContext, items: Value | None = None) -> Value:
+    if isinstance(items, TupleValue) and items.cls is tuple:
+        return items
+    return TupleValue(list(context.listed(items)) if items is not None else [])
+
+
+@calls(set)
+def _set(context: CaptureContext, items: Value | None = None) -> Value:
+    return SetValue.from_items(context, items) if items is not None else SetValue({})
+
+
+@calls(frozenset)
+def _frozenset(context: CaptureContext, items: Value | None = None) -> Value:
+    if isinstance(items, SetValue) and items.cls is frozenset:
+        return items
+    return SetValue.from_items(context, items, frozenset) if items is not None else SetValue({}, cls=frozenset)
+
+
+def _filled(context: CaptureContext, made: DictValue, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+    if len(args) > 1:
+        raise unsupported("call-builtin", f"{class_name(made.cls)}() of more than one mapping")
+    for more in args:
+        if isinstance(more, DictValue) and more.special(context, "keys") is None:
+            entries = list(more.items(context))
+        elif context.class_lookup(more.python_type(context), "keys") is not None and _is_mapping(context, more):
+            entries = context.mapping_items(more)
+        else:
+            entries = list(context.pairs(more))
+        for key, value in entries:
+            made.put(context, key, value)
+    for name, value in kwargs.items():
+        made.put(context, ConstantValue(name), value)
+    return made
+
+
+def _is_mapping(context: CaptureContext, value: Value) -> bool:
+    return hasattr(value.python_type(context), "keys")
+
+
+@calls(dict)
+def _dict(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    return _filled(context, DictValue({}), args, kwargs)
+
+
+@calls(OrderedDict)
+def _ordered_dict(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    return _filled(context, DictValue({}, cls=OrderedDict), args, kwargs)
+
+
+@calls(defaultdict)
+def _defaultdict(context: CaptureContext, factory: Value | None = None, *args: Value, **kwargs: Value) -> Value:
+    none = factory is None or context.is_none(factory)
+    if not none and context.class_lookup(factory.python_type(context), "__call__") is MISSING:  # type: ignore[union-attr]
+        raise context.raised(TypeError, "first argument must be callable or None")
+    return _filled(context, DictValue({}, cls=defaultdict, factory=factory), args, kwargs)
+
+
+@calls(dict.fromkeys)
+def _fromkeys(context: CaptureContext, keys: Value, value: Value | None = None) -> Value:
+    return _filled_with(context, DictValue({}), keys, value)
+
+
+@calls(OrderedDict.fromkeys)
+def _ordered_dict_fromkeys(context: CaptureContext, keys: Value, value: Value | None = None) -> Value:
+    return _filled_with(context, DictValue({}, cls=OrderedDict), keys, value)
+
+
+@calls(defaultdict.fromkeys)
+def _defaultdict_fromkeys(context: CaptureContext, keys: Value, value: Value | None = None) -> Value:
+    return _filled_with(context, DictValue({}, cls=defaultdict), keys, value)
+
+
+def _filled_with(context: CaptureContext, made: DictValue, keys: Value, value: Value | None) -> Value:
+    for key in context.iterate(keys):
+        made.put(context, key, value or ConstantValue(None))
+    return made
+
+
+@calls(deque)
+def _deque(context: CaptureContext, items: Value | None = None, maxlen: Value | None = None) -> Value:
+    most = None
+    if maxlen is not None and not context.is_none(maxlen):
+        if context.class_lookup(maxlen.python_type(context), "__index__") is MISSING:
+            raise unsupported("call-builtin", f"deque() of {maxlen.describe(context)} items at most")
+        most = context.index_of(maxlen)
+        if most < 0:
+            raise context.raised(ValueError, "maxlen must be non-negative")
+    return DequeValue(list(context.iterate(items)) if items is not None else [], cls=deque, maxlen=most)

@@ -1,0 +1,63 @@
+"""What the program says about its own compilation: that it opted out, and the question whether it is compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from stator.base.errors import Unsupported
+from stator.dynamo.handlers.polyfills.transformer_encoder import encode
+from stator.dynamo.host.compile_status import is_compiling
+from stator.dynamo.host.native_status import native
+from stator.dynamo.interpreter.calling import calls, named_handlers
+from stator.dynamo.interpreter.nested_break import user_code
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+
+@named_handlers.register(
+    ("torch._dynamo.external_utils", "is_compiling"),
+    ("torch._dynamo.eval_frame", "is_compiling"),
+)
+def _is_compiling(context: CaptureContext) -> ConstantValue:
+    asker = user_code(context.frames[-1].program.code)
+    if asker is nn.Module._call_impl.__code__:
+        return ConstantValue(False)  # a module asks in order not to call, behind an error, the hooks it calls always
+    if asker is nn.TransformerEncoder.forward.__code__:
+        # in order not to look at a mask for padding to drop: none is, where it was called from what is followed in its
+        # place; and where it is a frame of its own, it is to compute what it does in eager
+        return ConstantValue(len(context.frames) > 1 and context.frames[-2].program.code is encode.__code__)
+    context.told.asked = True
+    if context.told.compiling:
+        context.recorder.unlike_eager = True
+    return ConstantValue(context.told.compiling)
+
+
+calls(is_compiling, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(_is_compiling)
+
+
+if native is not None:
+
+    @calls(native.arrived, native.going_on)
+    def _arrived(context: CaptureContext) -> ConstantValue:
+        return ConstantValue(None)
+
+
+@named_handlers.register(
+    ("stator.control", "graph_break"),
+    ("torch._dynamo.decorators", "skip_frame"),
+    ("torch._dynamo.decorators", "step_unsupported"),
+)
+def _graph_break(context: CaptureContext, msg: Value | None = None) -> ConstantValue:
+    raise break_requested(context, msg)
+
+
+def break_requested(context: CaptureContext, message: Value | None) -> Unsupported:
+    """What a call of a graph break raises; `message` is what the program said to it."""
+    text = message.value if isinstance(message, ConstantValue) and isinstance(message.value, str) else ""
+    return unsupported("requested", f"the program asks for a graph break{text and f': {text}'}")

@@ -1,0 +1,77 @@
+"""The rest of a frame behind a graph break calls what goes on with the function that it had called: followed like any
+other call of a Python function, only that its closure's cells come as arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stator.dynamo.guards.source import Source
+from stator.dynamo.host.native_status import native
+from stator.dynamo.interpreter.finalizers import check_handed_on
+from stator.dynamo.interpreter.frame import Frame, follow_rest
+from stator.dynamo.interpreter.wrapping import wraps
+from stator.dynamo.ir.call_completion import CallSite
+from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Recipe
+from stator.dynamo.ir.resume import closure_of
+from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.cells import CellValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+
+
+class InnerFrameValue(Value):
+    """What goes on with a function in the middle."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Any) -> None:
+        self.source = None
+        self.inner = inner
+
+    def python_type(self, context: CaptureContext) -> type:
+        return type(self.inner)
+
+    def real(self) -> Any:
+        return self.inner
+
+    def describe(self, context: CaptureContext) -> str:
+        return "the rest of a function behind a graph break"
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.inner._read is not None:
+            args = args[1:]  # what an AttributeError is told, whose name and object are not known here
+        function = self.inner._target._function
+        code = function.__code__
+        free = len(closure_of(code))
+        cells = tuple(cell for cell in args[:free] if isinstance(cell, CellValue))
+        if len(cells) < free:
+            raise unsupported("unguardable", "a closure that was made of something else than cells")
+        check = check_handed_on(context.frames[-1], args[free:])
+        try:
+            result = follow_rest(context, function, cells, args[free:], _way(context.frames[-1]))
+        except Raised as raised:
+            caught = self.inner._caught
+            if caught is None or not issubclass(raised.value.python_type(context), caught):
+                raise
+            return context.known(native.missed)
+        check()
+        return result
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return ConstantRecipe(self.inner)
+
+
+def _way(around: Frame) -> CallSite:
+    """What is below is on the stack of the frame around already."""
+    resumption = around.program.resumption
+    assert resumption is not None and resumption.point.finish is not None
+    return CallSite(resumption.point.finish)
+
+
+if native is not None:
+
+    @wraps(native.Inner)
+    def _inner(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+        return InnerFrameValue(obj)

@@ -1,0 +1,583 @@
+"""The `operator` module: arithmetic, comparison and subscripts on every kind of value."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stator.dynamo.handlers.numpy_calls.array_operations import apply_in_place, apply_operator
+from stator.dynamo.host.numpy_boundary import TRUTH
+from stator.dynamo.host.numpy_scalars import plain_converter
+from stator.dynamo.interpreter.calling import calls
+from stator.dynamo.ir.call_completion import CallCompletion, CallSite, Role
+from stator.dynamo.values.base import NotConstant, Value, unsupported
+from stator.dynamo.values.classes import ClassValue
+from stator.dynamo.values.constants import ConstantValue, SourcedConstant
+from stator.dynamo.values.containers.append_only_lists import GrownList
+from stator.dynamo.values.containers.deques import DequeValue, deque_methods
+from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
+from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
+from stator.dynamo.values.containers.sets import SetValue
+from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, FunctionValue
+from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.tensors.arrays import ArrayValue
+from stator.dynamo.values.tensors.numbers import NumberValue, is_changing
+from stator.dynamo.values.tensors.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+# operator -> (special method, reflected special method, in-place special method or None)
+_BINARY: dict[Any, tuple[str, str]] = {
+    operator.add: ("__add__", "__radd__"),
+    operator.sub: ("__sub__", "__rsub__"),
+    operator.mul: ("__mul__", "__rmul__"),
+    operator.truediv: ("__truediv__", "__rtruediv__"),
+    operator.floordiv: ("__floordiv__", "__rfloordiv__"),
+    operator.mod: ("__mod__", "__rmod__"),
+    operator.pow: ("__pow__", "__rpow__"),
+    operator.matmul: ("__matmul__", "__rmatmul__"),
+    operator.and_: ("__and__", "__rand__"),
+    operator.or_: ("__or__", "__ror__"),
+    operator.xor: ("__xor__", "__rxor__"),
+    operator.lshift: ("__lshift__", "__rlshift__"),
+    operator.rshift: ("__rshift__", "__rrshift__"),
+}
+_IN_PLACE: dict[Any, tuple[str, Any]] = {
+    operator.iadd: ("__iadd__", operator.add),
+    operator.isub: ("__isub__", operator.sub),
+    operator.imul: ("__imul__", operator.mul),
+    operator.itruediv: ("__itruediv__", operator.truediv),
+    operator.ifloordiv: ("__ifloordiv__", operator.floordiv),
+    operator.imod: ("__imod__", operator.mod),
+    operator.ipow: ("__ipow__", operator.pow),
+    operator.imatmul: ("__imatmul__", operator.matmul),
+    operator.iand: ("__iand__", operator.and_),
+    operator.ior: ("__ior__", operator.or_),
+    operator.ixor: ("__ixor__", operator.xor),
+    operator.ilshift: ("__ilshift__", operator.lshift),
+    operator.irshift: ("__irshift__", operator.rshift),
+}
+_COMPARE: dict[Any, tuple[str, str]] = {
+    operator.eq: ("__eq__", "__eq__"),
+    operator.ne: ("__ne__", "__ne__"),
+    operator.lt: ("__lt__", "__gt__"),
+    operator.le: ("__le__", "__ge__"),
+    operator.gt: ("__gt__", "__lt__"),
+    operator.ge: ("__ge__", "__le__"),
+}
+_UNARY: dict[Any, str] = {
+    operator.neg: "__neg__",
+    operator.pos: "__pos__",
+    operator.invert: "__invert__",
+    abs: "__abs__",
+}
+
+
+def _folded(context: CaptureContext, function: Any, values: list[Value]) -> Value | None:
+    """The real operator on constants, or None when something is not one."""
+    try:
+        constants = tuple(value.constant() for value in values)
+    except NotConstant:
+        return None
+    return context.wrap_result(context.run_real(function, constants), "the result of an operator")
+
+
+def _method(context: CaptureContext, value: Value, name: str) -> Value | None:
+    """The special method that the value's class defines in Python, bound; None when it has none, or one in C."""
+    if isinstance(value, (ConstantValue, TensorValue)):
+        return None
+    kind = value.python_type(context)
+    raw = context.class_lookup(kind, name)
+    if raw is None:
+        raise context.raised(TypeError, "'NoneType' object is not callable")
+    if raw is MISSING or isinstance(raw, types.WrapperDescriptorType):
+        return None
+    return context.bind(value, kind, name, raw)
+
+
+def _answer(
+    context: CaptureContext,
+    value: Value,
+    name: str,
+    other: Value,
+    way: CallSite | None = None,
+    finish: CallCompletion = CallCompletion.ANSWER,
+) -> Value | None:
+    """What one side's special method says; None for NotImplemented, or when there is none.
+
+    way: how an instruction enters it; finish: what it would ask then."""
+    method = _method(context, value, name)
+    if method is None:
+        return None
+    if way is not None and type(value) is ObjectValue:
+        context.enters(method, replace(way, finish=finish, by=Role.CALL))
+    result = method.call(context, [other], {})
+    if isinstance(result, ConstantValue) and not is_changing(result) and result.value is NotImplemented:
+        return None
+    return result
+
+
+def _is_proper_subtype(kind: type, base: type) -> bool:
+    """By inheritance alone: Python's operators do not ask `__subclasscheck__`."""
+    return kind is not base and base in kind.__mro__
+
+
+def _through_methods(context: CaptureContext, left: Value, right: Value, name: str, reflected: str) -> Value | None:
+    """Special methods of a binary operator written in Python, in Python's order; None when neither side answers."""
+    way = _way(context, left)
+    left_type, right_type = left.python_type(context), right.python_type(context)
+    if left_type is right_type:
+        return _answer(context, left, name, right, way)
+    way = way if _is_plain(left, left_type) and _is_plain(right, right_type) else None
+    overridden = context.class_lookup(right_type, reflected) is not context.class_lookup(left_type, reflected)
+    if overridden and _is_proper_subtype(right_type, left_type):
+        first = _answer(context, right, reflected, left, way, CallCompletion.RIGHT_ANSWER)
+        return first or _answer(context, left, name, right, way)
+    first = _answer(context, left, name, right, way, CallCompletion.LEFT_ANSWER)
+    return first or _answer(context, right, reflected, left, way)
+
+
+def _way(context: CaptureContext, left: Value) -> CallSite | None:
+    """How the instruction at hand enters special methods of the operands, if it is that of the operator."""
+    return context.way if context.direct is left and context.role is Role.OPERAND else None
+
+
+def _is_plain(value: Value, kind: type) -> bool:
+    """Whether an operator asks it by special methods in Python only."""
+    return type(value) is ObjectValue or kind in _NUMBERS
+
+
+_NUMBERS = frozenset((int, float, bool, complex, types.NoneType))
+
+
+def _through_comparisons(context: CaptureContext, left: Value, right: Value, name: str, reflected: str) -> Value | None:
+    """The same for comparisons: a subtype on the right is asked first, and both sides are asked also if they are of
+    one type."""
+    left_type, right_type = left.python_type(context), right.python_type(context)
+    way = _way(context, left) if _is_plain(left, left_type) and _is_plain(right, right_type) else None
+    if _is_proper_subtype(right_type, left_type):
+        first = _compared(context, right, reflected, left, way, CallCompletion.RIGHT_ANSWER)
+        return first or _compared(context, left, name, right, way)
+    first = _compared(context, left, name, right, way, CallCompletion.LEFT_ANSWER)
+    return first or _compared(context, right, reflected, left, way)
+
+
+def _compared(
+    context: CaptureContext,
+    value: Value,
+    name: str,
+    other: Value,
+    way: CallSite | None = None,
+    finish: CallCompletion = CallCompletion.ANSWER,
+) -> Value | None:
+    inherits = name == "__ne__" and not isinstance(value, (ConstantValue, TensorValue))
+    if inherits and context.class_lookup(value.python_type(context), "__ne__") is object.__ne__:
+        equal = _answer(context, value, "__eq__", other)
+        return None if equal is None else ConstantValue(not context.truth(equal))
+    return _answer(context, value, name, other, way, finish)
+
+
+def answered(context: CaptureContext, left: Value, right: Value, answer: Value, how: Value) -> Value:
+    """What an operator gives when a special method that it asked has answered; `how` as `native.answered` takes it."""
+    symbol, following, of_left, _ = (context.constant_of(one, "what an operator asks") for one in context.iterate(how))
+    if not isinstance(answer, ConstantValue) or is_changing(answer) or answer.value is not NotImplemented:
+        return answer
+    found = None
+    if isinstance(following, str):
+        asked, other = (left, right) if of_left else (right, left)
+        found = _compared(context, asked, following, other)
+    elif following is not None:
+        found = context.binary(following, left, right)
+    if found is None:
+        raise unsupported("operator", f"{left.describe(context)} {symbol} {right.describe(context)}")
+    return found
+
+
+def _register_binary(function: Any, name: str, reflected: str) -> None:
+    def handler(context: CaptureContext, left: Value, right: Value) -> Value:
+        if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
+            return apply_operator(context, function, [left, right])
+        if isinstance(left, TensorValue) or isinstance(right, TensorValue):
+            return context.record_function(function, [left, right], {})
+        found = _through_methods(context, left, right, name, reflected)
+        if found is not None:
+            return found
+        special = _CONTAINERS.get((function, _family(left), _family(right)))
+        if special is not None:
+            return special(context, left, right)
+        found = _folded(context, function, [left, right])
+        if found is None:
+            raise unsupported(
+                "operator", f"{function.__name__} of {left.describe(context)} and {right.describe(context)}"
+            )
+        return found
+
+    calls(function)(handler)
+
+
+def _register_in_place(function: Any, name: str, plain: Any) -> None:
+    def handler(context: CaptureContext, left: Value, right: Value) -> Value:
+        if isinstance(left, ArrayValue) and not left.scalar:
+            return apply_in_place(context, plain, left, right)
+        if isinstance(left, TensorValue):
+            return context.record_function(function, [left, right], {})
+        way = _way(context, left)
+        found = _answer(context, left, name, right, way, CallCompletion.IN_PLACE_ANSWER)
+        if found is not None:
+            return found
+        if way is not None:
+            context.enters(left, way)
+        if isinstance(left, DequeValue) and plain is operator.add:
+            deque_methods["extend"](context, left, right)
+            return left
+        if isinstance(left, ListValue) and plain is operator.add:
+            left.extend(context, right)
+            return left
+        if isinstance(left, ListValue) and left.builtin in (list, deque) and plain is operator.mul:
+            times = context.index_of(right)
+            _check_size(left, times)
+            if isinstance(left, DequeValue) and (times == 1 or not left.items):
+                return left  # what goes through it goes on
+            left.items[:] = left.items * times
+            if isinstance(left, DequeValue):
+                left.trim(left=True)
+            left.changed(context)
+            return left
+        if isinstance(left, SetValue) and left.cls is set and isinstance(right, SetValue) and plain in _SET_CHANGES:
+            handler_of = left.builtin_method(context, _SET_CHANGES[plain])
+            assert handler_of is not None
+            result = handler_of(context, left, right)
+            left.members = dict(result.members)  # type: ignore[attr-defined]
+            left.do_with(_SET_UPDATES[plain], right)
+            left.changed(context)
+            return left
+        if isinstance(left, SetValue) and left.cls is set and isinstance(right, SetValue) and plain is operator.or_:
+            left.builtin_method(context, "update")(context, left, right)  # type: ignore[misc]
+            return left
+        if isinstance(left, DictValue) and plain is operator.or_:
+            for key, value in context.pairs(right):
+                left.set_item(context, key, value)
+            return left
+        return context.binary(plain, left, right)
+
+    calls(function)(handler)
+
+
+_SET_UPDATES = {
+    operator.and_: "intersection_update",
+    operator.sub: "difference_update",
+    operator.xor: "symmetric_difference_update",
+}
+_SET_CHANGES = {
+    operator.and_: "intersection",
+    operator.sub: "difference",
+    operator.xor: "symmetric_difference",
+}
+
+
+def _register_compare(function: Any, name: str, reflected: str) -> None:
+    def handler(context: CaptureContext, left: Value, right: Value) -> Value:
+        if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
+            return apply_operator(context, function, [left, right])
+        if isinstance(left, TensorValue) or isinstance(right, TensorValue):
+            return context.record_function(function, [left, right], {})
+        found = _through_comparisons(context, left, right, name, reflected)
+        if found is not None:
+            return found
+        left, right = _keys_as_sets(context, left, right)
+        if function in (operator.eq, operator.ne):
+            if _is_of_numpy(context, left) or _is_of_numpy(context, right):  # which compare to truths of their own type
+                return _compared_by_numpy(context, function, left, right)
+            return ConstantValue(structurally_equal(context, left, right) is (function is operator.eq))
+        if isinstance(left, SetValue) and isinstance(right, SetValue):
+            return ConstantValue(function(left.members.keys(), right.members.keys()))
+        found = _folded(context, function, [left, right])
+        if found is None and isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
+            found = _in_order(context, function, left, right)
+        if found is None:
+            raise unsupported("operator", f"comparing {left.describe(context)} and {right.describe(context)}")
+        return found
+
+    calls(function)(handler)
+
+
+def _is_of_numpy(context: CaptureContext, value: Value) -> bool:
+    kind = value.python_type(context) if isinstance(value, ConstantValue) else None
+    return kind is not None and (kind is TRUTH or plain_converter(kind) is not None)
+
+
+def _compared_by_numpy(context: CaptureContext, function: Any, left: Value, right: Value) -> Value:
+    """With a list or an array it gives an array, and with other objects what these answer."""
+    found = None
+    if all(isinstance(one, ConstantValue) for one in (left, right)):
+        found = _folded(context, function, [left, right])
+    if found is None:
+        raise unsupported("operator", f"comparing {left.describe(context)} and {right.describe(context)}")
+    return found
+
+
+def _keys_as_sets(context: CaptureContext, left: Value, right: Value) -> tuple[Value, Value]:
+    """Where the keys of a dictionary are compared with a set or other keys: as sets."""
+    keys = [isinstance(one, DictViewValue) and one.kind == "keys" for one in (left, right)]
+    if not any(keys) or not all(
+        is_keys or isinstance(one, SetValue) for is_keys, one in zip(keys, (left, right), strict=True)
+    ):
+        return left, right
+    one, other = (
+        SetValue.of(context, list(context.iterate(side))) if is_keys else side
+        for is_keys, side in zip(keys, (left, right), strict=True)
+    )
+    return one, other
+
+
+def _in_order(context: CaptureContext, function: Any, left: SequenceValue, right: SequenceValue) -> Value | None:
+    """Two tuples, or two lists, by the first items that differ; None for others."""
+    if left.builtin is not right.builtin:
+        return None
+    mine, theirs = list(left.raw_items(context)), list(right.raw_items(context))
+    for one, other in zip(mine, theirs, strict=False):
+        if not context.same(one, other) and not context.equal(one, other):
+            return context.compare(function, one, other)
+    return ConstantValue(function(len(mine), len(theirs)))
+
+
+def structurally_equal(context: CaptureContext, left: Value, right: Value) -> bool:
+    """`left == right` where neither class defines __eq__ in Python."""
+    try:
+        return bool(left.constant() == right.constant())  # before identity: a NaN is not equal to itself
+    except NotConstant:
+        pass
+    left, right = _taken_apart(context, left), _taken_apart(context, right)
+    for one in (left, right):
+        raw = context.class_lookup(one.python_type(context), "__eq__")  # one written in Python was asked before
+        in_c = isinstance(raw, types.WrapperDescriptorType) and raw is not object.__eq__
+        if in_c and not _is_builtin_family(one):
+            raise unsupported("operator", f"comparing {left.describe(context)} and {right.describe(context)}")
+    if left is right:
+        return True
+    if isinstance(left, SequenceValue) and isinstance(right, SequenceValue) and left.builtin is right.builtin:
+        return len(left.items) == len(right.items) and _equal_items(context, left, right)
+    if isinstance(left, DictValue) and isinstance(right, DictValue):
+        keys, others = left.keys(context), right.keys(context)
+        if set(keys) != set(others):
+            return False
+        if keys != others and issubclass(left.cls, OrderedDict) and issubclass(right.cls, OrderedDict):
+            return False
+        pairs = ((left.find(context, key), right.find(context, key)) for key in left.keys(context))
+        return all(context.same(one, other) or context.equal(one, other) for one, other in pairs)  # type: ignore[arg-type]
+    if isinstance(left, SetValue) and isinstance(right, SetValue):
+        return left.members.keys() == right.members.keys()
+    if isinstance(left, BoundMethodValue) and isinstance(right, BoundMethodValue):
+        return context.same(left.owner, right.owner) and context.equal(left.function, right.function)
+    if isinstance(left, BuiltinMethodValue) and isinstance(right, BuiltinMethodValue):
+        return context.same(left.owner, right.owner) and left.name == right.name
+    return context.same(left, right)
+
+
+def _taken_apart(context: CaptureContext, value: Value) -> Value:
+    """A constant that is a tuple or a set, beside one of which not all items are known."""
+    if isinstance(value, ConstantValue) and type(value.value) in (tuple, frozenset):
+        return context.known(value.value) if type(value.value) is tuple else context.wrap(value.value, None)
+    return value
+
+
+def _equal_items(context: CaptureContext, left: SequenceValue, right: SequenceValue) -> bool:
+    """As long as both have items: an `__eq__` may take some away."""
+    at = 0
+    while at < len(left.items) and at < len(right.items):
+        one, other = left.at(context, at), right.at(context, at)
+        if not (context.same(one, other) or context.equal(one, other)):
+            break
+        at += 1
+    if at < len(left.items) and at < len(right.items):
+        return False
+    return len(left.items) == len(right.items)
+
+
+def _is_builtin_family(value: Value) -> bool:
+    """Values of different ones of these are never equal, nor equal to other objects."""
+    families = (SequenceValue, DictValue, SetValue, ConstantValue, FunctionValue, ClassValue, TensorValue)
+    return isinstance(value, families)
+
+
+def _register_unary(function: Any, name: str) -> None:
+    def handler(context: CaptureContext, value: Value) -> Value:
+        if isinstance(value, ArrayValue):
+            return apply_operator(context, function, [value])
+        if isinstance(value, TensorValue):
+            return context.record_function(function, [value], {})
+        method = _method(context, value, name)
+        if method is not None:
+            context.enters_through(value, method, Role.OPERAND)
+            return method.call(context, [], {})
+        found = _folded(context, function, [value])
+        if found is None:
+            raise unsupported("operator", f"{function.__name__} of {value.describe(context)}")
+        return found
+
+    calls(function)(handler)
+
+
+# ---- containers ----
+
+
+def _family(value: Value) -> str:
+    if isinstance(value, DictViewValue) and value.kind == "values":
+        return ""  # no set
+    if isinstance(value, DequeValue) and value.cls is not deque:
+        return ""  # its class is called for the result
+    return _FAMILIES.get(type(value), "")
+
+
+_FAMILIES: dict[type, str] = {
+    ListValue: "list",
+    GrownList: "list",
+    TupleValue: "tuple",
+    DequeValue: "deque",
+    SetValue: "set",
+    DictValue: "dict",
+    DictViewValue: "view",
+    ConstantValue: "constant",
+    SourcedConstant: "constant",
+    NumberValue: "constant",
+}
+
+
+def _concatenate(context: CaptureContext, left: SequenceValue, right: SequenceValue) -> Value:
+    for one, other in ((left, right), (right, left)):
+        if one.cls is tuple and not other.items and other.cls is not torch.Size:
+            return one  # the tuple itself
+    kind = right if right.cls is torch.Size else left  # torch.Size answers from either side
+    return kind.rebuilt([*left.items, *right.items])
+
+
+def _repeat(context: CaptureContext, left: SequenceValue, right: Value) -> Value:
+    if not isinstance(right.constant(), int):
+        raise unsupported("operator", f"{left.describe(context)} times {right.describe(context)}")
+    times = context.index_of(right)
+    if left.cls is tuple and times == 1:
+        return left
+    _check_size(left, times)
+    return left.rebuilt(left.items * times)
+
+
+def _check_size(left: SequenceValue, times: int) -> None:
+    if len(left.items) * times > _MOST_ITEMS:
+        raise unsupported("operator", f"a sequence of more than {_MOST_ITEMS} items")
+
+
+_MOST_ITEMS = 1_000_000
+
+
+def _repeat_reflected(context: CaptureContext, left: Value, right: SequenceValue) -> Value:
+    return _repeat(context, right, left)
+
+
+def _set_operation(name: str) -> Callable[[CaptureContext, Value, Value], Value]:
+    def run(context: CaptureContext, left: Value, right: Value) -> Value:
+        both = isinstance(left, SetValue) and isinstance(right, SetValue)  # with a view of a dict it is always a set
+        owner = left if both else SetValue.of(context, list(context.iterate(left)))
+        assert isinstance(owner, SetValue)
+        handler = owner.builtin_method(context, name)
+        assert handler is not None
+        return handler(context, owner, right)
+
+    return run
+
+
+def _merge(context: CaptureContext, left: DictValue, right: DictValue) -> Value:
+    kinds = {left.cls, right.cls}
+    if not kinds <= {dict, OrderedDict} and not (left.cls is defaultdict and right.cls is dict):
+        raise unsupported("operator", f"merging {left.describe(context)} and {right.describe(context)}")
+    cls = left.cls if left.cls is not dict else right.cls
+    made = DictValue({}, cls=cls, factory=left.factory)
+    for part in (left, right):
+        for key, value in part.items(context):
+            made.put(context, key, value)
+    return made
+
+
+_CONTAINERS: dict[tuple[Any, str, str], Callable[[CaptureContext, Any, Any], Value]] = {
+    (operator.add, "list", "list"): _concatenate,
+    (operator.add, "tuple", "tuple"): _concatenate,
+    (operator.add, "deque", "deque"): _concatenate,
+    (operator.mul, "list", "constant"): _repeat,
+    (operator.mul, "tuple", "constant"): _repeat,
+    (operator.mul, "deque", "constant"): _repeat,
+    (operator.mul, "constant", "list"): _repeat_reflected,
+    (operator.mul, "constant", "deque"): _repeat_reflected,
+    (operator.mul, "constant", "tuple"): _repeat_reflected,
+    (operator.or_, "dict", "dict"): _merge,
+}
+for _left in ("set", "view"):
+    for _right in ("set", "view"):
+        for _function, _name in (
+            (operator.or_, "union"),
+            (operator.and_, "intersection"),
+            (operator.sub, "difference"),
+            (operator.xor, "symmetric_difference"),
+        ):
+            _CONTAINERS[_function, _left, _right] = _set_operation(_name)
+
+for _function, (_name, _reflected) in _BINARY.items():
+    _register_binary(_function, _name, _reflected)
+for _function, (_name, _plain) in _IN_PLACE.items():
+    _register_in_place(_function, _name, _plain)
+for _function, (_name, _reflected) in _COMPARE.items():
+    _register_compare(_function, _name, _reflected)
+for _function, _name in _UNARY.items():
+    _register_unary(_function, _name)
+
+
+@calls(operator.getitem)
+def _getitem(context: CaptureContext, owner: Value, key: Value) -> Value:
+    return context.get_item(owner, key)
+
+
+@calls(operator.setitem)
+def _setitem(context: CaptureContext, owner: Value, key: Value, value: Value) -> Value:
+    owner.set_item(context, key, value)
+    return ConstantValue(None)
+
+
+@calls(operator.delitem)
+def _delitem(context: CaptureContext, owner: Value, key: Value) -> Value:
+    owner.del_item(context, key)
+    return ConstantValue(None)
+
+
+@calls(operator.contains)
+def _contains(context: CaptureContext, container: Value, item: Value) -> Value:
+    return ConstantValue(context.contains(container, item))
+
+
+@calls(operator.not_)
+def _not(context: CaptureContext, value: Value) -> Value:
+    return ConstantValue(not context.truth(value))
+
+
+@calls(operator.truth)
+def _truth(context: CaptureContext, value: Value) -> Value:
+    return ConstantValue(context.truth(value))
+
+
+@calls(operator.is_)
+def _is(context: CaptureContext, left: Value, right: Value) -> Value:
+    return ConstantValue(context.identical(left, right))
+
+
+@calls(operator.is_not)
+def _is_not(context: CaptureContext, left: Value, right: Value) -> Value:
+    return ConstantValue(not context.identical(left, right))
+
+
+@calls(operator.index)
+def _index(context: CaptureContext, value: Value) -> Value:
+    return ConstantValue(context.index_of(value))

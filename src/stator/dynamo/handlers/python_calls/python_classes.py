@@ -1,0 +1,232 @@
+"""Built-in classes when called: type, super, object, property-like things; and how instances of them come to be."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import dataclasses
+import enum
+import functools
+import types
+import typing
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from stator.dynamo.host.naming import class_name, qualified_name
+from stator.dynamo.interpreter.calling import calls, make_instance, makers, new_object
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.cells import CellValue
+from stator.dynamo.values.classes import ClassValue, SuperValue
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.containers.sets import SetValue
+from stator.dynamo.values.containers.slices import SliceValue
+from stator.dynamo.values.exceptions import ExceptionValue
+from stator.dynamo.values.functions import BoundMethodValue
+from stator.dynamo.values.modules import ModuleValue
+from stator.dynamo.values.objects import ObjectValue, lookup_in_class, new_of_layout
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+
+@calls(type)
+def _type(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    if len(args) != 1 or kwargs:
+        raise unsupported("class-definition", "type() called to make a class")
+    return context.known(args[0].python_type(context))
+
+
+def _making_a_class(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    raise unsupported("class-definition", "making a class in captured code")
+
+
+calls(
+    builtins.__build_class__,
+    type.__new__,
+    collections.namedtuple,
+    typing.NamedTuple,
+    dataclasses.make_dataclass,
+    dataclasses._process_class,  # type: ignore[attr-defined]
+    functools.total_ordering,
+    enum.EnumMeta._create_,  # type: ignore[attr-defined]
+)(_making_a_class)
+
+
+@calls(super)
+def _super(context: CaptureContext, *args: Value) -> Value:
+    if len(args) > 2:
+        raise context.raised(TypeError, f"super() expected at most 2 arguments, got {len(args)}")
+    if len(args) == 1:
+        raise unsupported("super", "super() of a class alone, which is bound later")
+    if args:
+        cls, owner = args
+    else:
+        cls, owner = _implicit(context)
+    if not isinstance(cls, ClassValue):
+        raise unsupported("super", f"super() of {cls.describe(context)}")
+    kinds = (owner.python_type(context), *([owner.cls] if isinstance(owner, ClassValue) else []))
+    if not any(cls.cls in (kind.__mro__ or ()) for kind in kinds):
+        raise unsupported("super", f"super() of {cls.describe(context)} and {owner.describe(context)}")
+    return SuperValue(cls.cls, owner)
+
+
+def _implicit(context: CaptureContext) -> tuple[Value, Value]:
+    """The class and the first argument of the frame that calls `super()`."""
+    frame = context.frames[-1]
+    if frame.program.code.co_argcount == 0:
+        raise context.raised(RuntimeError, "super(): no arguments")
+    first = frame.program.code.co_varnames[0]
+    owner = frame.locals.get(first)
+    if owner is None and first in frame.cells:
+        owner = frame.cells[first].content
+    if owner is None:
+        raise context.raised(RuntimeError, "super(): arg[0] deleted")
+    cell = frame.cells.get("__class__")
+    if cell is None:
+        raise context.raised(RuntimeError, "super(): __class__ cell not found")
+    if cell.content is None:
+        raise context.raised(RuntimeError, "super(): empty __class__ cell")
+    return context.realized(cell.content), context.realized(owner)
+
+
+@calls(object)
+def _object(context: CaptureContext) -> Value:
+    return ObjectValue(object)
+
+
+def _kind_of(context: CaptureContext, cls: Value, base: type) -> type:
+    """What `base.__new__(cls)` makes an instance of."""
+    kind = context.real_of(cls, "a class")
+    if not isinstance(kind, type) or base not in (kind.__mro__ or ()) or new_of_layout(kind) is not base.__new__:
+        raise unsupported("new-object", f"{class_name(base)}.__new__ of {cls.describe(context)}")
+    return kind
+
+
+@calls(object.__new__)
+def _object_new(context: CaptureContext, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    if args or kwargs:
+        raise unsupported("call-builtin", "object.__new__ with arguments")
+    return new_object(context, _kind_of(context, cls, object), [], {})
+
+
+@calls(object.__init__)
+def _object_init(context: CaptureContext, owner: Value, *args: Value, **kwargs: Value) -> Value:
+    if args or kwargs:
+        raise unsupported("call-builtin", "object.__init__ with arguments")
+    return ConstantValue(None)
+
+
+@calls(type.__call__)
+def _type_call(context: CaptureContext, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    if not isinstance(cls, ClassValue):
+        raise unsupported("call", f"type.__call__ of {cls.describe(context)}")
+    return make_instance(context, cls, list(args), kwargs)
+
+
+@calls(slice)
+def _slice(context: CaptureContext, *args: Value) -> Value:
+    none = ConstantValue(None)
+    if not 1 <= len(args) <= 3:
+        expected, count = ("at least 1", 0) if not args else ("at most 3", len(args))
+        raise context.raised(TypeError, f"slice expected {expected} argument{'s' * bool(args)}, got {count}")
+    if len(args) == 1:
+        return SliceValue(none, args[0], none)
+    return SliceValue(args[0], args[1], args[2] if len(args) > 2 else none)
+
+
+@calls(types.MethodType)
+def _method(context: CaptureContext, function: Value, owner: Value) -> Value:
+    return BoundMethodValue(function, owner)
+
+
+@calls(types.CellType)
+def _cell(context: CaptureContext, content: Value | None = None) -> Value:
+    return CellValue(content)
+
+
+@calls(tuple.__new__)
+def _tuple_new(context: CaptureContext, cls: Value, items: Value | None = None) -> Value:
+    kind = _kind_of(context, cls, tuple)
+    return TupleValue(list(context.listed(items)) if items is not None else [], cls=kind)
+
+
+@calls(dict.__new__)
+def _dict_new(context: CaptureContext, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    return DictValue({}, cls=_kind_of(context, cls, dict))
+
+
+@calls(list.__new__)
+def _list_new(context: CaptureContext, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    return ListValue([], cls=_kind_of(context, cls, list))
+
+
+# ---- how an object with a built-in layout is made ----
+
+
+@makers.register(dict, OrderedDict)
+def _make_dict(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return DictValue({}, cls=kind)
+
+
+@makers.register(list)
+def _make_list(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ListValue([], cls=kind)
+
+
+@makers.register(tuple)
+def _make_tuple(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if kwargs and context.class_lookup(kind, "__init__") is object.__init__:
+        raise unsupported("call-builtin", f"{qualified_name(kind)}() takes no keyword arguments")
+    return TupleValue(list(context.listed(args[0])) if args else [], cls=kind)
+
+
+@makers.register(set, frozenset)
+def _make_set(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if kwargs:
+        raise unsupported("call-builtin", f"{qualified_name(kind)}() with keyword arguments")
+    if len(args) > 1 and (issubclass(kind, frozenset) or context.class_lookup(kind, "__init__") is set.__init__):
+        raise unsupported("call-builtin", f"{qualified_name(kind)}() with {len(args)} arguments")
+    fills = issubclass(kind, frozenset) or context.class_lookup(kind, "__init__") is set.__init__
+    return SetValue.of(context, context.iterate(args[0]) if args and fills else [], kind)
+
+
+@makers.register(nn.Module)
+def _make_module(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ModuleValue(kind, None, None, context.end_step())
+
+
+@makers.register(BaseException)
+def _make_exception(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if issubclass(kind, BaseExceptionGroup) or (issubclass(kind, OSError | SyntaxError) and len(args) > 1):
+        raise unsupported("new-object", f"making an instance of {qualified_name(kind)}, whose constructor chooses")
+    if kwargs and isinstance(lookup_in_class(kind, "__init__"), types.WrapperDescriptorType):
+        named = next((parts for base, parts in _NAMED_PARTS.items() if issubclass(kind, base)), frozenset())
+        if not kwargs.keys() <= named:
+            raise unsupported("call-builtin", f"{qualified_name(kind)}() with keyword arguments that it does not take")
+    return ExceptionValue(kind, list(args))
+
+
+_NAMED_PARTS: dict[type, frozenset[str]] = {  # what some constructors take by keyword
+    ImportError: frozenset(("name", "path")),
+    AttributeError: frozenset(("name", "obj")),
+    NameError: frozenset(("name",)),
+}
+
+
+@makers.register(types.SimpleNamespace)
+def _make_namespace(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args:
+        raise unsupported("call-builtin", f"{qualified_name(kind)}() with positional arguments")
+    made = ObjectValue(kind)
+    for name, value in kwargs.items():
+        made.set_own(context, name, value)
+    return made
+
+
+@makers.register(int, float, str, bytes, complex)
+def _make_constant(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("new-object", f"making an instance of {qualified_name(kind)}, a subclass of a number or text")

@@ -1,0 +1,231 @@
+"""torch.cond and the operators of torch._higher_order_ops: what is decided by Python's values is followed; of what a
+tensor decides, every way is followed into a graph of its own, and one node runs the one that is taken.
+
+Eager torch hands these to a compiler of its own, and what that refuses is an error there. So what is refused here runs
+as in eager, between two graphs, and fails there as in eager. (stator never imports that compiler; the program does.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from stator.base.errors import Unsupported
+from stator.dynamo.graph.subgraphs import Subgraph, outside_unchanged, own_state
+from stator.dynamo.handlers.autograd_calls.autograd_function import level_node
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.interpreter.calling import calls, named_handlers
+from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
+from stator.graph.functionalization.functionalize import same_strides
+from stator.graph.ir.format import format_meta
+from stator.graph.subgraphs.branches import Branch, Branches
+from stator.graph.subgraphs.differentiated import graph_target
+from stator.graph.subgraphs.transformed import Leaf
+from stator.prims.record import TensorMeta
+
+from .trees import Opaque, tree_of, value_of
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+_WAY_OUT = "use torch.where if both branches are cheap, or decide outside of the compiled function"
+
+
+@dataclass(slots=True)
+class BranchCapture:
+    """Code followed into a graph of its own. lifted: what it reads from outside; results: its result, with `Leaf`s for
+    the tensors whose metas are `metas`."""
+
+    graph: fx.GraphModule
+    lifted: Sequence[TensorValue | NumberValue]
+    metas: list[TensorMeta]
+    results: Any
+
+
+@calls(torch.cond)
+@named_handlers.register(("torch._higher_order_ops.cond", "cond"))
+def _cond(
+    context: CaptureContext, pred: Value, true_fn: Value, false_fn: Value, operands: Value | None = None
+) -> Value:
+    given = [] if operands is None else list(context.iterate(operands))
+    if isinstance(pred, ConstantValue) and pred.python_type(context) in (bool, int, float):
+        return context.call(true_fn if context.truth(pred) else false_fn, given, {})
+    if not isinstance(pred, TensorValue) or pred.fake.numel() != 1:
+        raise refused("torch.cond", f"on {pred.describe(context)}")
+    if operands is not None and not isinstance(operands, (TupleValue, ListValue)):
+        raise refused("torch.cond", f"with operands that are {operands.describe(context)}")
+    if set(context.recorder.transforms) == {"vmap"}:
+        return _mapped_cond(context, pred, (true_fn, false_fn), given)
+    check_operands(context, "torch.cond", given)
+    true, false = (
+        follow_way(context, f"the {which} branch of torch.cond", function, given, lambda level: (given, []))
+        for which, function in (("first", true_fn), ("second", false_fn))
+    )
+    _check_alike(true, false)
+    inputs = list({id(value): value for way in (true, false) for value in way.lifted}.values())
+    at = {id(value): position for position, value in enumerate(inputs)}
+    first, second = (Branch(way.graph, tuple(at[id(value)] for value in way.lifted)) for way in (true, false))
+    target = graph_target(Branches("torch.cond", first, second, true.metas), "cond")
+    made = context.record_function(target, [pred, *inputs], {})
+    return value_of(context, true.results, list(context.iterate(made)))
+
+
+@named_handlers.register(("torch._higher_order_ops.cond", "CondOp.__call__"))
+def _cond_operator(
+    context: CaptureContext,
+    operator: Value,
+    pred: Value,
+    true_fn: Value,
+    false_fn: Value,
+    operands: Value | None = None,
+) -> Value:
+    return _cond(context, pred, true_fn, false_fn, operands)
+
+
+def _mapped_cond(context: CaptureContext, pred: TensorValue, branches: Sequence[Value], given: list[Value]) -> Value:
+    """Under vmap, where the condition differs between the samples: both branches, and a choice, as in eager torch."""
+    what = "torch.cond under vmap"
+    if pred.node is None or not _differs_between_samples(context, pred.node):
+        raise refused(what, "on a condition that is the same for all samples")
+    trees, made = [], []
+    for branch in branches:
+        with outside_unchanged(context, what, branch, *given):
+            result = context.call(branch, list(given), {})
+        leaves: list[TensorValue] = []
+        trees.append(tree_of(context, result, leaves))
+        made += leaves
+    if len(made) != 2 or not same_structure(*trees) or not _only_tensors(trees[0]):
+        raise refused(what, "whose branches give something else than one tensor")
+    first, second = (one.fake.meta for one in made)  # type: ignore[attr-defined]
+    if not same_layout(first, second):
+        raise refused(what, "whose branches give tensors of different layouts")
+    return value_of(context, trees[0], [context.record_function(torch.where, [pred, *made], {})])
+
+
+def _differs_between_samples(context: CaptureContext, node: fx.Node) -> bool:
+    """Whether a node is computed from what the innermost vmap maps over."""
+    seen, todo = {node}, [node]
+    while todo:
+        one = todo.pop()
+        if one.op == "placeholder" and id(one.meta.get("example_value")) in context.recorder.mapped:
+            return True
+        more = [source for source in one.all_input_nodes if source not in seen]
+        seen.update(more)
+        todo += more
+    return False
+
+
+def refused(function: str, what: str) -> Unsupported:
+    return unsupported("data-dependent-jump", f"{function} {what}, which runs as in eager", _WAY_OUT)
+
+
+def check_operands(context: CaptureContext, function: str, operands: Sequence[Value]) -> None:
+    """Eager takes tensors in tuples, lists and dictionaries."""
+    if context.recorder.transforms:
+        raise refused(function, "under a function transform")
+    for operand in operands:
+        found: list[TensorValue] = []
+        if not _only_tensors(tree_of(context, operand, found)):
+            raise refused(function, "with operands that are not tensors")
+        if not all(has_fixed_sizes(one.fake) for one in found):
+            raise refused(function, "of tensors whose sizes depend on data")
+
+
+def _only_tensors(tree: Any, others: tuple[type, ...] = ()) -> bool:
+    if isinstance(tree, dict):
+        return all(_only_tensors(item, others) for item in tree.values())
+    if isinstance(tree, (tuple, list)):
+        return all(_only_tensors(item, others) for item in tree)
+    return type(tree) in (Leaf, *others)
+
+
+def follow_way(
+    context: CaptureContext,
+    what: str,
+    function: Value,
+    reached: Sequence[Value],
+    arguments: Callable[[Subgraph], tuple[Sequence[Value], Sequence[TensorValue]]],
+) -> BranchCapture:
+    """Follow a call that may run or not, or several times. Raises Unsupported where that would be noticed: it has to
+    give fresh tensors, and to change nothing.
+
+    arguments: makes them, given the graph; and says which tensors are new there. reached: what they stand for.
+    """
+    recorder = context.recorder
+    freed = len(recorder.freed)
+    with (
+        recorder.subgraph() as level,
+        own_state(what, grad_mode=torch.is_grad_enabled()),
+        outside_unchanged(context, what, function, *reached),
+    ):
+        args, new = arguments(level)
+        try:
+            result = context.call(function, list(args), {})
+        except Raised as raised:
+            name = class_name(raised.value.python_type(context))
+            raise refused(what, f"raises {name}") from raised
+        leaves: list[TensorValue] = []
+        results = tree_of(context, result, leaves)
+        if not leaves or not _only_tensors(results, (int,)):
+            raise refused(what, "gives something else than tensors")
+        nodes = [level_node(level, leaf, context) for leaf in leaves]
+    differentiated = torch.is_grad_enabled() and any(_requires_grad(one) for one in (*new, *level.lifted))
+    if len(recorder.freed) != freed or (differentiated and any(_uses_autograd(node) for node in level.graph.nodes)):
+        raise refused(what, "takes gradients")
+    _check_fresh(what, leaves, [*new, *level.lifted], level.graph)
+    return BranchCapture(level.finish(nodes), level.lifted, [leaf.fake.meta for leaf in leaves], results)  # type: ignore[attr-defined]
+
+
+def _requires_grad(value: TensorValue | NumberValue) -> bool:
+    return isinstance(value, TensorValue) and value.fake.requires_grad
+
+
+def _uses_autograd(node: fx.Node) -> bool:
+    return getattr(getattr(node.target, "part_of_graph", None), "uses_autograd", False)
+
+
+def _check_fresh(
+    what: str, leaves: Sequence[TensorValue], lifted: Sequence[TensorValue | NumberValue], graph: fx.Graph
+) -> None:
+    """The compiler in eager torch refuses results that share memory with what was there, or with each other."""
+    seen = {id(value.fake.fake_storage) for value in lifted if isinstance(value, TensorValue)}  # type: ignore[attr-defined]
+    for leaf in leaves:
+        storage = id(leaf.fake.fake_storage)  # type: ignore[attr-defined]
+        if storage in seen or leaf.node is None or leaf.node.graph is not graph:
+            raise refused(what, "gives a tensor that shares memory with another")
+        seen.add(storage)
+
+
+def _check_alike(true: BranchCapture, false: BranchCapture) -> None:
+    if not same_structure(true.results, false.results):
+        raise refused("torch.cond", "whose branches give results of different structure")
+    for first, second in zip(true.metas, false.metas, strict=True):
+        if not same_layout(first, second):
+            met = f"{format_meta(first)} with strides {list(first.stride)} or {format_meta(second)} with strides "
+            raise refused("torch.cond", f"whose branches give {met}{list(second.stride)}")
+
+
+def same_layout(first: TensorMeta, second: TensorMeta) -> bool:
+    """Whether one can stand in the place of the other."""
+    if first.shape != second.shape or first.dtype is not second.dtype or first.device != second.device:
+        return False
+    return same_strides(first, second)
+
+
+def same_structure(first: Any, second: Any) -> bool:
+    """Whether two results hold their tensors alike, and equal numbers."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same_structure(first[key], second[key]) for key in first)
+    if isinstance(first, (tuple, list)):
+        return len(first) == len(second) and all(map(same_structure, first, second))
+    return not isinstance(first, Opaque) and bool(first == second)

@@ -1,0 +1,93 @@
+"""The stack of modes that see torch functions (`torch.overrides.TorchFunctionMode`), and the one mode followed here.
+
+That is torch's own TransformGetItemToIndex, understood by name: attention masks are made under it by vmap, where an
+index that is a tensor has to stay one. Programs' own modes end the graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stator.dynamo.host.naming import class_name, module_of, qualified_name
+from stator.dynamo.interpreter.calling import calls
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import ListValue
+from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.tensors.tensor import TensorValue, item_readers
+from stator.graph.subgraphs.transformed import Leaf
+
+from .trees import Opaque, tree_of
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+
+_INDEXING = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
+
+
+@calls(torch._C._push_on_torch_function_stack)
+def _push(context: CaptureContext, mode: Value) -> Value:
+    """The captured code runs under the mode from here on; where it leaves it entered, the running program enters it."""
+    cls = mode.python_type(context)
+    if (module_of(cls), qualified_name(cls)) != _INDEXING:
+        raise unsupported("call-builtin", f"entering {class_name(cls)}, a mode that sees torch functions")
+    context.recorder.function_modes.append(mode)
+    return ConstantValue(None)
+
+
+@calls(torch._C._pop_torch_function_stack)
+def _pop(context: CaptureContext) -> Value:
+    if not context.recorder.function_modes:
+        raise unsupported("call-builtin", "leaving a mode that sees torch functions and was entered before")
+    return context.recorder.function_modes.pop()
+
+
+@calls(torch._C._len_torch_function_stack)
+def _depth(context: CaptureContext) -> Value:
+    followed = len(context.recorder.function_modes) + len(context.devices)
+    return ConstantValue(torch._C._len_torch_function_stack() + followed)
+
+
+@calls(torch._C._is_torch_function_mode_enabled)
+def _any_mode(context: CaptureContext) -> Value:
+    followed = bool(context.recorder.function_modes or context.devices) and torch._C._is_torch_function_enabled()
+    return ConstantValue(torch._C._is_torch_function_mode_enabled() or followed)
+
+
+def entered(reconstructor: Reconstructor) -> list[Effect]:
+    """What enters the modes that the captured code leaves entered, at run time."""
+    modes = reconstructor.context.recorder.function_modes
+    if modes and reconstructor.context.devices:
+        raise unsupported(
+            "call-builtin", f"{_INDEXING[1]} beside a block of torch.device, in an order that is not kept"
+        )
+    push = ConstantRecipe(torch._C._push_on_torch_function_stack)
+    return [Evaluate(CallRecipe(push, [reconstructor.recipe(mode)])) for mode in modes]
+
+
+def _read_item(context: CaptureContext, tensor: TensorValue, key: Value) -> Value | None:
+    """`tensor[key]` under the mode: an indexing by tensors, if the key is made of tensors and ints alone."""
+    if not context.recorder.function_modes or not torch._C._is_torch_function_enabled():
+        return None
+    found: list[TensorValue] = []
+    leaves = pytree.tree_leaves(tree_of(context, key, found))
+    if any(isinstance(leaf, Opaque) and isinstance(leaf.value, NumberValue) for leaf in leaves):
+        raise unsupported("call-builtin", f"an index that is a changing number under {_INDEXING[1]}")
+    if not all(isinstance(leaf, (Leaf, int)) for leaf in leaves):
+        return None
+    named: dict[str, Value] = {"dtype": ConstantValue(torch.int64), "device": ConstantValue(tensor.fake.device)}
+    indices: list[Value] = [
+        found[leaf.index]
+        if isinstance(leaf, Leaf)
+        else context.record_function(torch.tensor, [ConstantValue(int(leaf))], named)
+        for leaf in leaves
+    ]
+    return context.record_function(torch.ops.aten.index.Tensor, [tensor, ListValue(indices)], {})
+
+
+item_readers.append(_read_item)

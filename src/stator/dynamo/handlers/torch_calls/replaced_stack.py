@@ -1,0 +1,29 @@
+"""Functions of torch's own compiler that programs call, understood by name: that compiler is never imported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stator.dynamo.interpreter.calling import named_handlers
+from stator.dynamo.values.base import Value
+from stator.dynamo.values.constants import ConstantValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+
+@named_handlers.register(
+    # Module.__init__ calls it once torch.compile was used: its own note of modules that were made while capturing
+    ("torch._dynamo.mutation_guard", "GenerationTracker.tag"),
+    # advice on sizes and addresses, which change nothing in what a program computes
+    ("torch._dynamo.decorators", "mark_dynamic"),
+    ("torch._dynamo.decorators", "maybe_mark_dynamic"),
+    ("torch._dynamo.decorators", "mark_static"),
+    ("torch._dynamo.decorators", "mark_static_address"),
+    ("torch._dynamo.decorators", "mark_unbacked"),
+    ("torch._dynamo.decorators", "override_optimization_hint"),
+    # graphs of kernels on an accelerator are not recorded, so that nothing of an earlier step is overwritten
+    ("torch.compiler", "cudagraph_mark_step_begin"),
+)
+def _advice(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    return ConstantValue(None)

@@ -1,0 +1,365 @@
+"""torch when called: which functions become nodes, which are facts about state, which are known by name."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from stator.dynamo.host.torch_state import TorchState
+from stator.dynamo.interpreter.calling import calls, fold, leaves, named_handlers, tensor_methods, torch_answer
+from stator.dynamo.values.base import Lazy, Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
+from stator.dynamo.values.modules import ModuleValue
+from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.tensors.tensor import TensorValue
+
+from .device_contexts import on_device
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+# Functions that make tensors out of numbers.
+FACTORIES = frozenset(
+    {
+        "zeros",
+        "ones",
+        "empty",
+        "full",
+        "arange",
+        "range",
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "eye",
+        "linspace",
+        "logspace",
+        "tensor",
+        "as_tensor",
+        "asarray",
+        "scalar_tensor",
+        "tril_indices",
+        "triu_indices",
+        "hann_window",
+        "hamming_window",
+        "bartlett_window",
+        "blackman_window",
+        "kaiser_window",
+        "empty_strided",
+        "empty_permuted",
+        "normal",
+        "complex",
+        "polar",
+        "fft_fftfreq",
+        "fft_rfftfreq",
+    }
+)
+# Arithmetic that gives a tensor also where it is given numbers alone.
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "divide", "floor_divide", "true_divide", "remainder"})
+_NAMESPACES = (
+    torch,
+    torch._C._nn,
+    torch._C._VariableFunctions,
+    torch.special,
+    torch.linalg,
+    torch.fft,
+    torch._C._special,  # type: ignore[attr-defined]
+    torch._C._linalg,  # type: ignore[attr-defined]
+    torch._C._fft,  # type: ignore[attr-defined]
+)
+
+
+def _torch_builtins() -> frozenset[Any]:
+    found = set()
+    for namespace in _NAMESPACES:
+        for name in dir(namespace):
+            function = getattr(namespace, name, None)
+            if isinstance(function, types.BuiltinFunctionType):
+                found.add(function)
+    return frozenset(found)
+
+
+TORCH_BUILTINS = _torch_builtins()
+_NOT_LEAVES = frozenset({"has_torch_function", "handle_torch_function", "boolean_dispatch", "assert_int_or_pair"})
+
+
+def _python_functions(namespace: Any, modules: tuple[str, ...]) -> set[Any]:
+    return {
+        function
+        for name, function in vars(namespace).items()
+        if isinstance(function, types.FunctionType)
+        and function.__module__ in modules
+        and not name.startswith("_")
+        and name not in _NOT_LEAVES
+    }
+
+
+leaves |= _python_functions(F, ("torch.nn.functional", "torch._jit_internal"))
+leaves |= _python_functions(torch.functional, ("torch.functional",))
+leaves |= {function for function in vars(torch.Tensor).values() if isinstance(function, types.FunctionType)}
+leaves -= {torch.functional.broadcast_shapes}
+
+fold(
+    torch.functional.broadcast_shapes,
+    torch.promote_types,
+    torch.can_cast,
+    torch.result_type,
+    torch.get_default_dtype,
+    torch.device,
+    torch.finfo,
+    torch.iinfo,
+    torch.cuda.is_available,
+    torch.cuda.device_count,
+    torch.xpu.is_available,
+    torch.backends.mps.is_available,
+    torch.distributed.is_available,
+    torch.is_autocast_enabled,
+    torch.is_autocast_cpu_enabled,
+    torch.is_autocast_cache_enabled,
+    torch.get_autocast_dtype,
+    torch.is_inference_mode_enabled,
+    torch.get_num_threads,
+    torch._C._get_privateuse1_backend_name,
+    torch.amp.is_autocast_available,
+    torch._C._len_torch_dispatch_stack,
+)
+
+
+def holds_tensor(value: Value) -> bool:
+    if type(value) is Lazy:
+        return _is_or_holds_tensor(value.obj) if value.value is None else holds_tensor(value.value)
+    if isinstance(value, TensorValue):
+        return True
+    if isinstance(value, SequenceValue):
+        return any(holds_tensor(item) for item in value.items)
+    if isinstance(value, DictValue) and value.whole:
+        return any(holds_tensor(item) for item in value.entries.values())
+    return False
+
+
+def _is_or_holds_tensor(obj: Any) -> bool:
+    """The same of an object that was not looked at yet."""
+    return isinstance(obj, torch.Tensor) or (type(obj) in (list, tuple) and any(map(_is_or_holds_tensor, obj)))
+
+
+def _answer(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A torch function written in C, or an operator: one node."""
+    if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        if _acts_otherwise(fn):
+            raise unsupported(
+                "torch-result",
+                f"{fn}, an operator that gives no tensor and changes none",
+                "call it outside of the compiled function, or let it return a tensor",
+            )
+        return context.record_function(fn, args, kwargs)
+    if not isinstance(fn, types.BuiltinFunctionType) or fn not in TORCH_BUILTINS:
+        return None
+    kwargs = on_device(context, fn, kwargs)
+    if fn.__name__ in FACTORIES or any(map(holds_tensor, args)) or any(map(holds_tensor, kwargs.values())):
+        return context.record_function(fn, args, kwargs)
+    if fn.__name__ in _ARITHMETIC and len(args) == 2 and all(_is_number(context, arg) for arg in args):
+        kind = args[0].python_type(context)
+        dtype = torch.get_default_dtype() if kind is float else {int: torch.int64, bool: torch.bool}[kind]
+        first = context.record_function(torch.scalar_tensor, args[:1], {"dtype": ConstantValue(dtype)})
+        return context.record_function(fn, [first, args[1]], kwargs)
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _acts_otherwise(fn: Any) -> bool:
+    """Whether an operator of a library is called for what it does besides computing tensors: no graph could hold it,
+    and nothing would be left of it there."""
+    overloads = [getattr(fn, name) for name in fn.overloads()] if isinstance(fn, torch._ops.OpOverloadPacket) else [fn]
+    return any(
+        overload.namespace not in _KNOWN
+        and not overload._schema.is_mutable
+        and not any("Tensor" in str(result.type) for result in overload._schema.returns)
+        for overload in overloads
+    )
+
+
+_KNOWN = ("aten", "prim", "prims", "profiler", "stator", "stator_parts")  # of torch, and our own
+
+
+def _is_number(context: CaptureContext, value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.python_type(context) in (int, float, bool)
+
+
+def _scripted(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A function that TorchScript has compiled: the Python code that it was made from, which torch keeps beside it."""
+    original = getattr(fn, "_torchdynamo_inline", None) if type(fn) is torch.jit.ScriptFunction else None
+    return None if original is None else context.call(context.known(original), args, kwargs)
+
+
+torch_answer.extend((_answer, _scripted))
+
+
+# ---- what the program asks about its own compilation ----
+
+
+def _never(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    return ConstantValue(False)
+
+
+def _nothing(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    return ConstantValue(None)
+
+
+calls(
+    torch.compiler.is_exporting,
+    torch.jit.is_scripting,
+    torch.jit.is_tracing,
+    torch._C._is_tracing,
+    torch.overrides.has_torch_function,
+    torch._C._has_torch_function_unary,
+    torch._C._has_torch_function_variadic,
+    torch.cuda.is_current_stream_capturing,
+    torch.xpu.is_current_stream_capturing,
+    torch.fx._symbolic_trace.is_fx_tracing,
+)(_never)
+named_handlers.register(("torch.onnx", "is_in_onnx_export"))(_never)  # not imported here: 25 modules
+calls(torch._C._log_api_usage_once, torch._C._get_tracing_state)(_nothing)
+
+
+# ---- facts ----
+
+
+@calls(torch.is_tensor)
+def _is_tensor(context: CaptureContext, value: Value) -> Value:
+    return ConstantValue(isinstance(value, TensorValue))
+
+
+@calls(torch.is_inference)
+def _is_inference(context: CaptureContext, tensor: Value) -> Value:
+    raise unsupported("tensor-method", f"torch.is_inference of {tensor.describe(context)}")
+
+
+@calls(torch.Size)
+def _size(context: CaptureContext, items: Value | None = None) -> Value:
+    return TupleValue(list(context.iterate(items)) if items is not None else [], cls=torch.Size)
+
+
+@tensor_methods.register("new")
+def _new(context: CaptureContext, tensor: Value, *args: Value, **kwargs: Value) -> Value:
+    """A torch.Size as the argument is a shape, which a graph would show as a tuple of elements."""
+    if len(args) == 1 and isinstance(args[0], TupleValue) and args[0].cls is torch.Size:
+        args = tuple(context.iterate(args[0]))
+        if not args:
+            raise unsupported("torch-argument", "Tensor.new() of an empty torch.Size", "use new_empty")
+    return context.record_method("new", [tensor, *args], kwargs)
+
+
+@tensor_methods.register("storage_offset")
+def _storage_offset(context: CaptureContext, tensor: TensorValue) -> Value:
+    """Known in memory that the captured code made; where an input begins in its own is not guarded."""
+    memory, given = tensor.fake.fake_storage, context.recorder.by_fake.values()  # type: ignore[attr-defined]
+    if any(one.obj is not None and one.fake.fake_storage is memory for one in given):  # type: ignore[attr-defined]
+        raise unsupported("tensor-method", f"Tensor.storage_offset() on {tensor.describe(context)}")
+    return context.wrap_result(tensor.fake.storage_offset(), "the result of Tensor.storage_offset")
+
+
+@calls(nn.Buffer)
+def _buffer(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    raise unsupported("parameter", "making an nn.Buffer", "use register_buffer")
+
+
+@calls(nn.Parameter)
+def _parameter(context: CaptureContext, data: Value | None = None, requires_grad: Value | None = None) -> Value:
+    """A parameter that the captured code uses itself. One that requires grad cannot leave the graph."""
+    if not isinstance(data, TensorValue) or not context.in_the_call or context.recorder.transforms:
+        raise unsupported("parameter", "making a parameter of something else than a tensor, or inside of a part")
+    wanted = requires_grad is None or context.truth(requires_grad)
+    return context.record_function(nn.Parameter, [data], {"requires_grad": ConstantValue(wanted)})
+
+
+# ---- global state ----
+
+
+@calls(torch.is_grad_enabled)
+def _is_grad_enabled(context: CaptureContext) -> Value:
+    if context.later is not None:
+        context.later.asks_grad_mode = True
+    return ConstantValue(torch.is_grad_enabled())
+
+
+def set_state(context: CaptureContext, function: Any, *args: Value) -> Value:
+    """A setter of a mode: takes effect on what is captured from here on; the entry's modes are put back at the end."""
+    real = tuple(context.constant_of(arg, f"argument of {function.__name__}") for arg in args)
+    before = TorchState.now()
+    context.run_real(function, real)
+    if TorchState.now() != before:
+        context.recorder.state_call(function, real)
+    return ConstantValue(None)
+
+
+def _changes_state(function: Any) -> None:
+    calls(function)(lambda context, *args: set_state(context, function, *args))
+
+
+for _setter in (
+    torch._C._set_grad_enabled,
+    torch.set_autocast_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled,
+):
+    _changes_state(_setter)
+
+
+@calls(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
+def _autocast_nesting(context: CaptureContext) -> Value:
+    """The nesting only decides when the cache of casts is dropped: here at the end of each region, so that no weights
+    of an earlier step are found in it, also where a graph runs under autocast as it stands."""
+    return ConstantValue(0)
+
+
+@calls(torch.clear_autocast_cache)
+def _clear_autocast_cache(context: CaptureContext) -> Value:
+    context.recorder.state_call(torch.clear_autocast_cache, ())
+    return ConstantValue(None)
+
+
+# ---- modules ----
+
+
+@calls(nn.Module.__call__)
+def _module_call(context: CaptureContext, module: Value, *args: Value, **kwargs: Value) -> Value:
+    if not isinstance(module, ModuleValue):
+        raise unsupported("call", f"nn.Module.__call__ of {module.describe(context)}")
+    return module.call_module(context, list(args), kwargs)
+
+
+@calls(nn.Module.__getattr__)
+def _module_getattr(context: CaptureContext, module: Value, name: Value) -> Value:
+    if not isinstance(module, ModuleValue):
+        raise unsupported("attribute", f"nn.Module.__getattr__ of {module.describe(context)}")
+    return module.module_getattr(context, context.constant_of(name, "an attribute's name"))
+
+
+@calls(nn.Module.__setattr__)
+def _module_setattr(context: CaptureContext, module: Value, name: Value, value: Value) -> Value:
+    attribute = context.constant_of(name, "an attribute's name")
+    if isinstance(module, ModuleValue):
+        module.module_setattr(context, attribute, value)
+    elif isinstance(module, ObjectValue):
+        module.generic_set_attr(context, attribute, value)
+    return ConstantValue(None)
+
+
+@calls(torch._C._nn._parse_to)
+def _parse_to(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    """What `Module.to` understands of its arguments; of a tensor, its device and dtype are what counts."""
+
+    def plain(value: Value) -> Any:
+        if isinstance(value, TensorValue):
+            return torch.empty(0, dtype=value.fake.dtype, device=value.fake.device)
+        return context.constant_of(value, "an argument of Module.to")
+
+    named = {name: plain(value) for name, value in kwargs.items()}
+    return context.wrap_result(context.run_real(torch._C._nn._parse_to, tuple(map(plain, args)), named), "Module.to")

@@ -1,0 +1,167 @@
+"""What a program said about single functions: record it as one operation, call it once, follow another one instead,
+leave it out of graphs. Our own marks, and those that libraries set through torch.compiler, read without importing it.
+
+What a mark leads to is decided in calling.py; nothing here captures.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from .compile_status import DISABLED_MARK
+
+
+class Treatment(enum.Enum):
+    """How a call of a marked function is captured."""
+
+    IN_GRAPH = "one operation of the graph, not followed"
+    CONSTANT = "called once while capturing; its result is a constant"
+    SUBSTITUTE = "another function is followed in its place"
+    OUTSIDE = "the graph breaks at the call"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """`replacement` and `folds` (run the original on constants) belong to SUBSTITUTE, `reason` to OUTSIDE."""
+
+    treatment: Treatment
+    replacement: Callable[..., Any] | None = None
+    folds: bool = False
+    reason: str = ""
+
+
+_marks: dict[int, tuple[Any, Mark]] = {}  # by id: weak reference to the function (or, where there is none, itself)
+
+
+def set_mark(function: Any, mark: Mark) -> None:
+    """Mark a function for good; a later mark takes the place of an earlier one."""
+    if isinstance(function, MethodType):
+        function = function.__func__
+    key = id(function)
+    try:
+        held: Any = weakref.ref(function, lambda _: _marks.pop(key, None))
+    except TypeError:
+        held = function  # method descriptors live as long as their class
+    _marks[key] = held, mark
+
+
+def mark_of(function: Any) -> Mark | None:
+    """The mark of a function, class or C function; ours before those of torch.compiler. Asks the function nothing."""
+    found = _marks.get(id(function))
+    if found is not None:
+        return found[1]
+    return _of_torch(function)
+
+
+# ---- how functions opted out of being compiled ----
+
+
+def disabled(function: Any) -> str | None:
+    """How a Python function or method opted out: "frame" (it alone), "recursive" (all that it calls too), or None."""
+    if type(function) is MethodType:
+        function = function.__func__
+    if type(function) is not FunctionType:
+        return None
+    attributes = function.__dict__
+    if not attributes:
+        return None
+    if attributes.get("_torchdynamo_disable"):
+        return "frame" if attributes.get("_torchdynamo_disable_recursive") is False else "recursive"
+    return attributes.get(DISABLED_MARK)
+
+
+def left_alone_by_torch(callee: Any) -> Any:
+    """The function or method behind what torch.compiler.disable(recursive=False) gave: its own frames are to run as
+    they are. None for anything else. (The wrapper's file is one under which nothing is compiled.)"""
+    if disabled(callee) != "frame":
+        return None
+    wrapper = callee.__func__ if type(callee) is MethodType else callee
+    inner = wrapper.__dict__.get("_torchdynamo_orig_callable")
+    if type(inner) is MethodType and type(inner.__func__) is FunctionType:
+        return inner
+    if type(inner) is not FunctionType:
+        return None
+    return MethodType(inner, callee.__self__) if type(callee) is MethodType else inner
+
+
+def is_of_torch_compile(function: FunctionType) -> bool:
+    """What torch.compile gave bears the name and the module of what it was given: asked is where its code is from."""
+    return function.__globals__.get("__name__") == "torch._dynamo.eval_frame"
+
+
+# The reasons that torch.compile gives for what it disables of torch's own, for itself alone.
+REASONS_OF_TORCH = frozenset(("don't trace into fused optimizer",))
+
+
+def behind_torch_disable(function: FunctionType) -> Any:
+    """What torch.compiler.disable was given, or torch's own way to call that, or the function itself."""
+    if function.__code__ is _DISABLED_LATER:
+        return dict(zip(_DISABLED_LATER.co_freevars, function.__closure__ or (), strict=True))["fn"].cell_contents
+    return function.__dict__.get("_torchdynamo_orig_callable", function)
+
+
+# Importing torch's own compiler puts such a function in the place of torch.manual_seed.
+_DISABLED_LATER = torch._disable_dynamo(lambda: None).__code__
+
+
+def disabled_reason(function: FunctionType) -> str:
+    """What was given as the reason, or an empty text."""
+    given = function.__dict__.get("_torchdynamo_disable_msg") or function.__dict__.get(f"{DISABLED_MARK}_reason")
+    return str(given) if given else ""
+
+
+# ---- what torch.compiler was told ----
+
+_CONSTANT = Mark(Treatment.CONSTANT)
+_IN_GRAPH = Mark(Treatment.IN_GRAPH)
+_OUTSIDE = Mark(Treatment.OUTSIDE, reason="torch.compiler was told to keep it out of graphs")
+
+
+def _of_torch(function: Any) -> Mark | None:
+    if type(function) is FunctionType:
+        attributes = function.__dict__
+        if attributes:
+            if attributes.get("_dynamo_marked_constant"):
+                return _CONSTANT
+            if attributes.get("_dynamo_forbidden"):
+                return _OUTSIDE
+            region = attributes.get("__marked_compile_region_fn__")  # torch.compiler.nested_compile_region
+            if region is not None:
+                return Mark(Treatment.SUBSTITUTE, replacement=region)
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is None:
+        return None
+    key = id(function)
+    if key in _ids(rules, "_disallowed_callable_ids"):
+        return _OUTSIDE
+    return _IN_GRAPH if key in _ids(rules, "_allowed_callable_ids") else None
+
+
+def _ids(rules: Any, name: str) -> Any:
+    """The ids in one of torch's tables of functions; empty as long as nobody has put one there."""
+    return getattr(getattr(rules, name, None), "function_ids", None) or ()
+
+
+def substitute_of_torch(function: Any) -> Mark | None:
+    """What torch.compiler.substitute_in_graph was given for a function that we would not know how to follow."""
+    functions = sys.modules.get("torch._dynamo.variables.functions")
+    polyfilled = getattr(functions, "PolyfilledFunctionVariable", None)
+    if polyfilled is None:
+        return None
+    try:
+        handler = polyfilled._get_polyfill_handlers().get(function)
+    except (AttributeError, TypeError):
+        return None
+    replacement = getattr(handler, "__torch_dynamo_polyfill__", None)
+    if not isinstance(replacement, FunctionType):
+        return None
+    folds = bool(getattr(handler, "__torch_dynamo_can_constant_fold_through__", False))
+    return Mark(Treatment.SUBSTITUTE, replacement=replacement, folds=folds)

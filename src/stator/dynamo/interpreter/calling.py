@@ -1,0 +1,514 @@
+"""What happens when something is called: handlers by function object, then torch, then constants, then inlining.
+
+The handlers are registered in calls/; this file only decides who answers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+import types
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stator.base.registry import Registry
+from stator.dynamo.graph.graph_builder import NotATensorCall
+from stator.dynamo.graph.symbolic_numbers import may_be_read
+from stator.dynamo.host.compile_directives import (
+    REASONS_OF_TORCH,
+    Mark,
+    Treatment,
+    behind_torch_disable,
+    disabled,
+    disabled_reason,
+    is_of_torch_compile,
+    mark_of,
+    substitute_of_torch,
+)
+from stator.dynamo.host.naming import full_name, module_of, qualified_name
+from stator.dynamo.host.native_status import native
+from stator.dynamo.host.numpy_scalars import is_pure_function
+from stator.dynamo.ir.call_completion import DIRECTLY, CallCompletion, CallSite
+from stator.dynamo.values.base import NotConstant, Value, unsupported
+from stator.dynamo.values.classes import ClassValue
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.generators import GeneratorValue
+from stator.dynamo.values.containers.sequences import TupleValue
+from stator.dynamo.values.exceptions import ExceptionValue
+from stator.dynamo.values.functions import FunctionValue
+from stator.dynamo.values.objects import C_METHODS, MISSING, ObjectValue, new_of_layout
+from stator.dynamo.values.tensors.numbers import derived
+from stator.dynamo.values.tensors.tensor import REFUSED, TensorValue
+from stator.dynamo.values.tensors.tensor_scalars import computed
+from stator.dynamo.values.tensors.unknown_numbers import computed_from_unknown
+
+from .warning_functions import Warns, twin_of
+
+if TYPE_CHECKING:
+    from .capture_context import CaptureContext
+
+Handler = Callable[..., Value]
+F = TypeVar("F", bound=Callable[..., Any])
+handlers: Registry[Any, Handler] = Registry("callable")
+# Methods of tensors that are more than one node: `handler(tracer, tensor, *args, **kwargs)`.
+tensor_methods: Registry[str, Handler] = Registry("tensor method")
+# Functions that functions of torch make, by the id of their code: `handler(tracer, function, args, kwargs)`.
+made_functions: dict[int, Callable[[Any, FunctionValue, list[Value], dict[str, Value]], Value]] = {}
+# Functions of modules that are never imported here, by (module, qualified name).
+named_handlers: Registry[tuple[str, str], Handler] = Registry("function by name")
+# Pure functions that may be run for real when every argument is a constant.
+foldable: set[Any] = set()
+# Python functions of torch that are recorded as one node instead of being inlined.
+leaves: set[Any] = set()
+# Plain Python that is traced in place of a function written in C (or of one not worth following).
+replacements: dict[Any, Callable[..., Any]] = {}
+# How torch functions written in C are told from others, and answered; set by handlers/torch_calls/torch_functions.py.
+torch_answer: list[Callable[[Any, Any, list[Value], dict[str, Value]], Value | None]] = []
+
+
+def calls(*functions: Any) -> Callable[[Handler], Handler]:
+    """Decorator: `handler(tracer, *args, **kwargs)` answers calls of these functions or classes."""
+    return handlers.register(*functions)
+
+
+def polyfill(*functions: Any) -> Callable[[F], F]:
+    """Decorator: this plain Python function is traced when one of `functions` is called."""
+
+    def decorate(replacement: F) -> F:
+        for function in functions:
+            if function in replacements:
+                raise ValueError(f"duplicate polyfill for {function!r}")
+            replacements[function] = replacement
+        return replacement
+
+    return decorate
+
+
+def standing_for(kind: type, generator: Any) -> Any:
+    """In traced code: this generator stands for an iterator in C of that class, and cannot leave the graph as one."""
+    return generator
+
+
+def fold(*functions: Any) -> None:
+    """Allow pure functions to be run for real on constants."""
+    foldable.update(functions)
+
+
+def _hashable_get(table: Any, key: Any) -> Any:
+    try:
+        return table.get(key)
+    except TypeError:
+        return None
+
+
+def function_call(
+    context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """A Python function."""
+    real = function.fn
+    if real is None:
+        return context.inline(function, args, kwargs, called=True)
+    if not native.called_as_usual(real):
+        raise unsupported("call", f"{function.qualname}, whose call C code has replaced")
+    handler = named_handlers.get((real.__module__, real.__qualname__))
+    if handler is not None:  # before marks: torch marks its own graph_break, which optimizers call
+        return context.call_handler(handler, args, kwargs)
+    mark = mark_of(real)
+    if mark is not None:
+        return _marked_call(context, mark, function, args, kwargs)
+    # torch.compile disables functions of torch's own for itself, when it is first used: the optimizers' `_init_group`
+    handler = handlers.get(real) or _hashable_get(handlers, behind_torch_disable(real))
+    if handler is not None:
+        return context.call_handler(handler, args, kwargs)
+    made = made_functions.get(id(real.__code__))
+    if made is not None:
+        return made(context, function, args, kwargs)
+    if real in leaves:
+        try:
+            return context.record_function(real, args, kwargs, twin_of(real))
+        except Warns:  # its own code does, with which line
+            return context.inline(function, args, kwargs, called=True)
+    if real in foldable:
+        return run_folded(context, real, args, kwargs)
+    replacement = replacements.get(real)
+    if replacement is not None:
+        return _replaced(context, real, replacement, args, kwargs)
+    if disabled(real) is not None:
+        reason = disabled_reason(real)
+        if reason in REASONS_OF_TORCH:
+            return context.call(context.known(behind_torch_disable(real)), args, kwargs)
+        raise unsupported("disabled", f"{function.qualname} is kept from being compiled{reason and f': {reason}'}")
+    if real.__module__ in _OTHER_COMPILER or is_of_torch_compile(real):
+        raise unsupported("disabled", f"{real.__module__}.{function.qualname} belongs to torch's own compiler")
+    return context.inline(function, args, kwargs, called=True)
+
+
+# what is called there drives another compiler: it runs as it is, between two graphs
+_OTHER_COMPILER = frozenset(
+    {
+        "torch.compiler",
+        "torch._dynamo",
+        "torch._dynamo.convert_frame",
+        "torch._dynamo.decorators",
+        "torch._dynamo.eval_frame",
+        "torch._dynamo.trace_rules",
+        "torch._inductor.cudagraph_trees",
+    }
+)
+
+
+def builtin_call(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A function that is not Python code."""
+    if context.numbers and not kwargs:
+        number = derived(context, fn, args) or computed(context, fn, args)
+        if number is not None:
+            return number
+    if context.recorder.unknown.any and not kwargs:
+        number = computed_from_unknown(context, fn, args)
+        if number is not None:
+            return number
+    mark = mark_of(fn)
+    if mark is not None:
+        return _marked_call(context, mark, context.known(fn), args, kwargs)
+    handler = _hashable_get(handlers, fn)
+    if handler is not None:
+        _check_arguments(fn, args, kwargs)
+        return context.call_handler(handler, args, kwargs)
+    replacement = _hashable_get(replacements, fn)
+    if replacement is not None:
+        return _replaced(context, fn, replacement, args, kwargs)
+    for answer in torch_answer:
+        answered = answer(context, fn, args, kwargs)
+        if answered is not None:
+            return answered
+    if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return _unbound_method(context, fn, args, kwargs)
+    if fn in foldable or _is_constant_method(fn) or is_pure_function(fn):
+        return run_folded(context, fn, args, kwargs)
+    mark = substitute_of_torch(fn)
+    if mark is not None:
+        return _marked_call(context, mark, context.known(fn), args, kwargs)
+    raise unsupported("call-builtin", f"calling {context.known(fn).describe(context)}")
+
+
+def _replaced(
+    context: CaptureContext, real: Any, replacement: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """Python code in the place of a function, which takes the same arguments; a generator in that of an iterator."""
+    signature = _signatures.get(replacement)
+    if signature is None:
+        signature = _signatures[replacement] = inspect.signature(replacement)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise unsupported("call-builtin", f"arguments of {replacement.__name__}(): {error}") from None
+    made = context.call(context.known(replacement), args, kwargs)
+    kind = real if isinstance(real, type) else _MADE_BY.get(real)
+    if kind is not None:
+        for one in made.items if isinstance(made, TupleValue) else [made]:
+            if isinstance(one, GeneratorValue):
+                one.cls = kind
+    return made
+
+
+@calls(standing_for)
+def _standing_for(context: CaptureContext, kind: ClassValue, generator: GeneratorValue) -> Value:
+    generator.cls = kind.cls
+    return generator
+
+
+_MADE_BY: dict[Any, type] = {
+    itertools.chain.from_iterable: itertools.chain,
+    itertools.tee: type(itertools.tee(())[0]),
+    re.finditer: type(re.finditer("", "")),
+}
+_signatures: dict[Any, inspect.Signature] = {}
+
+
+def _check_arguments(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """Handlers name their parameters as they like: refuse what the function itself would not take."""
+    if fn not in _shapes:
+        _shapes[fn] = _shape_of(fn)
+    shape = _shapes[fn]
+    if shape is not None and (len(args) > shape[0] or not shape[1].issuperset(kwargs)):
+        raise unsupported("call-builtin", f"arguments of {fn.__name__}()")
+
+
+def _shape_of(fn: Any) -> tuple[float, frozenset[str]] | None:
+    """How many positional arguments a function takes, and which by name; None for one that does not say."""
+    if module_of(type(fn)) != "builtins" or (getattr(fn, "__module__", None) or "").partition(".")[0] not in _STANDARD:
+        return None
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (ValueError, TypeError):
+        return None
+    kinds = inspect.Parameter
+    if any(one.kind is kinds.VAR_KEYWORD for one in parameters):
+        return None
+    many = any(one.kind is kinds.VAR_POSITIONAL for one in parameters)
+    positional = sum(one.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD) for one in parameters)
+    named = frozenset(one.name for one in parameters if one.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY))
+    return (float("inf") if many else positional), named
+
+
+_shapes: dict[Any, tuple[float, frozenset[str]] | None] = {}
+_STANDARD = frozenset({"builtins", "_operator", "itertools", "_functools", "math", "collections", "_collections"})
+
+
+def _marked_call(
+    context: CaptureContext, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """A call of what the program, or a library, said how to capture."""
+    context.guards.identity_once(callee)
+    return _TREATMENTS[mark.treatment](context, mark, callee, args, kwargs)
+
+
+def _in_graph(context: CaptureContext, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    real = callee.real()
+    try:
+        return context.recorder.record("call_function", real, real, args, kwargs)
+    except NotATensorCall:
+        raise unsupported(
+            "torch-result", f"{callee.describe(context)}, which is allowed in graphs, gave no tensor"
+        ) from None
+
+
+def _as_constant(
+    context: CaptureContext, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    what = f"an argument of {callee.describe(context)}, whose result is assumed to be constant"
+    real_args = tuple(_unchanged(context, arg, what) for arg in args)
+    real_kwargs = {name: _unchanged(context, arg, what) for name, arg in kwargs.items()}
+    context.recorder.unlike_eager = True
+    result = context.run_real(callee.real(), real_args, real_kwargs)
+    return context.known(result)
+
+
+def _unchanged(context: CaptureContext, value: Value, what: str) -> Any:
+    """The real object of an argument, as it was before the frame."""
+    value = context.realized(value)
+    if isinstance(value, TensorValue):
+        raise unsupported("not-constant", f"{what} is a tensor")
+    if context.mutations.touches(value):
+        raise unsupported("not-constant", f"{what} was changed in the captured code")
+    real = context.real_of(value, what)
+    if value.source is not None and not value.is_constant():
+        context.guards.identity_once(value)
+    return real
+
+
+def _substituted(
+    context: CaptureContext, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    if mark.folds and all(value.is_constant() for value in (*args, *kwargs.values())):
+        return run_folded(context, callee.real(), args, kwargs)
+    context.recorder.unlike_eager = True
+    return context.call(context.known(mark.replacement), args, kwargs)
+
+
+def _outside(context: CaptureContext, mark: Mark, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("disabled", f"{callee.describe(context)}: {mark.reason}")
+
+
+_TREATMENTS: dict[Treatment, Callable[..., Value]] = {
+    Treatment.IN_GRAPH: _in_graph,
+    Treatment.CONSTANT: _as_constant,
+    Treatment.SUBSTITUTE: _substituted,
+    Treatment.OUTSIDE: _outside,
+}
+
+
+def _is_constant_method(fn: Any) -> bool:
+    owner = getattr(fn, "__self__", None)
+    return isinstance(owner, (str, bytes, int, float, complex, tuple, frozenset)) or any(
+        owner is kind for kind in (str, bytes, int, float)
+    )
+
+
+def _unbound_method(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`list.append(items, x)`: a C method with its object as the first argument."""
+    if not args or not issubclass(args[0].python_type(context), fn.__objclass__):
+        raise unsupported("call-builtin", f"calling {fn.__qualname__} without an object that has it")
+    owner = args[0]
+    if isinstance(owner, TensorValue):
+        return context.call_tensor_method(owner, fn.__name__, args[1:], kwargs)
+    if isinstance(owner, ObjectValue):
+        in_c = (base.__dict__.get(fn.__name__) for base in owner.cls.__mro__)
+        if next((found for found in in_c if isinstance(found, C_METHODS)), fn) is not fn:
+            raise unsupported("call-builtin", f"calling {fn.__qualname__} past {owner.describe(context)}'s own")
+        handler = owner.builtin_method(context, fn.__name__)
+        if handler is not None:
+            return context.call_handler(handler, args, kwargs)
+    if isinstance(owner, ConstantValue):
+        return owner.call_method(context, fn.__name__, args[1:], kwargs)
+    raise unsupported("call-builtin", f"calling {fn.__qualname__} on {owner.describe(context)}")
+
+
+def run_folded(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    name = getattr(fn, "__qualname__", repr(fn))
+    real_args = tuple(folded_argument(context, arg, name) for arg in args)
+    real_kwargs = {key: folded_argument(context, arg, name) for key, arg in kwargs.items()}
+    return context.wrap_result(context.run_real(fn, real_args, real_kwargs), f"the result of {name}")
+
+
+def folded_argument(context: CaptureContext, value: Value, name: str) -> Any:
+    try:
+        return value.constant()
+    except NotConstant:
+        pass
+    if isinstance(value, FunctionValue) and value.fn is not None:
+        return value.fn
+    raise unsupported("call-builtin", f"{name} on {value.describe(context)}")
+
+
+def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Calling a class: its handler, else a new instance."""
+    if context.numbers and not kwargs:
+        number = derived(context, cls.cls, args) or computed(context, cls.cls, args)
+        if number is not None:
+            return number
+    if context.recorder.unknown.any and not kwargs:
+        number = computed_from_unknown(context, cls.cls, args)
+        if number is not None:
+            return number
+    mark = mark_of(cls.cls)
+    if mark is not None:
+        return _marked_call(context, mark, cls, args, kwargs)
+    handler = handlers.get(cls.cls)
+    if handler is not None:
+        _check_arguments(cls.cls, args, kwargs)
+        return context.call_handler(handler, args, kwargs)
+    if cls.cls in foldable:
+        return run_folded(context, cls.cls, args, kwargs)
+    replacement = replacements.get(cls.cls)
+    if replacement is not None:
+        return _replaced(context, cls.cls, replacement, args, kwargs)
+    metaclass_call = context.class_lookup(type(cls.cls), "__call__")
+    if isinstance(metaclass_call, FunctionType):
+        handler = handlers.get(metaclass_call)
+        if handler is not None:
+            return context.call_handler(handler, [cls, *args], kwargs)
+        function = context.class_function(type(cls.cls), "__call__", metaclass_call)
+        context.enters_through(cls, function)
+        return function.call(context, [cls, *args], kwargs)
+    if metaclass_call is dict:  # of a typed dictionary
+        return context.call(context.known(dict), args, kwargs)
+    if not isinstance(metaclass_call, types.WrapperDescriptorType):
+        raise unsupported(
+            "call", f"calling {cls.describe(context)}, whose metaclass has a __call__ that is no function"
+        )
+    return make_instance(context, cls, args, kwargs)
+
+
+def make_instance(context: CaptureContext, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """type.__call__: __new__, then __init__ of the class of what it made."""
+    kind, entered = cls.cls, context.direct is cls and context.way is DIRECTLY
+    if kind.__flags__ & _NO_INSTANCES:
+        context.run_real(kind, ())  # which raises
+    new = context.class_lookup(kind, "__new__")
+    inner = new.__func__ if isinstance(new, staticmethod) else new
+    if isinstance(inner, FunctionType):
+        function = context.class_function(kind, "__new__", inner)
+        if entered:
+            named = context.dict_of([one for name, value in kwargs.items() for one in (ConstantValue(name), value)])
+            context.enters(function, CallSite(CallCompletion.MADE, (cls, TupleValue(list(args)), named)))
+        made = function.call(context, [cls, *args], kwargs)
+    elif inner is type.__new__:
+        made = context.call(context.known(inner), [cls, *args], kwargs)
+    elif isinstance(inner, types.BuiltinFunctionType):
+        made = new_object(context, kind, args, kwargs)
+    else:
+        raise unsupported("new-object", f"__new__ of {qualified_name(kind)} is no function")
+    initialize(context, cls, made, args, kwargs, plain_new=inner is object.__new__, entered=entered)
+    return made
+
+
+def initialize(
+    context: CaptureContext,
+    cls: ClassValue,
+    made: Value,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    *,
+    plain_new: bool = False,
+    entered: bool = False,
+) -> None:
+    """What a call of the class does with what its `__new__` has made."""
+    made_kind = made.python_type(context)
+    if cls.cls in made_kind.__mro__:
+        _initialize(context, made, made_kind, args, kwargs, plain_new=plain_new, entered=entered)
+
+
+def _initialize(
+    context: CaptureContext,
+    made: Value,
+    kind: type,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    *,
+    plain_new: bool,
+    entered: bool,
+) -> None:
+    """entered: the instruction that is running does nothing else."""
+    init = context.class_lookup(kind, "__init__")
+    if not isinstance(init, types.WrapperDescriptorType):
+        bound = (
+            context.class_function(kind, "__init__", init)
+            if isinstance(init, FunctionType)
+            else context.bind(made, kind, "__init__", init)
+        )
+        if entered:
+            context.enters(bound, CallSite(CallCompletion.INSTANCE, (made,)))
+        result = bound.call(context, [made, *args] if isinstance(init, FunctionType) else args, kwargs)
+        if not context.is_none(result):
+            raise unsupported("call", f"__init__ of {qualified_name(kind)} that returns something")
+    elif init is object.__init__:
+        if (args or kwargs) and plain_new:
+            raise unsupported("call-builtin", f"{qualified_name(kind)}() takes no arguments")
+    elif isinstance(made, (ObjectValue, ExceptionValue)):
+        handler = made.builtin_method(context, "__init__")
+        if handler is not None:
+            context.call_handler(handler, [made, *args], kwargs)
+
+
+# How an object of a built-in layout is made, without __init__: base class -> maker(tracer, cls, args, kwargs).
+makers: Registry[type, Callable[..., Value]] = Registry("base class")
+_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
+_NO_INSTANCES = 1 << 7  # Py_TPFLAGS_DISALLOW_INSTANTIATION
+
+
+def new_object(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """object.__new__, or that of the built-in class below."""
+    if context.class_lookup(kind, "__del__") is not MISSING:
+        raise unsupported("new-object", f"making an instance of {qualified_name(kind)}, which has a finalizer")
+    for base in kind.__mro__:
+        if base in makers:
+            return makers[base](context, kind, args, kwargs)
+    if kind.__flags__ & _ABSTRACT:
+        context.run_real(object.__new__, (kind,))  # which raises
+    if new_of_layout(kind) is object.__new__:
+        return ObjectValue(kind)
+    raise unsupported("new-object", f"making an instance of {full_name(kind)}")
+
+
+def tensor_method_call(
+    context: CaptureContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """A method of torch.Tensor."""
+    handler = tensor_methods.get(name)
+    if handler is not None:
+        return context.call_handler(handler, [owner, *args], kwargs)
+    if name in REFUSED:
+        known = context.recorder.known_value(owner.fake) if name in ("item", "tolist") else None
+        if known is not None and (name == "tolist" or known.numel() == 1):
+            return context.wrap_result(getattr(known, name)(), f"the result of Tensor.{name}")
+        if name == "tolist" and may_be_read(context, owner):
+            return context.recorder.unknown.read_list(owner)
+        raise unsupported(
+            "data-dependent-value" if name in ("item", "tolist", "numpy") else "tensor-method",
+            f"Tensor.{name}() on {owner.describe(context)}",
+            "keep the value in a tensor, or call it outside of the compiled function",
+        )
+    return context.record_method(name, [owner, *args], kwargs)

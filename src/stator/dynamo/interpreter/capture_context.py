@@ -1,0 +1,598 @@
+"""The context of one capture, which is handed to every value: what is known of the program so far, and the protocol of
+operations that values ask of each other.
+
+Done elsewhere: guards in guard_log.py, which values are one object in identity.py, attributes of classes in
+class_attributes.py, iteration in iteration.py, calls in calling.py and calls/, bytecode in frame.py.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from stator.base.errors import Unsupported, UserPlace
+from stator.base.signals import is_of_a_signal
+from stator.dynamo.cache.dynamic_sources import changing_sources
+from stator.dynamo.graph.graph_builder import GraphBuilder, NotATensorCall
+from stator.dynamo.graph.subgraphs import Later
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
+from stator.dynamo.host.compile_status import Told
+from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.host.naming import class_name, full_name, is_plain_class
+from stator.dynamo.ir.call_completion import (
+    BY_LENGTH,
+    DIRECTLY,
+    CallCompletion,
+    CallSite,
+    Collecting,
+    Role,
+    asked,
+    called,
+    takes_all,
+)
+from stator.dynamo.ir.covered_lines import LineLog, traced
+from stator.dynamo.ir.reconstruct_ir import Effect, Recipe
+from stator.dynamo.ir.resume import Offset
+from stator.dynamo.values import enum_members
+from stator.dynamo.values.base import Lazy, NotConstant, Raised, Value, unsupported
+from stator.dynamo.values.cells import CellValue
+from stator.dynamo.values.classes import ClassValue
+from stator.dynamo.values.constants import ConstantValue, LastInstruction
+from stator.dynamo.values.containers.canonical_constants import constant_of_code
+from stator.dynamo.values.containers.generators import GeneratorValue
+from stator.dynamo.values.containers.iterators import IteratorValue
+from stator.dynamo.values.containers.live_iterators import LiveIterator
+from stator.dynamo.values.containers.mappings import AttributesValue, DictValue, FunctionAttributesValue
+from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
+from stator.dynamo.values.containers.slices import RangeValue, SliceValue
+from stator.dynamo.values.exceptions import ExceptionValue
+from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
+from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.tensors.numbers import is_changing, is_member, looked_up
+from stator.dynamo.values.tensors.tensor import TensorValue, rely_on_methods
+from stator.dynamo.values.tensors.tensor_methods import SPECIAL as SPECIAL_METHODS
+
+from . import binding, formatting, iteration, results, wrapping
+from .calling import builtin_call, class_call, function_call, tensor_method_call
+from .class_attributes import ClassAttributes
+from .frame import Frame
+from .guard_log import GuardLog
+from .identity import Identities
+from .inlining import inline
+from .library_overrides import LibraryOverride
+from .long_loops import LoopLimit, counted
+from .mutations import MutationLog
+from .nested_break import left_together
+from .rng_prediction import Draws
+from .scopes import GlobalScope
+
+# values of objects for which it does not matter whether two paths lead to one object
+_WITHOUT_IDENTITY = (ConstantValue, BoundMethodValue, TupleValue, SliceValue, RangeValue)
+_WRAPPED_ANEW = (BoundMethodValue, SliceValue, RangeValue)
+_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))  # of tensors that are indices
+_STATIC_STORES = ("_parameters", "_buffers")
+
+
+class CaptureContext:
+    """State of one capture of one frame; thrown away when the capture restarts."""
+
+    def __init__(self, function: FunctionType, told: Told) -> None:
+        self.function = function
+        self.told = told
+        self.guards = GuardLog(self.place)
+        self.classes = ClassAttributes(self.wrap)
+        self.identities = Identities(self)
+        self.frames: list[Frame] = []
+        self.given: dict[str, Value] = {}  # arguments that may be all that keeps an object alive
+        self.handled: list[Value] = []  # exceptions being handled, innermost last
+        self.mutations = MutationLog()
+        self.later: Later | None = None  # set while code is followed that runs at another time
+        self.wrapped: dict[int, Value] = {}
+        self.real_cells: dict[int, CellValue] = {}
+        self.generators: list[GeneratorValue] = []
+        self.live_generators: list[GeneratorValue] = []  # that were there before
+        self.live_iterators: dict[int, LiveIterator] = {}
+        self.recorder = GraphBuilder(self)
+        self.entering_module = 0  # so many frames of the call of a module are left out before the next
+        self.changing = changing_sources()
+        self.expected: set[Source] = set()  # places whose numbers are known to change before they do
+        self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from
+        self.overlays: list[LibraryOverride] = []  # of functions that run, innermost last
+        self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
+        self.devices: list[torch.device] = []  # of the blocks of torch.device that were entered
+        self.changed_dicts: set[int] = set()  # dictionaries from outside that were written to, by id
+        self.instance_dicts: dict[int, bool] = {}  # those of objects, which may be written to: whether they were
+        self.draws: list[Recipe] = []  # of Python's random numbers, in order
+        self.warning_blocks: list[Any] = []  # of warnings.catch_warnings, that were entered
+        self.trailing: list[Effect] = []  # settings of generators behind the graph
+        self.random = Draws()  # what is known of them
+        self.cached_calls: dict[Any, Value] = {}  # of functions under lru_cache, on constants
+        self.counted_calls: list[Recipe] = []
+        self.generators_drawn: dict[Source, Recipe] = {}  # from which generators
+        self.array_elements: set[Source] = set()  # numbers that are read from arrays around the graph
+        self.relies_on_error_modes = False  # of NumPy
+        self._keep: list[Any] = []
+        self._scopes: dict[tuple[int, int], GlobalScope] = {}
+        self._code_constants: dict[int, tuple[Any, Value]] = {}
+        self._loops = LoopLimit()
+        self.lines = LineLog(is_left_alone) if traced() else None
+        self.step = 0  # instructions followed so far, in all frames
+        self.stop_at = -1  # before which of them the graph is to end
+        self.outer_steps: list[int] = []  # those of the outermost frame
+        # what the instruction enters that is running, or by way of what; and what is left to do there afterwards
+        self.direct: Value | None = None
+        self.role = Role.CALL
+        self.way = DIRECTLY
+        self.ended_by: Raised | None = None  # the StopIteration by which what was asked last for an item said its end
+        self.handed_on: dict[int, Value] = {}  # arguments that are the variables of functions inside
+        self.broken: tuple[Unsupported, list[Frame]] | None = None  # the latest error, and the frames where it came up
+
+    # ---- places and errors ----
+
+    def place(self) -> UserPlace:
+        return self.frames[-1].place() if self.frames else UserPlace(self.function.__code__.co_filename, 0, "<module>")
+
+    @property
+    def in_the_call(self) -> bool:
+        """Whether what is followed runs in the captured call itself, not at another time nor in a part of the graph."""
+        return self.later is None and self.recorder.graph is self.recorder.root
+
+    def count_turn(self) -> None:
+        """Called for each jump backwards. Raises Unsupported for loops that go on and make no graph."""
+        self._loops.count_turn(self.recorder.op_count, self.step)
+
+    def count_call(self) -> None:
+        """The same for a call that is followed."""
+        self._loops.count_call(self.recorder.op_count, self.step)
+
+    def end_step(self) -> int:
+        """The step before which the graph would have to end for the instruction at hand to run natively."""
+        return left_together(self.frames)[-1].began
+
+    def raised(self, cls: type, message: str) -> Raised:
+        """An exception of the captured program, to be raised by the caller."""
+        return self.raised_with(cls, [ConstantValue(message)] if message else [])
+
+    def raised_with(self, cls: type, args: list[Value]) -> Raised:
+        error = ExceptionValue(cls, args)
+        error.place = self.place()
+        error.raised_while(self.handled)
+        return Raised(error)
+
+    def raised_from(self, error: BaseException) -> Raised:
+        """The captured program's view of an exception that real code raised."""
+        args = [ConstantValue(arg) for arg in error.args if wrapping.is_constant_object(arg)]
+        return self.raised_with(type(error), args)  # type: ignore[arg-type]
+
+    def stop_iteration(self, value: Value | None) -> Raised:
+        return self.raised_with(StopIteration, [value] if value is not None and not self.is_none(value) else [])
+
+    def end_of_items(self) -> Raised:
+        """What leaves `next` where there is no item: the StopIteration that the program raised, if it did."""
+        return self.stop_iteration(None) if self.ended_by is None else Raised(self.ended_by.value)
+
+    def run_real(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run real Python code on constants; what it raises is raised in the captured program."""
+        try:
+            return function(*args, **(kwargs or {}))
+        except Exception as error:
+            if isinstance(error, Unsupported) or is_of_a_signal(error):
+                raise
+            raise self.raised_from(error) from error
+
+    def rely_on_nothing_handled(self) -> None:
+        """The frame was not called while an exception was being handled, as far as it can tell from its own code."""
+        if sys.exception() is not None:
+            raise unsupported("raise", "asking for an exception that a caller may be handling")
+        self.guard(ReadSource(sys.exception), GuardKind.EQUALS, None)
+
+    # ---- guards ----
+
+    def guard(self, source: Source, kind: GuardKind, expected: Any) -> None:
+        self.guards.add(source, kind, expected)
+
+    def guard_what_was_found(self) -> None:
+        """The guards that are known when the capture ends: for presences, and for lookups in classes."""
+        for iterator in self.live_iterators.values():
+            iterator.rely_on_items(self)
+        self.guards.add_presences()
+        self.guards.add_lookups(self.classes.lookups())
+
+    # ---- wrapping ----
+
+    def wrap(self, obj: Any, source: Source | None) -> Value:
+        """The value of a real object found at `source`; the same object gives the same value."""
+        known = self.wrapped.get(id(obj))
+        if known is not None:
+            self.identities.found_again(known, obj, source)
+            return known
+        if not is_plain_class(type(obj)) or (issubclass(type(obj), type) and not is_plain_class(obj)):
+            raise unsupported("special-method", "a class that its metaclass reads, hashes or compares in its own way")
+        value = wrapping.wrapper_of(type(obj))(self, obj, source)
+        if not isinstance(value, _WITHOUT_IDENTITY):
+            self.wrapped[id(obj)] = value
+            self._keep.append(obj)
+        if source is not None and (value.source is None or isinstance(value, _WRAPPED_ANEW)):
+            self.identities.found(value, obj, source)
+        return value
+
+    def wrap_member(self, obj: Any, source: Source, store: str) -> Value:
+        """A parameter, buffer or submodule; the first two are fixed by identity, unless others were seen there."""
+        value = self.wrap(obj, source)
+        tensor = isinstance(value, TensorValue) and store in _STATIC_STORES
+        if tensor and not value.is_static and value.source not in self.changing:  # type: ignore[attr-defined]
+            self.guards.fix(value)
+            value.is_static = True  # type: ignore[attr-defined]
+        return value
+
+    def unfix_member(self, value: Value | None) -> None:
+        """The program puts another tensor in the place of this buffer: so it is another one in each call."""
+        if value is not None and self.guards.unfix(value):
+            assert isinstance(value, TensorValue)
+            value.is_static = False
+            self.recorder.unfix_input(value)
+
+    def lazy(self, obj: Any, source: Source | None) -> Value:
+        return self.known(obj) if source is None else Lazy(obj, source)
+
+    def known(self, obj: Any, source: Source | None = None) -> Value:
+        """A real object that needs no guard: a class, a function, a module, a constant, reached from fixed code."""
+        if type(obj) is tuple:
+            return TupleValue([self.known(item) for item in obj])
+        if wrapping.is_constant_object(obj):
+            return ConstantValue(obj)
+        found = self.wrapped.get(id(obj))
+        if found is not None:
+            return found
+        if isinstance(obj, type):
+            return self.wrap(obj, ConstantSource(full_name(obj), obj))
+        if isinstance(obj, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
+            name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", "object")
+            return self.wrap(obj, ConstantSource(f"{getattr(obj, '__module__', '')}.{name}", obj))
+        if isinstance(obj, (tuple, slice, frozenset)) or source is not None:
+            return self.wrap(obj, source)
+        return self.wrap(obj, ConstantSource(f"<{class_name(type(obj))}>", obj))
+
+    def wrap_result(self, obj: Any, what: str) -> Value:
+        """A fresh object that real code computed from constants."""
+        return results.wrap_result(self, obj, what)
+
+    def constant(self, obj: Any) -> ConstantValue:
+        return ConstantValue(obj)
+
+    def code_constant(self, obj: Any) -> Value:
+        """A constant of a code object."""
+        found = self._code_constants.get(id(obj))
+        if found is None:
+            value = LastInstruction(obj.index) if type(obj) is Offset else constant_of_code(self, obj)
+            found = self._code_constants[id(obj)] = (obj, value)
+        return found[1]
+
+    def realized(self, value: Value) -> Value:
+        return value.realize(self) if type(value) is Lazy else value
+
+    def is_constant_object(self, obj: Any) -> bool:
+        return wrapping.is_constant_object(obj)
+
+    def is_immutable(self, obj: Any) -> bool:
+        return results.is_immutable(obj)
+
+    def scope_of(
+        self, names: dict[str, Any], source: Source | None = None, functions: dict[str, Any] = builtins.__dict__
+    ) -> GlobalScope:
+        """`source`: where this dictionary is found, unless it is a module's by the module's name; `functions`: the
+        built-in ones that are seen behind it, which a sandbox may give, and named tuples do."""
+        key = (id(names), id(functions))
+        found = self._scopes.get(key)
+        if found is None:
+            own = names is self.function.__globals__
+            found = self._scopes[key] = GlobalScope(names, own, source, functions)
+        return found
+
+    # ---- classes ----
+
+    def class_lookup(self, cls: type, name: str) -> Any:
+        return self.classes.lookup(cls, name)
+
+    def class_value(self, cls: type, name: str) -> Value:
+        return self.classes.value(cls, name)
+
+    def class_function(self, cls: type, name: str, function: Any) -> Value:
+        return self.classes.function(cls, name, function)
+
+    def bind(self, owner: Value, cls: type, name: str, raw: Any) -> Value:
+        """`raw`, found in the class dictionary, as an attribute of the instance `owner` (descriptor protocol)."""
+        return binding.bind(self, owner, cls, name, raw)
+
+    def bind_class_method(self, target: Value, cls: type, name: str, raw: Any) -> Value:
+        return binding.bind_class_method(self, target, cls, name, raw)
+
+    def bind_to_class(self, cls_value: ClassValue, name: str, raw: Any) -> Value:
+        """`raw` as an attribute of the class itself."""
+        return binding.bind_to_class(self, cls_value, name, raw)
+
+    # ---- facts about values ----
+
+    def constant_of(self, value: Value, what: str) -> Any:
+        try:
+            return value.constant()
+        except NotConstant:
+            if isinstance(value, SequenceValue) and self._read_items(value):
+                return self.constant_of(value, what)
+            raise unsupported("not-constant", f"{what} must be a constant, not {value.describe(self)}") from None
+
+    def _read_items(self, value: SequenceValue) -> bool:
+        """Whether there were items that nobody had looked at yet: now they are read, and relied on."""
+        found = False
+        for at, item in enumerate(value.items):
+            if type(item) is Lazy:
+                value.items[at] = item.realize(self)
+                found = True
+            if isinstance(value.items[at], SequenceValue):
+                found |= self._read_items(value.items[at])  # type: ignore[arg-type]
+        return found
+
+    def real_of(self, value: Value, what: str) -> Any:
+        try:
+            return value.real()
+        except NotConstant:
+            return self.constant_of(value, what)
+
+    def length_of(self, result: Value) -> int:
+        """What `__len__` returned."""
+        length = self.constant_of(result, "a length")
+        if type(length) is not int or not 0 <= length <= sys.maxsize:
+            raise unsupported("special-method", "__len__ that returns no length")
+        return length
+
+    def index_of(self, value: Value) -> int:
+        if isinstance(value, ObjectValue):
+            method = value.special(self, "__index__")
+            if method is not None:
+                value = method.call(self, [], {})
+                if type(self.constant_of(value, "an index")) is not int:
+                    raise unsupported("special-method", "__index__ that returns no plain int")
+        if isinstance(value, TensorValue) and value.fake.dtype in _WHOLE:
+            known = self.recorder.known_number(value.fake)
+            if known is not None:
+                return known
+        return self.run_real(operator.index, (self.constant_of(value, "an index"),))
+
+    def is_none(self, value: Value) -> bool:
+        return isinstance(value, ConstantValue) and not is_changing(value) and value.value is None
+
+    def is_exception(self, value: Value) -> bool:
+        return isinstance(value, ExceptionValue)
+
+    def truth(self, value: Value) -> bool:
+        return value.truth(self)
+
+    def override_truth(self, value: ObjectValue | ExceptionValue, plain: bool | None) -> bool:
+        """Truth through __bool__ or __len__ of the class, else `plain`."""
+        for name in ("__bool__", "__len__"):
+            method = value.special(self, name)
+            if method is not None:
+                by_length = name == "__len__"
+                self.enters_through(
+                    value, method, Role.OPERAND, finish=BY_LENGTH.get(self.way.finish) if by_length else None
+                )
+                result = method.call(self, [], {})
+                if result.python_type(self) is not (bool if name == "__bool__" else int):
+                    raise unsupported("special-method", f"{name} of {value.describe(self)} returns another type")
+                if by_length:
+                    return self.length_of(result) > 0
+                return self.truth(result)
+            found = self.class_lookup(value.cls, name)
+            if found is None:
+                raise self.raised(TypeError, "'NoneType' object is not callable")
+            if type(value) is ObjectValue and found is not MISSING:
+                raise unsupported("special-method", f"{name} of {value.describe(self)}")
+        return value.length(self) > 0 if plain is None else plain
+
+    def same(self, left: Value, right: Value) -> bool:
+        return self.identities.same(left, right)
+
+    def identical(self, left: Value, right: Value) -> bool:
+        return self.identities.identical(left, right)
+
+    def equal(self, left: Value, right: Value) -> bool:
+        return self.truth(self.compare(operator.eq, left, right))
+
+    # ---- operations ----
+
+    def get_attr(self, owner: Value, name: str) -> Value:
+        return owner.get_attr(self, name)
+
+    def member_attribute(self, owner: ConstantValue, name: str) -> Value | None:
+        return enum_members.member_attribute(self, owner, name)
+
+    def get_item(self, owner: Value, key: Value) -> Value:
+        if is_changing(key):
+            found = looked_up(self, owner, key)  # type: ignore[arg-type]
+            if found is not None:
+                return found
+        return owner.get_item(self, key)
+
+    def contains(self, container: Value, item: Value) -> bool:
+        if is_changing(item):
+            found = is_member(self, container, item)  # type: ignore[arg-type]
+            if found is not None:
+                return found
+        return container.contains(self, item)
+
+    def unary(self, function: Callable[..., Any], value: Value) -> Value:
+        return self.call(self.known(function), [value], {})
+
+    def binary(self, function: Callable[..., Any], left: Value, right: Value) -> Value:
+        if type(left) is ConstantValue and type(right) is ConstantValue:
+            return self.wrap_result(self.run_real(function, (left.value, right.value)), "the result of an operator")
+        return builtin_call(self, function, [left, right], {})
+
+    compare = binary
+
+    def iterate(self, value: Value) -> Iterator[Value]:
+        """The items of any iterable, realised, as the captured program would see them."""
+        return map(self.realized, value.iterate(self))
+
+    def listed(self, value: Value) -> Iterator[Value]:
+        """The items as list(), tuple() and stars take them, which ask for a length."""
+        return counted(map(self.realized, iteration.listed(self, value)))
+
+    def iterator(self, value: Value) -> Value:
+        return iteration.iterator(self, value)
+
+    def pair(self, one: Value, other: Value) -> Value:
+        return TupleValue([one, other])
+
+    def row(self, items: list[Value]) -> Value:
+        return TupleValue(items)
+
+    def make_iterator(self, items: Iterator[Value], pure: bool = True) -> IteratorValue:
+        return IteratorValue(items, pure, made_at=self.end_step())
+
+    def next_item(self, iterator: Value) -> Value | None:
+        """The next item, or None at the end."""
+        return iteration.next_item(self, iterator)
+
+    def mapping_items(self, value: Value) -> list[tuple[Value, Value]]:
+        return iteration.mapping_items(self, value)
+
+    def pairs(self, value: Value) -> Iterator[tuple[Value, Value]]:
+        return iteration.pairs(self, value)
+
+    def sorted_items(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
+        return iteration.sorted_items(self, items, key, reverse)
+
+    def format_value(self, value: Value, conversion: int, spec: str) -> str:
+        return formatting.format_value(self, value, conversion, spec)
+
+    def text_of(self, value: Value, conversion: int) -> Any:
+        return formatting.text_of(self, value, conversion)
+
+    def instance_dict_view(self, owner: ObjectValue) -> Value:
+        return AttributesValue(owner)
+
+    def dict_of(self, flat: list[Value]) -> DictValue:
+        """A new dictionary of keys and values in turn."""
+        made = DictValue({})
+        for at in range(0, len(flat), 2):
+            made.put(self, flat[at], flat[at + 1])
+        return made
+
+    def list_of(self, items: list[Value]) -> Value:
+        return ListValue(list(items))
+
+    def tuple_of(self, items: list[Value]) -> TupleValue:
+        return TupleValue(list(items))
+
+    def function_dict(self, function: FunctionValue) -> DictValue:
+        return FunctionAttributesValue.of(self, function)
+
+    # ---- calls ----
+
+    def call(self, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return callee.call(self, args, kwargs)
+
+    def call_function(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return function_call(self, function, args, kwargs)
+
+    def enters(self, what: Value, way: CallSite = DIRECTLY) -> None:
+        """An instruction is about to enter this function, or what this leads to, in this way."""
+        self.direct, self.role, self.way = what, way.by, way
+
+    def enters_through(
+        self, via: Value, callee: Value, by: Role = Role.CALL, *, finish: CallCompletion | None = None
+    ) -> None:
+        """If the instruction enters what `via` leads to in this way: that is this function.
+
+        finish: what it does then with the result, if that was not known before."""
+        if self.direct is via and self.role is by:
+            self.direct, self.role = callee, Role.CALL
+            if finish is not None:
+                self.way = replace(self.way, finish=finish)
+
+    def inline(
+        self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value], *, called: bool = False
+    ) -> Value:
+        """`called`: for its own sake, not as a part of something else."""
+        way = self.way if called and self.direct is function and self.role is Role.CALL else None
+        self.direct = None
+        return inline(self, function, args, kwargs, way)
+
+    def collects(self, source: Value, below: tuple[Any, ...] = (), *, plainly: bool = False) -> None:
+        """The instruction that is running is about to take all items of this."""
+        self.frames[-1].collecting = Collecting(source, below, self.frames[-1].began, plainly)
+
+    def collecting(self, source: Value) -> Collecting | None:
+        """What is being collected of it."""
+        found = self.frames[-1].collecting if self.frames else None
+        return found if found is not None and found.source is source and found.step == self.frames[-1].began else None
+
+    def is_call_of(self, count: int) -> bool:
+        """Whether the instruction is a call of so many arguments."""
+        frame = self.frames[-1]
+        instruction = frame.program.instructions[frame.now]
+        return instruction.opname == "CALL" and instruction.arg == count
+
+    def _asks(self, callee: Value, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """If the instruction calls a built-in function that asks its argument's class, it enters the method there."""
+        if self.direct is callee and self.way is DIRECTLY and args and not kwargs:
+            plainly = takes_all(function)
+            if plainly is not None and len(args) == 1 and self.is_call_of(1):
+                self.collects(args[0], called(callee), plainly=plainly)
+            way = asked(function, args)
+            if way is not None:
+                self.enters(args[0], way)
+
+    def call_class(self, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        self._asks(cls, cls.cls, args, kwargs)
+        return class_call(self, cls, args, kwargs)
+
+    def call_builtin(self, callee: BuiltinValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        self._asks(callee, callee.fn, args, kwargs)
+        return builtin_call(self, callee.fn, args, kwargs)
+
+    def call_handler(self, handler: Callable[..., Value], args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A registered handler; arguments that do not fit are the captured program's TypeError."""
+        try:
+            return handler(self, *args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+                raise unsupported("call-builtin", f"arguments of {handler.__name__.strip('_')}: {error}") from error
+            raise
+
+    def record_function(self, function: Any, args: list[Value], kwargs: dict[str, Value], run: Any = None) -> Value:
+        special = SPECIAL_METHODS.get(function)
+        if special is not None:
+            rely_on_methods(self, special, args)
+        operands = self.overlays[-1].operands if self.overlays else None
+        if operands is not None:
+            args = operands(self, function, args)
+        try:
+            return self.recorder.record("call_function", function, run or function, args, kwargs)
+        except NotATensorCall as call:
+            return self.wrap_result(call.result, f"the result of {getattr(function, '__name__', function)}")
+
+    def record_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        def run(owner: Any, *rest: Any, **named: Any) -> Any:
+            return getattr(owner, name)(*rest, **named)
+
+        rely_on_methods(self, (name,), args)
+        try:
+            return self.recorder.record("call_method", name, run, args, kwargs)
+        except NotATensorCall as call:
+            return self.wrap_result(call.result, f"the result of Tensor.{name}")
+
+    def call_tensor_method(self, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tensor_method_call(self, owner, name, args, kwargs)

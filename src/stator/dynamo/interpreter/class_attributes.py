@@ -1,0 +1,114 @@
+"""What classes hold: lookups through the order of resolution, which guards watch, and values of what was found."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stator.dynamo.guards.guard import Lookup
+from stator.dynamo.guards.source import AttrSource, ConstantSource, InstanceDictSource, ItemSource, Source
+from stator.dynamo.host.naming import full_name, qualified_name
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.objects import is_data_descriptor, lookup_in_class, lookup_record, owner_in_class
+
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+
+def _of_metaclass(cls: type, name: str) -> bool:
+    """Whether getattr asks the metaclass for it, as for `__class__` and `__doc__`, whatever the class itself holds."""
+    return is_data_descriptor(lookup_in_class(type(cls), name))
+
+
+class ClassAttributes:
+    """`wrap(obj, source)` makes the value of a real object."""
+
+    def __init__(self, wrap: Callable[[Any, Source | None], Value]) -> None:
+        self._wrap = wrap
+        self._values: dict[tuple[type, str], Value] = {}
+        self._lookups: dict[tuple[type, str], Any] = {}
+        self._written: dict[str, dict[type, Value]] = {}  # what the captured code has set, by name and class
+
+    # ---- what the captured code sets ----
+
+    def write(self, cls: type, name: str, value: Value) -> None:
+        """Plain data: its class is no descriptor."""
+        self._written.setdefault(name, {})[cls] = value
+
+    def written(self, cls: type, name: str) -> Value | None:
+        """What `cls` has got since the frame began, by itself or from a base."""
+        values = self._written.get(name)
+        if not values:
+            return None
+        if cls.__mro__ is None:
+            raise unsupported("attribute", f"{name!r} of {qualified_name(cls)}, which has no bases as yet")
+        for base in cls.__mro__:
+            if base in values:
+                if base is not cls:
+                    self._lookups.setdefault((cls, name), lookup_in_class(cls, name))  # no class before it has one
+                return values[base]
+            if name in base.__dict__:
+                return None
+        return None
+
+    # ---- what stands there ----
+
+    def lookup(self, cls: type, name: str) -> Any:
+        """The raw attribute, or MISSING; relied on when the capture ends."""
+        if name in self._written and self.written(cls, name) is not None:
+            raise unsupported("attribute", f"{name!r} of {qualified_name(cls)}, which the captured code has set")
+        key = (cls, name)
+        found = self._lookups.get(key)
+        if found is None:
+            found = self._lookups[key] = lookup_in_class(cls, name)
+        return found
+
+    def lookups(self) -> Iterable[tuple[type, list[Lookup]]]:
+        """All that was looked up, by class; classes that cannot change are left out."""
+        made: dict[type, list[Lookup]] = {}
+        for (cls, name), found in self._lookups.items():
+            if cls.__flags__ & _IMMUTABLE_TYPE == 0:
+                made.setdefault(cls, []).append(lookup_record(cls, name, found))
+        return made.items()
+
+    def value(self, cls: type, name: str) -> Value:
+        """A class attribute as it stands in the class dictionary, guarded there."""
+        owner = owner_in_class(cls, name)
+        if owner is None:
+            raise unsupported("attribute", f"{name!r} of {qualified_name(cls)}, which is gone by now")
+        key = (owner, name)
+        found = self._values.get(key)
+        if found is None:
+            raw = owner.__dict__[name]
+            of_class = ConstantSource(full_name(owner), owner)
+            source: Source = AttrSource(of_class, name)
+            # getattr would give what it makes of itself, or what the metaclass says of the class
+            if hasattr(type(raw), "__get__") or _of_metaclass(owner, name):
+                source = ItemSource(InstanceDictSource(of_class), name)
+            found = self._values[key] = self._wrap(raw, source)
+        return found
+
+    def function(self, cls: type, name: str, function: Any) -> Value:
+        """The Python function behind a class attribute (a plain one, or inside a property or static method)."""
+        key = (cls, f"{name}()")
+        found = self._values.get(key)
+        if found is None or getattr(found, "fn", function) is not function:
+            owner = owner_in_class(cls, name)
+            owner = cls if owner is None else owner  # a class may have a truth value of its own
+            of_class = ConstantSource(full_name(owner), owner)
+            source: Source = AttrSource(of_class, name)
+            raw = owner.__dict__.get(name)
+            if _of_metaclass(owner, name):
+                source = ItemSource(InstanceDictSource(of_class), name)
+            if isinstance(raw, types.DynamicClassAttribute):  # which the class shows as a member, if at all
+                source = AttrSource(ItemSource(InstanceDictSource(of_class), name), "fget")
+            elif isinstance(raw, property):
+                part = next(part for part in ("fget", "fset", "fdel") if getattr(raw, part) is function)
+                source = AttrSource(source, part)
+            elif isinstance(raw, functools.cached_property):
+                source = AttrSource(source, "func")
+            elif isinstance(raw, classmethod):
+                source = AttrSource(source, "__func__")
+            found = self._values[key] = self._wrap(function, source)
+        return found

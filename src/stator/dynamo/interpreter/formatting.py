@@ -1,0 +1,79 @@
+"""What str(), repr(), ascii() and format() give for values, through the methods of their classes.
+
+How templates of str.format are taken apart is in values/constants.py.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.exceptions import ExceptionValue
+from stator.dynamo.values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from .capture_context import CaptureContext
+
+# by the number of the conversion in bytecode: none, !s, !r, !a
+_CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda it: it, str, repr, ascii)
+_REPR, _ASCII = 2, 3
+
+
+def format_value(context: CaptureContext, value: Value, conversion: int, spec: str) -> str:
+    """`format(value, spec)` behind a conversion."""
+    if conversion == 0 and (not isinstance(value, ConstantValue) or isinstance(value.value, enum.Enum)):
+        kind = value.python_type(context)
+        method = context.class_lookup(kind, "__format__")
+        if method is None:
+            raise context.raised(TypeError, "'NoneType' object is not callable")
+        if isinstance(method, FunctionType) and not is_left_alone(method.__code__):
+            bound = context.bind(value, kind, "__format__", method)
+            return _text(context, bound.call(context, [ConstantValue(spec)], {}))
+        if spec and not value.is_constant():
+            raise unsupported("format", f"{value.describe(context)} with a format specification")
+    text = text_of(context, value, conversion)
+    return context.run_real(format, (text, spec))
+
+
+def text_of(context: CaptureContext, value: Value, conversion: int) -> Any:
+    """What format() would be given: the constant itself, or text."""
+    convert = _CONVERSIONS[conversion]
+    if isinstance(value, ExceptionValue):
+        return value.text(context, convert if conversion else str)
+    if isinstance(value, ConstantValue) and isinstance(value.value, enum.Enum):
+        return _text_of_member(context, value, conversion)
+    if value.is_constant():
+        return context.run_real(convert, (value.constant(),))
+    if isinstance(value, ObjectValue):
+        for name in ("__repr__",) if conversion >= _REPR else ("__str__", "__repr__"):
+            method = value.special(context, name)
+            if method is not None:
+                text = _text(context, method.call(context, [], {}))
+                return text.encode("ascii", "backslashreplace").decode("ascii") if conversion == _ASCII else text
+            if name == "__str__" and context.class_lookup(value.cls, name) is not object.__str__:
+                break
+    raise unsupported("format", f"{value.describe(context)} in a string", "format it outside of the compiled function")
+
+
+def _text_of_member(context: CaptureContext, member: ConstantValue, conversion: int) -> Any:
+    """Of an enumeration: by its own method, if the program wrote one."""
+    for name in ("__repr__",) if conversion >= _REPR else ("__str__", "__repr__"):
+        method = context.class_lookup(type(member.value), name)
+        if isinstance(method, FunctionType) and not is_left_alone(method.__code__):
+            text = _text(context, context.call(context.get_attr(member, name), [], {}))
+            return text.encode("ascii", "backslashreplace").decode("ascii") if conversion == _ASCII else text
+        if name == "__str__" and method is not enum.Enum.__str__:
+            break
+    return context.run_real(_CONVERSIONS[conversion], (member.value,))
+
+
+def _text(context: CaptureContext, value: Value) -> str:
+    text = context.constant_of(value, "text")
+    if not isinstance(text, str):
+        raise unsupported("format", "a method for text that returns something else")
+    return text

@@ -1,0 +1,337 @@
+"""One symbolic Python frame: its stack, its names, and the loop that steps through its instructions.
+
+What an instruction means is said in opcodes/; what an object does is said in values/.
+"""
+
+from __future__ import annotations
+
+import builtins
+from traceback import walk_tb
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from stator.base.errors import Unsupported, UserPlace
+from stator.base.signals import is_of_a_signal
+from stator.dynamo.host.break_kinds import way_out
+from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.ir.call_completion import CallSite, Collecting
+from stator.dynamo.ir.resume import closure_of
+from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
+from stator.dynamo.values.cells import CellValue
+from stator.dynamo.values.constants import LastInstruction
+
+from .finalizers import check_variable, on_the_stack, still_on_the_stack
+from .prepared_code import Handler, PreparedCode, program_of
+
+if TYPE_CHECKING:
+    from stator.dynamo.values.containers.generators import GeneratorValue
+
+    from .capture_context import CaptureContext
+    from .scopes import GlobalScope
+
+RETURNED = object()
+YIELDED = object()
+
+
+def _raised_by_program(error: BaseException) -> bool:
+    """Whether it came out of code of the program, such as an `__eq__` or `__getattribute__`, not out of ours."""
+    codes = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
+    return not all(map(is_left_alone, codes))
+
+
+def _end_if_of_program(error: Exception) -> None:
+    """Raises Unsupported for what code of the program raised, if that is not a handler of signals."""
+    if _raised_by_program(error) and not is_of_a_signal(error):
+        reason = f"{class_name(type(error))} from code of the program, which ran when an object was looked at"
+        raise unsupported("special-method", reason) from error
+
+
+class StopAtBreak(Exception):
+    """The step at which the graph is to end was reached. Private to the interpreter.
+
+    `frames` are those that are running, outermost first; `handled` the exceptions being handled, innermost last.
+    """
+
+    def __init__(self, frames: list[Frame], handled: list[Value]) -> None:
+        self.frames, self.handled = frames, handled
+        super().__init__()
+
+
+class Frame:
+    """Interpreter state of one call. `stack` holds realised Values (None is a NULL slot)."""
+
+    __slots__ = (
+        "began",
+        "cells",
+        "collecting",
+        "context",
+        "contexts",
+        "furthest",
+        "generator",
+        "globals",
+        "going_on",
+        "handlers",
+        "handlers_kept",
+        "handling",
+        "kw_names",
+        "locals",
+        "module_frames",
+        "name",
+        "now",
+        "pc",
+        "program",
+        "result",
+        "stack",
+        "way",
+        "went_on",
+    )
+
+    def __init__(
+        self,
+        context: CaptureContext,
+        program: PreparedCode,
+        scope: GlobalScope,
+        local_values: dict[str, Value],
+        closure: tuple[CellValue, ...],
+        name: str,
+    ) -> None:
+        self.context = context
+        self.program = program
+        self.globals = scope
+        self.locals = local_values
+        self.cells: dict[str, CellValue] = dict(zip(closure_of(program.code), closure, strict=True))
+        self.name = name
+        self.stack: list[Any] = []
+        self.pc = 0  # the instruction to run next
+        self.now = 0  # the one that is running
+        self.furthest = -1  # the last instruction, in their order, that it has been at before it went back
+        self.began = 0  # the step of the capture at which that began
+        self.generator: GeneratorValue | None = None  # whose frame it is
+        self.going_on: Handler | None = None  # what it does at its next instruction, which had entered a function
+        self.went_on = -1  # the step of the capture at which it did that
+        self.way: CallSite | None = None  # how its caller entered it, if all that is left to do there is to finish that
+        self.collecting: Collecting | None = None  # of items, by an instruction that it was at
+        self.result: Value | None = None
+        self.kw_names: tuple[str, ...] = ()
+        self.module_frames = 0  # so many of those that torch has for a call of a module, before this one, are left out
+        self.handlers: list[int] = []  # that are running: where on the stack each keeps what was handled before it
+        self.handling: list[Value] = []  # the exceptions of these, while the frame does not run
+        self.handlers_kept = 0  # so many of them were running when the frame was entered
+
+    # -- stack --
+    def push(self, value: Value | None) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Any:
+        return self.stack.pop()
+
+    def pop_many(self, count: int) -> list[Any]:
+        if not count:
+            return []
+        items = self.stack[-count:]
+        del self.stack[-count:]
+        return items
+
+    def push_read(self, value: Value) -> None:
+        """Push a value that was read from a container or a name, touching it."""
+        self.stack.append(value.realize(self.context) if type(value) is Lazy else value)
+
+    # -- handlers of exceptions --
+    def begin_handler(self) -> None:
+        self.handlers.append(len(self.stack))
+
+    def end_handler(self) -> None:
+        self.handlers.pop()
+        self.handlers_kept = min(self.handlers_kept, len(self.handlers))
+
+    # -- running --
+    def run(self) -> Any:
+        """Step until the frame returns or yields. Raises Raised when an exception leaves the frame."""
+        handlers, instructions = self.program.handlers, self.program.instructions
+        context = self.context
+        handled, outermost = len(context.handled), not context.frames
+        self._enter()
+        watched = on_the_stack(self) if outermost else []
+        try:
+            while True:
+                pc = self.now = self.pc
+                self._begin_step(outermost)
+                handler = handlers[pc] if self.going_on is None else self._takes_going_on()
+                try:
+                    if handler is None:
+                        raise unsupported("opcode", f"the instruction {instructions[pc].opname}")
+                    signal = handler(self, instructions[pc])
+                except RecursionError as error:
+                    raise unsupported("inline-depth", "calls nested too deeply to be followed") from error
+                except Raised as raised:
+                    if watched:
+                        watched = still_on_the_stack(self, watched)
+                    if not self._caught(pc, raised):
+                        raise
+                    continue
+                except (Unsupported, StopAtBreak):
+                    raise
+                except Exception as error:
+                    _end_if_of_program(error)
+                    raise
+                if watched:
+                    watched = still_on_the_stack(self, watched)
+                if signal is not None:
+                    return signal
+                if self.pc <= pc:
+                    self.furthest = max(self.furthest, pc)
+                    context.count_turn()
+        except Unsupported as error:
+            raise self.located(error) from error.__cause__
+        finally:
+            self._leave(handled)
+
+    def _enter(self) -> None:
+        context = self.context
+        context.frames.append(self)
+        if context.lines is not None:
+            context.lines.enter(self.program.code, self.globals.names.get("__name__"))
+        context.handled += self.handling
+        for overlay in context.overlays:
+            overlay.enters(self)
+
+    def _leave(self, handled: int) -> None:
+        """`handled`: how many exceptions were being handled where the frame was entered."""
+        context = self.context
+        context.frames.pop()
+        for overlay in context.overlays:
+            overlay.leaves(self)
+        if context.overlays and context.overlays[-1].frame is self:
+            context.overlays.pop().hide()
+        if context.lines is not None:
+            context.lines.leave()
+        self.handling = context.handled[handled:]
+        del context.handled[handled:]
+
+    def _begin_step(self, outermost: bool) -> None:
+        context = self.context
+        self.began = context.step
+        if context.step == context.stop_at:
+            raise StopAtBreak(list(context.frames), list(context.handled))
+        if outermost:
+            context.outer_steps.append(context.step)
+        context.step += 1
+        context.direct = None
+        self.pc = self.now + 1
+        if context.lines is not None and not self.is_added():
+            instruction = self.program.instructions[self.now]
+            context.lines.at(instruction.opname, instruction.position[0])
+
+    def _caught(self, pc: int, raised: Raised) -> bool:
+        """Go on with what handles an exception that instruction `pc` raised; False: it leaves the frame."""
+        if raised.frames is None:
+            raised.frames = list(self.context.frames)
+        self.pc = pc + 1
+        if not self.unwind(pc, raised):
+            return False
+        if self.pc <= pc:
+            self.furthest = max(self.furthest, pc)
+        return True
+
+    def _takes_going_on(self) -> Handler | None:
+        handler, self.going_on = self.going_on, None
+        self.went_on = self.began
+        return handler
+
+    def run_generator(self) -> Value | None:
+        """Run to the next yield and give the yielded value, or None when the frame returned."""
+        return self.result if self.run() is YIELDED else None
+
+    def located(self, error: Unsupported) -> Unsupported:
+        if error.place is not None:
+            return error
+        stack = "".join(f"\n    {frame.place()}" for frame in self.context.frames)
+        hint = way_out(error.kind, error.hint)
+        located = Unsupported(error.kind, error.reason, place=self.place(), hint=hint, until=error.until)
+        self.context.broken = located, list(self.context.frames)
+        if len(self.context.frames) > 1:
+            located.args = (f"{located.args[0]}\n  The calls that led there:{stack}",)
+        return located
+
+    def is_added(self) -> bool:
+        """Whether the instruction that is running is none of the program's, but puts the stack back behind a break."""
+        resumption = self.program.resumption
+        return resumption is not None and resumption.indices[self.now] is None
+
+    def place(self) -> UserPlace:
+        """Where the running instruction stands. One that ends a block stands nowhere: where the one before it does."""
+        code = self.program.code
+        lines = (self.program.instructions[index].line for index in range(self.now, -1, -1))
+        return UserPlace(code.co_filename, next(filter(None, lines), code.co_firstlineno), self.name)
+
+    def waits_in_try(self) -> bool:
+        """Whether a generator's frame, which waits at a yield, would run code of the user when it is closed there: the
+        block of a `finally` or `with`, or a handler that may catch GeneratorExit."""
+        instructions = self.program.instructions
+        region = instructions[self.now].handler
+        while region is not None:
+            at = region.target.index
+            if instructions[at].opname.startswith("CALL_INTRINSIC"):
+                return False  # the wrapper that 3.12 puts around every generator
+            if instructions[at].opname == "CLEANUP_THROW":  # and around each `yield from`
+                region = instructions[at].handler
+                continue
+            if instructions[at].opname == "PUSH_EXC_INFO":
+                at += 1
+                while instructions[at + 1].opname == "CHECK_EXC_MATCH" and self._lets_generator_exit_pass(at):
+                    jump = instructions[at + 2]
+                    at = at + 3 if jump.target is None else jump.target.index
+            elif [instruction.opname for instruction in instructions[at : at + 2]] == ["COPY", "POP_EXCEPT"]:
+                at += 2
+            if instructions[at].opname != "RERAISE":
+                return True
+            region = instructions[at].handler
+        return False
+
+    def _lets_generator_exit_pass(self, at: int) -> bool:
+        """Whether `except NAME` does not catch GeneratorExit; instruction `at` loads the name."""
+        load = self.program.instructions[at]
+        if load.opname != "LOAD_GLOBAL":
+            return False
+        wanted = self.globals.names.get(load.argval, vars(builtins).get(load.argval))
+        return isinstance(wanted, type) and not issubclass(GeneratorExit, wanted)
+
+    def unwind(self, pc: int, raised: Raised) -> bool:
+        """Go to the handler of the try region around instruction `pc`; False: the exception leaves the frame. (Raised
+        here it would lead back to itself, and keep what the program dropped until a collection.)"""
+        region = self.program.instructions[pc].handler
+        if region is None:
+            if raised.value.source is not None and self.context.frames[0] is not self:
+                raise unsupported(
+                    "raise", "an exception that was there before leaves a function, as its traceback shows"
+                )
+            raised.value.grow_traceback()  # type: ignore[attr-defined]
+            return False
+        self._let_go(region.depth)
+        if raised.value.caught_at is None:  # type: ignore[attr-defined]
+            raised.value.caught_at = self.context.end_step()  # type: ignore[attr-defined]
+        if region.lasti:
+            self.stack.append(LastInstruction(self.program.user_index(pc)))
+        self.stack.append(raised.value)
+        self.pc = region.target.index
+        return True
+
+    def _let_go(self, depth: int) -> None:
+        """Drop what is on the stack above `depth`, as a generator that a loop was in; the top goes first."""
+        for gone in reversed(self.stack[depth:]):
+            check_variable(self, gone)
+        del self.stack[depth:]
+
+
+def follow_rest(
+    context: CaptureContext, function: FunctionType, cells: tuple[CellValue, ...], args: list[Value], way: CallSite
+) -> Value:
+    """The result of what goes on with a function in the middle, behind a graph break, with the cells of its closure."""
+    code = function.__code__
+    names = dict(zip(code.co_varnames, args, strict=False))
+    frame = Frame(context, program_of(code), context.scope_of(function.__globals__), names, cells, code.co_qualname)
+    frame.way = way
+    frame.run()
+    assert frame.result is not None
+    return frame.result

@@ -1,0 +1,136 @@
+"""The guards of one capture, in the order in which the program came to rely on what they say.
+
+What may be relied on, and when, is decided by those who ask; how guards are checked is in guard_tree.py.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from stator.base.errors import UserPlace
+from stator.dynamo.guards.guard import Guard, GuardKind, Lookup, TensorGuard
+from stator.dynamo.guards.source import ConstantSource, ModuleGlobalSource, Source
+from stator.dynamo.host.iterator_state import keys_in_order
+from stator.dynamo.host.naming import full_name
+from stator.dynamo.values.base import Value
+from stator.dynamo.values.constants import SourcedConstant
+from stator.dynamo.values.objects import ObjectValue
+
+from . import wrapping
+
+_OF_MODULES = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+_OF_REGISTRATION = ("_global_module_registration_hooks", "_global_parameter_registration_hooks")
+
+
+class GuardLog:
+    """`place()` is the user's line that is followed now."""
+
+    def __init__(self, place: Callable[[], UserPlace]) -> None:
+        self.made: list[Guard] = []
+        self._place = place
+        self._once: dict[tuple[int, str], Value] = {}  # values are held, as another one might come to have their id
+        self._fixed: dict[int, Guard] = {}  # identity guards of parameters and buffers that only make them static
+        self._present: list[tuple[SourcedConstant, UserPlace]] = []
+        self._global_hooks: bool | None = None
+
+    def add(self, source: Source, kind: GuardKind, expected: Any) -> None:
+        if not isinstance(source, ConstantSource):
+            self.made.append(Guard(source, kind, expected, self._place()))
+
+    def tensor(self, source: Source, tensor: torch.Tensor) -> None:
+        expected = TensorGuard(
+            type(tensor),
+            tensor.dtype,
+            tensor.device,
+            tuple(tensor.shape),
+            tuple(tensor.stride()) if tensor.layout is torch.strided else (),
+            tensor.requires_grad,
+            torch._C._dispatch_keys(tensor).raw_repr() if tensor.is_conj() or tensor.is_neg() else None,
+        )
+        self.add(source, GuardKind.TENSOR, expected)
+
+    def dict_keys(self, source: Source, real: dict[Any, Any]) -> bool:
+        """Rely on all keys in order. False: on their number only, because they are objects compared by themselves."""
+        keys = tuple(keys_in_order(real))
+        plain = all(map(_is_key_constant, keys))
+        self.add(source, *((GuardKind.DICT_KEYS, keys) if plain else (GuardKind.LENGTH, len(keys))))
+        return plain
+
+    # ---- once for each object ----
+
+    def _first(self, owner: Value, what: str) -> bool:
+        before = len(self._once)
+        self._once[id(owner), what] = owner
+        return len(self._once) > before
+
+    def keys_once(self, owner: ObjectValue, source: Source | None, real: dict[Any, Any]) -> None:
+        if source is not None and self._first(owner, "keys"):
+            self.dict_keys(source, real)
+
+    def length_once(self, owner: ObjectValue, source: Source, length: int) -> None:
+        if self._first(owner, "len"):
+            self.add(source, GuardKind.LENGTH, length)
+
+    def identity_once(self, value: Value) -> None:
+        """Rely on the value being the very object that it is now."""
+        self._fixed.pop(id(value), None)
+        if value.source is not None and self._first(value, "is"):
+            self.add(value.source, GuardKind.IS, value.real())
+
+    def fix(self, value: Value) -> None:
+        """Rely on a tensor being the very object that it is now, for as long as that only makes it static."""
+        known = len(self.made)
+        self.identity_once(value)
+        if len(self.made) > known:
+            self._fixed[id(value)] = self.made[-1] = replace(self.made[-1], movable=True)
+
+    def unfix(self, value: Value) -> bool:
+        """Take back what `fix` did. False: nothing was, or more relies on the object by now."""
+        guard = self._fixed.pop(id(value), None)
+        if guard is None:
+            return False
+        self.made = [kept for kept in self.made if kept is not guard]
+        self._once.pop((id(value), "is"), None)
+        return True
+
+    def global_module_hooks(self) -> bool:
+        """Whether hooks of all modules are there; that there are none is relied on."""
+        if self._global_hooks is None:
+            module = torch.nn.modules.module
+            self._global_hooks = any(getattr(module, f"_global_{name}") for name in _OF_MODULES)
+            for name in () if self._global_hooks else _OF_MODULES:
+                self.add(ModuleGlobalSource(module.__name__, f"_global_{name}"), GuardKind.LENGTH, 0)
+        return self._global_hooks
+
+    def registration_hooks(self) -> bool:
+        """Whether anyone is told of parameters and submodules that are registered; that nobody is is relied on."""
+        module = torch.nn.modules.module
+        hooks = any(getattr(module, name) for name in _OF_REGISTRATION)
+        for name in () if hooks else _OF_REGISTRATION:
+            self.add(ModuleGlobalSource(module.__name__, name), GuardKind.LENGTH, 0)
+        return hooks
+
+    # ---- known when the capture ends ----
+
+    def presence(self, value: SourcedConstant) -> None:
+        """Rely on an entry, name or attribute being there, also when the constant in it is never looked at."""
+        self._present.append((value, self._place()))
+
+    def add_presences(self) -> None:
+        for value, place in self._present:
+            if not value.guarded and not isinstance(value.source, ConstantSource):
+                self.made.append(Guard(value.source, GuardKind.TYPE, type(value.peek()), place))  # type: ignore[arg-type]
+
+    def add_lookups(self, lookups: Iterable[tuple[type, list[Lookup]]]) -> None:
+        for cls, made in lookups:
+            source = ConstantSource(full_name(cls), cls)
+            self.made.append(Guard(source, GuardKind.LOOKUPS, tuple(made)))
+
+
+def _is_key_constant(key: Any) -> bool:
+    return wrapping.is_constant_object(key) or isinstance(key, (type, types.FunctionType, types.BuiltinFunctionType))

@@ -1,0 +1,35 @@
+"""Imports in captured code: run when it is captured, and relied on to give the same module in each call.
+Never here: reading names of modules (values/modules.py).
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import BuiltinSource, ConstantSource, ItemSource
+from stator.dynamo.values.base import Value, unsupported
+
+if TYPE_CHECKING:
+    from .capture_context import CaptureContext
+
+_IMPORT = builtins.__import__
+
+
+def imported(context: CaptureContext, namespace: dict[str, Any], name: Any, names: Any = (), level: int = 0) -> Value:
+    """What `import name`, or `from name import names`, gives in a module with these globals."""
+    if builtins.__import__ is not _IMPORT:
+        raise unsupported("call-builtin", "an import, while the program has put something else in place of __import__")
+    context.guard(BuiltinSource("__import__"), GuardKind.IS, _IMPORT)
+    package = namespace.get("__package__") or namespace.get("__name__")
+    known = {"__package__": package, "__name__": namespace.get("__name__")}
+    module = context.run_real(_IMPORT, (name, known, None, names, level))
+    whole = importlib.util.resolve_name("." * level + name, package) if level else name
+    for part in {whole, whole if names or level else whole.partition(".")[0]}:
+        if part in sys.modules:
+            found = ItemSource(ConstantSource("sys.modules", sys.modules), part)
+            context.guard(found, GuardKind.IS, sys.modules[part])
+    return context.known(module)

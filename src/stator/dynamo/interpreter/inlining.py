@@ -1,0 +1,168 @@
+"""Inlining: binding arguments to parameters as Python does, and running the callee's frame symbolically."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import FunctionType
+from typing import TYPE_CHECKING
+
+from stator.dynamo.host.introspection import observer_in
+from stator.dynamo.host.numpy_sampling import draws_apart
+from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.generators import GeneratorValue
+from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.sequences import TupleValue
+from stator.dynamo.values.functions import FunctionValue
+
+from .frame import Frame
+from .prepared_code import program_of
+
+if TYPE_CHECKING:
+    from stator.dynamo.ir.call_completion import CallSite
+
+    from .capture_context import CaptureContext
+
+DEPTH_LIMIT = 120
+_VARARGS, _VARKEYWORDS = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
+
+
+def inline(
+    context: CaptureContext,
+    function: FunctionValue,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    way: CallSite | None = None,
+) -> Value:
+    """Call a Python function by stepping through its code.
+
+    way: how the instruction that the frame around it is at enters it, if nothing else does."""
+    if len(context.frames) > DEPTH_LIMIT:
+        raise unsupported("inline-depth", f"more than {DEPTH_LIMIT} nested calls at {function.qualname}")
+    observer = observer_in(function.code, function.scope.names)
+    if observer is not None:
+        raise unsupported("observer", f"{function.qualname} asks {observer}(), which would see what compiling makes")
+    if draws_apart(function.code, function.scope.names, _types(context, [*args, *kwargs.values()])):
+        raise unsupported("call-builtin", f"{function.qualname} draws random numbers of NumPy's, and runs as it is")
+    context.count_call()
+    program = program_of(function.code)
+    names = bind(context, function, args, kwargs)
+    frame = Frame(context, program, function.scope, names, function.cells(context), function.qualname)
+    frame.module_frames, context.entering_module = context.entering_module, 0
+    frame.way = None if program.is_generator else way
+    if program.is_generator:
+        if function.code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            raise unsupported("async", f"the coroutine {function.qualname}")
+        made = GeneratorValue(frame, function.name)
+        context.generators.append(made)
+        return made
+    frame.run()
+    assert frame.result is not None
+    return frame.result
+
+
+def _types(context: CaptureContext, values: list[Value]) -> Iterator[type]:
+    """Of values, and of the items of tuples among them."""
+    for value in values:
+        if isinstance(value, TupleValue):
+            yield from _types(context, value.items)
+        else:
+            yield context.realized(value).python_type(context)
+
+
+def bind(
+    context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]
+) -> dict[str, Value]:
+    """Parameter name -> value. Arguments that do not fit are the captured program's TypeError."""
+    code = function.code
+    names, count, keyword_count = code.co_varnames, code.co_argcount, code.co_kwonlyargcount
+    bound: dict[str, Value] = dict(zip(names[:count], args, strict=False))
+    extra_keywords: dict[str, Value] = {}
+    if kwargs:
+        by_keyword = names[code.co_posonlyargcount : count + keyword_count]
+        for name, value in kwargs.items():
+            if name in by_keyword:
+                if name in bound:
+                    raise mismatch(context, function, args, kwargs)
+                bound[name] = value
+            elif code.co_flags & _VARKEYWORDS:
+                extra_keywords[name] = value
+            else:
+                raise mismatch(context, function, args, kwargs)
+    if len(args) < count and not _fill_defaults(context, function, bound):
+        raise mismatch(context, function, args, kwargs)
+    if keyword_count and not _fill_keyword_defaults(context, function, bound):
+        raise mismatch(context, function, args, kwargs)
+    at = count + keyword_count
+    if code.co_flags & _VARARGS:
+        bound[names[at]] = TupleValue(args[count:])
+        at += 1
+    elif len(args) > count:
+        raise mismatch(context, function, args, kwargs)
+    if code.co_flags & _VARKEYWORDS:
+        made = DictValue({})
+        for name, value in extra_keywords.items():
+            made.put(context, ConstantValue(name), value)
+        bound[names[at]] = made
+    return bound
+
+
+def _fill_defaults(context: CaptureContext, function: FunctionValue, bound: dict[str, Value]) -> bool:
+    """Give the positional parameters that have no argument their defaults; False where one has none."""
+    code = function.code
+    names, count = code.co_varnames, code.co_argcount
+    missing = [at for at in range(count) if names[at] not in bound]
+    if not missing:
+        return True
+    defaults = function.default_values(context)
+    first = count - len(defaults)
+    if missing[0] < first:
+        return False
+    for at in missing:
+        bound[names[at]] = defaults[at - first]
+    return True
+
+
+def _fill_keyword_defaults(context: CaptureContext, function: FunctionValue, bound: dict[str, Value]) -> bool:
+    code = function.code
+    for name in code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]:
+        if name not in bound:
+            default = function.keyword_defaults(context).get(name)
+            if default is None:
+                return False
+            bound[name] = default
+    return True
+
+
+def mismatch(context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Raised:
+    """The TypeError of a call whose arguments do not fit, in this version's words: from a function without a body."""
+    code = function.code
+    count = code.co_argcount + code.co_kwonlyargcount
+    variadic = code.co_flags & (_VARARGS | _VARKEYWORDS)
+    count += bool(variadic & _VARARGS) + bool(variadic & _VARKEYWORDS)
+    empty = _without_body.__code__
+    twin = FunctionType(
+        empty.replace(
+            co_argcount=code.co_argcount,
+            co_posonlyargcount=code.co_posonlyargcount,
+            co_kwonlyargcount=code.co_kwonlyargcount,
+            co_varnames=code.co_varnames[:count],
+            co_nlocals=count,
+            co_flags=empty.co_flags | variadic,
+        ),
+        {},
+        function.name,
+        (None,) * len(function.default_values(context)),
+    )
+    twin.__qualname__ = function.qualname
+    twin.__kwdefaults__ = dict.fromkeys(function.keyword_defaults(context))
+    try:
+        twin(*[None] * len(args), **dict.fromkeys(kwargs))
+    except TypeError as error:
+        return context.raised(TypeError, str(error))
+    raise unsupported("call", f"arguments of {function.qualname}")
+
+
+def _without_body() -> None:
+    pass

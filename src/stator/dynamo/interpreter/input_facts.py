@@ -1,0 +1,143 @@
+"""Branches on truths about the data of inputs, such as `if mask.all():`. The graph goes on as the branch goes in this
+call, under a guard that computes the truth again, if there is an input. Only of small tensors of whole numbers and
+truths: ids and masks, of which such facts stay the same from call to call. Where they do not, the graph ends there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from stator.dynamo.cache.dynamic_sources import changing_sources
+from stator.dynamo.guards.data_guards import DataFact, DataGuardStep, DataRef
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import CallSource
+from stator.dynamo.values.tensors.tensor import TensorValue, truths
+
+if TYPE_CHECKING:
+    from .capture_context import CaptureContext
+
+_MOST_STEPS, _MOST_INPUTS = 16, 3
+# elements of any tensor on the way: a guard is to cost no more than a few operators on small tensors
+_LARGEST = 1 << 14
+_OFTEN = 4  # changes after which it is not relied on
+
+_NAMES = """
+    all any eq ne lt le gt ge and or xor invert not neg add sub mul getitem
+    logical_not logical_and logical_or logical_xor
+    bitwise_not bitwise_and bitwise_or bitwise_xor sum amax amin max min count_nonzero to bool int long float double
+    view reshape flatten unsqueeze squeeze expand transpose permute contiguous clone detach diff cumsum masked_fill isin
+    pad ones zeros full ones_like zeros_like full_like
+"""
+_PURE = frozenset(_NAMES.split())
+_CONSTANTS = (int, float, bool, str, type(None), type(...), torch.dtype, torch.device, torch.memory_format)
+
+
+def truth_of_inputs(context: CaptureContext, value: TensorValue) -> bool | None:
+    """The truth of a tensor of one element in this call, if it follows from inputs, and is guarded then, or from
+    numbers that the program names."""
+    recorder = context.recorder
+    if not context.in_the_call:
+        return None
+    part = _Part(context)
+    try:
+        part.add(recorder.node_of(value))
+    except _NotOfInputs:
+        return None
+    if not part.steps:
+        return None
+    fact = DataFact(part.steps)
+    if not part.inputs:  # masks of ones that the program makes itself
+        with torch.no_grad():
+            return fact()
+    source = CallSource(fact, tuple([one.source for one in part.inputs]))  # type: ignore[misc]
+    if changing_sources().get(source, 0) >= _OFTEN:
+        return None
+    with torch.no_grad():
+        found = fact(*[one.obj for one in part.inputs])
+    if found is None:
+        return None
+    for one in part.inputs:
+        recorder.mode.rely_on_no_other_writer(one)
+    context.guard(source, GuardKind.EQUALS, found)
+    return found
+
+
+truths.append(truth_of_inputs)
+
+
+class _NotOfInputs(Exception):
+    """Private to this module."""
+
+
+class _Part:
+    """The part of a graph that computes one node, as steps."""
+
+    def __init__(self, context: CaptureContext) -> None:
+        self.given = {one.node: one for one in context.recorder.input_values}
+        self.inputs: list[TensorValue] = []
+        self.steps: list[DataGuardStep] = []
+        self._order: list[fx.Node] = []
+
+    def add(self, node: fx.Node) -> None:
+        """Raises _NotOfInputs."""
+        self._visit(node)
+        leaves = [one for one in self._order if one.op == "placeholder"]
+        self.inputs = [self.given[one] for one in leaves]
+        operators = [one for one in self._order if one.op != "placeholder"]
+        self._numbers = {one: number for number, one in enumerate((*leaves, *operators))}
+        self.steps = [self._step(one) for one in operators]
+
+    def _visit(self, node: fx.Node) -> None:
+        if node in self._order:
+            return
+        fake = node.meta.get("example_value")
+        count = fake.numel() if isinstance(fake, torch.Tensor) else None
+        if type(count) is not int or count > _LARGEST or fake.fake_storage.version:  # type: ignore[union-attr]
+            raise _NotOfInputs
+        if node.op == "placeholder":
+            self._check_input(self.given.get(node))
+        elif node.op not in ("call_function", "call_method") or _name(node) not in _PURE:
+            raise _NotOfInputs
+        for one in node.all_input_nodes:
+            self._visit(one)
+        self._order.append(node)
+        if len(self._order) > _MOST_STEPS:
+            raise _NotOfInputs
+
+    def _check_input(self, value: TensorValue | None) -> None:
+        if value is None or value.cls is not torch.Tensor or value.source is None or value.obj is None:
+            raise _NotOfInputs
+        leaves = sum(one.op == "placeholder" for one in self._order)
+        dtype, layout = value.fake.dtype, value.obj.layout
+        if dtype.is_floating_point or dtype.is_complex or layout is not torch.strided or leaves >= _MOST_INPUTS:
+            raise _NotOfInputs
+
+    def _step(self, node: fx.Node) -> DataGuardStep:
+        method = node.op == "call_method"
+        function: Any = getattr(torch.Tensor, str(node.target)) if method else node.target
+        kwargs = {name: self._argument(value) for name, value in node.kwargs.items()}
+        return DataGuardStep(function, _name(node), tuple(self._argument(value) for value in node.args), kwargs)
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return DataRef(self._numbers[value])
+        if isinstance(value, (tuple, list)):
+            kind = list if isinstance(value, list) else tuple
+            return kind(self._argument(item) for item in value)
+        if type(value) is slice:
+            return slice(*[self._argument(item) for item in (value.start, value.stop, value.step)])
+        if type(value) not in _CONSTANTS:
+            raise _NotOfInputs
+        return value
+
+
+def _name(node: fx.Node) -> str:
+    """`and` of operator.and_ and of Tensor.__and__; a method that writes keeps its mark."""
+    target = node.target
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name.startswith("__"):
+        return name.strip("_")
+    return name.rstrip("_") if getattr(target, "__module__", "") == "_operator" else name

@@ -1,0 +1,151 @@
+"""Small tables of whole numbers among the inputs (sizes of images, lengths, splits), and small buffers of modules:
+their contents may be relied on.
+
+Where the program turns such a table into Python numbers, or into the size of a tensor, the graph goes on with what the
+table holds now, under a guard on its contents. Where that guard fails again and again, the graph breaks there instead.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+
+from stator.dynamo.cache.dynamic_sources import contents, contents_source
+from stator.dynamo.graph.side_effect_analysis import Footprint
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import CallSource, ItemSource, Source
+from stator.dynamo.values.base import unsupported
+from stator.graph.fake.fake_mode import FakeMode, FakeTensor
+
+from .warned_operators import check_warnings
+
+if TYPE_CHECKING:
+    from stator.dynamo.values.tensors.tensor import TensorValue
+
+    from .capture_context import CaptureContext
+
+_LARGEST = 16  # elements: more of them are rather data than sizes
+_OFTEN = 2  # changes of the contents after which they are not relied on
+_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
+
+
+def follow_contents(context: CaptureContext, value: TensorValue) -> None:
+    """Let the fake of an input hold what the input holds, if it is a small table that was not seen to change."""
+    tensor: torch.Tensor = value.obj  # type: ignore[assignment]
+    if not 0 < tensor.numel() <= _LARGEST or tensor.requires_grad or tensor.is_complex():
+        return
+    # single numbers that are no buffer are counters more often than sizes
+    if not _is_buffer(value.source) and (not tensor.dim() or tensor.dtype not in _WHOLE):
+        return
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or value.fake.followed_value() is not None:  # type: ignore[attr-defined]
+        return
+    if value.fake.fake_storage.version or context.changing.get(contents_source(value.source), 0) >= _OFTEN:  # type: ignore[attr-defined,arg-type]
+        return
+    with torch._C._InferenceMode(False), torch.no_grad():
+        value.fake.hold(torch.empty_like(tensor).copy_(tensor), frozenset((value,)))  # type: ignore[attr-defined]
+
+
+def _is_buffer(source: Source | None) -> bool:
+    """Whether it is a module's: what a model decides by may be any numbers."""
+    return type(source) is ItemSource and type(source.base) is ItemSource and source.base.key == "_buffers"
+
+
+class FollowingMode(FakeMode):
+    """The fake mode of a capture: it knows which contents of inputs the capture relied on."""
+
+    def __init__(self, context: CaptureContext) -> None:
+        super().__init__()
+        self.context = context
+        self.relied_on: set[TensorValue] = set()
+        self.apart: set[tuple[TensorValue, TensorValue]] = set()  # in different memory, by a guard
+        self.times = 0
+        self.footprint = Footprint()
+        self.keeps_unknown_sizes = True
+        self.has_unknown_sizes = False
+        self._unnoted = 0
+
+    def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check_warnings(func, args, kwargs)
+        if not self._unnoted:
+            self.footprint.note(func, args, kwargs)
+        return super().dispatch(func, args, kwargs)
+
+    def may_keep_unknown_numbers(self) -> bool:
+        """Not in a part of the graph that runs at another time or is transformed."""
+        recorder = self.context.recorder
+        inside = recorder.transforms or not self.context.in_the_call
+        return self.keeps_unknown_sizes and not inside and not recorder.function_modes
+
+    def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.may_keep_unknown_numbers():
+            return NotImplemented
+        result = self.context.recorder.unknown.unknown.results(func, args, kwargs)
+        if result is not NotImplemented:
+            self.has_unknown_sizes = True
+        return result
+
+    def unknown_size(self) -> Any:
+        if not self.may_keep_unknown_numbers():
+            return super().unknown_size()
+        self.has_unknown_sizes = True
+        unknown = self.context.recorder.unknown.unknown
+        unknown.answered += 1
+        return unknown.size(math.inf)
+
+    def _give_history(self, fake: FakeTensor) -> None:
+        """What is done to a fake for it is not the program's."""
+        self._unnoted += 1
+        try:
+            super()._give_history(fake)
+        finally:
+            self._unnoted -= 1
+
+    def writes_outside(self) -> bool:
+        """Whether an operator wrote to memory that was there before the capture."""
+        written = self.footprint.written
+        known = (*(fake for _, fake in self._fakes.values()), *(fake for _, fake in self._constants.values()))
+        return bool(written) and any(id(fake.fake_storage) in written for fake in known)
+
+    def forget(self) -> None:
+        """The capture is over: fakes that live on must not hold it."""
+        super().forget()
+        self.relied_on.clear()
+        self.apart.clear()
+        del self.context
+
+    def rely_on(self, known_from: frozenset[Any]) -> None:
+        """Raises Unsupported where the contents may have been written to under another name."""
+        self.times += 1
+        for value in known_from:
+            self.rely_on_no_other_writer(value)
+            if value not in self.relied_on:
+                self.relied_on.add(value)
+                self.context.guard(contents_source(value.source), GuardKind.EQUALS, contents(value.obj))
+
+    def rely_on_no_other_writer(self, value: TensorValue) -> None:
+        """What the graph has written to does not lie in the same memory under a storage of its own: as a view in
+        another call, a view of another dtype, or an array of NumPy. Tensors that are fixed by identity stay apart."""
+        recorder = self.context.recorder
+        written = {id(storage) for storage in recorder.writes} - {id(value.fake.fake_storage)}  # type: ignore[attr-defined]
+        for other in recorder.input_values if written else ():
+            pair = (value, other)
+            if id(other.fake.fake_storage) not in written or pair in self.apart:  # type: ignore[attr-defined]
+                continue
+            if share_memory(value.obj, other.obj):  # type: ignore[arg-type]
+                raise unsupported("data-dependent-value", f"what {value.source} holds after a write to its memory")
+            self.apart.add(pair)
+            if value.is_static and other.is_static:
+                continue
+            overlap = CallSource(share_memory, (value.source, other.source))  # type: ignore[arg-type]
+            self.context.guard(overlap, GuardKind.EQUALS, False)
+
+
+def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the storages of two tensors overlap; those of arrays begin at the array."""
+    mine, theirs = one.untyped_storage(), other.untyped_storage()
+    if mine.device != theirs.device:
+        return False
+    return mine.data_ptr() < theirs.data_ptr() + theirs.nbytes() and theirs.data_ptr() < mine.data_ptr() + mine.nbytes()

@@ -1,0 +1,187 @@
+"""Items, pairs and orders of values, as the captured program would see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import FunctionType
+from typing import TYPE_CHECKING
+
+from stator.dynamo.handlers.polyfills import sorting
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.ir.call_completion import CallCompletion, CallSite, Role
+from stator.dynamo.values.base import Raised, Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.generators import GeneratorValue
+from stator.dynamo.values.containers.iterators import IteratorValue, ResumedValue, stop_aware
+from stator.dynamo.values.containers.live_generators import generator_of
+from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.sequences import TupleValue
+from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.tensors.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from .capture_context import CaptureContext
+
+
+def iterator(context: CaptureContext, value: Value) -> Value:
+    """`iter(value)`."""
+    made = value.iterator(context)
+    if isinstance(made, ObjectValue):
+        rely_on_iterator(context, made)
+        return made
+    if isinstance(made, (IteratorValue, GeneratorValue)):
+        return made
+    raise unsupported("iteration", f"__iter__ gave {made.describe(context)}")
+
+
+def rely_on_iterator(context: CaptureContext, made: Value) -> None:
+    """Of what `__iter__` gave, the interpreter looks whether its class says how to go on."""
+    kind = made.python_type(context)
+    if context.class_lookup(kind, "__next__") is MISSING:
+        raise context.raised(TypeError, f"iter() returned non-iterator of type '{class_name(kind)}'")
+
+
+def next_item(context: CaptureContext, iterator: Value) -> Value | None:
+    """The next item, or None at the end; by what that was said, the tracer knows."""
+    item = _asked(context, iterator)
+    if item is not None:
+        context.ended_by = None
+    return item
+
+
+def _asked(context: CaptureContext, iterator: Value) -> Value | None:
+    while isinstance(iterator, ResumedValue) and not iterator.taken:
+        if iterator.iterated is None:
+            return None
+        collecting = context.collecting(iterator)
+        iterator = iterator.iterated
+        if collecting is not None:
+            collecting.source = iterator
+    collecting = context.collecting(iterator)
+    if collecting is None:
+        return _next_item(context, iterator)
+    if len(collecting.taken) >= _MOST_TAKEN:
+        collecting.source = None
+        return _next_item(context, iterator)
+    taken = TupleValue(list(collecting.taken))
+    generator = generator_of(context, iterator)
+    asked, role = (iterator, Role.OPERAND) if generator is None else (generator, Role.CALL)
+    context.enters(asked, CallSite(CallCompletion.COLLECTED, (*collecting.below, taken, iterator), role))
+    item = _next_item(context, iterator)
+    if item is not None and collecting.plainly and not _is_plain(item):
+        collecting.source = None
+    elif item is not None:
+        collecting.taken.append(item)
+    return item
+
+
+def _is_plain(item: Value) -> bool:
+    """Whether nothing of the program's runs when an instruction looks at it again."""
+    if isinstance(item, TupleValue):
+        return all(isinstance(part, (ConstantValue, TensorValue)) for part in item.items)
+    return isinstance(item, ConstantValue)
+
+
+_MOST_TAKEN = 4  # before an instruction is left in the middle: each number of items is code of its own
+
+
+def _next_item(context: CaptureContext, iterator: Value) -> Value | None:
+    if isinstance(iterator, (IteratorValue, GeneratorValue)):
+        return iterator.next_item(context)
+    generator = generator_of(context, iterator)
+    if generator is not None:
+        return generator.next_item(context)
+    step = context.get_attr(iterator, "__next__")
+    context.enters_through(iterator, step, Role.OPERAND)
+    return next(stop_aware(context, step), None)
+
+
+def may_iterate(context: CaptureContext, value: Value) -> bool:
+    kind = value.python_type(context)
+    return any(context.class_lookup(kind, name) is not MISSING for name in ("__iter__", "__getitem__"))
+
+
+def listed(context: CaptureContext, value: Value) -> Iterator[Value]:
+    """The items as list(), tuple() and stars take them: an object is asked for its iterator, then for its length."""
+    if not isinstance(value, ObjectValue) or not _says_its_length(context, value):
+        yield from context.iterate(value)
+        return
+    collecting = context.collecting(value)
+    iterator = context.iterator(value)
+    if collecting is not None:
+        collecting.source = iterator
+    _ask_length(context, value)
+    while (item := context.next_item(iterator)) is not None:
+        yield item
+
+
+def _says_its_length(context: CaptureContext, value: ObjectValue) -> bool:
+    return any(isinstance(context.class_lookup(value.cls, name), FunctionType) for name in _LENGTHS)
+
+
+_LENGTHS = ("__len__", "__length_hint__")
+
+
+def _ask_length(context: CaptureContext, value: ObjectValue) -> None:
+    """operator.length_hint(value): only that it is asked, and what it raises, can be noticed."""
+    for name in _LENGTHS:
+        method = value.special(context, name)
+        try:
+            result = None if method is None else method.call(context, [], {})
+            if result is not None and type(context.constant_of(result, "a length")) is int:
+                context.length_of(result)
+                return
+        except Raised as raised:
+            if not issubclass(raised.value.python_type(context), TypeError):
+                raise
+            result = None
+        if result is not None:
+            raise unsupported("special-method", f"{name} of {value.describe(context)} that returns no length")
+
+
+def mapping_items(context: CaptureContext, value: Value) -> list[tuple[Value, Value]]:
+    """Key and value pairs of a mapping, as `**mapping` takes them."""
+    if isinstance(value, DictValue) and value.special(context, "keys") is None:
+        return list(value.items(context))
+    if context.class_lookup(value.python_type(context), "keys") is MISSING:
+        raise unsupported("call", f"{value.describe(context)} in the place of a mapping")
+    keys = context.call(context.get_attr(value, "keys"), [], {})
+    return [(key, context.get_item(value, key)) for key in context.iterate(keys)]
+
+
+def pairs(context: CaptureContext, value: Value) -> Iterator[tuple[Value, Value]]:
+    """Pairs as `dict(value)` takes them: a mapping, or an iterable of pairs."""
+    if isinstance(value, DictValue):
+        yield from value.items(context)
+        return
+    for at, pair in enumerate(context.iterate(value)):
+        if not may_iterate(context, pair):
+            raise unsupported("call-builtin", f"{pair.describe(context)} in the place of a pair")
+        parts = list(context.iterate(pair))
+        if len(parts) != 2:
+            text = f"dictionary update sequence element #{at} has length {len(parts)}; 2 is required"
+            raise context.raised(ValueError, text)
+        yield parts[0], parts[1]
+
+
+def sorted_items(context: CaptureContext, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
+    """`sorted(items, key=key, reverse=reverse)`."""
+    by = items if key is None or context.is_none(key) else [context.call(key, [item], {}) for item in items]
+    down = reverse is not None and context.truth(reverse)
+    if len(items) <= sorting.MOST_SORTED and any(map(_is_of_program, by)):
+        return _sorted_by_comparing(context, items, by, down)
+    compared = [context.constant_of(item, "what is sorted by") for item in by]
+    order = context.run_real(sorted, (range(len(items)),), {"key": compared.__getitem__, "reverse": down})
+    return [items[at] for at in order]
+
+
+def _is_of_program(value: Value) -> bool:
+    return isinstance(value, ObjectValue) and not isinstance(value, DictValue)
+
+
+def _sorted_by_comparing(context: CaptureContext, items: list[Value], by: list[Value], down: bool) -> list[Value]:
+    """By what the objects' own `__lt__` says; downwards, equal ones stay in their order."""
+    items, by = (items[::-1], by[::-1]) if down else (items, by)
+    places = context.call(context.known(sorting.places_in_order), [context.list_of(by)], {})
+    ordered = [items[context.index_of(place)] for place in context.iterate(places)]
+    return ordered[::-1] if down else ordered

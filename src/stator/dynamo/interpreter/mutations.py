@@ -1,0 +1,100 @@
+"""The log of what the captured code changed, so that it can be replayed behind the graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stator.dynamo.values.base import cannot_rebuild
+from stator.dynamo.values.objects import ObjectValue
+
+from .finalizers import check_change
+
+if TYPE_CHECKING:
+    from stator.dynamo.values.base import Value
+    from stator.dynamo.values.cells import CellValue
+    from stator.dynamo.values.containers.live_generators import LiveGenerator
+    from stator.dynamo.values.containers.live_iterators import LiveIterator
+    from stator.dynamo.values.tensors.tensor import TensorValue
+
+    from .messages import Message
+    from .scopes import GlobalScope
+
+
+class MutationLog:
+    """Entries in the order of each place's last change. Only things that existed before the frame need replaying;
+    what the frame made itself is rebuilt in its final state."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[str, int, str], tuple[str, Any, str]] = {}
+        # made by the frame, and yet nothing to be changed or handed on: (value, what it is, the step it was made at)
+        self.frozen: dict[int, tuple[Value, str, int]] = {}
+        self._looked_at: dict[tuple[int, str], Value] = {}  # whose contents at entry have no end that shows
+
+    def freeze(self, value: Value, what: str, made_at: int) -> None:
+        self.frozen[id(value)] = value, what, made_at
+
+    def check_free(self, value: Value) -> None:
+        """Raises CannotRebuild for what is frozen."""
+        found = self.frozen.get(id(value))
+        if found is not None:
+            raise cannot_rebuild(found[1], found[2])
+
+    def check_free_memory(self, written: TensorValue) -> None:
+        """Raises CannotRebuild where a tensor lies in the memory of a frozen one."""
+        for value, what, made_at in self.frozen.values():
+            memory = getattr(getattr(value, "fake", None), "fake_storage", None)
+            if memory is written.fake.fake_storage:  # type: ignore[attr-defined]
+                raise cannot_rebuild(what, made_at)
+
+    def _note(self, kind: str, value: Any, name: str = "") -> None:
+        key = (kind, id(value), name)
+        self.entries.pop(key, None)
+        self.entries[key] = (kind, value, name)
+
+    def content(self, value: Value) -> None:
+        if self.frozen:
+            self.check_free(value)
+        if value.source is not None:
+            self._check_ends(value, "", getattr(value, "obj", None))
+            self._note("content", value)
+
+    def attribute(self, value: Value, name: str) -> None:
+        if self.frozen:
+            self.check_free(value)
+        if value.source is not None:
+            if type(value) is ObjectValue:
+                self._check_ends(value, name, (value.instance_dict() or {}).get(name))
+            self._note("attribute", value, name)
+
+    def _check_ends(self, value: Value, name: str, old: Any) -> None:
+        """What the program may notice the end of is not replaced behind the graph."""
+        if (id(value), name) not in self._looked_at:
+            check_change(old)
+            self._looked_at[id(value), name] = value
+
+    def class_attribute(self, cls: Value, name: str) -> None:
+        self._note("class", cls, name)
+
+    def cell(self, cell: CellValue) -> None:
+        if cell.source is not None or cell.frame_name is not None:
+            self._note("cell", cell)
+
+    def message(self, message: Message) -> None:
+        self._note("message", message)
+
+    def iterator(self, iterator: LiveIterator) -> None:
+        self._note("iterator", iterator)
+
+    def generator(self, generator: LiveGenerator) -> None:
+        self._note("generator", generator)
+
+    def scope(self, scope: GlobalScope) -> None:
+        self._note("scope", scope)
+
+    def touches(self, value: Value) -> bool:
+        """Whether the captured code changed this very object."""
+        return any(changed is value for _, changed, _ in self.entries.values())
+
+    def wrote(self, value: Value, name: str) -> bool:
+        """Whether the captured code wrote this attribute."""
+        return ("attribute", id(value), name) in self.entries

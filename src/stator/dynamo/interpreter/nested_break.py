@@ -1,0 +1,113 @@
+"""Which of the frames that are being followed a graph can end in together: the outermost, and each that the one before
+entered in a known way (finishing.py), so that it can go on behind it. How they are left is said in
+codegen/nested_exit.py."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from functools import cache
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from stator.dynamo.ir.call_completion import CallCompletion, Role
+from stator.dynamo.ir.resume import resumption_of
+
+from .prepared_code import must_stay, program_of
+
+if TYPE_CHECKING:
+    from .frame import Frame
+
+MOST_FRAMES = 24  # that are left together; each of them is a call when the native operation runs
+
+
+def left_together(frames: Sequence[Frame], kind: str = "") -> list[Frame]:
+    """The outermost of these frames, and those inside that can be left with it at this kind of break."""
+    found = [frames[0]]
+    for frame in frames[1:MOST_FRAMES]:
+        if frame.way is None or frame.handlers or not _can_be_left(frame):
+            break
+        if not _is_next_in_generators(found, frame):
+            break
+        if kind == "changing-number" and frame.way.by is not Role.CALL:
+            break  # `layers[number]`: what it comes to may be worth a version of its own, not the text of the number
+        found.append(frame)
+    # what such instructions take is known where the frame goes on, not in the user's code
+    while len(found) > 1 and _finishes_another(found[-1]):
+        found.pop()
+    return found
+
+
+def _is_next_in_generators(found: Sequence[Frame], frame: Frame) -> bool:
+    """A generator can be left in the middle; one that is around it, only where it passes on what that yields. So can a
+    function that it calls, whose result it takes as it is, and what that calls, but for another generator's."""
+    around = found[-1]
+    if frame.generator is None:
+        assert frame.way is not None
+        return around.generator is None or (frame.way.finish is CallCompletion.RESULT and not frame.way.below)
+    if not frame.generator.can_stop_inside():
+        return False
+    if around.generator is None and any(one.generator is not None for one in found):
+        return False
+    return around.generator is None or around.program.instructions[around.now].opname == "SEND"
+
+
+def _finishes_another(frame: Frame) -> bool:
+    """Whether it is about to finish an instruction that had entered a function, or does so."""
+    return frame.now == frame.program.finishes_call or frame.is_added() or frame.went_on == frame.began
+
+
+def _can_be_left(frame: Frame) -> bool:
+    program = frame.program
+    code = user_code(program.code)
+    if program.resumption is not None and not set(code.co_varnames).issuperset(frame.locals):
+        return False  # there are values that belong on the stack, before it goes on
+    if must_stay(code, frame.globals.names) or has_shadowed_cell(program.code, frame.cells):
+        return False
+    if not _may_ask_for_super(code):
+        return True
+    return receiver_of(code) in frame.locals  # in the frame's first slot, where super() looks for it
+
+
+def receiver_of(code: CodeType) -> str | None:
+    """The variable for which a super() without arguments may ask its frame, in the user's code of this code."""
+    code = user_code(code)
+    return code.co_varnames[0] if code.co_argcount and _may_ask_for_super(code) else None
+
+
+def _may_ask_for_super(code: CodeType) -> bool:
+    return "super" in code.co_names or "__class__" in code.co_freevars
+
+
+def has_shadowed_cell(code: CodeType, cells: Container[str]) -> bool:
+    """Whether the frame, which has `cells`, is in an inlined comprehension (3.12) whose variable has the name of a free
+    one: the two are told apart by their slots, which code behind a break would not have."""
+    return any(name not in cells for name in code.co_freevars if name in code.co_varnames)
+
+
+def user_code(code: CodeType) -> CodeType:
+    """The code that the user wrote, of which this may be the rest behind a break."""
+    resumption = resumption_of(code)
+    return code if resumption is None else resumption.point.code
+
+
+@cache
+def calls_of_a_module() -> tuple[tuple[CodeType, int], ...]:
+    """The frames between the call of a module without hooks and its forward, which capture leaves out: their code, and
+    the instruction with which each calls the next."""
+    found = []
+    for function, callee in ((nn.Module._wrapped_call_impl, "_call_impl"), (nn.Module._call_impl, "forward_call")):
+        assert isinstance(function, FunctionType)
+        instructions = program_of(function.__code__).instructions
+        loads = [one for one in instructions if one.argval == callee and "LOAD" in one.opname]
+        load = loads[0] if callee == "forward_call" else loads[-1]
+        at = load.index
+        while instructions[at].opname != "CALL_FUNCTION_EX":
+            at += 1
+        found.append((function.__code__, at))
+    return tuple(found)
+
+
+def namespace_of_modules() -> dict[str, Any]:
+    return vars(nn.modules.module)

@@ -1,0 +1,186 @@
+"""A code object prepared for symbolic execution: decoded once, its opcode handlers looked up once, then cached.
+
+The handlers themselves live in opcodes/.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from stator.base.registry import Registry
+from stator.dynamo.bytecode import Instruction, decode, live_locals, reachable
+from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.ir.resume import resumption_of
+
+if TYPE_CHECKING:
+    from .frame import Frame
+
+Handler = Callable[["Frame", Instruction], Any]
+
+opcodes: Registry[str, Handler] = Registry("opcode")
+
+
+def opcode(*names: str) -> Callable[[Handler], Handler]:
+    """Decorator: the handler of one or several opcodes, `handler(frame, instruction)`.
+
+    A handler that ends the frame's run (return, yield) returns a signal; every other handler returns None.
+    """
+    return opcodes.register(*names)
+
+
+class PreparedCode:
+    """The instructions of a code object with their handlers, side by side. Whoever uses it holds the code."""
+
+    __slots__ = (
+        "_code",
+        "_live",
+        "_used",
+        "finishes_call",
+        "handlers",
+        "instructions",
+        "is_generator",
+        "is_one_frame",
+        "resumption",
+        "ways_on",
+    )
+
+    def __init__(self, code: CodeType) -> None:
+        self._code = weakref.ref(code)
+        self.instructions = decode(code)
+        self.handlers = [opcodes.get(instruction.opname) for instruction in self.instructions]
+        self.resumption = resumption_of(code)
+        self.is_generator = bool(code.co_flags & (0x20 | 0x80 | 0x200))
+        self.ways_on: dict[
+            int, bool | None
+        ] = {}  # of conditional jumps by index, as handlers/torch_calls/data_assertions.py finds them
+        self.is_one_frame = _is_one_frame(code, self.instructions)
+        # where the rest of a frame that is in a call calls what goes on with the function that it had called
+        self.finishes_call = -1 if self.resumption is None else self.resumption.finishes_call()
+        self._live: dict[int, frozenset[str]] = {}
+        self._used: dict[int, frozenset[str]] = {}
+
+    @property
+    def code(self) -> CodeType:
+        code = self._code()
+        assert code is not None
+        return code
+
+    def user_index(self, index: int) -> int:
+        """Of an instruction, its index in the user's code, of which this may be the rest behind a break."""
+        return index if self.resumption is None else self.resumption.index(index)
+
+    def live_locals(self, index: int) -> frozenset[str]:
+        """Names of variables that may be read from an instruction on, before they are assigned."""
+        found = self._live.get(index)
+        if found is None:
+            found = self._live[index] = live_locals(self.instructions, index)
+        return found
+
+    def names_used(self, index: int) -> frozenset[str]:
+        """Names of variables and cells that instructions from this one on may refer to."""
+        found = self._used.get(index)
+        if found is None:
+            instructions = reachable(self.instructions, self.instructions[index])
+            found = frozenset(one.argval for one in instructions if type(one.argval) is str)
+            pairs = (name for one in instructions if type(one.argval) is tuple for name in one.argval)
+            found = self._used[index] = found.union(name for name in pairs if type(name) is str)
+        return found
+
+
+# functions that give the program its own frame as an object, which must then be one from beginning to end
+_KEEPS_FRAMES = frozenset({"_getframe", "currentframe"})
+
+
+def _is_one_frame(code: CodeType, instructions: Sequence[Instruction]) -> bool:
+    """Whether the program gets hold of its own frame, which must be one from beginning to end. Before 3.13 `locals()`
+    gives the same dictionary each time, brought up to date."""
+    if not _KEEPS_FRAMES.isdisjoint(code.co_names):
+        return True
+    if sys.version_info >= (3, 13) or "locals" not in code.co_names:
+        return False
+    asked = sum(one.argval == "locals" and one.opname in ("LOAD_GLOBAL", "LOAD_NAME") for one in instructions)
+    return asked > 1 or any("BACKWARD" in one.opname for one in instructions)
+
+
+_LOOKS_AT_FRAMES = frozenset(
+    {"locals", "vars", "eval", "exec", "dir", "breakpoint", "_getframe", "currentframe", "stack"}
+)
+
+
+def looks_at_no_frame(code: CodeType) -> bool:
+    """Whether the code uses none of the names by which a program gets at all variables of its own frame."""
+    return _LOOKS_AT_FRAMES.isdisjoint(code.co_names)
+
+
+def is_looked_at(code: CodeType, names: Mapping[str, Any]) -> bool:
+    """Whether a function that this code names, with these global variables, or one that such a function names, gets at
+    the variables of frames, as what evaluates a text with those of its caller does: `evaluate("a * b")`."""
+    return any(_gets_at_variables(function, _CALLS_DEEP) for function in _functions_named(code, names))
+
+
+def must_stay(code: CodeType, names: Mapping[str, Any]) -> bool:
+    """Whether a frame of this code, with these global variables, cannot go on as another one behind a break: the
+    program keeps the frame, or its variables as a function that the code names gives them back."""
+    return program_of(code).is_one_frame or any(map(_gives_back_variables, _functions_named(code, names)))
+
+
+def _gives_back_variables(function: FunctionType) -> bool:
+    """Whether a function returns the `f_locals` that it asks a frame for, at once or under one name."""
+    if "f_locals" not in function.__code__.co_names:
+        return False
+    steps = program_of(function.__code__).instructions
+    pairs = list(pairwise(steps))
+    returned = {one.argval for one, after in pairs if one.opname.startswith("LOAD") and after.opname == "RETURN_VALUE"}
+    stored = {after.argval for one, after in pairs if one.argval == "f_locals" and after.opname == "STORE_FAST"}
+    return "f_locals" in returned or not stored.isdisjoint(returned)
+
+
+_CALLS_DEEP = 2
+
+
+def _gets_at_variables(function: FunctionType, depth: int) -> bool:
+    code = function.__code__
+    if "f_locals" in code.co_names:
+        return True
+    if not depth or is_left_alone(code):
+        return False
+    return any(_gets_at_variables(one, depth - 1) for one in _functions_named(code, function.__globals__))
+
+
+def _functions_named(code: CodeType, names: Mapping[str, Any]) -> Iterator[FunctionType]:
+    """Those among global variables, and in modules among these, which are not of torch and the like."""
+    found = [names[name] for name in code.co_names if name in names]
+    for one in found:
+        if type(one) is FunctionType:
+            yield one
+        elif type(one) is ModuleType:
+            inside = vars(one)
+            if str(inside.get("__name__")).partition(".")[0] not in _WITHOUT_INTEREST:
+                yield from (inside[name] for name in code.co_names if type(inside.get(name)) is FunctionType)
+
+
+_WITHOUT_INTEREST = frozenset((*sys.stdlib_module_names, "torch", "numpy"))
+
+
+# by the identity of the code, as equal code is not the same; with a weak reference that removes the entry
+_programs: dict[int, tuple[weakref.ref[CodeType], PreparedCode]] = {}
+
+
+def program_of(code: CodeType) -> PreparedCode:
+    key = id(code)
+    found = _programs.get(key)
+    if found is None or found[0]() is not code:
+        found = _programs[key] = weakref.ref(code, partial(_forget, key)), PreparedCode(code)
+    return found[1]
+
+
+def _forget(key: int, reference: object) -> None:
+    found = _programs.get(key)
+    if found is not None and found[0] is reference:
+        del _programs[key]

@@ -1,0 +1,368 @@
+"""Values -> recipes and effects, when a graph ends. Shared objects stay shared, and cycles are closed by effects."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import combinations
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+from stator.dynamo.codegen.children import effect_recipes, recipe_children
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import CallSource, ItemSource, Source
+from stator.dynamo.host.numpy_boundary import shared_tensor
+from stator.dynamo.ir.capture_result import InnerFrame
+from stator.dynamo.ir.generator_places import Place
+from stator.dynamo.ir.reconstruct_ir import (
+    CallRecipe,
+    ConstantRecipe,
+    DelAttr,
+    Effect,
+    ExtendList,
+    FrameCell,
+    GraphOutput,
+    Load,
+    NewDict,
+    NewTuple,
+    RaisedAt,
+    Recipe,
+    ReplaceDict,
+    ReplaceList,
+    ReplaceSet,
+    SetAttr,
+    SetCell,
+    SetGlobal,
+)
+from stator.dynamo.values.base import Lazy, Value, cannot_rebuild, unsupported
+from stator.dynamo.values.cells import CellValue
+from stator.dynamo.values.classes import ClassValue
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.append_only_lists import GrownList
+from stator.dynamo.values.containers.live_generators import LiveGenerator
+from stator.dynamo.values.containers.live_iterators import LiveIterator
+from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.sequences import ListValue
+from stator.dynamo.values.containers.sets import SetValue
+from stator.dynamo.values.context_variables import ContextVariable
+from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
+from stator.dynamo.values.tensors.numbers import is_changing
+from stator.dynamo.values.tensors.tensor import TensorValue
+
+from .messages import Message
+from .scopes import GlobalScope
+
+if TYPE_CHECKING:
+    from .capture_context import CaptureContext
+
+
+_PAIRS_AT_MOST = 16
+
+
+@dataclass(slots=True)
+class CalledFrames:
+    """Functions in which the graph ends and that a generator had called: how they are put back, and with what values.
+    Known after what is put there, as the functions may lead to the generator."""
+
+    frames: list[InnerFrame] = field(default_factory=list)
+    values: NewTuple = field(default_factory=lambda: NewTuple([]))
+
+    def add(self, frame: InnerFrame) -> None:
+        self.frames.append(frame)
+        self.values.items.extend(frame.values())
+
+
+class Reconstructor:
+    """Collects the graph's outputs and the effects while recipes are made."""
+
+    def __init__(self, context: CaptureContext) -> None:
+        self.context = context
+        self.outputs: list[TensorValue] = []
+        self._output_index: dict[int, GraphOutput] = {}
+        self._recipes: dict[int, tuple[Value, Recipe]] = {}
+        self.steps: list[Effect] = []  # of iterators, ahead of changes of what they iterate over
+        self.marks: list[Effect] = []  # constants on new functions: classes look at them as they are made
+        self.fills: list[Effect] = []  # contents of new objects, before the replayed mutations
+        self.effects: list[Effect] = []
+        self.late: list[Effect] = []  # where generators and iterators are, which may be over what those change
+        self.of_changed: list[tuple[Recipe, int | None]] = []  # iterators that are made behind them, and at which step
+        self.stopped_in: dict[int, Place] = {}  # generators by id: where the graph ends inside of them
+        self.called_in: dict[int, CalledFrames] = {}  # the same: the functions that it ends in, which they had called
+        self._changed: dict[int, Value] = {}  # objects with effects, which are not to be other ones that were read
+        self._changed_cells: list[CellValue] = []  # the same of cells
+
+    def recipe(self, value: Value) -> Recipe:
+        known = self._recipes.get(id(value))
+        if known is None:
+            self.context.mutations.check_free(value)
+            made = value.recipe(self)
+            known = self._recipes.setdefault(id(value), (value, made))
+        return known[1]
+
+    def remember(self, value: Value, recipe: Recipe) -> None:
+        """Let a value's recipe be known before its parts are made, so that cycles end."""
+        self._recipes[id(value)] = (value, recipe)
+
+    def graph_output(self, value: TensorValue) -> GraphOutput:
+        made = self._output_index.get(id(value))
+        if made is None:
+            self.context.recorder.check_reachable(value)
+            made = self._output_index[id(value)] = GraphOutput(len(self.outputs))
+            self.outputs.append(value)
+        return made
+
+    def set_attr(self, target: Recipe, name: str, value: Value, raw: bool = False) -> None:
+        self.fills.append(SetAttr(target, name, self.recipe(value), raw))
+
+    def made_of_class(self, value: ObjectValue, made: Recipe) -> Recipe:
+        """An instance of a class of the program, with what is to be put into it."""
+        known = self._recipes.get(id(value))
+        if known is not None:  # it holds itself: made while its parts were
+            return known[1]
+        self.remember(value, made)
+        self.fill(value, made)
+        return made
+
+    def fill(self, value: ObjectValue, made: Recipe) -> None:
+        """Contents and attributes of an object made in the frame."""
+        if isinstance(value, DictValue) and value.entries:
+            self.fills.append(ReplaceDict(made, self.dict_items(value)))
+        elif isinstance(value, ListValue) and value.items:
+            self.fills.append(ReplaceList(made, [self.recipe(item) for item in value.items]))
+        elif isinstance(value, SetValue) and value.members and not issubclass(value.cls, frozenset):
+            self.fills.append(ReplaceSet(made, [self.recipe(item) for item in value.members.values()]))
+        for name, attribute in (value.attributes or {}).items():
+            if attribute is not MISSING:
+                self.set_attr(made, name, attribute, raw=True)
+
+    def is_made(self, value: Value) -> bool:
+        return id(value) in self._recipes
+
+    def dict_items(self, value: DictValue) -> list[tuple[Recipe, Recipe]]:
+        return [(self.recipe(key), self.recipe(item)) for key, item in value.items(self.context)]
+
+    def string_dict(self, values: dict[str, Value]) -> Recipe:
+        return NewDict([(ConstantRecipe(name), self.recipe(value)) for name, value in values.items()])
+
+    def only_reads(self) -> bool:
+        """Whether nothing was made or changed: what leaves the graph is found where it was."""
+        context = self.context
+        if self.marks or self.fills or self.effects or self.late:
+            return False
+        if context.draws or context.random.shadows or context.counted_calls:
+            return False
+        return all(_is_found(recipe) for _, recipe in self._recipes.values())
+
+    # -- the mutation log --
+    def replay(self) -> None:
+        for kind, value, name in list(self.context.mutations.entries.values()):
+            _REPLAY[kind](self, value, name)
+
+    def _content(self, value: Any, name: str) -> None:
+        target = self.recipe(value)
+        if isinstance(value, DictValue) and self._holds_the_same(value):
+            return
+        if isinstance(value, DictValue):
+            again = [self.recipe(key) for real, key in value.dropped.items() if real in value.entries]
+            self.effects.append(ReplaceDict(target, self.dict_items(value), again))
+        elif isinstance(value, GrownList) and value.only_appended:
+            self.effects.append(ExtendList(target, [self.recipe(item) for item in value.appended]))
+        elif isinstance(value, ListValue):
+            self.effects.append(ReplaceList(target, [self.recipe(item) for item in value.items]))
+        elif isinstance(value, SetValue):
+            self.effects.append(ReplaceSet(target, [self.recipe(item) for item in value.members.values()]))
+        elif isinstance(value, ContextVariable):
+            self.effects += value.effects(self)
+            return  # which variable it is, is guarded
+        else:
+            raise unsupported("mutation", f"changing {value.describe(self.context)}")
+        self._changed[id(value)] = value
+
+    def _holds_the_same(self, value: DictValue) -> bool:
+        """Whether a dictionary that was written to holds what it held at entry, in the same order."""
+        real = value.obj
+        if real is None or value.drops or list(real) != list(value.entries):
+            return False
+        written = [(key, item) for key, item in value.entries.items() if type(item) is not Lazy]
+        if not all(self.context.wrapped.get(id(real[key])) is item for key, item in written):
+            return False
+        for key, item in written:
+            at_entry = ItemSource(value.source, key)  # type: ignore[arg-type]
+            if item.source != at_entry:
+                self.context.guard(at_entry, GuardKind.SAME, item.source)
+        return True
+
+    def _attribute(self, value: ObjectValue, name: str) -> None:
+        target = self.recipe(value)
+        now = (value.attributes or {}).get(name, MISSING)
+        raw = not isinstance(value, TensorValue)
+        if raw and self._is_as_before(value, name, now):
+            return
+        if now is not MISSING:
+            self.effects.append(SetAttr(target, name, self.recipe(now), raw))
+        elif value.obj is not None and (name in (value.instance_dict() or {}) or _fills_slot(value.obj, name)):
+            self.effects.append(DelAttr(target, name, raw))
+        self._changed[id(value)] = value
+
+    def _is_as_before(self, value: ObjectValue, name: str, now: Any) -> bool:
+        """Set and put back: nothing to replay, if the attribute can be relied on to hold this constant at entry."""
+        before = (value.instance_dict() or {}).get(name, MISSING)
+        if is_changing(now):
+            return now.source == ItemSource(value.dict_source, name)  # type: ignore[arg-type]
+        if before is MISSING or not isinstance(now, ConstantValue) or not self.context.is_constant_object(before):
+            return False
+        if type(before) is not type(now.value) or before != now.value:
+            return False
+        self.context.guard(ItemSource(value.dict_source, name), GuardKind.EQUALS, before)  # type: ignore[arg-type]
+        return True
+
+    def _class(self, value: ClassValue, name: str) -> None:
+        now = self.context.classes.written(value.cls, name)
+        assert now is not None
+        self.effects.append(SetAttr(self.recipe(value), name, self.recipe(now), raw=True))
+
+    def _cell(self, cell: CellValue, name: str) -> None:
+        content = self.recipe(cell.content) if cell.content is not None else None
+        self.effects.append(SetCell(self.recipe(cell), content))
+        if cell.cell is not None:
+            self._changed_cells.append(cell)
+
+    def _iterator(self, iterator: LiveIterator, name: str) -> None:
+        self.steps.append(iterator.advance())
+
+    def _generator(self, live: LiveGenerator, name: str) -> None:
+        self.late.append(live.put(self))
+        self._changed[id(live)] = live
+
+    def _message(self, message: Message, name: str) -> None:
+        self.effects.append(message.effect(self))
+
+    def _scope(self, scope: GlobalScope, name: str) -> None:
+        for key, value in scope.written.items():
+            if value is None and key not in scope.names:
+                continue  # made and deleted again; that it was not there is relied on
+            if self._is_put_back(scope, key, value):
+                continue
+            if not scope.own and scope.module is None:
+                raise unsupported("mutation", "writing globals that belong to no module")
+            module = None if scope.own else scope.module
+            self.effects.append(SetGlobal(module, key, self.recipe(value) if value is not None else None))
+
+    def _is_put_back(self, scope: GlobalScope, name: str, now: Value | None) -> bool:
+        """The same for a global variable."""
+        before = scope.names.get(name, MISSING)
+        if before is MISSING or not isinstance(now, ConstantValue) or is_changing(now):
+            return False
+        if not self.context.is_constant_object(before) or type(before) is not type(now.value) or before != now.value:
+            return False
+        self.context.guard(scope.source_of(name), GuardKind.EQUALS, before)
+        return True
+
+    def rely_on_distinct_objects(self) -> None:
+        """A changed object must not turn out to be another one that was read under a different name."""
+        by_kind: dict[type, list[Any]] = {}
+        for value in list(self.context.wrapped.values()) if self._changed else ():
+            if value.source is not None and isinstance(value, (ObjectValue, TensorValue)):
+                by_kind.setdefault(value.python_type(self.context), []).append(value)
+        changed: dict[type, list[Any]] = {}
+        for value in self._changed.values():
+            changed.setdefault(value.python_type(self.context), []).append(value)
+        for kind, values in changed.items():
+            others = [other for other in by_kind.get(kind, ()) if not getattr(other, "is_static", False)]
+            self._guard_distinct(values, others)
+        for cell in self._changed_cells:
+            for other in self.context.real_cells.values():
+                if other is not cell and not (cell.fixed and other.fixed):
+                    self.context.guard(other.place(self.context), GuardKind.DISTINCT, cell.place(self.context))
+
+    def rely_on_distinct_iterators(self) -> None:
+        """What was read ahead of one iterator must not be taken off it under another name."""
+        for one, other in combinations(self.context.live_iterators.values(), 2):
+            if one.cls is other.cls:
+                self.context.guard(one.source, GuardKind.DISTINCT, other.source)  # type: ignore[arg-type]
+
+    def check_late_iterators(self) -> None:
+        """Raises CannotRebuild where a change would make an iterator over something that is yet to be changed."""
+        made_at = {id(recipe): step for recipe, step in self.of_changed}
+        changes = (*self.fills, *self.effects) if made_at else ()
+        waiting = [part for effect in changes for part in effect_recipes(effect)]
+        seen: set[int] = set()
+        while waiting:
+            recipe = waiting.pop()
+            if id(recipe) in made_at:
+                raise cannot_rebuild("an iterator over a container that was changed before", made_at[id(recipe)])
+            if id(recipe) not in seen:
+                seen.add(id(recipe))
+                waiting += recipe_children(recipe)
+
+    def rely_on_unwritten_elements(self) -> None:
+        """Numbers of arrays that are read again behind the graph must be those from before it."""
+        elements, recorder = self.context.array_elements, self.context.recorder
+        if not elements or not any(
+            value.fake.fake_storage is written  # type: ignore[attr-defined]
+            for value in recorder.input_values
+            for written in recorder.writes
+        ):
+            return
+        for _, recipe in self._recipes.values():
+            if isinstance(recipe, Load) and _reads(recipe.source, elements):
+                raise unsupported("mutation", "writing to a tensor or array after a number of an array was read")
+
+    def rely_on_distinct_inputs(self) -> None:
+        """Inputs that the graph writes to must not be the same tensor as another input."""
+        recorder = self.context.recorder
+        written = [value for value in recorder.input_values if id(value) in recorder.written]
+        for static in (True, False):  # two that are fixed by identity are distinct anyway
+            others = [other for other in recorder.input_values if not (static and other.is_static)]
+            self._guard_distinct([value for value in written if value.is_static is static], others)
+
+    def _guard_distinct(self, values: list[Any], others: list[Any]) -> None:
+        """Each of `values` is none of `others`: pair by pair, or all at once when there would be very many pairs."""
+        if len(values) * len(others) > _PAIRS_AT_MOST:
+            sources = {id(value): _object_source(value) for value in (*values, *others)}
+            self.context.guard(sources[id(values[0])], GuardKind.ALL_DISTINCT, tuple(sources.values()))
+            return
+        for value in values:
+            for other in others:
+                if other is not value:
+                    self.context.guard(_object_source(value), GuardKind.DISTINCT, _object_source(other))
+
+
+def _is_found(recipe: Recipe) -> bool:
+    bound = isinstance(recipe, CallRecipe) and isinstance(recipe.function, ConstantRecipe)
+    if bound and recipe.function.value is MethodType:  # type: ignore[attr-defined]
+        return True  # made anew each time that the program asks for one
+    return isinstance(recipe, (Load, ConstantRecipe, FrameCell, RaisedAt))
+
+
+def _fills_slot(obj: Any, name: str) -> bool:
+    """Whether the object holds something in its `__slots__` member of that name."""
+    member = lookup_in_class(type(obj), name)
+    try:
+        return inspect.ismemberdescriptor(member) and member.__get__(obj) is not MISSING
+    except AttributeError:
+        return False
+
+
+def _reads(source: Source, elements: set[Source]) -> bool:
+    """Whether one of these is read on the way to what `source` says."""
+    return source in elements or (isinstance(source, CallSource) and any(_reads(arg, elements) for arg in source.args))
+
+
+def _object_source(value: Any) -> Source:
+    """Where the program's own object is: for the tensor on an array's memory, which is made anew, the array."""
+    source = value.source
+    return source.args[0] if type(source) is CallSource and source.function is shared_tensor else source
+
+
+_REPLAY: dict[str, Callable[[Reconstructor, Any, str], None]] = {
+    "content": Reconstructor._content,
+    "attribute": Reconstructor._attribute,
+    "cell": Reconstructor._cell,
+    "class": Reconstructor._class,
+    "generator": Reconstructor._generator,
+    "iterator": Reconstructor._iterator,
+    "message": Reconstructor._message,
+    "scope": Reconstructor._scope,
+}

@@ -1,0 +1,67 @@
+"""Values of what real code computed from constants while it was captured: fresh objects that no guard watches."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.host.numpy_scalars import is_number, is_of_program, is_truth
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.containers.sets import SetValue
+from stator.dynamo.values.containers.slices import RangeValue, SliceValue
+from stator.dynamo.values.tensors.unknown_numbers import number_value
+
+from . import wrapping
+
+if TYPE_CHECKING:
+    from .capture_context import CaptureContext
+
+_IMMUTABLE: tuple[type, ...] = (
+    types.GenericAlias,
+    types.UnionType,
+    typing._Final,  # type: ignore[attr-defined]
+    typing.TypeVar,
+    re.Pattern,
+    re.Match,
+    type(torch.ops.aten),
+)
+_RESULTS: dict[type, Callable[[Any, Any, str], Value]] = {
+    slice: lambda context, obj, what: SliceValue(
+        ConstantValue(obj.start), ConstantValue(obj.stop), ConstantValue(obj.step)
+    ),
+    range: lambda context, obj, what: RangeValue(obj),
+    list: lambda context, obj, what: ListValue([wrap_result(context, item, what) for item in obj]),
+    set: lambda context, obj, what: SetValue.of(context, [wrap_result(context, item, what) for item in obj]),
+    torch.SymInt: lambda context, obj, what: number_value(obj),
+    torch.SymFloat: lambda context, obj, what: number_value(obj),
+    torch.SymBool: lambda context, obj, what: number_value(obj),
+}
+
+
+def wrap_result(context: CaptureContext, obj: Any, what: str) -> Value:
+    """The value of a fresh object, which is `what` to the reader of an error. Raises Unsupported."""
+    text_or_number = isinstance(obj, (int, float, str)) and not is_of_program(type(obj))
+    constant = wrapping.is_constant_object(obj) and type(obj) is not tuple
+    if constant or text_or_number or is_number(obj) or is_truth(obj):
+        return ConstantValue(obj)
+    maker = _RESULTS.get(type(obj))
+    if maker is not None:
+        return maker(context, obj, what)
+    if isinstance(obj, tuple):
+        return TupleValue([wrap_result(context, item, what) for item in obj], cls=type(obj))
+    if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, *_IMMUTABLE)):
+        return context.known(obj)
+    raise unsupported("result", f"{what} is a {class_name(type(obj))}, which capture cannot hold")
+
+
+def is_immutable(obj: Any) -> bool:
+    """Objects that are compared by identity and never change: guarded by IS, their facts folded."""
+    return issubclass(type(obj), _IMMUTABLE)  # the class of a weak proxy is another than it says

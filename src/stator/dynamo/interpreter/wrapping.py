@@ -1,0 +1,576 @@
+"""Real Python objects -> Values, by a registry keyed on the object's type.
+
+Wrapping lays the guards that the value needs to be what it claims; what is inside is wrapped only when touched.
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import re
+import types
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from stator.base.registry import Registry
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.guard_tree import brief
+from stator.dynamo.guards.source import (
+    AttrSource,
+    CallSource,
+    ConstantSource,
+    ItemSource,
+    LocalSource,
+    ReadSource,
+    Source,
+    is_fixed,
+)
+from stator.dynamo.host.hook import is_left_alone
+from stator.dynamo.host.iterator_state import READABLE, iterated_count, iterated_part
+from stator.dynamo.host.naming import class_name, full_name, module_of
+from stator.dynamo.host.native_status import native
+from stator.dynamo.host.numpy_scalars import is_number, numpy_numbers, plain_converter
+from stator.dynamo.values.base import Lazy, Value, unsupported
+from stator.dynamo.values.classes import ClassValue, SuperValue
+from stator.dynamo.values.compiled import CompiledFunctionValue
+from stator.dynamo.values.constants import ConstantValue, SourcedConstant
+from stator.dynamo.values.containers.append_only_lists import GrownList
+from stator.dynamo.values.containers.attribute_dicts import meet_dict
+from stator.dynamo.values.containers.canonical_constants import member_at
+from stator.dynamo.values.containers.deques import DequeValue
+from stator.dynamo.values.containers.generators import GeneratorValue
+from stator.dynamo.values.containers.iterators import IteratorValue, MapValue
+from stator.dynamo.values.containers.live_generators import LiveGenerator
+from stator.dynamo.values.containers.live_iterators import live_iterator
+from stator.dynamo.values.containers.mappings import DictValue, MappingProxyValue
+from stator.dynamo.values.containers.sequences import TupleValue
+from stator.dynamo.values.containers.sets import ObjectMember, SetValue
+from stator.dynamo.values.containers.slices import RangeValue, SliceValue
+from stator.dynamo.values.enum_members import has_operations, is_changeable, items_of
+from stator.dynamo.values.exceptions import ExceptionValue
+from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
+from stator.dynamo.values.modules import ModuleValue, PythonModuleValue, module_name
+from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.regex_matches import MatchValue
+from stator.dynamo.values.tensors.numbers import changing_number
+from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters
+from stator.graph.fake.fake_mode import FakeTensor
+
+from .input_value_guards import follow_contents
+
+if TYPE_CHECKING:
+    from .capture_context import CaptureContext
+
+Wrapper = Callable[["CaptureContext", Any, "Source | None"], Value]
+wrappers: Registry[type, Wrapper] = Registry("type")
+_chosen: dict[int, tuple[weakref.ref[type], Wrapper]] = {}  # by the id of a class, which may die
+_MOST_CHOSEN = 4096
+
+CONSTANT_TYPES: frozenset[type] = frozenset(
+    {
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        bool,
+        type(None),
+        type(...),
+        type(NotImplemented),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.qscheme,
+        types.CodeType,
+        torch.finfo,
+        torch.iinfo,
+        torch._C._SDPBackend,
+    }
+)
+
+
+def wraps(*kinds: type) -> Callable[[Wrapper], Wrapper]:
+    """Decorator: how instances of these types (and of subclasses without a wrapper of their own) are wrapped."""
+    return wrappers.register(*kinds)
+
+
+def wrapper_of(kind: type) -> Wrapper:
+    known = _chosen.get(id(kind))
+    if known is not None and known[0]() is kind:
+        return known[1]
+    bases = (enum.Enum,) if issubclass(kind, enum.Enum) else kind.__mro__  # one that is a tuple is no other one, too
+    found = next(wrappers[base] for base in bases if base in wrappers)
+    if len(_chosen) >= _MOST_CHOSEN:
+        _chosen.clear()
+    _chosen[id(kind)] = weakref.ref(kind), found
+    return found
+
+
+def is_constant_object(obj: Any) -> bool:
+    """Whether an EQUALS guard can hold this object (tuples of constants included)."""
+    kind = type(obj)
+    return (
+        kind in CONSTANT_TYPES
+        or (issubclass(kind, enum.Enum) and _is_constant_member(obj))
+        or (kind in (tuple, frozenset) and all(map(is_constant_object, obj)))
+    )
+
+
+def _is_constant_member(member: enum.Enum) -> bool:
+    kind = type(member)
+    return not has_operations(kind) and not is_changeable(kind) and all(map(is_constant_object, items_of(member)))
+
+
+def _constant(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    if issubclass(type(obj), enum.Enum) and not _is_constant_member(obj):
+        if is_changeable(type(obj)) or isinstance(obj, (tuple, frozenset)):
+            raise unsupported("unguardable", f"a member of {class_name(type(obj))}, which is a container")
+        context.guard(source, GuardKind.IS, obj)  # type: ignore[arg-type]
+        return ObjectValue(type(obj), obj, source or ConstantSource(f"<{class_name(type(obj))}>", obj))
+    if source is None:
+        return ConstantValue(obj)
+    changes = source in context.changing or source in context.expected
+    if changes and (type(obj) in (int, float) or is_number(obj)):
+        return changing_number(context, obj, source)
+    plain = plain_converter(type(obj)) or _PLAIN.get(
+        next((base for base in type(obj).__mro__[1:] if base in _PLAIN), object)
+    )
+    if plain is None or isinstance(obj, (bool, enum.Enum)):
+        made = SourcedConstant(obj, source, context)
+        if not isinstance(source, LocalSource):  # a parameter is always there
+            context.guards.presence(made)
+        return made
+    # an instance of a subclass, or numpy.float32: its own == might be anything, so the plain value is compared
+    if any(map(_adds_behaviour, type(obj).__mro__)) or getattr(obj, "__dict__", None):
+        return _object(context, obj, source)  # known by its class only: what it does is the program's
+    context.guard(source, GuardKind.TYPE, type(obj))
+    context.guard(CallSource(plain, (source,)), GuardKind.EQUALS, plain(obj))
+    made = SourcedConstant(obj, source, context)
+    made.guarded = True
+    return made
+
+
+def _adds_behaviour(cls: type) -> bool:
+    """Whether a class of a Python program defines more than a name: then it is no plain number or text."""
+    return bool(cls.__flags__ & _HEAP_TYPE) and module_of(cls) != "numpy" and not vars(cls).keys() <= _PLAIN_NAMES
+
+
+_HEAP_TYPE = 1 << 9  # a class of a Python program
+_PLAIN_NAMES = frozenset({"__module__", "__doc__", "__dict__", "__weakref__", "__slots__", "__firstlineno__"}) | {
+    "__static_attributes__",
+    "__orig_bases__",
+    "__parameters__",
+}
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: str.__str__,
+    bytes: bytes.__bytes__,
+}
+
+
+for _kind in (*CONSTANT_TYPES, *numpy_numbers()):
+    wrappers.add(_kind, _constant)
+wrappers.add(enum.Enum, _constant)
+
+
+def _guard_type(context: CaptureContext, obj: Any, source: Source | None) -> None:
+    if source is None:
+        raise unsupported("unguardable", f"a {class_name(type(obj))} that cannot be reached from the frame")
+    context.guard(source, GuardKind.TYPE, type(obj))
+
+
+def _guard_identity(context: CaptureContext, obj: Any, source: Source | None) -> None:
+    if source is not None:
+        context.guard(source, GuardKind.IS, obj)
+
+
+# ---- tensors ----
+
+
+@wraps(torch.Tensor)
+def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -> Value:
+    if isinstance(obj, FakeTensor):
+        raise unsupported("nested-trace", "a fake tensor as input")
+    if type(obj) not in TENSOR_CLASSES and not relies_on_plain_parameters(context, type(obj)):
+        raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
+    if torch._C._functorch.is_functorch_wrapped_tensor(obj):  # it has no memory of its own
+        raise unsupported("function-transform", "a tensor as it is inside of a function transform")
+    if source is None:
+        raise unsupported("unguardable", "a tensor that cannot be reached from the frame")
+    if obj.is_nested:  # which has no sizes that a guard could compare
+        raise unsupported("tensor-layout", "a nested tensor")
+    context.guards.tensor(source, obj)
+    value = TensorValue(context.recorder.mode.from_real(obj), None, source, obj, type(obj))
+    follow_contents(context, value)
+    return context.recorder.wrap_input(value)
+
+
+# ---- functions and classes ----
+
+
+@wraps(types.FunctionType)
+def _function(context: CaptureContext, obj: types.FunctionType, source: Source | None) -> Value:
+    if source is not None and not native.called_as_usual(obj):
+        return _object(context, obj, source)
+    fixed = source is None or not (obj.__closure__ or "<locals>" in obj.__qualname__) or is_fixed(source)
+    if fixed:
+        _guard_identity(context, obj, source)
+        if source is not None and not is_left_alone(obj.__code__):  # users' functions are reloaded in place
+            context.guard(source, GuardKind.CODE, obj.__code__)
+    else:
+        context.guard(source, GuardKind.CODE, obj.__code__)  # type: ignore[arg-type]
+    names = None if source is None else AttrSource(source, "__globals__")
+    scope = context.scope_of(obj.__globals__, names, obj.__builtins__)  # type: ignore[attr-defined]
+    return FunctionValue(obj, source, obj.__code__, scope, fixed)
+
+
+def _compiled_function(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    _guard_identity(context, obj, source)
+    return CompiledFunctionValue(obj, source)
+
+
+if native is not None:
+    wrappers.add(native.Entry, _compiled_function)
+
+
+@wraps(types.MethodType)
+def _method(context: CaptureContext, obj: types.MethodType, source: Source | None) -> Value:
+    if source is None:
+        return BoundMethodValue(context.known(obj.__func__), context.known(obj.__self__))
+    context.guard(source, GuardKind.TYPE, type(obj))
+    function = context.wrap(obj.__func__, AttrSource(source, "__func__"))
+    return BoundMethodValue(function, context.wrap(obj.__self__, AttrSource(source, "__self__")), source)
+
+
+@wraps(
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodWrapperType,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch._ops._OpNamespace,
+    torch.jit.ScriptFunction,
+    type(torch.ops),
+    property,
+    staticmethod,
+    classmethod,
+)
+def _builtin(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    owner = getattr(obj, "__self__", None)
+    if isinstance(obj, types.BuiltinFunctionType) and owner is not None and not isinstance(owner, types.ModuleType):
+        return _bound_builtin(context, obj, owner, source)
+    _guard_identity(context, obj, source)
+    return BuiltinValue(obj, source)
+
+
+def _bound_builtin(context: CaptureContext, obj: Any, owner: Any, source: Source | None) -> Value:
+    """A bound C method that was stored somewhere, e.g. `append = items.append`."""
+    free = not hasattr(type(owner), obj.__name__)  # a module-level function of an extension that keeps its record there
+    alone = source is None or isinstance(source, ConstantSource)  # else it is made anew in each call
+    if (
+        free
+        or isinstance(owner, type)
+        or (alone and is_constant_object(owner))
+        or module_of(type(owner)).startswith("torch")
+    ):
+        _guard_identity(context, obj, source)
+        return BuiltinValue(obj, source)
+    if source is None:
+        raise unsupported("unguardable", f"the bound method {obj!r}")
+    held = context.wrap(owner, AttrSource(source, "__self__"))
+    if alone and isinstance(held, BuiltinValue):  # numpy.add.reduce: asking it for the method would lead here again
+        return BuiltinValue(obj, source)
+    context.guard(source, GuardKind.TYPE, type(obj))
+    context.guard(AttrSource(source, "__name__"), GuardKind.EQUALS, obj.__name__)
+    found = context.get_attr(held, obj.__name__)
+    if isinstance(found, BuiltinMethodValue):
+        found.source = source
+    return found
+
+
+@wraps(type)
+def _class(context: CaptureContext, obj: type, source: Source | None) -> Value:
+    _guard_identity(context, obj, source)
+    return ClassValue(obj, source)
+
+
+@wraps(types.ModuleType)
+def _module(context: CaptureContext, obj: types.ModuleType, source: Source | None) -> Value:
+    if type(obj) is not types.ModuleType and any(
+        isinstance(getattr(type(obj), name), types.FunctionType) for name in _MODULE_HOOKS
+    ):
+        raise unsupported(
+            "module-class", f"the module {module_name(obj)}, whose class looks attributes up in its own way"
+        )
+    _guard_identity(context, obj, source)
+    return PythonModuleValue(obj, source)
+
+
+_MODULE_HOOKS = ("__getattribute__", "__setattr__", "__delattr__")
+
+
+# ---- containers ----
+
+
+@wraps(list)
+def _list(context: CaptureContext, obj: list[Any], source: Source | None) -> Value:
+    _guard_type(context, obj, source)
+    return GrownList(context, obj, source)  # type: ignore[arg-type]
+
+
+@wraps(deque)
+def _deque(context: CaptureContext, obj: deque[Any], source: Source | None) -> Value:
+    _guard_type(context, obj, source)
+    context.guard(source, GuardKind.LENGTH, len(obj))  # type: ignore[arg-type]
+    context.guard(AttrSource(source, "maxlen"), GuardKind.EQUALS, obj.maxlen)  # type: ignore[arg-type]
+    items: list[Value] = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(obj)]  # type: ignore[arg-type]
+    return DequeValue(items, source, type(obj), obj, obj.maxlen)
+
+
+@wraps(tuple)
+def _tuple(context: CaptureContext, obj: tuple[Any, ...], source: Source | None) -> Value:
+    if source is None:
+        return TupleValue([context.known(item) for item in obj], None, type(obj))
+    context.guard(source, GuardKind.TYPE, type(obj))
+    context.guard(source, GuardKind.LENGTH, tuple.__len__(obj))
+    items: list[Value] = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(tuple.__iter__(obj))]
+    return TupleValue(items, source, type(obj), obj)
+
+
+@wraps(dict)
+def _dict(context: CaptureContext, obj: dict[Any, Any], source: Source | None) -> Value:
+    meet_dict(context, obj, writes=False)
+    _guard_type(context, obj, source)
+    factory = None
+    if isinstance(obj, defaultdict):
+        factory = context.wrap(obj.default_factory, AttrSource(source, "default_factory"))  # type: ignore[arg-type]
+    return DictValue({}, source, type(obj), obj, factory)
+
+
+wrappers.add(OrderedDict, _dict)
+wrappers.add(defaultdict, _dict)
+
+
+@wraps(types.MappingProxyType)
+def _mapping_proxy(context: CaptureContext, obj: types.MappingProxyType[Any, Any], source: Source | None) -> Value:
+    shown = gc.get_referents(obj)
+    if source is None or not is_rooted_in_constant(source) or not isinstance(shown[0], dict):
+        return _object(context, obj, source)  # a proxy of any mapping runs its code
+    context.guard(source, GuardKind.PREDICATE, _SameEntries(shown[0]))
+    return MappingProxyValue({key: context.known(item) for key, item in obj.items()}, source)
+
+
+def is_rooted_in_constant(source: Source) -> bool:
+    while not isinstance(source, ConstantSource):
+        base = getattr(source, "base", None)
+        if base is None:
+            return False
+        source = base
+    return True
+
+
+@wraps(set, frozenset)
+def _set(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    members = {item: _set_member(context, item, source) for item in obj}
+    if source is None:
+        if type(obj) is not frozenset:
+            raise unsupported("unguardable", "a set that cannot be reached from the frame")
+        return SetValue(members, None, frozenset, twin=obj)
+    context.guard(source, GuardKind.TYPE, type(obj))
+    context.guard(source, GuardKind.PREDICATE, _SameMembers(obj))
+    return SetValue(members, source, type(obj), obj)
+
+
+class _SameEntries:
+    """Guard predicate: a dictionary holds the same objects under the same keys. What was compiled keeps none of them
+    alive that can be referred to weakly."""
+
+    def __init__(self, entries: dict[Any, Any]) -> None:
+        self.keys = tuple(entries)
+        self.values = tuple(map(_weakly, entries.values()))
+
+    def __call__(self, entries: Any) -> bool:
+        if len(entries) != len(self.keys):
+            return False
+        kept = zip(self.keys, self.values, entries.items(), strict=True)
+        return all(key is now and (held() if weak else held) is item for key, (held, weak), (now, item) in kept)
+
+
+def _weakly(obj: Any) -> tuple[Any, bool]:
+    try:
+        return weakref.ref(obj), True
+    except TypeError:
+        return obj, False
+
+
+def _set_member(context: CaptureContext, obj: Any, members: Source | None) -> Value:
+    if _is_plain_member(obj):
+        return member_at(context, obj, members)
+    if (
+        type(obj).__hash__ is object.__hash__
+        and type(obj).__eq__ is object.__eq__
+        and hasattr(type(obj), "__weakref__")
+    ):
+        return ObjectMember(obj)
+    raise unsupported("set-members", "a set of objects that are compared in ways of their own")
+
+
+def _is_plain_member(obj: Any) -> bool:
+    return is_constant_object(obj) or isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType))
+
+
+def _exactly(constant: Any) -> tuple[type, Any]:
+    """Equal for constants that are the same in all respects: 1, 1.0 and True are equal, and so are 0.0 and -0.0."""
+    kind = type(constant)
+    if kind in (tuple, frozenset):
+        return kind, kind(map(_exactly, constant))
+    return kind, repr(constant) if kind in (float, complex) else constant
+
+
+class _SameMembers:
+    """Guard predicate: a set has exactly these members. Objects are not kept alive."""
+
+    def __init__(self, members: Iterable[Any]) -> None:
+        members = list(members)
+        self.members = {_exactly(member): member for member in members if _is_plain_member(member)}
+        self.objects = {id(member): weakref.ref(member) for member in members if not _is_plain_member(member)}
+
+    def __call__(self, now: Any) -> bool:
+        return len(now) == len(self.members) + len(self.objects) and all(map(self._has, now))
+
+    def what_changed(self, now: Any) -> str:
+        """For explanations; asks the members nothing."""
+        if not issubclass(type(now), (set, frozenset)):
+            return f"a set became {brief(now)}"
+        found = {_exactly(member): member for member in now if _is_plain_member(member)}
+        gained = [brief(member) for key, member in found.items() if key not in self.members]
+        lost = [brief(member) for key, member in self.members.items() if key not in found]
+        parts = [f"{verb} {', '.join(sorted(some))}" for verb, some in (("gained", gained), ("lost", lost)) if some]
+        return f"its members {' and '.join(parts) or 'are other objects'}"
+
+    def _has(self, member: Any) -> bool:
+        known = self.objects.get(id(member))
+        if known is not None:
+            return known() is member
+        return _is_plain_member(member) and _exactly(member) in self.members
+
+    def __repr__(self) -> str:
+        plain = ", ".join(map(repr, self.members.values()))
+        return f"members == {{{plain}{f', and {len(self.objects)} objects' if self.objects else ''}}}"
+
+
+@wraps(*READABLE)
+def _iterator(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    found = None
+    if source is not None:
+        _guard_type(context, obj, source)
+        found = live_iterator(context, obj, source)
+    return _object(context, obj, source) if found is None else found
+
+
+@wraps(map)
+def _map(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    """What it calls, and the iterators whose items it calls that with, are those that it says it is made of. A class
+    below it may do something else."""
+    if source is None or type(obj) is not map:
+        return _object(context, obj, source)
+    _guard_type(context, obj, source)
+    count = iterated_count(obj)
+    context.guard(ReadSource(iterated_count, (source,)), GuardKind.EQUALS, count)
+    where = [ReadSource(iterated_part, (source, ConstantSource(repr(at), at))) for at in range(count)]
+    function, *iterated = (context.wrap(iterated_part(obj, at), where[at]) for at in range(count))
+    if not all(isinstance(one, (IteratorValue, GeneratorValue, ObjectValue)) for one in iterated):
+        return _object(context, obj, source)
+    return MapValue(function, iterated, obj, source)
+
+
+@wraps(types.GeneratorType)
+def _generator(context: CaptureContext, obj: types.GeneratorType[Any, Any, Any], source: Source | None) -> Value:
+    _guard_type(context, obj, source)
+    return LiveGenerator(obj, source)  # type: ignore[arg-type]
+
+
+@wraps(super)
+def _super(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    if source is None or obj.__self__ is None:
+        raise unsupported("super", "a super() that was made elsewhere, or is bound to nothing")
+    _guard_type(context, obj, source)
+    where = AttrSource(source, "__thisclass__")
+    context.guard(where, GuardKind.IS, obj.__thisclass__)
+    made = SuperValue(obj.__thisclass__, context.wrap(obj.__self__, AttrSource(source, "__self__")))
+    made.source = source
+    return made
+
+
+@wraps(slice)
+def _slice(context: CaptureContext, obj: slice, source: Source | None) -> Value:
+    if source is not None:
+        context.guard(source, GuardKind.TYPE, slice)
+        start, stop, step = (context.wrap(getattr(obj, at), AttrSource(source, at)) for at in ("start", "stop", "step"))
+        return SliceValue(start, stop, step, source)
+    return SliceValue(context.known(obj.start), context.known(obj.stop), context.known(obj.step))
+
+
+@wraps(range)
+def _range(context: CaptureContext, obj: range, source: Source | None) -> Value:
+    if source is not None:
+        context.guard(source, GuardKind.TYPE, range)
+        parts = [AttrSource(source, part) for part in ("start", "stop", "step")]
+        if any(part in context.changing for part in parts):
+            return ObjectValue(range, obj, source)  # of another length in each call: its iterator is, too
+        for part in parts:
+            context.guard(part, GuardKind.EQUALS, getattr(obj, part.name))
+    return RangeValue(obj, source)
+
+
+# ---- objects ----
+
+
+@wraps(nn.Module)
+def _nn_module(context: CaptureContext, obj: nn.Module, source: Source | None) -> Value:
+    if isinstance(obj, torch.jit.ScriptModule):
+        raise unsupported("script-module", "a torch.jit.ScriptModule")
+    _guard_type(context, obj, source)
+    return ModuleValue(type(obj), obj, source)
+
+
+@wraps(BaseException)
+def _exception(context: CaptureContext, obj: BaseException, source: Source | None) -> Value:
+    if source is None:
+        return ExceptionValue(type(obj), [context.known(arg) for arg in obj.args])
+    _guard_type(context, obj, source)
+
+    def args() -> list[Value]:
+        return list(context.iterate(context.wrap(obj.args, AttrSource(source, "args"))))  # type: ignore[arg-type]
+
+    return ExceptionValue(type(obj), args, source, obj)
+
+
+@wraps(re.Match)
+def _match(context: CaptureContext, obj: re.Match[Any], source: Source | None) -> Value:
+    if source is None or type(obj.string) not in (str, bytes):
+        return _object(context, obj, source)
+    _guard_type(context, obj, source)
+    return MatchValue(obj, source)
+
+
+@wraps(object)
+def _object(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    if context.is_immutable(obj) or (module_of(type(obj)) == "numpy" and class_name(type(obj)) == "ufunc"):
+        _guard_identity(context, obj, source)
+        return BuiltinValue(obj, source) if callable(obj) else ConstantValue(obj)
+    _guard_type(context, obj, source)
+    return ObjectValue(type(obj), obj, source)

@@ -1,0 +1,55 @@
+"""The `ctx` of a custom autograd.Function while its forward and backward are captured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.autograd.function import FunctionCtx
+
+from stator.dynamo.ir.reconstruct_ir import Recipe
+
+from .base import Raised, Value, cannot_rebuild, unsupported
+from .containers.sequences import TupleValue
+from .objects import MISSING, ObjectValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+
+_OF_NODE = frozenset(name for name in dir(torch._C._FunctionBase) if not hasattr(object, name))
+
+
+class ContextValue(ObjectValue):
+    """Its methods are those of torch's FunctionCtx, followed like any other; they leave attributes, read here."""
+
+    __slots__ = ("asks_needs",)
+
+    def __init__(self) -> None:
+        super().__init__(FunctionCtx)
+        self.asks_needs = False  # was anyone interested in `needs_input_grad`?
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        self.asks_needs = self.asks_needs or name == "needs_input_grad"
+        try:
+            return super().get_attr(context, name)
+        except Raised:
+            if name in _OF_NODE:
+                raise unsupported("attribute", f"attribute {name!r} of the context of a custom function") from None
+            raise
+
+    def listed(self, context: CaptureContext, name: str) -> list[Value]:
+        """The tensors that one of the context's methods was given; empty if it was not called."""
+        found = (self.attributes or {}).get(name, MISSING)
+        if found is MISSING:
+            return []
+        if not isinstance(found, TupleValue):
+            raise unsupported("custom-function", f"the context's {name!r} was replaced by {found.describe(context)}")
+        return [context.realized(item) for item in found.items]
+
+    def flag(self, context: CaptureContext, name: str, default: bool) -> bool:
+        found = (self.attributes or {}).get(name, MISSING)
+        return default if found is MISSING else context.truth(found)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        raise cannot_rebuild("the context of a custom autograd.Function")

@@ -1,0 +1,59 @@
+"""Lists from outside of the frame, which may only be appended to: then nothing is relied on but that they are lists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stator.base.errors import UserPlace
+from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.guards.source import ItemSource, Source
+from stator.dynamo.values.base import Lazy, Value
+from stator.dynamo.values.objects import ObjectValue
+
+from .sequences import ListValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+
+class GrownList(ListValue):
+    """A list found at `source`. Until `items` are asked for, what is appended is kept apart, and no length relied on.
+
+    A loop whose body breaks the graph appends to a list that is longer each time; the same code serves all turns.
+    """
+
+    __slots__ = ("appended", "context", "known_items", "met_at")
+
+    def __init__(self, context: CaptureContext, obj: list[Any], source: Source) -> None:
+        self.context = context
+        self.met_at: UserPlace = context.place()
+        self.appended: list[Value] = []
+        self.known_items: list[Value] | None = None
+        ObjectValue.__init__(self, type(obj), obj, source)
+
+    @property
+    def items(self) -> list[Value]:  # type: ignore[override]
+        if self.known_items is None:
+            self._read()
+        return self.known_items  # type: ignore[return-value]
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        self.known_items = items
+
+    def _read(self) -> None:
+        source: Source = self.source  # type: ignore[assignment]
+        length = list.__len__(self.obj)
+        self.context.guards.made.append(Guard(source, GuardKind.LENGTH, length, self.met_at))
+        self.known_items = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(list.__iter__(self.obj))]
+        self.known_items += self.appended
+
+    @property
+    def only_appended(self) -> bool:
+        return self.known_items is None
+
+    def rebuilt(self, items: list[Value]) -> Value:
+        return ListValue(items)
+
+    def add(self, *items: Value) -> None:
+        (self.appended if self.known_items is None else self.known_items).extend(items)

@@ -1,0 +1,47 @@
+"""Constants that are relied on by what holds them, such as keys of a dictionary, at the places where they were found:
+what leaves the graph is the very object. Not here: constants that guards of their own hold; see constants.py."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+from stator.dynamo.codegen import support
+from stator.dynamo.guards.source import ConstantSource, ItemSource, ReadSource, Source
+from stator.dynamo.host.numpy_scalars import apart, shown
+from stator.dynamo.values.constants import SourcedConstant, is_the_only_one
+
+from .sequences import TupleValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.values.base import Value
+
+
+def known_at(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    """A constant, or a tuple of them, that is relied on to stand there; anything else as it is known."""
+    if source is None or is_the_only_one(obj):
+        return context.known(obj)
+    if type(obj) is tuple:
+        return TupleValue(
+            [known_at(context, one, ItemSource(source, at)) for at, one in enumerate(obj)], source, tuple, obj
+        )
+    if isinstance(obj, enum.Enum) or not context.is_constant_object(obj):
+        return context.known(obj)
+    made = SourcedConstant(obj, source, context)
+    made.guarded = True
+    return made
+
+
+def member_at(context: CaptureContext, obj: Any, members: Source | None) -> Value:
+    """A constant member of a set that is relied on to have it."""
+    if members is None:
+        return context.known(obj)
+    return known_at(context, obj, ReadSource(support.member_of, (members, ConstantSource(shown(obj), apart(obj)))))
+
+
+def constant_of_code(context: CaptureContext, obj: Any) -> Value:
+    """A constant in code: a tuple is the same one each time the code comes by."""
+    if type(obj) is not tuple or not obj:
+        return context.known(obj)
+    return TupleValue(list(map(context.code_constant, obj)), ConstantSource(shown(obj), obj), tuple, obj)

@@ -1,0 +1,319 @@
+"""Generator objects: a symbolic frame that is run on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import BuiltinFunctionType, GeneratorType, MethodWrapperType
+from typing import TYPE_CHECKING
+
+from stator.dynamo.interpreter.finalizers import check_operand
+from stator.dynamo.ir.call_completion import CallSite, Role
+from stator.dynamo.ir.generator_places import Place, Waits, places_of, variables_of
+from stator.dynamo.ir.reconstruct_ir import GetAttr, Load, NewGenerator, Recipe, SetGenerator
+from stator.dynamo.values.base import CannotRebuild, Raised, Value, cannot_rebuild, unsupported
+from stator.dynamo.values.constants import LastInstruction
+from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
+
+from .iterators import stopped_inside
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.frame import Frame
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+
+    from .live_generators import LiveGenerator
+
+STEPPING = CallSite()  # an instruction has a generator go on, and nothing else
+
+
+def raised_by_generator(context: CaptureContext, stop: Value) -> Raised:
+    """What leaves a generator in the place of this StopIteration (PEP 479)."""
+    made = context.raised(RuntimeError, "generator raised StopIteration")
+    made.value.cause = made.value.context = stop  # type: ignore[attr-defined]
+    return made
+
+
+class GeneratorValue(Value):
+    """A generator made by calling a generator function, or one that was there before. `returned` is set once it has run
+    to its end.
+
+    paused: it waits in the middle, where a graph ended, and is to be given nothing there.
+    live: the generator that was there before, which this goes on with.
+    """
+
+    __slots__ = ("cls", "frame", "live", "made_at", "name", "paused", "returned", "running", "started")
+
+    def __init__(self, frame: Frame, name: str, live: LiveGenerator | None = None) -> None:
+        self.source = None
+        self.cls: type = GeneratorType  # or that of an iterator in C, in whose place the generator stands
+        self.frame = frame
+        self.name = name
+        self.live = live
+        self.started = False
+        self.paused = False
+        self.running = False
+        self.returned: Value | None = None
+        self.made_at = frame.context.end_step() if live is None else None
+        frame.generator = self
+
+    def python_type(self, context: CaptureContext) -> type:
+        return self.cls
+
+    def resume(self, context: CaptureContext, sent: Value, error: Value | None = None) -> Value | None:
+        """Run to the next yield and give its value, or None at the end."""
+        if self.returned is not None:
+            context.ended_by = None
+            if error is not None:
+                raise Raised(error)
+            return None
+        if self.running:
+            if self.cls is not GeneratorType:
+                raise unsupported("generator", "an iterator of code in C that is asked while it is being asked")
+            raise context.raised(ValueError, "generator already executing")
+        frame = self.frame
+        frame.way = context.way if context.direct is self and context.role is Role.CALL else None
+        context.direct = None
+        if self.live is not None:
+            self.live.check_change(context)
+            if self.paused and error is not None:
+                raise unsupported("generator", "throwing into a generator in which a graph ended")
+        self.running = True
+        depth = len(context.handled)
+        try:
+            if not self.started:
+                if error is None and not context.is_none(sent):
+                    raise context.raised(TypeError, "can't send non-None value to a just-started generator")
+                self.started = True
+                if error is not None:
+                    self.returned = context.constant(None)
+                    raise Raised(error)
+            elif error is not None:
+                item = self._throw_into_delegate(context, error)
+                if item is not None:
+                    self._came_to_yield()
+                    return item
+            elif not self.paused:
+                frame.stack.append(sent)
+            self.paused = False
+            yielded = frame.run_generator()
+        except Raised as raised:
+            if not self.started:
+                raise
+            self.returned = context.constant(None)
+            del context.handled[depth:]
+            if issubclass(raised.value.python_type(context), StopIteration):
+                if self.cls is not GeneratorType:
+                    raise stopped_inside() from None
+                raise raised_by_generator(context, raised.value) from None
+            raise
+        finally:
+            self.running = False
+        if yielded is None:
+            assert frame.result is not None
+            self.returned = frame.result
+            context.ended_by = None if context.is_none(self.returned) else context.stop_iteration(self.returned)
+        self._came_to_yield()
+        return yielded
+
+    def check_kept(self, context: CaptureContext) -> None:
+        """It has been asked by a call that had it on the stack, which lets go of it: maybe as the last."""
+        if self.live is not None and self.returned is None and self.frame.waits_in_try():
+            check_operand(context.frames, self.live)
+
+    def _came_to_yield(self) -> None:
+        if self.live is not None:
+            self.live.check_can_wait()
+
+    def _throw_into_delegate(self, context: CaptureContext, error: Value) -> Value | None:
+        """Raise `error` where the generator waits. Inside `yield from` the inner generator is asked first: it may catch
+        the error and yield again (that item is given), or return (the frame goes on behind `yield from`)."""
+        frame = self.frame
+        waiting = frame.pc - 1
+        before = frame.program.instructions[waiting - 1]
+        delegate = self._delegate()
+        try:
+            if not isinstance(delegate, GeneratorValue) or delegate.cls is not GeneratorType:
+                self._asks_nothing(context, delegate)
+                raise Raised(error)
+            if issubclass(error.python_type(context), GeneratorExit):  # it is closed, and the error raised here
+                GeneratorMethod(delegate, "close").close(context)
+                raise Raised(error)
+            item = delegate.resume(context, context.constant(None), error)
+        except Raised as raised:
+            if not frame.unwind(waiting, raised):
+                raise
+            return None
+        if item is None:
+            assert before.target is not None
+            frame.pc = before.target.index
+            if before.target.opname == "END_SEND":
+                frame.stack.append(delegate.returned)
+            else:
+                frame.stack[-1] = delegate.returned
+        return item
+
+    def _delegate(self) -> Value | None:
+        """What the generator, which waits at a yield, gets its items from: what stands behind its `yield from`."""
+        frame = self.frame
+        return frame.stack[-1] if frame.program.instructions[frame.pc - 2].opname == "SEND" else None
+
+    def _asks_nothing(self, context: CaptureContext, delegate: Value | None) -> None:
+        """Python passes an error, and the end, on to any iterator with methods for that, which we do not follow."""
+        if isinstance(delegate, ObjectValue) and any(
+            lookup_in_class(delegate.cls, name) is not MISSING for name in ("close", "throw", "__getattr__")
+        ):
+            raise unsupported(
+                "generator", f"`yield from` {delegate.describe(context)}, which has methods of a generator"
+            )
+
+    def rely_on_no_cleanup(self) -> None:
+        """When the program drops a generator that waits inside `try` or `with`, Python runs the cleanup at once.
+        Capture does not know when the program drops it, so such a generator must not be left behind."""
+        if not self.started or self.returned is not None:
+            return
+        if self.frame.waits_in_try():
+            left = CannotRebuild("generator", "a generator that is left waiting inside `try` or `with`")
+            left.made_at = self.made_at  # made natively, it is closed where the program lets go of it
+            raise left
+        self._asks_nothing(self.frame.context, self._delegate())
+
+    def next_item(self, context: CaptureContext) -> Value | None:
+        return self.resume(context, context.constant(None))
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        while (item := context.next_item(self)) is not None:
+            yield item
+
+    def iterator(self, context: CaptureContext) -> Value:
+        return self
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        if name in ("__next__", "__iter__") or (name in _OF_GENERATORS and self.cls is GeneratorType):
+            return GeneratorMethod(self, name)
+        raise unsupported("attribute", f"attribute {name!r} of a generator")
+
+    # -- leaving the graph --
+    def can_stop_inside(self) -> bool:
+        """Whether a graph may end in its frame."""
+        if self.cls is not GeneratorType or self.problem() is not None:
+            return False
+        return self.live is None or self.live.has_made_code()
+
+    def problem(self) -> str | None:
+        """Why a real generator cannot be put where this one is."""
+        frame = self.frame
+        code = frame.program.code
+        if frame.handlers or any(type(value) is LastInstruction for value in frame.stack):
+            return "a generator that waits in a handler of exceptions"
+        if not set(code.co_varnames).isdisjoint(code.co_freevars):
+            return "a generator with a variable of the name of another function's"
+        return None
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.live is not None:
+            return reconstructor.recipe(self.live)
+        if self.cls is not GeneratorType:
+            raise cannot_rebuild("an iterator of code in C cannot leave the graph", self.made_at)
+        problem = self.problem() if self.returned is None else None
+        if problem is not None:
+            raise cannot_rebuild(problem, self.made_at)
+        frame = self.frame
+        made = NewGenerator(frame.program.code, Load(frame.globals.source), self.name, frame.name)
+        reconstructor.remember(self, made)
+        effect = self.put(reconstructor, made)
+        made.place = effect.place
+        reconstructor.late.append(effect)
+        return made
+
+    def put(self, reconstructor: Reconstructor, target: Recipe) -> SetGenerator:
+        """What puts a real generator where this one is."""
+        frame = self.frame
+        code = frame.program.code
+        if self.returned is not None:
+            return SetGenerator(target, code, None)
+        self._make_cells()
+        place = reconstructor.stopped_in.get(id(self)) or self.place()
+        held: dict[str, Value] = {**frame.locals, **frame.cells}
+        variables = [reconstructor.recipe(held[name]) if name in held else None for name in variables_of(code)]
+        stack = [None if value is None else reconstructor.recipe(value) for value in frame.stack]
+        called = reconstructor.called_in.get(id(self))
+        if called is None:
+            return SetGenerator(target, code, place, variables, stack)
+        return SetGenerator(target, code, place, variables, [*stack, called.values], called=called.frames)
+
+    def place(self) -> Place:
+        """Where it waits."""
+        frame = self.frame
+        if not self.started:
+            return next(place for place in places_of(frame.program.code).units if place.waits is Waits.CREATED)
+        return Place(Waits.BEFORE, frame.pc) if self.paused else Place(Waits.YIELDED, frame.pc - 1)
+
+    def _make_cells(self) -> None:
+        """What the frame does when the generator is made."""
+        frame = self.frame
+        instructions, handlers = frame.program.instructions, frame.program.handlers
+        while not self.started and instructions[frame.pc].opname != "RETURN_GENERATOR":
+            handlers[frame.pc](frame, instructions[frame.pc])  # type: ignore[misc]
+            frame.pc += 1
+
+
+_OF_GENERATORS = frozenset(("send", "throw", "close"))
+
+
+class GeneratorMethod(Value):
+    """A bound method of a generator."""
+
+    __slots__ = ("generator", "name")
+
+    def __init__(self, generator: GeneratorValue, name: str) -> None:
+        self.source = None
+        self.generator, self.name = generator, name
+
+    def python_type(self, context: CaptureContext) -> type:
+        return MethodWrapperType if self.name.startswith("__") else BuiltinFunctionType
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return GetAttr(reconstructor.recipe(self.generator), self.name)
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        generator = self.generator
+        if context.direct is self and self.name != "close":
+            context.enters(generator, STEPPING)
+        if self.name == "__iter__":
+            return generator
+        if self.name == "close":
+            return self.close(context)
+        if self.name == "throw":
+            error = args[1] if len(args) > 1 and not context.is_none(args[1]) else args[0]
+            if len(args) > 1 and not context.is_exception(error) and error is not args[0]:
+                raise unsupported("generator", "throwing an exception of which only the arguments are given")
+            if not context.is_exception(error):
+                kind = error.constant() if error.is_constant() else None
+                if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                    raise unsupported("generator", f"throwing {error.describe(context)} into a generator")
+                error = context.call(error, [], {})
+                if not context.is_exception(error):
+                    raise unsupported("generator", f"throwing {error.describe(context)} into a generator")
+            item = generator.resume(context, context.constant(None), error)
+        else:
+            item = generator.resume(context, args[0] if self.name == "send" else context.constant(None))
+        generator.check_kept(context)
+        if item is None:
+            raise context.stop_iteration(generator.returned)
+        return item
+
+    def close(self, context: CaptureContext) -> Value:
+        generator = self.generator
+        none = context.constant(None)
+        if generator.returned is not None or not generator.started:
+            generator.returned = none
+            return none
+        try:
+            item = generator.resume(context, none, context.raised(GeneratorExit, "").value)
+        except Raised as raised:
+            if issubclass(raised.value.python_type(context), (GeneratorExit, StopIteration)):
+                return none
+            raise
+        if item is not None:
+            raise context.raised(RuntimeError, "generator ignored GeneratorExit")
+        return none

@@ -1,0 +1,316 @@
+"""Iterators over known items: list, tuple, dict, range iterators, zip, map, enumerate and their like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import MethodWrapperType
+from typing import TYPE_CHECKING, Any
+
+from stator.base.errors import Unsupported
+from stator.dynamo.host.iterator_state import set_position
+from stator.dynamo.host.native_status import native
+from stator.dynamo.ir.call_completion import Role
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Evaluate, Load, NewList, NewTuple, Recipe
+from stator.dynamo.values.base import Raised, Value, cannot_rebuild, unsupported
+
+if TYPE_CHECKING:
+    from stator.dynamo.guards.source import Source
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+
+LIST_ITERATOR: type = type([].__iter__())
+
+
+class IteratorValue(Value):
+    """Wraps a real Python iterator over Values, advanced as the captured program advances it.
+
+    `pure` says that taking the remaining items early changes nothing that the program could see.
+    """
+
+    __slots__ = ("cls", "items", "made_at", "pure")
+
+    def __init__(
+        self,
+        items: Iterator[Value],
+        pure: bool = True,
+        cls: type = LIST_ITERATOR,
+        made_at: int | None = None,
+    ) -> None:
+        self.source = None
+        self.items = items if pure else _without_stop(items)
+        self.pure = pure
+        self.cls = cls
+        self.made_at = made_at
+
+    def python_type(self, context: CaptureContext) -> type:
+        return self.cls
+
+    def next_item(self, context: CaptureContext) -> Value | None:
+        """The next item, or None when there is none left."""
+        try:
+            item = next(self.items, None)
+        except Raised:
+            self.items = _unknown_rest()
+            raise
+        except ValueError as error:  # a generator of ours, which is running
+            raise unsupported("iteration", "an iterator that is asked for an item while it makes one") from error
+        return context.realized(item) if item is not None else None
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        return self.items
+
+    def iterator(self, context: CaptureContext) -> Value:
+        return self
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        if name == "__next__":
+            return IteratorNext(self)
+        if name == "__iter__":
+            return IteratorSelf(self)
+        return super().get_attr(context, name)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if not self.pure or self.cls is reversed:
+            raise cannot_rebuild("an iterator over computed items cannot leave the graph", self.made_at)
+        rest = list(self.items)
+        self.items = iter(rest)
+        return CallRecipe(ConstantRecipe(iter), [NewList([reconstructor.recipe(item) for item in rest])])
+
+
+class ContainerIterator(IteratorValue):
+    """An iterator over a container that may still change: made anew from the container when it leaves the graph.
+
+    make: what gives such an iterator of the container; `taken` items were taken off it.
+    """
+
+    __slots__ = ("changes", "container", "ended", "make", "size", "start", "taken")
+
+    def __init__(
+        self,
+        container: Value,
+        items: Iterator[Value],
+        make: Callable[..., Any],
+        cls: type = LIST_ITERATOR,
+        entries: dict[Any, Any] | None = None,
+        made_at: int | None = None,
+        start: int | None = None,
+    ) -> None:
+        """`entries` of a dictionary, whose iterators last only as long as its size stays. `start`: how many items
+        a list had that is gone through backwards."""
+        super().__init__(items, True, cls, made_at)
+        self.container = container
+        self.changes = _changes_of(container)
+        self.make = make
+        self.start = start
+        self.size = None if entries is None else (entries, len(entries))
+        self.taken = 0
+        self.ended = False
+
+    def next_item(self, context: CaptureContext) -> Value | None:
+        item = None if self.ended else super().next_item(context)
+        self.taken += 1
+        self.ended = item is None
+        return item
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        return iter(lambda: self.next_item(context), None)  # type: ignore[arg-type]
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.ended:
+            return CallRecipe(ConstantRecipe(iter), [NewList([])])
+        if _changes_of(self.container) != self.changes:
+            raise cannot_rebuild("an iterator over a container that was changed", self.made_at)
+        if self.size is not None and len(self.size[0]) != self.size[1]:
+            raise cannot_rebuild("an iterator over a dictionary whose size was changed", self.made_at)
+        container = reconstructor.recipe(self.container)
+        changed = reconstructor.context.mutations.touches(getattr(self.container, "owner", self.container))
+        if self.cls in _OF_LISTS and (changed or self.container.source is None):
+            made = CallRecipe(
+                ConstantRecipe(self.make), [container, ConstantRecipe(0)]
+            )  # the list may still be empty there
+            at = self.taken if self.start is None else self.start - 1 - self.taken
+            whole = Evaluate(container)  # with all that is in it: such as the iterator
+            reconstructor.late += [
+                whole,
+                Evaluate(CallRecipe(ConstantRecipe(set_position), [made, ConstantRecipe(at)])),
+            ]
+            return made
+        made = CallRecipe(ConstantRecipe(self.make), [container, ConstantRecipe(self.taken)])
+        if changed:
+            reconstructor.of_changed.append((made, self.made_at))
+        return made
+
+
+_OF_LISTS: tuple[type, ...] = (LIST_ITERATOR, type(reversed([])))
+
+
+def _changes_of(container: Any) -> int:
+    """How often that was changed which ends the iterators of a deque (anything) or of a dictionary (its keys)."""
+    of = getattr(container, "owner", container)  # behind a view
+    return int(getattr(of, "changes", 0) or getattr(of, "drops", 0))
+
+
+class EnumerateValue(IteratorValue):
+    """enumerate(iterator, count)."""
+
+    __slots__ = ("count", "iterated")
+
+    def __init__(self, iterated: Value, count: int) -> None:
+        super().__init__(iter(()), cls=enumerate)
+        self.iterated, self.count = iterated, count
+
+    def next_item(self, context: CaptureContext) -> Value | None:
+        item = context.next_item(self.iterated)
+        if item is None:
+            return None
+        self.count += 1
+        return context.pair(context.constant(self.count - 1), item)
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        return iter(lambda: self.next_item(context), None)  # type: ignore[arg-type]
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return CallRecipe(ConstantRecipe(enumerate), [reconstructor.recipe(self.iterated), ConstantRecipe(self.count)])
+
+
+class ZipValue(IteratorValue):
+    """zip(*iterators, strict=strict); `items` are its rows."""
+
+    __slots__ = ("iterated", "strict")
+
+    def __init__(self, iterated: list[Value], strict: bool, rows: Iterator[Value]) -> None:
+        super().__init__(rows, cls=zip)
+        self.iterated, self.strict = iterated, strict
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        strict: dict[str, Recipe] = {"strict": ConstantRecipe(True)} if self.strict else {}
+        return CallRecipe(ConstantRecipe(zip), [reconstructor.recipe(iterator) for iterator in self.iterated], strict)
+
+
+class MapValue(IteratorValue):
+    """map(function, *iterators)."""
+
+    __slots__ = ("function", "iterated", "obj")
+
+    def __init__(self, function: Value, iterated: list[Value], obj: Any = None, source: Source | None = None) -> None:
+        super().__init__(iter(()), cls=map)
+        self.function, self.iterated = function, iterated
+        self.obj, self.source = obj, source
+
+    def real(self) -> Any:
+        return super().real() if self.source is None else self.obj
+
+    def next_item(self, context: CaptureContext) -> Value | None:
+        row: list[Value] = []
+        for iterator in self.iterated:
+            item = context.next_item(iterator)
+            if item is None:
+                return None
+            row.append(item)
+        context.enters_through(self, self.function, Role.OPERAND)
+        try:
+            return context.call(self.function, row, {})
+        except Raised as raised:
+            if issubclass(raised.value.python_type(context), StopIteration):
+                context.ended_by = raised  # only `next` itself can tell that it is not the end
+                return None
+            raise
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        return iter(lambda: context.next_item(self), None)  # type: ignore[arg-type]
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        return CallRecipe(
+            ConstantRecipe(map), [reconstructor.recipe(self.function), *map(reconstructor.recipe, self.iterated)]
+        )
+
+
+class ResumedValue(IteratorValue):
+    """What an instruction goes on with that was left while it took items: those, then what else the iterator gives."""
+
+    __slots__ = ("iterated", "taken")
+
+    def __init__(self, taken: list[Value], iterated: Value | None) -> None:
+        super().__init__(iter(()), cls=native.Resumed)
+        self.taken, self.iterated = taken, iterated
+
+    def next_item(self, context: CaptureContext) -> Value | None:
+        return context.realized(self.taken.pop(0)) if self.taken else None
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        return iter(lambda: context.next_item(self), None)  # type: ignore[arg-type]
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        rest = ConstantRecipe(None) if self.iterated is None else reconstructor.recipe(self.iterated)
+        return CallRecipe(ConstantRecipe(native.Resumed), [NewTuple(list(map(reconstructor.recipe, self.taken))), rest])
+
+
+def rest_of(iterator: Value) -> Value:
+    """What gives the items that are still to come."""
+    while isinstance(iterator, ResumedValue) and not iterator.taken and iterator.iterated is not None:
+        iterator = iterator.iterated
+    return iterator
+
+
+def _without_stop(items: Iterator[Value]) -> Iterator[Value]:
+    """Iterators in C take a StopIteration of what they call as their end, and may be asked for more."""
+    try:
+        yield from items
+    except Raised as raised:
+        if issubclass(getattr(raised.value, "cls", object), StopIteration):
+            raise stopped_inside() from None
+        raise
+
+
+def stopped_inside() -> Unsupported:
+    return unsupported("iteration", "StopIteration that is raised by what an iterator calls")
+
+
+def _unknown_rest() -> Iterator[Value]:
+    """Python would go on behind the item that raised; the iterator beneath us is at its end."""
+    raise unsupported("iteration", "going on with an iterator that raised an exception")
+    yield
+
+
+class IteratorSelf(Value):
+    """`iterator.__iter__`."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: Value) -> None:
+        self.source = None
+        self.owner = owner
+
+    def python_type(self, context: CaptureContext) -> type:
+        return MethodWrapperType
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.owner
+
+
+class IteratorNext(IteratorSelf):
+    """`iterator.__next__`."""
+
+    __slots__ = ()
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        context.ended_by = None
+        item = context.next_item(self.owner)
+        if item is None:
+            raise context.end_of_items()
+        return item
+
+
+def stop_aware(context: CaptureContext, step: Value) -> Iterator[Value]:
+    """Items made by calling `step` (a `__next__`) until it raises StopIteration."""
+    while True:
+        try:
+            item = context.call(step, [], {})
+        except Raised as raised:
+            if issubclass(raised.value.python_type(context), StopIteration):
+                context.ended_by = raised
+                return
+            raise
+        yield item

@@ -1,0 +1,183 @@
+"""Iterators that existed before the frame, such as those of a loop whose body breaks the graph.
+
+What they give next is read without advancing them; the iterator itself is advanced when the graph ends, ahead of all
+other effects. So one compiled piece of code can run from the middle of a loop's body round to the same place.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import ConstantSource, ReadSource, Source
+from stator.dynamo.host import iterator_state
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate, Load, Recipe
+from stator.dynamo.values.base import Value, unsupported
+
+from .iterators import IteratorValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+
+
+class LiveIterator(IteratorValue):
+    """A built-in iterator over a list, tuple, range, dictionary, set or string, found at `source`.
+
+    position: how many items were taken in the captured code. steps: how often the iterator itself was asked, the last
+    time at its end perhaps; it may also be asked through an enumerate() or zip() around it.
+    """
+
+    __slots__ = ("apart_from", "at_end", "obj", "position", "steps")
+
+    def __init__(self, obj: Any, source: Source) -> None:
+        super().__init__(iter(()), cls=type(obj))
+        self.source = source
+        self.obj = obj
+        self.position = self.steps = 0
+        self.at_end = False
+        self.apart_from: set[int] = set()  # ids of changed values that are known not to be its container
+
+    def real(self) -> Any:
+        return self.obj
+
+    def next_item(self, context: CaptureContext) -> Value | None:
+        self.steps += 1
+        context.mutations.iterator(self)
+        return self.take(context)
+
+    def take(self, context: CaptureContext) -> Value | None:
+        """The next item, or None at the end; who advances the real iterator for it is the caller's business."""
+        self._check_unchanged(context)
+        context.live_iterators[id(self)] = self
+        if not iterator_state.has_upcoming(self.obj, self.position):
+            self.at_end = True
+            return None
+        item = iterator_state.upcoming(self.obj, self.position)
+        source = self.read(iterator_state.upcoming, self.position)
+        self.position += 1
+        return context.wrap(item, source)
+
+    def _check_unchanged(self, context: CaptureContext) -> None:
+        """What comes next is read from the real container, which must not have been changed in the captured code; and
+        what was changed must not be the container of such an iterator in another call."""
+        container = iterator_state.iterated_container(self.obj)
+        if container is None:
+            return
+        for kind, changed, _ in context.mutations.entries.values():
+            if kind == "content":
+                real, source = changed.obj, changed.source
+            elif kind == "attribute":
+                real, source = changed.instance_dict(), changed.dict_source
+            else:
+                continue
+            if real is container:
+                raise unsupported("iteration", "going on over a container that was changed meanwhile")
+            if source is not None and _of_one_kind(real, container) and id(changed) not in self.apart_from:
+                self.apart_from.add(id(changed))
+                mine = ReadSource(iterator_state.iterated_container, (self.source,))  # type: ignore[arg-type]
+                context.guard(source, GuardKind.DISTINCT, mine)
+
+    def read(self, function: Any, index: int) -> ReadSource:
+        return ReadSource(function, (self.source, ConstantSource(repr(index), index)))  # type: ignore[arg-type]
+
+    def rely_on_items(self, context: CaptureContext) -> None:
+        """There are as many items as were taken, and no more when the end was met."""
+        if self.position:
+            context.guard(self.read(iterator_state.has_upcoming, self.position - 1), GuardKind.EQUALS, True)
+        if self.at_end:
+            context.guard(self.read(iterator_state.has_upcoming, self.position), GuardKind.EQUALS, False)
+
+    def advance(self) -> Effect:
+        source: Source = self.source  # type: ignore[assignment]
+        return Evaluate(CallRecipe(ConstantRecipe(iterator_state.advance), [Load(source), ConstantRecipe(self.steps)]))
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        return iter(lambda: self.next_item(context), None)  # type: ignore[arg-type]
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return Load(self.source)  # type: ignore[arg-type]
+
+
+def _of_one_kind(one: Any, other: Any) -> bool:
+    return any(isinstance(one, kind) and isinstance(other, kind) for kind in (list, dict, set))
+
+
+class LiveEnumerate(LiveIterator):
+    """enumerate() around a live iterator."""
+
+    __slots__ = ("count", "iterated")
+
+    def __init__(self, obj: Any, source: Source, iterated: LiveIterator, count: Value) -> None:
+        super().__init__(obj, source)
+        self.iterated, self.count = iterated, count
+
+    def take(self, context: CaptureContext) -> Value | None:
+        item = self.iterated.take(context)
+        if item is None:
+            return None
+        count = self.count
+        if self.position:
+            count = context.binary(operator.add, count, context.constant(self.position))
+        self.position += 1
+        return context.pair(count, item)
+
+    def rely_on_items(self, context: CaptureContext) -> None:
+        """That is the iterator's within."""
+
+
+class LiveZip(LiveIterator):
+    """zip() of live iterators."""
+
+    __slots__ = ("iterated", "strict")
+
+    def __init__(self, obj: Any, source: Source, iterated: list[LiveIterator], strict: bool) -> None:
+        super().__init__(obj, source)
+        self.iterated, self.strict = iterated, strict
+
+    def take(self, context: CaptureContext) -> Value | None:
+        row: list[Value] = []
+        for iterator in self.iterated:
+            item = iterator.take(context)
+            if item is None:
+                if self.strict:
+                    raise unsupported("iteration", "the end of a zip(strict=True) that began before the graph")
+                return None
+            row.append(item)
+        return context.row(row)
+
+    def rely_on_items(self, context: CaptureContext) -> None:
+        """That is the iterators' within."""
+
+
+def live_iterator(context: CaptureContext, obj: Any, source: Source) -> LiveIterator | None:
+    """The value of an iterator found at `source`; None when what it gives next cannot be read beforehand."""
+    kind = type(obj)
+    if kind not in iterator_state.READABLE or not iterator_state.is_readable(obj):
+        return None  # of a subclass, or over a dictionary that was changed meanwhile
+    if kind is enumerate:
+        iterated = _part(context, obj, source, 0)
+        if iterated is None:
+            return None
+        count = ReadSource(iterator_state.enumerate_count, (source,))
+        return LiveEnumerate(obj, source, iterated, context.wrap(iterator_state.enumerate_count(obj), count))
+    if kind is zip:
+        parts = [_part(context, obj, source, index) for index in range(iterator_state.iterated_count(obj))]
+        found = [part for part in parts if part is not None]
+        strict = iterator_state.is_strict(obj)
+        if len(found) < len(parts) or not parts:
+            return None
+        context.guard(ReadSource(iterator_state.is_strict, (source,)), GuardKind.EQUALS, strict)
+        return LiveZip(obj, source, found, strict)
+    return LiveIterator(obj, source)
+
+
+def _part(context: CaptureContext, obj: Any, source: Source, index: int) -> LiveIterator | None:
+    part = iterator_state.iterated_part(obj, index)
+    if type(part) not in iterator_state.READABLE:
+        return None
+    where = ReadSource(iterator_state.iterated_part, (source, ConstantSource(repr(index), index)))
+    found = context.wrap(part, where)
+    return found if isinstance(found, LiveIterator) else None

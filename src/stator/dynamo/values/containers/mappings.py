@@ -1,0 +1,566 @@
+"""dict and its subclasses (OrderedDict, defaultdict, user classes), their views, and instance dictionaries."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from stator.base.registry import Registry
+from stator.dynamo.codegen import support
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import AttrSource, DictKeySource, ItemSource, Source
+from stator.dynamo.host.iterator_state import keys_in_order
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, GetAttr, Load, NewDict, NewObject, Recipe
+from stator.dynamo.values.base import Lazy, NotConstant, Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.objects import MISSING, ObjectValue, runs_code_when_compared
+from stator.dynamo.values.slots import names_of_slots
+
+from .attribute_dicts import meet_dict
+from .canonical_constants import known_at
+from .iterators import ContainerIterator, IteratorValue
+from .sequences import TupleValue
+from .sets import SetValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+    from stator.dynamo.values.functions import FunctionValue
+
+dict_methods: Registry[str, Callable[..., Value]] = Registry("dict method")
+
+
+class DictValue(ObjectValue):
+    """A dictionary: hash key -> Value. Of a real dictionary only the entries that were touched are held until
+    `complete` is called, which relies on all its keys."""
+
+    __slots__ = ("at", "dropped", "drops", "entries", "factory", "key_values", "whole")
+
+    def __init__(
+        self,
+        entries: dict[Any, Any],
+        source: Source | None = None,
+        cls: type = dict,
+        obj: Any = None,
+        factory: Value | None = None,
+    ) -> None:
+        super().__init__(cls, obj, source)
+        self.entries = entries
+        self.key_values: dict[Any, Value] = {}
+        self.at: dict[Any, int] = {}  # where the keys of a real dictionary stand at entry, once one has been asked for
+        self.whole = obj is None
+        self.factory = factory
+        self.drops = 0  # how often a key was taken out
+        self.dropped: dict[Any, Value] = {}  # keys that were taken out, and may be in again
+
+    # -- storage --
+    def find(self, context: CaptureContext, key: Any) -> Value | None:
+        found = self.entries.get(key)
+        if type(found) is Lazy:
+            found = self.entries[key] = found.realize(context)
+        if found is not None or self.whole:
+            return found
+        if dict.__contains__(self.obj, key):
+            found = context.wrap(dict.__getitem__(self.obj, key), ItemSource(self.source, key))  # type: ignore[arg-type]
+            self.entries[key] = found
+            return found
+        if self.absent is None:
+            self.absent = set()
+        if key not in self.absent:
+            self.absent.add(key)
+            if self.source is not None:
+                context.guard(self.source, GuardKind.NOT_IN, key)
+        return None
+
+    def complete(self, context: CaptureContext) -> None:
+        """Hold all entries, in order."""
+        if self.whole:
+            return
+        if any(map(runs_code_when_compared, dict.keys(self.obj))):
+            raise unsupported(
+                "unhashable-key", f"all of {self.describe(context)}, whose keys are compared by the program"
+            )
+        self.whole = True
+        touched, self.entries = self.entries, {}
+        plain = context.guards.dict_keys(self.source, self.obj)  # type: ignore[arg-type]
+        for index, key in enumerate(keys_in_order(self.obj)):
+            real = dict.__getitem__(self.obj, key)
+            item_source = ItemSource(self.source, key)  # type: ignore[arg-type]
+            self.entries[key] = touched.get(key) or Lazy(real, item_source)
+            if not plain and not context.is_constant_object(key):
+                key_source = DictKeySource(self.source, index)  # type: ignore[arg-type]
+                context.guard(key_source, GuardKind.IS, key)
+                self.key_values[key] = Lazy(key, key_source)
+
+    def put(self, context: CaptureContext, key: Value, value: Value) -> None:
+        """Store without logging a mutation."""
+        real = key.key(context)
+        if (key.source is not None or not isinstance(key, ConstantValue)) and real not in self.entries:
+            self.key_values[real] = key
+        self.entries[real] = value
+
+    def store(self, context: CaptureContext, key: Value, value: Value) -> None:
+        self.complete(context)
+        if self.obj is not None:
+            self._note_change(context, key.key(context))
+        self.put(context, key, value)
+        context.mutations.content(self)
+
+    def _note_change(self, context: CaptureContext, key: Any) -> None:
+        """Tell those who read the real dictionary: modules do."""
+        meet_dict(context, self.obj, writes=True)
+        context.changed_dicts.add(id(self.obj))
+        old = self.entries.get(key)
+        if type(old) is Lazy:
+            old = context.wrapped.get(id(old.obj))
+        if getattr(old, "is_static", False):
+            context.unfix_member(old)
+
+    def drop(self, context: CaptureContext, key: Any) -> None:
+        self.complete(context)
+        if self.obj is not None:
+            self._note_change(context, key)
+            self.dropped[key] = self.key_value(context, key)
+        del self.entries[key]
+        self.drops += 1
+        self.key_values.pop(key, None)
+        context.mutations.content(self)
+
+    def keys(self, context: CaptureContext) -> list[Any]:
+        self.complete(context)
+        return list(self.entries)
+
+    def key_value(self, context: CaptureContext, key: Any) -> Value:
+        found = self.key_values.get(key)
+        if found is None:
+            found = self.key_values[key] = known_at(context, key, self._own_place(key))
+        return context.realized(found)
+
+    def _own_place(self, key: Any) -> Source | None:
+        """Where a key of the real dictionary is found at entry."""
+        if self.obj is None or self.source is None or key in self.dropped:
+            return None
+        self.at = self.at or {one: index for index, one in enumerate(keys_in_order(self.obj))}
+        index = self.at.get(key)
+        return None if index is None else DictKeySource(self.source, index)
+
+    def has(self, context: CaptureContext, key: Value) -> bool:
+        return self.find(context, key.key(context)) is not None
+
+    def items(self, context: CaptureContext) -> Iterator[tuple[Value, Value]]:
+        for key in self.keys(context):
+            yield self.key_value(context, key), self.find(context, key)  # type: ignore[misc]
+
+    # -- protocol --
+    def slot(self, context: CaptureContext, name: str, descriptor: Any) -> Value:
+        if descriptor is not defaultdict.default_factory:  # type: ignore[attr-defined,misc]
+            return super().slot(context, name, descriptor)
+        return self.factory if self.factory is not None else ConstantValue(None)
+
+    def generic_set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
+        if context.class_lookup(self.cls, name) is not defaultdict.default_factory:  # type: ignore[attr-defined,misc]
+            super().generic_set_attr(context, name, value)
+        elif self.obj is None:
+            self.factory = value
+        else:
+            raise unsupported("attribute-write", "changing default_factory of a dictionary that was there before")
+
+    def constant(self) -> Any:
+        if self.cls is not dict or not self.whole:
+            raise NotConstant
+        return {
+            self.key_values[key].constant() if key in self.key_values else key: value.constant()
+            for key, value in self.entries.items()
+        }
+
+    def key(self, context: CaptureContext) -> Any:
+        raise context.raised(TypeError, f"unhashable type: '{class_name(self.cls)}'")
+
+    def truth(self, context: CaptureContext) -> bool:
+        return context.override_truth(self, None) if self.cls is not dict else self.plain_length(context) > 0
+
+    def plain_length(self, context: CaptureContext) -> int:
+        if not self.whole and not self.obj:
+            context.guards.length_once(self, self.source, 0)  # type: ignore[arg-type]
+            return 0
+        return len(self.keys(context))
+
+    def length(self, context: CaptureContext) -> int:
+        if self.special(context, "__len__") is not None:
+            return super().length(context)
+        return self.plain_length(context)
+
+    def contains(self, context: CaptureContext, item: Value) -> bool:
+        if self.special(context, "__contains__") is not None:
+            return super().contains(context, item)
+        return self.has(context, item)
+
+    def get_item(self, context: CaptureContext, key: Value) -> Value:
+        if self.cls is not dict and self.special(context, "__getitem__") is not None:
+            return super().get_item(context, key)
+        return _getitem(context, self, key)
+
+    def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
+        if self.cls is not dict and self.special(context, "__setitem__") is not None:
+            super().set_item(context, key, value)
+        else:
+            self.store(context, key, value)
+
+    def del_item(self, context: CaptureContext, key: Value) -> None:
+        if self.cls is not dict and self.special(context, "__delitem__") is not None:
+            super().del_item(context, key)
+        else:
+            _delitem(context, self, key)
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        return context.iterate(self.iterator(context))
+
+    def iterator(self, context: CaptureContext) -> Value:
+        if self.cls is not dict and self.special(context, "__iter__") is not None:
+            return super().iterator(context)
+        return self.forwards(context)
+
+    def forwards(self, context: CaptureContext) -> ContainerIterator:
+        items = iter([self.key_value(context, key) for key in self.keys(context)])
+        steady = self.while_steady(context, items)
+        return ContainerIterator(self, steady, support.keys_at, type(iter({})), self.entries, context.end_step())
+
+    def while_steady(self, context: CaptureContext, items: Iterator[Value]) -> Iterator[Value]:
+        """The items, as long as the program does not change the number of keys meanwhile."""
+        self.complete(context)  # what is looked up while iterating must not look like a change
+        return self._same_size(context, items, len(self.entries), self.drops)
+
+    def _same_size(self, context: CaptureContext, items: Iterator[Value], size: int, drops: int) -> Iterator[Value]:
+        while True:
+            ordered = issubclass(self.cls, OrderedDict)
+            if ordered and (len(self.entries), self.drops) != (size, drops):
+                raise context.raised(RuntimeError, "OrderedDict mutated during iteration")
+            if len(self.entries) != size:
+                raise context.raised(RuntimeError, "dictionary changed size during iteration")
+            if self.drops != drops:
+                raise unsupported("iteration", "a dictionary whose keys were exchanged during iteration")
+            item = next(items, None)
+            if item is None:
+                return
+            yield item
+
+    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+        return dict_methods.get(name) or super().builtin_method(context, name)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        if self.cls is dict:
+            made = NewDict([])
+            reconstructor.remember(self, made)
+            made.items.extend(reconstructor.dict_items(self))
+            return made
+        if self.cls is defaultdict:
+            factory = reconstructor.recipe(self.factory) if self.factory is not None else ConstantRecipe(None)
+            new: Recipe = CallRecipe(ConstantRecipe(defaultdict), [factory])
+        elif issubclass(self.cls, defaultdict):
+            raise unsupported("reconstruct", "a subclass of defaultdict cannot leave the graph")
+        else:
+            new = NewObject(
+                ConstantRecipe(self.cls), OrderedDict.__new__ if issubclass(self.cls, OrderedDict) else dict.__new__
+            )
+        return reconstructor.made_of_class(self, new)
+
+
+class AttributesValue(DictValue):
+    """`obj.__dict__`: a live view of an object's own attributes but for those in `__slots__`."""
+
+    __slots__ = ("in_slots", "owner")
+
+    def __init__(self, owner: ObjectValue) -> None:
+        super().__init__({}, None, dict, None)
+        self.owner = owner
+        self.in_slots = names_of_slots(owner.cls)
+
+    def find(self, context: CaptureContext, key: Any) -> Value | None:
+        if key in self.in_slots:  # of a name that is one, the dictionary may hold an entry, too: that is not modelled
+            real = self.owner.instance_dict()
+            if real is not None and key in real:
+                raise unsupported("attribute", f"an entry of an instance dictionary beside the slot {key!r}")
+            return None
+        return self.owner.own_attribute(context, key)
+
+    def complete(self, context: CaptureContext) -> None:
+        pass
+
+    def put(self, context: CaptureContext, key: Value, value: Value) -> None:
+        name = context.constant_of(key, "an attribute's name")
+        if not isinstance(name, str):
+            raise unsupported("attribute-write", "an entry of an instance dictionary under a key that is no string")
+        if name in self.in_slots:
+            raise unsupported("attribute-write", f"writing an entry of an instance dictionary beside the slot {name!r}")
+        self.owner.set_own(context, name, value)
+
+    def store(self, context: CaptureContext, key: Value, value: Value) -> None:
+        self.put(context, key, value)
+
+    def drop(self, context: CaptureContext, key: Any) -> None:
+        self.owner.set_own(context, key, MISSING)
+
+    def keys(self, context: CaptureContext) -> list[Any]:
+        names = self.owner.own_names(context)
+        if not self.in_slots:
+            return names
+        return [name for name in names if name not in self.in_slots or self.find(context, name) is not None]
+
+    def constant(self) -> Any:
+        raise NotConstant
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return GetAttr(reconstructor.recipe(self.owner), "__dict__")
+
+
+class MappingProxyValue(DictValue):
+    """A view of a class's `__dict__` and the like, which nobody writes through."""
+
+    __slots__ = ()
+
+    def __init__(self, entries: dict[Any, Any], source: Source) -> None:
+        super().__init__(entries, source, MappingProxyType)
+
+    def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
+        raise context.raised(TypeError, "'mappingproxy' object does not support item assignment")
+
+    def del_item(self, context: CaptureContext, key: Value) -> None:
+        raise context.raised(TypeError, "'mappingproxy' object does not support item deletion")
+
+
+class FunctionAttributesValue(DictValue):
+    """`function.__dict__`: what is stored in it becomes an attribute of a function made in the frame."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Value) -> None:
+        super().__init__({})
+        self.function = function
+
+    @classmethod
+    def of(cls, context: CaptureContext, function: FunctionValue) -> FunctionAttributesValue:
+        made = cls(function)
+        for name, value in function.attributes.items():
+            if not hasattr(FunctionType, name):
+                made.entries[name] = value
+        for name, real in (vars(function.fn) if function.fn is not None else {}).items():
+            if name not in function.attributes:
+                source = AttrSource(function.source, name) if function.source is not None else None
+                made.entries[name] = context.lazy(real, source)
+        return made
+
+    def store(self, context: CaptureContext, key: Value, value: Value) -> None:
+        self.function.set_attr(context, context.constant_of(key, "an attribute's name"), value)
+        self.put(context, key, value)
+
+    def drop(self, context: CaptureContext, key: Any) -> None:
+        self.function.del_attr(context, key)
+        del self.entries[key]
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return GetAttr(reconstructor.recipe(self.function), "__dict__")
+
+
+class DictViewValue(Value):
+    """dict.keys(), dict.values(), dict.items(): live views."""
+
+    __slots__ = ("kind", "owner")
+
+    def __init__(self, owner: DictValue, kind: str) -> None:
+        self.source = None
+        self.owner = owner
+        self.kind = kind
+
+    def python_type(self, context: CaptureContext) -> type:
+        return type(getattr({}, self.kind)())
+
+    def truth(self, context: CaptureContext) -> bool:
+        return self.owner.plain_length(context) > 0
+
+    def length(self, context: CaptureContext) -> int:
+        return self.owner.plain_length(context)
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        owner = self.owner
+        if self.kind == "keys":
+            return (owner.key_value(context, key) for key in owner.keys(context))
+        if self.kind == "values":
+            return (owner.find(context, key) for key in owner.keys(context))  # type: ignore[misc]
+        return (TupleValue([key, value]) for key, value in owner.items(context))
+
+    def iterator(self, context: CaptureContext) -> Value:
+        items = self.iterate(context)
+        kind = type(iter(getattr({}, self.kind)()))
+        steady = self.owner.while_steady(context, items)
+        entries = self.owner.entries
+        return ContainerIterator(self, steady, support.iterator_at, kind, entries, context.end_step())
+
+    def contains(self, context: CaptureContext, item: Value) -> bool:
+        if self.kind == "keys":
+            return self.owner.has(context, item)
+        return any(context.same(mine, item) or context.equal(mine, item) for mine in self.iterate(context))
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        if self.kind == "keys" and name == "isdisjoint":  # the one method that it shares with sets
+            return SetValue.of(context, list(self.iterate(context))).get_attr(context, name)
+        return super().get_attr(context, name)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        known = (OrderedDict, MappingProxyType)  # each knows its own order, or is none
+        base = next((kind for kind in known if issubclass(self.owner.cls, kind)), dict)
+        return CallRecipe(ConstantRecipe(getattr(base, self.kind)), [reconstructor.recipe(self.owner)])
+
+
+# ---- methods ----
+
+
+@dict_methods.register("__getitem__")
+def _getitem(context: CaptureContext, self: DictValue, key: Value) -> Value:
+    found = self.find(context, key.key(context))
+    if found is not None:
+        return found
+    if self.factory is not None and not context.is_none(self.factory):
+        made = context.call(self.factory, [], {})
+        self.store(context, key, made)
+        return made
+    missing = self.special(context, "__missing__")
+    if missing is not None:
+        return missing.call(context, [key], {})
+    raise context.raised_with(KeyError, [key])
+
+
+@dict_methods.register("__setitem__")
+def _setitem(context: CaptureContext, self: DictValue, key: Value, value: Value) -> Value:
+    self.store(context, key, value)
+    return ConstantValue(None)
+
+
+@dict_methods.register("__delitem__")
+def _delitem(context: CaptureContext, self: DictValue, key: Value) -> Value:
+    if not self.has(context, key):
+        raise context.raised_with(KeyError, [key])
+    self.drop(context, key.key(context))
+    return ConstantValue(None)
+
+
+@dict_methods.register("__contains__")
+def _contains(context: CaptureContext, self: DictValue, key: Value) -> Value:
+    return ConstantValue(self.has(context, key))
+
+
+@dict_methods.register("__len__")
+def _len(context: CaptureContext, self: DictValue) -> Value:
+    return ConstantValue(self.plain_length(context))
+
+
+@dict_methods.register("__iter__")
+def _iter(context: CaptureContext, self: DictValue) -> Value:
+    return self.forwards(context)
+
+
+@dict_methods.register("__reversed__")
+def _reversed(context: CaptureContext, self: DictValue) -> Value:
+    return IteratorValue(iter([self.key_value(context, key) for key in reversed(self.keys(context))]))
+
+
+@dict_methods.register("__init__", "update")
+def _update(context: CaptureContext, self: DictValue, *args: Value, **kwargs: Value) -> Value:
+    if len(args) > 1:
+        raise unsupported("call-builtin", f"{len(args)} arguments of dict.update")
+    for more in args:
+        pairs = context.pairs(more)
+        for key, value in list(pairs) if isinstance(more, DictValue) else pairs:  # an iterable may see the dict grow
+            self.set_item(context, key, value) if self.cls is not dict else self.store(context, key, value)
+    for name, value in kwargs.items():
+        self.store(context, ConstantValue(name), value)
+    return ConstantValue(None)
+
+
+@dict_methods.register("get")
+def _get(context: CaptureContext, self: DictValue, key: Value, default: Value | None = None) -> Value:
+    return self.find(context, key.key(context)) or default or ConstantValue(None)
+
+
+@dict_methods.register("setdefault")
+def _setdefault(context: CaptureContext, self: DictValue, key: Value, default: Value | None = None) -> Value:
+    found = self.find(context, key.key(context))
+    if found is None:
+        found = default or ConstantValue(None)
+        self.store(context, key, found)
+    return found
+
+
+@dict_methods.register("pop")
+def _pop(context: CaptureContext, self: DictValue, key: Value, default: Value | None = None) -> Value:
+    real = key.key(context)
+    found = self.find(context, real)
+    if found is not None:
+        self.drop(context, real)
+        return found
+    if default is None:
+        raise context.raised_with(KeyError, [key])
+    return default
+
+
+@dict_methods.register("popitem")
+def _popitem(context: CaptureContext, self: DictValue, last: Value | None = None) -> Value:
+    keys = self.keys(context)
+    if not keys:
+        raise context.raised(KeyError, "popitem(): dictionary is empty")
+    key = keys[-1 if last is None or context.truth(last) else 0]
+    pair = TupleValue([self.key_value(context, key), self.find(context, key)])  # type: ignore[list-item]
+    self.drop(context, key)
+    return pair
+
+
+@dict_methods.register("move_to_end")
+def _move_to_end(context: CaptureContext, self: DictValue, key: Value, last: Value | None = None) -> Value:
+    self.complete(context)
+    real = key.key(context)
+    if real not in self.entries:
+        raise context.raised_with(KeyError, [key])
+    value = self.entries.pop(real)
+    self.drops += 1
+    if last is None or context.truth(last):
+        self.entries[real] = value
+    else:
+        self.entries = {real: value, **self.entries}
+    context.mutations.content(self)
+    return ConstantValue(None)
+
+
+@dict_methods.register("clear")
+def _clear(context: CaptureContext, self: DictValue) -> Value:
+    for key in self.keys(context):
+        self.drop(context, key)
+    return ConstantValue(None)
+
+
+@dict_methods.register("copy", "__copy__")
+def _copy(context: CaptureContext, self: DictValue) -> Value:
+    if self.cls is not OrderedDict and issubclass(self.cls, (OrderedDict, defaultdict)) and self.cls is not defaultdict:
+        raise unsupported("copy", f"copying {self.describe(context)}")
+    made = DictValue({}, cls=self.cls if self.cls in (dict, OrderedDict, defaultdict) else dict, factory=self.factory)
+    for key, value in self.items(context):
+        made.put(context, key, value)
+    return made
+
+
+@dict_methods.register("keys")
+def _keys(context: CaptureContext, self: DictValue) -> Value:
+    return DictViewValue(self, "keys")
+
+
+@dict_methods.register("values")
+def _values(context: CaptureContext, self: DictValue) -> Value:
+    return DictViewValue(self, "values")
+
+
+@dict_methods.register("items")
+def _items(context: CaptureContext, self: DictValue) -> Value:
+    return DictViewValue(self, "items")

@@ -1,0 +1,402 @@
+"""What sequences share; lists, tuples and their subclasses, and their methods: real Python lists of Values.
+
+Deques and sets have files of their own beside this one.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stator.base.registry import Registry
+from stator.dynamo.codegen import support
+from stator.dynamo.guards.source import Source
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, NewList, NewObject, NewTuple, Recipe
+from stator.dynamo.values.base import Lazy, NotConstant, Raised, Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.objects import MISSING, ObjectValue, new_of_layout
+
+from .iterators import ContainerIterator
+from .slices import SliceValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+
+Method = Callable[..., Value]
+list_methods: Registry[str, Method] = Registry("list method")
+tuple_methods: Registry[str, Method] = Registry("tuple method")
+
+
+class SequenceValue(ObjectValue):
+    """What list, tuple and deque share. `items` may hold Lazy entries; everything read out is realised."""
+
+    __slots__ = ("items",)
+    methods: Registry[str, Method]
+    builtin: type
+    iterator_at = staticmethod(support.iterator_at)
+
+    def __init__(
+        self, items: list[Value], source: Source | None = None, cls: type | None = None, obj: Any = None
+    ) -> None:
+        super().__init__(self.builtin if cls is None else cls, obj, source)
+        self.items = items
+
+    def at(self, context: CaptureContext, index: int) -> Value:
+        item = self.items[index]
+        if type(item) is Lazy:
+            item = self.items[index] = item.realize(context)
+        return item
+
+    def truth(self, context: CaptureContext) -> bool:
+        return context.override_truth(self, bool(self.items))
+
+    def length(self, context: CaptureContext) -> int:
+        if self.cls is not self.builtin and self.special(context, "__len__") is not None:
+            return super().length(context)
+        return len(self.items)
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        if self.cls is not self.builtin and self.special(context, "__iter__") is not None:
+            return super().iterate(context)
+        return self.raw_items(context)
+
+    def raw_items(self, context: CaptureContext) -> Iterator[Value]:
+        at = 0
+        while at < len(self.items):  # the program may change the list while it iterates
+            yield self.at(context, at)
+            at += 1
+
+    def iterator(self, context: CaptureContext) -> Value:
+        if self.cls is not self.builtin and self.special(context, "__iter__") is not None:
+            return super().iterator(context)
+        return self.forwards(context)
+
+    def forwards(self, context: CaptureContext) -> ContainerIterator:
+        kind = type(iter(self.builtin()))
+        return ContainerIterator(self, self.raw_items(context), self.iterator_at, kind, made_at=context.end_step())
+
+    def backwards(self, context: CaptureContext) -> ContainerIterator:
+        start = len(self.items)
+
+        def items() -> Iterator[Value]:
+            for at in range(start - 1, -1, -1):
+                if at < len(self.items):
+                    yield self.at(context, at)
+
+        kind = type(reversed(self.builtin()))
+        make = self.reversed_at(start)
+        return ContainerIterator(self, items(), make, kind, made_at=context.end_step(), start=start)
+
+    def reversed_at(self, start: int) -> Callable[[Any, int], Any]:
+        """Makes an iterator backwards over the real sequence, of `start` items, that has given some already."""
+        return lambda sequence, taken: support.reversed_at(sequence, start - 1 - taken)
+
+    def contains(self, context: CaptureContext, item: Value) -> bool:
+        if self.cls is not self.builtin and self.special(context, "__contains__") is not None:
+            return super().contains(context, item)
+        return any(context.same(mine, item) or context.equal(mine, item) for mine in self.raw_items(context))
+
+    def get_item(self, context: CaptureContext, key: Value) -> Value:
+        if self.cls is not self.builtin and self.special(context, "__getitem__") is not None:
+            return super().get_item(context, key)
+        return self.raw_get_item(context, key)
+
+    def raw_get_item(self, context: CaptureContext, key: Value) -> Value:
+        if isinstance(key, SliceValue):
+            bounds = context.constant_of(key, "slice bounds")
+            part = context.run_real(operator.getitem, (self.items, bounds))
+            if self.cls is tuple and bounds.indices(len(self.items)) == (0, len(self.items), 1):
+                return self  # all of a tuple is the tuple
+            return self.rebuilt(part)
+        index = self._index(context, key)
+        if not -len(self.items) <= index < len(self.items):
+            raise context.raised(IndexError, f"{self.builtin.__name__} index out of range")
+        return self.at(context, index)
+
+    def _index(self, context: CaptureContext, key: Value) -> int:
+        if context.class_lookup(key.python_type(context), "__index__") is MISSING:
+            raise unsupported("subscript", f"{key.describe(context)} as an index, which is refused")
+        return context.index_of(key)
+
+    def rebuilt(self, items: list[Value]) -> Value:
+        """A plain container of this kind with other items."""
+        return type(self)(items)
+
+    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+        found = self.methods.get(name)
+        return found or super().builtin_method(context, name)
+
+
+class TupleValue(SequenceValue):
+    """A tuple; `cls` may be a named tuple class or torch.Size."""
+
+    __slots__ = ()
+    builtin: type = tuple
+    methods = tuple_methods
+
+    def constant(self) -> Any:
+        items = tuple(item.constant() for item in self.items)
+        if self.cls is tuple:
+            return items
+        if new_of_layout(self.cls) is not tuple.__new__:  # torch.Size and the struct sequences of C
+            return self.cls(items)
+        if self.attributes:
+            raise NotConstant
+        return tuple.__new__(self.cls, items)
+
+    def rebuilt(self, items: list[Value]) -> Value:
+        """Slices, sums and repetitions of a torch.Size are one again; of other subclasses they are plain tuples."""
+        return TupleValue(items, cls=torch.Size if self.cls is torch.Size else tuple)
+
+    @property
+    def is_named(self) -> bool:
+        return hasattr(self.cls, "_fields")
+
+    def slot(self, context: CaptureContext, name: str, descriptor: Any) -> Value:
+        """A field of a C struct sequence, such as torch.return_types.max."""
+        fields = getattr(self.cls, "__match_args__", ())
+        return self.at(context, fields.index(name)) if name in fields else super().slot(context, name, descriptor)
+
+    def key(self, context: CaptureContext) -> Any:
+        return tuple(context.realized(item).key(context) for item in self.items)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.source is not None and self.obj is not None:
+            return Load(self.source)
+        made = NewTuple([reconstructor.recipe(item) for item in self.items])
+        if self.cls is tuple:
+            return made
+        if new_of_layout(self.cls) is not tuple.__new__:  # torch.Size and the struct sequences of C
+            return CallRecipe(ConstantRecipe(self.cls), [made])
+        return reconstructor.made_of_class(self, NewObject(ConstantRecipe(self.cls), tuple.__new__, [made]))
+
+
+class ListValue(SequenceValue):
+    """A list."""
+
+    __slots__ = ()
+    builtin: type = list
+    methods = list_methods
+
+    def constant(self) -> list[Any]:
+        if self.cls is not list:
+            raise NotConstant
+        return [item.constant() for item in self.items]
+
+    def key(self, context: CaptureContext) -> Any:
+        raise context.raised(TypeError, "unhashable type: 'list'")
+
+    def changed(self, context: CaptureContext) -> None:
+        context.mutations.content(self)
+
+    def add(self, *items: Value) -> None:
+        """Put items at the end."""
+        self.items.extend(items)
+
+    def extend(self, context: CaptureContext, more: Value) -> None:
+        """Put what `more` iterates over at the end, one by one: a generator may look at the list meanwhile, and what
+        came before an exception stays."""
+        self.changed(context)
+        if isinstance(more, SequenceValue):  # which may be this very list
+            self.add(*context.iterate(more))
+        else:
+            for item in context.listed(more):
+                self.add(item)
+
+    def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
+        if self.cls is not self.builtin and self.special(context, "__setitem__") is not None:
+            super().set_item(context, key, value)
+        else:
+            self.raw_set_item(context, key, value)
+
+    def raw_set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
+        if isinstance(key, SliceValue):
+            items = list(context.listed(value))
+            context.run_real(operator.setitem, (self.items, context.constant_of(key, "slice bounds"), items))
+        else:
+            index = self._index(context, key)
+            if not -len(self.items) <= index < len(self.items):
+                raise context.raised(IndexError, "list assignment index out of range")
+            self.items[index] = value
+        self.changed(context)
+
+    def del_item(self, context: CaptureContext, key: Value) -> None:
+        index = (
+            context.constant_of(key, "index of a list") if isinstance(key, SliceValue) else self._index(context, key)
+        )
+        try:
+            del self.items[index]
+        except (IndexError, ValueError) as error:
+            raise context.raised_from(error) from None
+        self.changed(context)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        if self.cls is not list:
+            made: Recipe = NewObject(ConstantRecipe(self.cls), list.__new__)
+            reconstructor.remember(self, made)
+            reconstructor.fill(self, made)
+            return made
+        made = NewList([])
+        reconstructor.remember(self, made)
+        made.items.extend(reconstructor.recipe(item) for item in self.items)
+        return made
+
+
+# ---- methods of sequences, called explicitly or through super() ----
+
+
+@list_methods.register("__getitem__")
+@tuple_methods.register("__getitem__")
+def _sequence_getitem(context: CaptureContext, self: SequenceValue, key: Value) -> Value:
+    return self.raw_get_item(context, key)
+
+
+@list_methods.register("__len__")
+@tuple_methods.register("__len__")
+def _sequence_len(context: CaptureContext, self: SequenceValue) -> Value:
+    return ConstantValue(len(self.items))
+
+
+@list_methods.register("__iter__")
+@tuple_methods.register("__iter__")
+def _sequence_iter(context: CaptureContext, self: SequenceValue) -> Value:
+    return self.forwards(context)
+
+
+@list_methods.register("__contains__")
+@tuple_methods.register("__contains__")
+def _sequence_contains(context: CaptureContext, self: SequenceValue, item: Value) -> Value:
+    return ConstantValue(any(context.same(mine, item) or context.equal(mine, item) for mine in self.raw_items(context)))
+
+
+@list_methods.register("__setitem__")
+def _list_setitem(context: CaptureContext, self: ListValue, key: Value, value: Value) -> Value:
+    self.raw_set_item(context, key, value)
+    return ConstantValue(None)
+
+
+@list_methods.register("__init__")
+def _list_init(context: CaptureContext, self: ListValue, items: Value | None = None) -> Value:
+    self.items[:] = [] if items is None else list(context.listed(items))
+    self.changed(context)
+    return ConstantValue(None)
+
+
+# ---- methods of list ----
+
+
+@list_methods.register("append")
+def _append(context: CaptureContext, self: ListValue, item: Value) -> Value:
+    self.add(item)
+    self.changed(context)
+    return ConstantValue(None)
+
+
+@list_methods.register("extend")
+def _extend(context: CaptureContext, self: ListValue, more: Value) -> Value:
+    self.extend(context, more)
+    return ConstantValue(None)
+
+
+@list_methods.register("insert")
+def _insert(context: CaptureContext, self: ListValue, index: Value, item: Value) -> Value:
+    self.items.insert(context.index_of(index), item)
+    self.changed(context)
+    return ConstantValue(None)
+
+
+@list_methods.register("pop")
+def _pop(context: CaptureContext, self: ListValue, index: Value | None = None) -> Value:
+    at = context.index_of(index) if index is not None else -1
+    if not -len(self.items) <= at < len(self.items):
+        raise context.raised(IndexError, "pop from empty list" if not self.items else "pop index out of range")
+    item = self.at(context, at)
+    del self.items[at]
+    self.changed(context)
+    return item
+
+
+@list_methods.register("remove")
+def _remove(context: CaptureContext, self: ListValue, item: Value) -> Value:
+    for at, mine in enumerate(self.raw_items(context)):
+        if context.same(mine, item) or context.equal(mine, item):
+            del self.items[at]
+            self.changed(context)
+            return ConstantValue(None)
+    raise context.raised(ValueError, "list.remove(x): x not in list")
+
+
+@list_methods.register("clear")
+def _clear(context: CaptureContext, self: ListValue) -> Value:
+    self.items.clear()
+    self.changed(context)
+    return ConstantValue(None)
+
+
+@list_methods.register("reverse")
+def _reverse(context: CaptureContext, self: ListValue) -> Value:
+    self.items.reverse()
+    self.changed(context)
+    return ConstantValue(None)
+
+
+@list_methods.register("copy")
+def _copy(context: CaptureContext, self: ListValue) -> Value:
+    return ListValue(list(self.items))
+
+
+@list_methods.register("sort")
+def _sort(context: CaptureContext, self: ListValue, key: Value | None = None, reverse: Value | None = None) -> Value:
+    before = list(self.raw_items(context))
+    self.items = []  # as whoever looks meanwhile finds it
+    try:
+        ordered = context.sorted_items(before, key, reverse)
+    except Raised:
+        self.items = before
+        raise
+    if self.items:
+        raise context.raised(ValueError, "list modified during sort")
+    self.items = ordered
+    self.changed(context)
+    return ConstantValue(None)
+
+
+def _from_start(context: CaptureContext, self: SequenceValue, bound: Value) -> int:
+    at = context.index_of(bound)
+    return at if at >= 0 else max(at + len(self.items), 0)
+
+
+@list_methods.register("index")
+@tuple_methods.register("index")
+def _index(context: CaptureContext, self: SequenceValue, item: Value, *bounds: Value) -> Value:
+    if len(bounds) > 2:
+        raise context.raised(TypeError, f"index expected at most 3 arguments, got {1 + len(bounds)}")
+    start, stop = (*(_from_start(context, self, bound) for bound in bounds), *(0, sys.maxsize)[len(bounds) :])
+    for at, mine in enumerate(self.iterate(context)):
+        if start <= at < stop and (context.same(mine, item) or context.equal(mine, item)):
+            return ConstantValue(at)
+    text = "tuple.index(x): x not in tuple"
+    if self.builtin is not tuple:
+        text = f"{context.format_value(item, 2, '')} is not in {self.builtin.__name__}"
+    raise context.raised(ValueError, text)
+
+
+@list_methods.register("count")
+@tuple_methods.register("count")
+def _count(context: CaptureContext, self: SequenceValue, item: Value) -> Value:
+    return ConstantValue(sum(context.same(mine, item) or context.equal(mine, item) for mine in self.iterate(context)))
+
+
+@tuple_methods.register("numel")
+def _numel(context: CaptureContext, self: SequenceValue) -> Value:
+    product = 1
+    for item in self.iterate(context):
+        product *= context.constant_of(item, "size")
+    return ConstantValue(product)

@@ -1,0 +1,274 @@
+"""Arrays of NumPy, and the numbers read from them: tensors of the graph under NumPy's rules.
+
+What functions of NumPy do with them lives in handlers/numpy_calls/numpy_functions.py and is found here through
+registries.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stator.base.errors import Unsupported
+from stator.base.registry import Registry
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import CallSource, ConstantSource, Source
+from stator.dynamo.host.numpy_boundary import ARRAY, NUMPY_OF, errors_are_no_exceptions, to_array, to_number
+from stator.dynamo.host.numpy_scalars import is_number
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, GetAttr, Load, Recipe
+from stator.dynamo.values.base import Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.containers.slices import SliceValue
+
+from .numbers import NumberValue, changing_number, is_changing
+from .tensor import TensorValue, has_fixed_sizes
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+
+# Methods of arrays: `handler(tracer, array, *args, **kwargs)`.
+array_methods: Registry[str, Callable[..., Value]] = Registry("array method")
+# How a value is written to a part of an array: `write(tracer, array, part, value)`; set by
+# handlers/numpy_calls/numpy_functions.py.
+writers: list[Callable[[Any, ArrayValue, TensorValue, Value], None]] = []
+
+# Makes NumPy itself compute, when the graph runs: `native(tracer, name, args, kwargs)`; set by
+# handlers/numpy_calls/numpy_native.py.
+natives: list[Callable[[Any, str, list[Value], dict[str, Value]], Value]] = []
+
+
+class ArrayValue(Value):
+    """An array, or (`scalar`) one of NumPy's numbers that only the running graph knows. `tensor` shares its memory."""
+
+    __slots__ = ("obj", "scalar", "tensor")
+
+    def __init__(
+        self, tensor: TensorValue, source: Source | None = None, obj: Any = None, scalar: bool = False
+    ) -> None:
+        self.source = source
+        self.tensor = tensor
+        self.obj = obj
+        self.scalar = scalar
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.fake.shape)
+
+    @property
+    def dtype(self) -> Any:
+        return NUMPY_OF[self.tensor.fake.dtype]
+
+    def python_type(self, context: CaptureContext) -> type:
+        return self.dtype.type if self.scalar else ARRAY
+
+    def real(self) -> Any:
+        if self.obj is None:
+            return super().real()
+        return self.obj
+
+    def describe(self, context: CaptureContext) -> str:
+        what = f"a number of type {self.dtype}" if self.scalar else f"an array of shape {self.shape}"
+        return what + (f" ({self.source})" if self.source else "")
+
+    def key(self, context: CaptureContext) -> Any:
+        if self.scalar or self.obj is None:
+            return super().key(context)
+        raise context.raised(TypeError, "unhashable type: 'numpy.ndarray'")
+
+    def truth(self, context: CaptureContext) -> bool:
+        raise unsupported(
+            "data-dependent-jump",
+            f"a branch on the data of {self.describe(context)}",
+            "use numpy.where, or move the decision out of the compiled function",
+        )
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        if name in _FACTS:
+            return _FACTS[name](context, self)
+        if name == "T" and not self.scalar:
+            return array_methods["transpose"](context, self)
+        if name in ("real", "imag") and self.dtype.kind == "c" and not self.scalar:
+            return made(context, context.record_function(getattr(torch, name), [self.tensor], {}))
+        if name == "__class__":
+            return context.known(self.python_type(context))
+        if name in array_methods:
+            return ArrayMethodValue(self, name)
+        raise unsupported("attribute", f"attribute {name!r} of {self.describe(context)}")
+
+    def length(self, context: CaptureContext) -> int:
+        if not self.shape:
+            raise unsupported("len", f"len() of {self.describe(context)}")
+        return self.shape[0]
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        return (self.get_item(context, ConstantValue(at)) for at in range(self.length(context)))
+
+    # -- parts --
+    def get_item(self, context: CaptureContext, key: Value) -> Value:
+        number = self._element_at_entry(context, key)
+        if number is not None:
+            return number
+        if _selects_elements(key):
+            if _holds_truths(key):
+                raise unsupported(
+                    "data-dependent-value", f"the elements of {self.describe(context)} where a mask is true"
+                )
+            return natives[0](context, "getitem", [self, key], {})
+        part, is_element, is_copy = self._part(context, key)
+        if is_element and not is_copy:
+            part = context.record_method("clone", [part], {})  # a number does not change with the array
+        return made(context, part, scalar=is_element)
+
+    def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
+        if self.scalar:
+            raise unsupported("subscript", f"item assignment on {self.describe(context)}")
+        if not _selects_elements(key):
+            part, _, is_copy = self._part(context, key)
+            if not is_copy:
+                try:
+                    return writers[0](context, self, part, value)  # type: ignore[arg-type]
+                except Unsupported:
+                    if not isinstance(value, ArrayValue):
+                        raise
+        self.hold(context, natives[0](context, "after setitem", [self, key, value], {}))
+
+    def hold(self, context: CaptureContext, after: Value) -> None:
+        """Write all elements of an array that lies as this one does."""
+        assert isinstance(after, ArrayValue) and after.shape == self.shape and after.dtype == self.dtype
+        context.record_method("copy_", [self.tensor, after.tensor], {})
+
+    def _part(self, context: CaptureContext, key: Value) -> tuple[Value, bool, bool]:
+        """The tensor of what `[key]` selects; whether that is a single element; whether it is a copy."""
+        parts = [context.realized(item) for item in key.items] if isinstance(key, TupleValue) else [key]
+        if len(parts) == 1 and isinstance(parts[0], ArrayValue):
+            return self._selected(context, parts[0]), False, True
+        checked = [_index(context, part, self) for part in parts]
+        whole = [part for part in checked if type(part) is int]
+        if len(whole) == len(checked) == len(self.shape) and self.scalar:
+            raise unsupported("subscript", f"subscript of {self.describe(context)}")
+        exact = [ConstantValue(at) if type(at) is int else part for at, part in zip(checked, parts, strict=True)]
+        part = context.record_method("__getitem__", [self.tensor, context.row(exact)], {})
+        assert isinstance(part, TensorValue)
+        return part, len(whole) == len(checked) == len(self.shape), False
+
+    def _selected(self, context: CaptureContext, index: ArrayValue) -> Value:
+        if index.dtype.kind != "i" or index.scalar or self.scalar:
+            raise unsupported("subscript", f"subscript of {self.describe(context)} by {index.describe(context)}")
+        whole = context.record_method("long", [index.tensor], {})
+        return context.record_method("__getitem__", [self.tensor, whole], {})
+
+    def _element_at_entry(self, context: CaptureContext, key: Value) -> Value | None:
+        """A single element of an array that nothing was written to so far: a Python-side number, read in each call."""
+        if (
+            self.obj is None
+            or self.source is None
+            or context.recorder.writes
+            or context.later
+            or not isinstance(key, ConstantValue)
+        ):
+            return None
+        if len(self.shape) != 1 or self.dtype.kind not in "if" or key.python_type(context) is not int:
+            return None
+        changing = isinstance(key, NumberValue) and is_changing(key)
+        at = key.example if changing else key.constant()  # type: ignore[attr-defined]
+        if not -self.shape[0] <= at < self.shape[0]:
+            return None
+        place = key.source if changing else ConstantSource(repr(at), at)
+        source = CallSource(operator.getitem, (self.source, place))  # type: ignore[arg-type]
+        context.array_elements.add(source)
+        first = changing_number(context, self.obj[at], source)
+        return NumberValue(first.example, source, context, unsteady=first.unsteady)  # each read makes another number
+
+    # -- leaving the frame --
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        return CallRecipe(ConstantRecipe(to_number if self.scalar else to_array), [reconstructor.recipe(self.tensor)])
+
+
+def _selects_elements(key: Value) -> bool:
+    """Whether a subscript selects elements one by one: by truths, or by several arrays or lists of positions."""
+    if isinstance(key, ListValue):
+        return True
+    if isinstance(key, ArrayValue):
+        return key.dtype.kind == "b"
+    return isinstance(key, TupleValue) and any(isinstance(part, (ArrayValue, ListValue)) for part in key.items)
+
+
+def _holds_truths(key: Value) -> bool:
+    parts = key.items if isinstance(key, (TupleValue, ListValue)) else [key]
+    return any(isinstance(part, ArrayValue) and part.dtype.kind == "b" for part in parts)
+
+
+def _index(context: CaptureContext, part: Value, array: ArrayValue) -> Any:
+    """One part of a basic index, checked: int, slice, None or Ellipsis."""
+    if isinstance(part, SliceValue):
+        bounds = [context.constant_of(at, "a bound of a slice") for at in (part.start, part.stop, part.step)]
+        if all(bound is None or type(bound) is int for bound in bounds) and (bounds[2] is None or bounds[2] > 0):
+            return slice(*bounds)
+    elif isinstance(part, ConstantValue):
+        constant = part.constant()
+        if constant is None or constant is ... or type(constant) is int:
+            return constant
+        if is_number(constant) and not isinstance(constant, float):
+            return operator.index(constant)
+    raise unsupported("subscript", f"subscript of {array.describe(context)} by {part.describe(context)}")
+
+
+def made(context: CaptureContext, tensor: Value, scalar: bool = False) -> ArrayValue:
+    """The array (or number) of a tensor that the graph made under NumPy's rules."""
+    assert isinstance(tensor, TensorValue)
+    fake = tensor.fake
+    if not has_fixed_sizes(fake):
+        raise unsupported("data-dependent-value", f"an array of shape {tuple(fake.shape)}")
+    if fake.dtype not in NUMPY_OF or fake.requires_grad or fake.device.type != "cpu" or not fake.numel():
+        raise unsupported("torch-result", f"an array of dtype {fake.dtype} and shape {tuple(fake.shape)}")
+    rely_on_error_modes(context)
+    return ArrayValue(tensor, scalar=scalar)
+
+
+def rely_on_error_modes(context: CaptureContext) -> None:
+    """Divisions by zero and the like raise nothing: relied on once for a capture."""
+    if not errors_are_no_exceptions():
+        raise unsupported("call-builtin", "NumPy, while numpy.seterr asks for more than warnings")
+    if not context.relies_on_error_modes:
+        context.relies_on_error_modes = True
+        context.guard(CallSource(errors_are_no_exceptions), GuardKind.EQUALS, True)
+
+
+_FACTS: dict[str, Callable[[Any, ArrayValue], Value]] = {
+    "shape": lambda context, array: context.known(array.shape),
+    "ndim": lambda context, array: ConstantValue(len(array.shape)),
+    "size": lambda context, array: ConstantValue(array.tensor.fake.numel()),
+    "itemsize": lambda context, array: ConstantValue(array.dtype.itemsize),
+    "nbytes": lambda context, array: ConstantValue(array.dtype.itemsize * array.tensor.fake.numel()),
+    "dtype": lambda context, array: context.known(array.dtype),
+}
+
+
+class ArrayMethodValue(Value):
+    """A bound method of an array."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: ArrayValue, name: str) -> None:
+        self.source = None
+        self.owner = owner
+        self.name = name
+
+    def python_type(self, context: CaptureContext) -> type:
+        return type([].append)
+
+    def describe(self, context: CaptureContext) -> str:
+        return f"the method ndarray.{self.name}"
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return context.call_handler(array_methods[self.name], [self.owner, *args], kwargs)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return GetAttr(reconstructor.recipe(self.owner), self.name)

@@ -1,0 +1,459 @@
+"""Tensors: a graph node beside a fake tensor that knows the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import AttrSource, Source
+from stator.dynamo.host.naming import class_name
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, GetAttr, Load, Recipe
+from stator.dynamo.values.base import Value, cannot_rebuild, unsupported
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import TupleValue
+from stator.dynamo.values.containers.slices import SliceValue
+from stator.dynamo.values.objects import MISSING, is_data_descriptor, lookup_in_class, set_through
+from stator.runtime.freed_history import with_freed_history
+from stator.runtime.view_origins import origin_of, with_origin
+
+from .tensor_classes import TENSOR_CLASSES
+from .tensor_methods import of_program, rely_on_method
+from .unknown_numbers import UnknownNumberValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+    from stator.dynamo.interpreter.reconstruction import Reconstructor
+
+# Attributes that are fixed by the TENSOR guard; read off the fake tensor.
+FACTS = frozenset(
+    {
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "ndim",
+        "requires_grad",
+        "is_cuda",
+        "is_cpu",
+        "is_mps",
+        "is_xpu",
+        "is_meta",
+        "is_sparse",
+        "is_sparse_csr",
+        "is_quantized",
+        "is_mkldnn",
+        "is_vulkan",
+        "is_nested",
+        "is_leaf",
+        "itemsize",
+        "nbytes",
+    }
+)
+# finder(tracer, tensor): the truth of a tensor that is not known while capturing, or None
+truths: list[Callable[[CaptureContext, TensorValue], bool | None]] = []
+# maker(tracer, key): what is recorded in the place of an index of a tensor
+index_makers: list[Callable[[CaptureContext, Value], Value]] = []
+# reader(tracer, tensor, key): `tensor[key]` where a mode gives it another meaning, else None
+item_readers: list[Callable[[CaptureContext, TensorValue, Value], Value | None]] = []
+_AUTOGRAD_FACTS = frozenset({"requires_grad", "is_leaf", "grad_fn", "grad"})
+_TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+# Methods whose result needs the tensor's data, or whose effect reaches outside the graph.
+REFUSED = frozenset(
+    {
+        "__format__",  # text would show the stand-in that capture works with
+        "__repr__",
+        "__str__",
+        "tolist",
+        "numpy",
+        "item",
+        "data_ptr",
+        "register_post_accumulate_grad_hook",
+        "storage",
+        "untyped_storage",
+        "share_memory_",
+        "pin_memory",
+        "set_",
+        "resize_",
+        "is_set_to",
+        "is_inference",
+        "_is_view",
+        "as_subclass",
+        "is_shared",
+        "is_pinned",
+        "__array__",
+        "__reduce_ex__",
+        "__setstate__",
+        "__dlpack__",
+    }
+)
+
+
+class TensorValue(Value):
+    """A tensor. A real tensor becomes a placeholder of the graph when it is first used there."""
+
+    __slots__ = ("attributes", "cls", "fake", "is_static", "node", "obj")
+
+    def __init__(
+        self,
+        fake: torch.Tensor,
+        node: fx.Node | None,
+        source: Source | None = None,
+        obj: torch.Tensor | None = None,
+        cls: type = torch.Tensor,
+        is_static: bool = False,
+    ) -> None:
+        self.source = source
+        self.fake = fake
+        self.node = node
+        self.obj = obj
+        self.cls = cls
+        self.is_static = is_static
+        self.attributes: dict[str, Value] | None = None
+
+    def python_type(self, context: CaptureContext) -> type:
+        return self.cls
+
+    def key(self, context: CaptureContext) -> Any:
+        if self.obj is None:
+            return self
+        context.guards.identity_once(self)
+        return self.obj
+
+    def real(self) -> Any:
+        if self.obj is None:
+            return super().real()
+        return self.obj
+
+    def describe(self, context: CaptureContext) -> str:
+        return f"a tensor of shape {tuple(self.fake.shape)}" + (f" ({self.source})" if self.source else "")
+
+    def is_number_of_the_run(self, context: CaptureContext) -> bool:
+        """Whether this is one number, in the captured call itself, which is not known while capturing."""
+        one = context.in_the_call and self.fake.numel() == 1
+        return one and context.recorder.known_number(self.fake) is None
+
+    def truth(self, context: CaptureContext) -> bool:
+        rely_on_method(context, self.cls, "__bool__")
+        if not self.fake.known_from:  # type: ignore[attr-defined]
+            known = context.recorder.known_number(self.fake)
+            if known is not None:
+                return bool(known)
+        for find in truths:  # which rely on less than all of the contents that it is known from
+            if (found := find(context, self)) is not None:
+                return found
+        known = context.recorder.known_number(self.fake)
+        if known is not None:
+            return bool(known)
+        raise unsupported(
+            "data-dependent-jump",
+            f"a branch on the data of {self.describe(context)}",
+            "use torch.where, or move the decision out of the compiled function",
+        )
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        if self.attributes is not None and name in self.attributes:
+            return self.attributes[name]
+        replaced = of_program(context, self.cls, name)
+        if replaced is not MISSING:
+            return context.bind(self, self.cls, name, replaced)
+        if name in _AUTOGRAD_FACTS and context.later is not None:
+            raise unsupported("deferred-fact", f"`.{name}` of a tensor in {context.later.what}")
+        if name in _AUTOGRAD_FACTS and context.recorder.transforms and self.fake.requires_grad:
+            found = context.recorder.requires_grad(self)
+            if found is None:
+                raise unsupported("function-transform", f"`.{name}` of a tensor under a function transform")
+            if name == "requires_grad":
+                return ConstantValue(found)
+            if (
+                self.node is not None and self.node.graph is not context.recorder.root
+            ):  # given to a transformed function
+                return ConstantValue(True if name == "is_leaf" else None)
+        if name == "is_leaf" and self.obj is not None and self.fake.requires_grad:
+            context.guard(AttrSource(self.source, name), GuardKind.EQUALS, self.obj.is_leaf)  # type: ignore[arg-type]
+            return ConstantValue(self.obj.is_leaf)
+        if name in FACTS:
+            return context.wrap_result(getattr(self.fake, name), f"tensor.{name}")
+        if name in _TENSOR_ATTRIBUTES:
+            return context.record_function(getattr, [self, ConstantValue(name)], {})
+        if name == "__class__":
+            return context.known(self.cls)
+        if name == "grad":
+            return self._grad(context)
+        if name == "grad_fn" and context.truth(self.get_attr(context, "is_leaf")):
+            return ConstantValue(None)
+        if hasattr(torch.Tensor, name):
+            return self._method(context, name)
+        return self._extra(context, name)
+
+    def _grad(self, context: CaptureContext) -> Value:
+        if self.obj is None or self.source is None:
+            raise unsupported("attribute", "`.grad` of a tensor made inside the graph")
+        return context.wrap(self.obj.grad, AttrSource(self.source, "grad"))
+
+    def _method(self, context: CaptureContext, name: str) -> Value:
+        in_class = lookup_in_class(self.cls, name)
+        if (
+            isinstance(in_class, FunctionType)
+            and self.cls is not torch.nn.Parameter
+            and in_class is not (lookup_in_class(torch.Tensor, name))
+        ):
+            raise unsupported("tensor-subclass", f"method {name!r} of the tensor class {class_name(self.cls)}")
+        if isinstance(in_class, property) or not callable(getattr(torch.Tensor, name)):
+            raise unsupported("attribute", f"attribute {name!r} of {self.describe(context)}")
+        return TensorMethodValue(self, name)
+
+    def _extra(self, context: CaptureContext, name: str) -> Value:
+        """An attribute that the program put on the tensor, or that its class adds."""
+        in_class = self._added(context, name)
+        if in_class is not MISSING and (is_data_descriptor(in_class) or not self._has_own(name)):
+            return context.bind(self, self.cls, name, in_class)
+        if self.obj is not None and self.source is not None and hasattr(self.obj, name):
+            return context.wrap(getattr(self.obj, name), AttrSource(self.source, name))
+        if self.obj is not None and self.source is not None:
+            context.guard(self.source, GuardKind.ABSENT, name)
+        fallback = of_program(context, self.cls, "__getattr__")
+        if fallback is not MISSING:
+            return context.bind(self, self.cls, "__getattr__", fallback).call(context, [ConstantValue(name)], {})
+        raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
+
+    def _added(self, context: CaptureContext, name: str) -> Any:
+        """What a class of the program's own says of the attribute, or MISSING."""
+        return MISSING if self.cls in TENSOR_CLASSES else context.class_lookup(self.cls, name)
+
+    def _has_own(self, name: str) -> bool:
+        return self.obj is not None and name in self.obj.__dict__
+
+    def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:
+        in_class = self._added(context, name)
+        if in_class is not MISSING and not hasattr(torch.Tensor, name) and is_data_descriptor(in_class):
+            set_through(context, self, self.cls, name, in_class, value)
+            return
+        if name == "grad" and self.obj is not None and self._may_be_grad(context, value):
+            self.set_grad(context, value)
+            return
+        if name == "requires_grad":
+            context.call_tensor_method(self, "requires_grad", [value], {})
+            return
+        if name == "data" and self._is_own_data(value):
+            return
+        if name in ("data", "grad") or hasattr(torch.Tensor, name):
+            raise unsupported("attribute-write", f"writing `.{name}` of a tensor")
+        if self.attributes is None:
+            self.attributes = {}
+        self.attributes[name] = value
+        context.mutations.attribute(self, name)
+
+    def _may_be_grad(self, context: CaptureContext, value: Value) -> bool:
+        if not isinstance(value, TensorValue):
+            return context.is_none(value)
+        mine, other = self.fake, value.fake
+        return mine.shape == other.shape and mine.dtype is other.dtype and mine.device == other.device
+
+    def _is_own_data(self, value: Value) -> bool:
+        """Whether this is the tensor's own `.data`: programs move parameters to where they are already."""
+        if not isinstance(value, TensorValue) or self.node is None or value.node is None:
+            return False
+        mine, other = self.fake, value.fake
+        if (mine.shape, mine.stride(), mine.storage_offset()) != (other.shape, other.stride(), other.storage_offset()):
+            return False
+        node = value.node
+        while node is not self.node and (
+            node.target == "detach" or (node.target is getattr and node.args[1] == "data")
+        ):
+            node = node.args[0]  # type: ignore[assignment]
+        return node is self.node
+
+    def set_grad(self, context: CaptureContext, value: Value) -> None:
+        """Write `.grad` of a tensor that was there before the frame."""
+        if self.attributes is None:
+            self.attributes = {}
+        self.attributes["grad"] = value
+        context.mutations.attribute(self, "grad")
+
+    def call_method(self, context: CaptureContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return context.call(self.get_attr(context, name), args, kwargs)
+
+    def get_item(self, context: CaptureContext, key: Value) -> Value:
+        for read in item_readers:
+            if (found := read(context, self, key)) is not None:
+                return found
+        owner, index = _indexed(context, self, _index(context, key))
+        return owner if index is None else context.record_method("__getitem__", [owner, index], {})
+
+    def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
+        owner, index = _indexed(context, self, _index(context, key))
+        context.record_method("__setitem__", [owner, ConstantValue(...) if index is None else index, value], {})
+
+    def length(self, context: CaptureContext) -> int:
+        rely_on_method(context, self.cls, "__len__")
+        if not self.fake.dim():
+            raise context.raised(TypeError, "len() of a 0-d tensor")
+        length = self.fake.shape[0]
+        if type(length) is not int:
+            raise unsupported("data-dependent-value", f"the length of {self.describe(context)}")
+        return length
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        rely_on_method(context, self.cls, "__iter__")
+        if not self.fake.dim():
+            raise context.raised(TypeError, "iteration over a 0-d tensor")
+        return context.iterate(context.record_method("unbind", [self], {}))
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        made: Recipe
+        if self._is_freed(reconstructor):
+            detached = reconstructor.context.record_method("detach", [self], {})
+            made = CallRecipe(
+                ConstantRecipe(with_freed_history),
+                [reconstructor.recipe(one) for one in (detached, *self._leads_to(reconstructor))],
+            )
+        else:
+            made = reconstructor.graph_output(self)
+            origin = origin_of(self.fake)
+            if origin is not None:
+                made = CallRecipe(ConstantRecipe(with_origin), [made, ConstantRecipe(origin)])
+            if self.cls is torch.nn.Parameter:  # one that does not require grad; a graph hands out tensors
+                made = CallRecipe(ConstantRecipe(torch.nn.Parameter), [made, ConstantRecipe(False)])
+        if self.attributes:
+            reconstructor.remember(self, made)
+            for name, value in self.attributes.items():
+                reconstructor.set_attr(made, name, value)
+        return made
+
+    def _is_freed(self, reconstructor: Reconstructor) -> bool:
+        """Whether a backward in the captured code has used up this tensor's history. Raises CannotRebuild for a leaf
+        that was made there, whose gradient could be asked for outside, and for what only such leaves lead to."""
+        recorder = reconstructor.context.recorder
+        if not recorder.freed and not recorder.made_leaves:
+            return False
+        if self.fake.is_leaf and self.fake.requires_grad:
+            raise cannot_rebuild("a leaf that requires grad", recorder.made_leaves.get(id(self.fake)))
+        nodes = list(history([self.fake.grad_fn]))
+        leaves = [id(node.variable) for node in nodes if hasattr(node, "variable")]
+        if leaves and all(leaf in recorder.made_leaves for leaf in leaves):
+            made_at = min(recorder.made_leaves[leaf] for leaf in leaves)
+            raise cannot_rebuild("a tensor computed from a leaf that requires grad", made_at)
+        return any(id(node) in recorder.freed for node in nodes)
+
+    def _leads_to(self, reconstructor: Reconstructor) -> list[TensorValue]:
+        """The inputs that autograd gets to from this tensor."""
+        variables = {id(getattr(node, "variable", None)) for node in history([self.fake.grad_fn])}
+        return [value for value in reconstructor.context.recorder.input_values if id(value.fake) in variables]
+
+
+def _indexed(context: CaptureContext, tensor: TensorValue, key: Value) -> tuple[Value, Value | None]:
+    """A tensor and an index as torch takes them, which are the same elements: eager reads whole numbers from tensors
+    without dimensions among the indices, and selects by numbers before it does anything else. None: all elements."""
+    items = [context.realized(item) for item in key.items] if isinstance(key, TupleValue) else [key]
+    read = [_with_numbers(context, item) for item in items]
+    if not any(type(item) is UnknownNumberValue for item in read):
+        same = all(one is other for one, other in zip(items, read, strict=True))
+        return tensor, key if same else TupleValue(read) if isinstance(key, TupleValue) else read[0]
+    spans = [_dimensions(item) for item in read]
+    dim, selected = 0, []
+    for item, span in zip(read, spans, strict=True):
+        if type(item) is UnknownNumberValue:
+            selected.append((dim, item))
+        dim += tensor.fake.dim() - sum(filter(None, spans)) if span is None else span
+    made: Value = tensor
+    for at, item in reversed(selected):
+        made = context.record_method("select", [made, ConstantValue(at), item], {})
+    rest = [item for item in read if type(item) is not UnknownNumberValue]
+    return made, TupleValue(rest) if rest else None
+
+
+def _dimensions(index: Value) -> int | None:
+    """How many dimensions an index is about; None for `...`, which is about the rest."""
+    if isinstance(index, TensorValue):
+        return index.fake.dim() if index.fake.dtype in (torch.bool, torch.uint8) else 1
+    if not isinstance(index, ConstantValue):
+        return 1
+    constant = index.constant()
+    return None if constant is Ellipsis else int(constant is not None and type(constant) is not bool)
+
+
+def _with_numbers(context: CaptureContext, key: Value) -> Value:
+    if isinstance(key, SliceValue):
+        parts = (key.start, key.stop, key.step)
+        start, stop, step = (_with_numbers(context, context.realized(part)) for part in parts)
+        same = start is key.start and stop is key.stop and step is key.step
+        return key if same else SliceValue(start, stop, step)
+    if not isinstance(key, TensorValue) or key.fake.dim() or key.fake.dtype not in _WHOLE:
+        return key
+    mode = context.recorder.mode
+    if not mode.may_keep_unknown_numbers() or context.recorder.known_value(key.fake) is not None:
+        return key
+    return context.call_tensor_method(key, "item", [], {})
+
+
+_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8))
+
+
+def has_fixed_sizes(fake: torch.Tensor) -> bool:
+    """Whether no size is one that only the run can tell."""
+    return all(type(size) is int for size in fake.shape)
+
+
+def history(roots: list[Any]) -> Iterator[Any]:
+    """All nodes of the autograd graph behind these."""
+    seen: dict[int, Any] = {}
+    todo = [root for root in roots if root is not None]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen[id(node)] = node
+        yield node
+        todo += [following for following, _ in node.next_functions if following is not None]
+
+
+class TensorMethodValue(Value):
+    """A bound method of a tensor."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: TensorValue, name: str) -> None:
+        self.source = None
+        self.owner = owner
+        self.name = name
+
+    def python_type(self, context: CaptureContext) -> type:
+        return type(torch.zeros)
+
+    def describe(self, context: CaptureContext) -> str:
+        return f"the method Tensor.{self.name}"
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return context.call_tensor_method(self.owner, self.name, args, kwargs)
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__name__":
+            return ConstantValue(self.name)
+        return super().get_attr(context, name)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return GetAttr(reconstructor.recipe(self.owner), self.name)
+
+
+def rely_on_methods(context: CaptureContext, names: tuple[str, ...], args: list[Value]) -> None:
+    """What tensors among the first two arguments have under these names is torch's own. Raises Unsupported where one is
+    not."""
+    for value in args[:2]:
+        if isinstance(value, TensorValue):
+            for name in names:
+                rely_on_method(context, value.cls, name)
+
+
+def _index(context: CaptureContext, key: Value) -> Value:
+    for make in index_makers:
+        key = make(context, key)
+    return key

@@ -1,0 +1,517 @@
+"""The mode in which operators work on fake tensors (`fake_tensor.py`): what they give, write to and are known to hold.
+
+Nothing is recorded here (the tracer does that), and no operator is described here (shape rules live in `prims`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stator import prims as prims  # registers the shape rules
+from stator.base.errors import Unsupported
+from stator.base.registry import Registry
+from stator.graph.ir.schema import SchemaFacts, argument, arguments_of_twin, functional_twin, op_info
+from stator.prims.devices import CPU, as_device
+from stator.prims.layout import numel
+from stator.prims.record import TensorMeta
+from stator.prims.type_promotion import number_dtype
+
+from .constant_tracking import AS_IT_HAPPENS_TO_BE, follow_made, follow_write
+from .fake_tensor import FakeStorage as FakeStorage
+from .fake_tensor import FakeTensor as FakeTensor
+from .fake_tensor import flat_tensors
+from .meta_kernels import infer_by_meta_kernel
+from .number_stand_ins import DataDependent as DataDependent
+from .number_stand_ins import Number, accepts, holds_numbers, replaced, stand_in
+from .writes import check_keeps_storage, check_overlap
+
+aten = torch.ops.aten
+NUMBERS: dict[type, Any] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+# Values of constants up to this many elements are followed through operators, so that `.item()` works on them.
+CONSTANT_LIMIT = 1024
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+# Operators that make tensors of known values from numbers; others that have no tensor to read are random, or make
+# memory as it happens to be.
+MADE_OF_NUMBERS = frozenset(
+    (
+        aten.arange.default,
+        aten.arange.start,
+        aten.arange.start_step,
+        aten.eye.default,
+        aten.eye.m,
+        aten.full.default,
+        aten.ones.default,
+        aten.zeros.default,
+    )
+)
+
+
+Special = Callable[["FakeMode", tuple[Any, ...], dict[str, Any]], Any]
+# Operators whose fake behaviour is not a shape rule. A handler returns NotImplemented to leave the case to the rules.
+specials: Registry[OpOverload, Special] = Registry("fake operator")
+
+# Operators whose result depends on data, by the autograd node they run for: (mode, node, args) -> what the node needs
+# of them, or NotImplemented.
+Formula = Callable[["FakeMode", Any, tuple[Any, ...]], Any]
+formulas: Registry[tuple[OpOverload, str], Formula] = Registry("gradient formula")
+
+
+class FakeMode(TorchDispatchMode):
+    """Inside `with mode:` every operator works on fake tensors; real tensors that are met count as constants.
+
+    over: its program was followed to the end; what is still done with its fakes is not the program's doing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = False
+        self._fakes: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
+        self._storages: weakref.WeakValueDictionary[int, _SharedStorage] = weakref.WeakValueDictionary()
+        self._constants: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False keeps torch from importing its own compiler when the first mode is used."""
+        return False
+
+    # -- making fake tensors --------------------------------------------------------------------------------------
+
+    def make(self, meta: TensorMeta, storage: FakeStorage | None = None, requires_grad: bool = False) -> FakeTensor:
+        """A fake tensor with this meta; a fresh storage unless one is given."""
+        return FakeTensor(self, meta, storage, requires_grad)
+
+    def from_real(self, tensor: torch.Tensor) -> FakeTensor:
+        """The fake of a real tensor: the same one each time, sharing a FakeStorage with fakes of overlapping tensors.
+
+        Keeps requires_grad and is_leaf. Raises Unsupported for layouts other than strided.
+        """
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        entry = self._fakes.get(id(tensor))
+        if entry is not None and entry[0]() is tensor:
+            return entry[1]
+        fake = self._make_leaf(tensor, meta_of_real(tensor, lazy=True)).seen_from(tensor)
+        self.remember(tensor, fake)
+        return fake
+
+    def remember(self, tensor: torch.Tensor, fake: FakeTensor) -> None:
+        """Let this fake stand for that tensor from now on."""
+        self._fakes[id(tensor)] = (weakref.ref(tensor), fake)
+
+    def forget(self) -> None:
+        """Let go of every fake and every constant; those that others hold stay as they are. Without this, fakes that
+        autograd knows would hold their mode and be held by it for good: references from C++ are none for Python's
+        collector."""
+        self.over = True
+        self._fakes.clear()
+        self._constants.clear()
+
+    def _make_leaf(self, tensor: torch.Tensor, meta: TensorMeta) -> FakeTensor:
+        address = tensor.untyped_storage()._cdata
+        shared = self._storages.get(address)
+        if shared is None or shared.meta.dtype is not meta.dtype:
+            shared = self._storages[address] = _SharedStorage(meta)
+        # never an inference tensor: those cannot be viewed or written to outside of inference mode, where fakes live.
+        # Here and elsewhere the guard in C: an interrupt in the `__exit__` of torch.inference_mode, which is Python,
+        # would leave the guard to whoever lets go of the traceback, and with it the gradient mode of that moment
+        with torch._C._InferenceMode(False):
+            fake = self.make(meta, shared, tensor.requires_grad and tensor.is_leaf)
+        if tensor.requires_grad and not tensor.is_leaf:
+            self._give_history(fake)
+        if isinstance(tensor, torch.nn.Parameter):
+            fake._is_param = True  # type: ignore[attr-defined]
+        return fake
+
+    def _give_history(self, fake: FakeTensor) -> None:
+        """Make it a tensor that requires grad and is no leaf, whatever its layout."""
+        version = fake.fake_storage.version
+        with torch.enable_grad(), self:
+            source = self.make(TensorMeta((), (), fake.meta.dtype, fake.meta.device), requires_grad=True)
+            fake.fill_(source)
+        fake.fake_storage.version = version
+
+    def constant(self, tensor: torch.Tensor) -> FakeTensor:
+        """The fake of a real tensor met while the mode is on, with its value if it is small and cannot be trained."""
+        entry = self._constants.get(id(tensor))
+        if entry is not None:
+            return entry[1]
+        known = self._fakes.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        fake = self.make(meta_of_real(tensor), None, tensor.requires_grad and tensor.is_leaf)
+        fake.real_value = tensor
+        self._constants[id(tensor)] = (tensor, fake)
+        return fake
+
+    def set_data(self, fake: FakeTensor, new: torch.Tensor) -> None:
+        """`fake.data = new`: takes over the layout, the storage and the value."""
+        source = new if isinstance(new, FakeTensor) else self.constant(new)
+        torch.Tensor.data.__set__(fake, source)  # type: ignore[attr-defined]
+        fake.meta, fake.fake_storage = source.meta, source.fake_storage
+        fake.constant, fake.known_from = source.constant, source.known_from
+        if source.constant is not None:
+            fake.constant_version = source.constant_version
+
+    def rely_on(self, known_from: frozenset[Any]) -> None:
+        """Told when a value is asked for that was computed from these; for those who let tensors hold such values."""
+
+    # -- running operators ----------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operator on fake tensors."""
+        tensors: list[FakeTensor] = []
+        args = tuple([self._fake_argument(value, tensors) for value in args])
+        if kwargs:
+            kwargs = {name: self._fake_argument(value, tensors) for name, value in kwargs.items()}
+        if not tensors and args and type(args[0]) in NUMBERS:
+            args = self._with_tensor(func, args, tensors)
+        if holds_numbers(args) or (kwargs and holds_numbers(tuple(kwargs.values()))):
+            return self._with_numbers(func, args, kwargs)
+        special = specials.get(func)
+        if special is not None:
+            result = special(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        info = op_info(func)
+        if (info.dynamic_shape or info.data_dependent) and kwargs.get("output_size") is None:
+            return self._data_dependent(func, args, kwargs, tensors)
+        if info.composite and (info.record.shape is None or info.is_view or info.mutates):
+            with self:
+                return func._op_dk(COMPOSITE, *args, **kwargs)
+        if info.mutates:
+            return self._mutate(info, args, kwargs, tensors)
+        metas = self.infer(info, args, kwargs, tensors)
+        result = self._wrap(info, metas, tensors, args)
+        if not info.random and (tensors or func in MADE_OF_NUMBERS):
+            self._follow_constants(func, args, kwargs, tensors, result)
+        if func in MADE_OF_NUMBERS or func in AS_IT_HAPPENS_TO_BE:
+            follow_made(func, result)
+        return result
+
+    def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operator with numbers that are not known here: their values are asked for where a traced graph must."""
+        info = op_info(func)
+        if accepts(functional_twin(func) or func if info.mutates else func, args, kwargs):
+            result = self.dispatch(func, replaced(args, stand_in), replaced(kwargs, stand_in))
+            for fake in flat_tensors(result):
+                fake.constant = None
+            return result
+        if info.composite:
+            with self:
+                return func._op_dk(COMPOSITE, *args, **kwargs)
+        return self.dispatch(func, replaced(args, Number.value), replaced(kwargs, Number.value))
+
+    def _fake_argument(self, value: Any, tensors: list[FakeTensor]) -> Any:
+        kind = type(value)
+        if kind is FakeTensor:
+            tensors.append(value)
+            return value
+        if kind is list or kind is tuple:
+            return kind([self._fake_argument(item, tensors) for item in value])
+        if isinstance(value, torch.Tensor):
+            fake = value if isinstance(value, FakeTensor) else self.constant(value)
+            tensors.append(fake)
+            return fake
+        return value
+
+    def _with_tensor(self, func: OpOverload, args: tuple[Any, ...], tensors: list[FakeTensor]) -> tuple[Any, ...]:
+        """For a number that C++ made a tensor of, which torch hands to handlers as the number, the tensor."""
+        first, *others = func._schema.arguments
+        if not isinstance(first.type, torch.TensorType):
+            return args
+        dtype = NUMBERS[type(args[0])]
+        if any(isinstance(other.type, torch.TensorType) for other in others[: len(args) - 1]):
+            dtype = number_dtype(args[0])  # numbers among themselves promote as numbers, not as what holds the first
+        made = self.dispatch(aten.scalar_tensor.default, (args[0],), {"dtype": dtype, "device": CPU})
+        tensors.append(made)
+        return (made, *args[1:])
+
+    def infer(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]) -> Any:
+        """What the operator returns, as TensorMeta in place of tensors: by its shape rule, else by its meta kernel."""
+        rule = info.record.shape
+        if rule is not None:
+            metas = rule(*args, **kwargs)
+            if metas is not NotImplemented:
+                return metas
+        check_keeps_storage(info)
+        return infer_by_meta_kernel(self, info, args, kwargs, result_device(args, kwargs, tensors))
+
+    def _wrap(self, info: SchemaFacts, metas: Any, tensors: list[FakeTensor], args: tuple[Any, ...]) -> Any:
+        if type(metas) is TensorMeta:
+            return self._wrap_one(info, metas, tensors)
+        if isinstance(metas, (tuple, list)):
+            return type(metas)([self._wrap_one(info, meta, tensors) for meta in metas])
+        return metas
+
+    def _wrap_one(self, info: SchemaFacts, meta: Any, tensors: list[FakeTensor]) -> Any:
+        if type(meta) is not TensorMeta:
+            return meta
+        if meta.view_of is not None:
+            base = tensors[meta.view_of]
+            return FakeTensor(self, meta, base.fake_storage).seen_from(base, info.target)
+        if info.is_view and tensors:
+            return FakeTensor(self, meta, tensors[0].fake_storage).seen_from(tensors[0], info.target)
+        return FakeTensor(self, meta)
+
+    # -- mutation -------------------------------------------------------------------------------------------------
+
+    def _mutate(
+        self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        """An operator that writes to arguments: checked, counted, and returning the very arguments it wrote."""
+        if info.inplace_view:
+            return self._change_layout(info, args, kwargs)
+        check_overlap(info, args, kwargs)
+        results = self._infer_written(info, args, kwargs, tensors)
+        known = self._written_constants(info, args, kwargs, tensors)
+        written = flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
+        for fake in written:
+            fake.fake_storage.version += 1
+        if len(written) == 1:
+            follow_write(info.target, args, written[0], written[0].fake_storage.version - 1)
+        for fake, value in zip(written, known, strict=False):
+            fake.hold(value, _known_from(tensors))
+        return self._returned(info, args, kwargs, results, tensors)
+
+    def _written_constants(
+        self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> list[torch.Tensor]:
+        """The values that are written, where all that they are made of is known; else nothing."""
+        twin = functional_twin(info.target)
+        if info.random or twin is None or any(tensor.followed_value() is None for tensor in tensors):
+            return []
+        if any(isinstance(number, SYMBOLIC) for number in pytree.tree_leaves((args, kwargs))):
+            return []
+        inputs = {name: value for name, value in kwargs.items() if name not in info.mutates}
+        positional = arguments_of_twin(info.target, twin, args, inputs)
+        return flat_tensors(twin(*_to_values(positional), **_to_values(inputs)), torch.Tensor)
+
+    def _infer_written(
+        self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        """Check the operands as eager would; the metas of results that are not written arguments."""
+        twin = functional_twin(info.target)
+        rule = None if twin is None else op_info(twin).record.shape
+        if twin is not None and rule is not None:
+            inputs = {name: value for name, value in kwargs.items() if name not in info.mutates}
+            metas = rule(*arguments_of_twin(info.target, twin, args, inputs), **inputs)
+            written = flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
+            if [(fake.meta.shape, fake.meta.dtype) for fake in written] == [
+                (meta.shape, meta.dtype) for meta in flat_tensors(metas, TensorMeta)
+            ]:
+                return metas
+        return self.infer(info, args, kwargs, tensors)
+
+    def _returned(
+        self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any, tensors: list[FakeTensor]
+    ) -> Any:
+        if not info.returns:
+            return None
+        values = results if isinstance(results, (tuple, list)) else (results,)
+        returned: list[Any] = []
+        for position, source in enumerate(info.returns):
+            if source is not None:
+                returned.append(argument(info, args, kwargs, source))
+            else:
+                returned.append(self._wrap_one(info, values[position], tensors))
+        return returned[0] if len(info.returns) == 1 else tuple(returned)
+
+    def _change_layout(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """t_, squeeze_, ...: the wrapper's own sizes and strides are changed by running the operator on it."""
+        fake = args[0]
+        if info.target not in LAYOUT_ONLY:
+            raise Unsupported("storage-mutation", f"{info.target} replaces or resizes the storage of a tensor")
+        with torch._C._DisableTorchDispatch():
+            info.target(*args, **kwargs)
+        fake.meta = TensorMeta(
+            tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.storage_offset(), fake.meta.view_of
+        )
+        return fake
+
+    # -- data -----------------------------------------------------------------------------------------------------
+
+    def _data_dependent(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        values = [tensor.known_value() for tensor in tensors]
+        if any(value is None for value in values):
+            if func in READS and tensors[0].dtype.is_floating_point:
+                return self.number_in(tensors[0])
+            node = torch._C._current_autograd_node()
+            formula = None if node is None else formulas.get((func, node.name()))
+            result = NotImplemented if formula is None else formula(self, node, args)
+            if result is not NotImplemented:
+                return result
+            result = self.unknown_result(func, args, kwargs)
+            if result is not NotImplemented:
+                return self._wrap(op_info(func), result, tensors, args)
+            raise DataDependent(
+                "data-dependent",
+                f"{func} gives a value or a shape that depends on the data of a tensor",
+                hint="compute it outside the compiled region, or keep it in a tensor (torch.where, masking)",
+            )
+        result = func(*_to_values(args), **_to_values(kwargs))
+        return self._constant_results(result)
+
+    def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an operator gives whose result's size depends on data, with sizes that only the run can tell; for those
+        who can keep such an operator in their graph."""
+        return NotImplemented
+
+    def unknown_size(self) -> Any:
+        """A size that depends on data, asked for by an operator's registered fake implementation; for the same."""
+        raise DataDependent("data-dependent", "an operator's fake implementation makes a size that depends on data")
+
+    def number_in(self, fake: FakeTensor) -> Any:
+        """The number that a zero-dim tensor holds, which operators may take without knowing it."""
+        return torch.SymFloat(Number())
+
+    def _constant_results(self, result: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            return self.value(result)
+        if isinstance(result, (tuple, list)):
+            return type(result)(self._constant_results(item) for item in result)
+        return result
+
+    def value(self, tensor: torch.Tensor) -> FakeTensor:
+        """A fresh fake tensor made from a real one that nobody else holds; a small one keeps its value."""
+        fake = self.make(meta_of_real(tensor))
+        if tensor.numel() <= CONSTANT_LIMIT:
+            fake.constant, fake.constant_version = tensor, fake.fake_storage.version
+        return fake
+
+    def _follow_constants(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor], result: Any
+    ) -> None:
+        for tensor in tensors:
+            if tensor.followed_value() is None:
+                return
+        outputs = flat_tensors(result)
+        if not outputs or not all(_is_small(output.meta) for output in outputs):
+            return
+        if any(isinstance(number, SYMBOLIC) for number in pytree.tree_leaves((args, kwargs))):
+            return
+        values = flat_tensors(func(*_to_values(args), **_to_values(kwargs)), torch.Tensor)
+        known_from = _known_from(tensors)
+        for output, value in zip(outputs, values, strict=True):
+            output.constant, output.constant_version = value, output.fake_storage.version
+            if known_from:
+                output.known_from = known_from
+
+
+def _known_from(tensors: list[FakeTensor]) -> frozenset[Any]:
+    return frozenset().union(*[tensor.known_from for tensor in tensors if tensor.known_from])
+
+
+def _is_small(meta: TensorMeta) -> bool:
+    """Whether it is worth following the value, of a tensor of known size that lies on the CPU."""
+    if meta.device.type != "cpu" or any(isinstance(size, SYMBOLIC) for size in meta.shape):
+        return False
+    return int(numel(meta.shape)) <= CONSTANT_LIMIT
+
+
+class _SharedStorage(FakeStorage):
+    """A FakeStorage that a mode can hold weakly, so that fakes of overlapping real tensors find each other."""
+
+    __slots__ = ("__weakref__",)
+
+
+# Operators that read the number in a tensor.
+READS = frozenset((aten.item.default, aten._local_scalar_dense.default))
+
+# In-place operators that change sizes and strides but stay within the same storage.
+LAYOUT_ONLY = frozenset(
+    getattr(aten, name).default
+    for name in ("t_", "transpose_", "unsqueeze_", "as_strided_", "squeeze_", "swapaxes_", "swapdims_")
+    if hasattr(aten, name)
+) | {aten.squeeze_.dim, aten.squeeze_.dims}
+
+
+def meta_of_real(tensor: torch.Tensor, lazy: bool = False) -> TensorMeta:
+    """The TensorMeta of a real tensor.
+
+    Raises Unsupported for sparse, nested and quantized tensors, for subclasses with a __torch_dispatch__ of their own
+    (other than fake tensors), and for conjugated or negated ones unless `lazy`: what lies there is not what is seen.
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise Unsupported(
+            "tensor-layout", f"a tensor of layout {tensor.layout} (or quantized, nested) is not supported"
+        )
+    kind = type(tensor)
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not hasattr(tensor, "fake_mode"):
+        raise Unsupported("tensor-subclass", f"a tensor of class {kind.__qualname__} is not supported")
+    if not lazy and (tensor.is_conj() or tensor.is_neg()):
+        raise Unsupported(
+            "lazy-conjugate",
+            "a tensor that is conjugated or negated lazily is not supported here",
+            hint="call .resolve_conj() or .resolve_neg() on it first",
+        )
+    if isinstance(tensor, FakeTensor):
+        return tensor.meta
+    return TensorMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.storage_offset())
+
+
+def result_device(args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[FakeTensor]) -> torch.device:
+    """The device of a result: an explicit one, else that of the first tensor that is not a CPU scalar."""
+    explicit = kwargs.get("device")
+    if explicit is not None:
+        return as_device(explicit)
+    found = None
+    for tensor in tensors:
+        device = tensor.meta.device
+        if found is None or (found.type == "cpu" and device.type != "cpu"):
+            found = device
+    return found if found is not None else as_device(torch.get_default_device())
+
+
+def _to_values(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return value.followed_value()
+    if isinstance(value, (tuple, list)):
+        return type(value)(_to_values(item) for item in value)
+    if isinstance(value, dict):
+        return {name: _to_values(item) for name, item in value.items()}
+    return value
+
+
+@specials.register(aten.lift_fresh.default, aten.lift.default, aten.lift_fresh_copy.default)
+def _lift(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.tensor(...)` hands its fresh real tensor over by this operator: the value is known."""
+    fake = args[0]
+    return NotImplemented if fake.real_value is None else mode.value(fake.real_value)
+
+
+@specials.register(aten._efficientzerotensor.default)
+def _zeros_without_memory(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Forward-mode AD makes zeros that have no memory, which no compiled code can read."""
+    return mode.dispatch(aten.zeros.default, args, kwargs)
+
+
+# C++ that is not written for symbolic sizes asks for plain numbers: they are constants from then on.
+specials.add(aten.size.default, lambda mode, args, kwargs: tuple(map(int, args[0].meta.shape)))
+specials.add(aten.stride.default, lambda mode, args, kwargs: tuple(map(int, args[0].meta.stride)))
+specials.add(aten.numel.default, lambda mode, args, kwargs: int(numel(args[0].meta.shape)))
+specials.add(aten.storage_offset.default, lambda mode, args, kwargs: int(args[0].meta.offset))
+
+
+@specials.register(aten.scalar_tensor.default)
+def _scalar_tensor(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Numbers that C++ wraps into tensors, and may ask for again: `torch.cov` looks at its normalisation so."""
+    number, dtype = args[0], kwargs.get("dtype")
+    on_cpu = as_device(kwargs.get("device") or torch.get_default_device()).type == "cpu"
+    if not on_cpu or isinstance(number, (complex, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return NotImplemented
+    return mode.value(torch.scalar_tensor(number, dtype=dtype, device=CPU))

@@ -1,0 +1,203 @@
+"""Fake tensors: shape, strides, dtype, device and aliasing of a tensor without data, and the value where it is known.
+
+What operators do with them is the mode's business (`fake_mode.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from stator.base.errors import Unsupported
+from stator.prims.record import TensorMeta
+
+from .number_stand_ins import DataDependent
+
+if TYPE_CHECKING:
+    from .constant_tracking import FollowedMemory
+    from .fake_mode import FakeMode
+
+aten = torch.ops.aten
+_wrapper = torch.Tensor._make_wrapper_subclass
+
+_CHOOSES_AN_OVERLOAD = OpOverloadPacket.__call__.__code__
+
+
+class FakeStorage:
+    """The memory that fake tensors share. `version` counts writes; `meta` is the layout of the tensor that owns it.
+
+    `node` belongs to the tracer: the graph value that holds the current contents. `followed` knows these as numbers, in
+    small memory that is filled piece by piece. `unannounced` counts the writes of which autograd is not told.
+    """
+
+    __slots__ = ("followed", "meta", "node", "unannounced", "version")
+
+    def __init__(self, meta: TensorMeta) -> None:
+        self.meta = meta
+        self.version = 0
+        self.unannounced = 0
+        self.node: Any = None
+        self.followed: FollowedMemory | None = None
+
+
+class FakeTensor(torch.Tensor):
+    """A tensor without data. Autograd and Python see its shape, strides, dtype, device and requires_grad.
+
+    Attributes: `fake_mode`, `meta` (TensorMeta), `fake_storage` (FakeStorage), `constant` (its value, or None).
+    """
+
+    fake_mode: FakeMode
+    meta: TensorMeta
+    fake_storage: FakeStorage
+    constant: torch.Tensor | None
+    constant_version: int
+    # the tracer's: see tracer.Tracer
+    node: Any = None
+    seen: int = 0
+    steps: tuple[Any, ...] = ()
+    is_input: bool = False
+    of_input: bool = False  # it is an input as the program sees it, a view of what the graph is given
+    detached: bool = False  # it is `detach()` of what shares its memory, or a view of that
+    is_data: bool = False  # it is `.data` of what shares its memory, or a view of that: its versions are its own
+    # the real tensor that stands behind a constant
+    real_value: torch.Tensor | None = None
+    # what its constant was read from, if that is another one in the next call: see FakeMode.rely_on
+    known_from: frozenset[Any] = frozenset()
+    # the storage, and its version, for which uniform random numbers were drawn: see drawn
+    drawn: tuple[FakeStorage, int] | None = None
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(
+        cls, mode: FakeMode, meta: TensorMeta, storage: FakeStorage | None = None, requires_grad: bool = False
+    ) -> FakeTensor:
+        tensor = _wrapper(
+            cls,
+            meta.shape,
+            strides=meta.stride,
+            storage_offset=meta.offset,
+            dtype=meta.dtype,
+            device=meta.device,
+            requires_grad=requires_grad,
+        )
+        tensor.fake_mode = mode
+        tensor.meta = meta
+        tensor.fake_storage = FakeStorage(meta) if storage is None else storage
+        tensor.constant = None
+        return tensor
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """For those who look at graphs. A program that is being captured would see a stand-in in place of its numbers,
+        whatever way it asks for text: str(), format(), f-strings and logging all come here. Torch asks, too, when it
+        has tried an overload that does not take this tensor, before it tries the next one."""
+        if not self.fake_mode.over and sys._getframe(1).f_code is not _CHOOSES_AN_OVERLOAD:
+            raise Unsupported(
+                "format", "the text of a tensor, asked for while capturing", hint="format it outside of the graph"
+            )
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        return f"FakeTensor({tuple(self.shape)}, {self.dtype}, {self.device}{grad})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Reached when no mode is on: the mode of the first fake tensor among the arguments takes over."""
+        found: list[FakeTensor] = []
+        collect((args, kwargs), found)
+        return found[0].fake_mode.dispatch(func, args, kwargs or {})
+
+    def known_value(self) -> torch.Tensor | None:
+        """The constant this tensor holds, if it is known and has not been written to since. It is then relied on."""
+        value = self.followed_value()
+        if value is not None and self.known_from:
+            self.fake_mode.rely_on(self.known_from)
+        return value
+
+    def followed_value(self) -> torch.Tensor | None:
+        """The same, for computing other known values from it: nothing is relied on until one of those is asked for."""
+        constant, storage = self.constant, self.fake_storage
+        if constant is not None and self.constant_version == storage.version:
+            return constant
+        memory = storage.followed
+        if memory is not None and memory.version == storage.version and not self.is_neg():
+            with torch._C._InferenceMode(False):
+                self.hold(memory.value(self.meta), memory.known_from)
+            return self.constant if self.constant is not constant else None
+        return None
+
+    def hold(self, value: torch.Tensor | None, known_from: frozenset[Any] = frozenset()) -> None:
+        """Its value is known from now on, until it is written to; None, or a tensor of another kind, says nothing."""
+        if value is not None and (value.shape, value.dtype) == (self.shape, self.dtype):
+            self.constant, self.constant_version = value, self.fake_storage.version
+            self.known_from = known_from
+
+    def tolist(self) -> Any:
+        value = self.known_value()
+        if value is None:
+            raise DataDependent("tensor-data", "Tensor.tolist() needs the data of a tensor that is being traced")
+        return value.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        raise DataDependent("tensor-data", "Tensor.numpy() needs the data of a tensor that is being traced")
+
+    def __array__(self, dtype: Any = None) -> Any:
+        raise DataDependent(
+            "tensor-data", "converting to a NumPy array needs the data of a tensor that is being traced"
+        )
+
+    def data_ptr(self) -> int:
+        raise DataDependent("tensor-data", "Tensor.data_ptr() asks for the address of a tensor that is being traced")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensor:
+        copy = self.fake_mode.make(self.meta, requires_grad=self.requires_grad)
+        memo[id(self)] = copy
+        return copy
+
+    def seen_from(self, base: torch.Tensor, func: OpOverload | None = None) -> FakeTensor:
+        """Itself, a view by `func` of a tensor whose memory may be seen conjugated or negated: so is its own."""
+        conjugated, negated = base.is_conj(), base.is_neg()
+        if conjugated != (func is aten._conj.default):
+            torch._C._set_conj(self, True)
+        if negated != (func is aten._neg_view.default):
+            torch._C._set_neg(self, True)
+        return self
+
+    @property
+    def data(self) -> FakeTensor:  # type: ignore[override]
+        found: FakeTensor = torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
+        found.is_data = True
+        return found
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        self.fake_mode.set_data(self, new)
+
+
+def collect(value: Any, into: list[FakeTensor]) -> None:
+    if isinstance(value, FakeTensor):
+        into.append(value)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            collect(item, into)
+    elif isinstance(value, dict):
+        for item in value.values():
+            collect(item, into)
+
+
+def tensor_position(args: Sequence[Any], where: int) -> int:
+    """How many tensors come before argument `where` among the flattened arguments."""
+    return sum(len(flat_tensors(value)) for value in args[:where])
+
+
+def flat_tensors(value: Any, kind: type = FakeTensor) -> list[Any]:
+    """The tensors in nested tuples and lists, in order."""
+    if isinstance(value, kind):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in flat_tensors(item, kind)]
+    return []

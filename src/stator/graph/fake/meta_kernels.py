@@ -1,0 +1,150 @@
+"""Operators without a shape rule of ours: what meta kernels and `torch.library.register_fake` say of their results.
+
+Everything else about operators on fake tensors is in `fake_mode.py`; no shape is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._library import fake_impl
+from torch._library.simple_registry import singleton as registrations
+from torch._ops import OpOverload
+
+from stator.base import counters
+from stator.base.errors import StatorError, Unsupported
+from stator.base.signals import is_of_a_signal
+from stator.graph.ir.schema import SchemaFacts, argument
+from stator.prims.layout import holds
+from stator.prims.record import TensorMeta
+
+from .fake_tensor import FakeTensor, flat_tensors, tensor_position
+from .writes import check_size
+
+if TYPE_CHECKING:
+    from .fake_mode import FakeMode
+
+aten = torch.ops.aten
+META = torch.device("meta")
+# Bounds that the deprecated name of `new_dynamic_size` has by default, for the compiler it was made for: no promise.
+_UNTOLD = 2
+
+_empty_strided = torch._C._VariableFunctions.empty_strided
+
+
+class SizesOfData:
+    """What `torch.library.get_ctx()` gives to a registered fake implementation."""
+
+    def __init__(self, mode: FakeMode) -> None:
+        self._mode = mode
+
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> Any:
+        """A size that depends on data, at least `min` and at most `max`: relied on, and checked when the graph runs.
+        Raises DataDependent where no graph can have such sizes."""
+        size = self._mode.unknown_size()
+        if not holds(size >= min) or (max is not None and not holds(size <= max)):
+            raise ValueError(f"no size is at least {min} and at most {max}")
+        return size
+
+    def create_unbacked_symint(self, *, min: int = _UNTOLD, max: int | None = None) -> Any:
+        return self.new_dynamic_size(min=0 if min == _UNTOLD else min, max=max)
+
+
+def infer_by_meta_kernel(
+    mode: FakeMode, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+) -> Any:
+    """What the operator returns, as TensorMeta in place of tensors. Raises Unsupported where nothing tells."""
+    counters.count(f"meta_fallback:{info.target}")
+    memo: dict[int, torch.Tensor] = {}
+    meta_args = [_to_meta(value, memo) for value in args]
+    meta_kwargs = {name: _to_meta(value, memo) for name, value in kwargs.items()}
+    if info.makes_device:
+        meta_kwargs["device"] = META
+    try:
+        registered = _registered(info.target)
+        if registered is None:
+            result = info.target(*meta_args, **meta_kwargs)
+        else:
+            with fake_impl.set_ctx_getter(lambda: SizesOfData(mode)):
+                result = registered(*meta_args, **meta_kwargs)
+    except NotImplementedError as error:
+        if not info.returns:  # it only writes to its arguments, which keep their shapes
+            return None
+        raise Unsupported(
+            "operator-without-shape-rule",
+            f"{info.target} has neither a shape rule nor a meta kernel",
+            hint="register one with torch.library.register_fake",
+        ) from error
+    except StatorError:
+        raise
+    except Exception as error:
+        if registered is not None or not _runs_its_implementation(info.target) or is_of_a_signal(error):
+            raise
+        raise Unsupported(
+            "operator-without-shape-rule",
+            f"{info.target} has no shape rule, and its implementation fails on tensors without data: "
+            f"{type(error).__name__}: {error}",
+            hint=f"register a rule by stator.prims.shape_rule({str(info.target)!r}), unless it fails in eager, too",
+        ) from error
+    for fake in flat_tensors([argument(info, args, kwargs, where) for where in info.mutates]):
+        check_size(info, fake, memo[id(fake)])
+    _refuse_what_its_kernel_differentiates(info, args, kwargs, result)
+    if isinstance(result, (tuple, list)):
+        return type(result)(_from_meta(item, info, position, args, device) for position, item in enumerate(result))
+    return _from_meta(result, info, 0, args, device)
+
+
+def _refuse_what_its_kernel_differentiates(info: SchemaFacts, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+    """What a library registers for autograd runs its kernel without grad mode. Where that is on, there is nothing
+    registered, and eager differentiates what the kernel does by itself: only running it tells."""
+    if info.target.namespace in ("aten", "prims") or not torch.is_grad_enabled():
+        return
+    if not any(fake.requires_grad for fake in flat_tensors((args, tuple(kwargs.values())))):
+        return
+    if any(made.is_floating_point() or made.is_complex() for made in flat_tensors(result, torch.Tensor)):
+        raise Unsupported("operator-without-gradient", f"{info.target} has no gradient that is known before it runs")
+
+
+def _registered(func: OpOverload) -> Callable[..., Any] | None:
+    """The fake implementation of a user's operator."""
+    if func.namespace == "aten":
+        return None
+    kernel: Callable[..., Any] | None = registrations.find(func.name().split(".")[0]).fake_impl.kernel
+    return kernel
+
+
+def _runs_its_implementation(func: OpOverload) -> bool:
+    """Whether what meta tensors run is the one implementation that somebody's operator has."""
+    return func.namespace not in ("aten", "prims") and torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeExplicitAutograd"
+    )
+
+
+def _to_meta(value: Any, memo: dict[int, torch.Tensor]) -> Any:
+    if isinstance(value, FakeTensor):
+        stand_in = memo.get(id(value))
+        if stand_in is None:
+            meta = value.meta
+            stand_in = memo[id(value)] = _empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=META)
+        return stand_in
+    if isinstance(value, (tuple, list)):
+        return type(value)(_to_meta(item, memo) for item in value)
+    return META if isinstance(value, torch.device) else value
+
+
+def _from_meta(result: Any, info: SchemaFacts, position: int, args: tuple[Any, ...], device: torch.device) -> Any:
+    if not isinstance(result, torch.Tensor):
+        return result
+    if result.layout is not torch.strided:
+        raise Unsupported("tensor-layout", f"{info.target} makes a tensor of layout {result.layout}")
+    view_of: int | None = None
+    offset: Any = 0
+    source = info.returns[min(position, len(info.returns) - 1)]
+    if isinstance(source, int) and isinstance(args[source], FakeTensor):
+        view_of = tensor_position(args, source)
+        offset = result.storage_offset()
+        if info.target is not aten.as_strided.default:  # the stand-ins start at offset 0
+            offset = offset + args[source].meta.offset
+    return TensorMeta(tuple(result.shape), result.stride(), result.dtype, device, offset, view_of)

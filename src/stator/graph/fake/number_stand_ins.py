@@ -1,0 +1,515 @@
+"""Python numbers that a graph takes as inputs, or reads from tensors: what stands for them while fakes run.
+
+To torch they are `torch.SymFloat`s and `SymInt`s, so that they travel as numbers (and promote types as numbers do) to
+the operators that use them. Below those, in traced graphs, each is a zero-dim float64 or int64 tensor on the CPU. Which
+operators take them, and how they do, is a table of rules here; any other asks for the value. Control flow never sees
+them, and no size is one of them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from stator.base.errors import Unsupported, UserPlace
+from stator.base.registry import Registry
+from stator.prims.decompositions.decomposition_decorator import cast, conform
+from stator.prims.foreach import FOREACH
+from stator.prims.record import record
+from stator.prims.type_promotion import common_dtype, computation_dtype, is_integral, number_dtype
+
+aten = torch.ops.aten
+
+
+class DataDependent(Unsupported):
+    """A Python value or a shape was asked for that depends on the data of a tensor."""
+
+    def at(self, place: UserPlace) -> DataDependent:
+        return self if self.place else DataDependent(self.kind, self.reason, place=place, hint=self.hint)
+
+
+EACH = {entry.target: entry for entry in FOREACH}
+
+# An operator some of whose arguments are numbers, by operators on tensors: called with the operator's own arguments.
+Rule = Callable[..., Any]
+rules: Registry[OpOverload, Rule] = Registry("operator on numbers")
+
+
+class Number:
+    """The node of a SymFloat or SymInt. `tensor`: the zero-dim tensor that holds it in a traced graph, else None.
+
+    ask: gives the number to whoever needs it in Python, relying on it from then on; None when nobody knows.
+    whole: whether it is an int.
+    """
+
+    __slots__ = ("ask", "tensor", "whole")
+    constant = None  # torch looks at this
+
+    def __init__(
+        self, tensor: torch.Tensor | None = None, ask: Callable[[], Any] | None = None, whole: bool = False
+    ) -> None:
+        self.tensor = tensor
+        self.ask = ask
+        self.whole = whole if tensor is None else not tensor.dtype.is_floating_point
+
+    # -- what torch asks; see torch/csrc/utils/python_symnode.h --
+    def is_int(self) -> bool:
+        return self.whole
+
+    def is_float(self) -> bool:
+        return not self.whole
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def is_constant(self) -> bool:
+        return False
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def has_hint(self) -> bool:
+        return self.ask is not None
+
+    def maybe_as_int(self) -> None:
+        return None
+
+    def maybe_as_float(self) -> None:
+        return None
+
+    def clone(self) -> Number:
+        return self
+
+    def __str__(self) -> str:
+        return "a number"
+
+    str = __repr__ = _graph_repr = __str__
+
+    @property
+    def hint(self) -> float:
+        return self.value()
+
+    def value(self) -> float:
+        if self.ask is None:
+            raise DataDependent(
+                "data-dependent",
+                "a Python number that depends on data is needed while tracing",
+                hint="keep it in a tensor, or compute with it outside of the compiled region",
+            )
+        return self.ask()
+
+    def guard_float(self, file: Any, line: Any) -> float:
+        return self.value()
+
+    def guard_int(self, file: Any, line: Any) -> int:
+        return int(self.value())
+
+    def guard_bool(self, file: Any, line: Any) -> bool:
+        return bool(self.value())
+
+    float_ = value
+
+    def wrap_float(self, value: float) -> Any:
+        return value if self.tensor is None else _Fixed(value, self.tensor)
+
+    wrap_int = wrap_bool = wrap_float
+
+    def sym_float(self) -> Number:
+        return self
+
+    # -- arithmetic: on tensors where there are any, else on what is asked for --
+    def _combined(self, function: Callable[[Any, Any], Any], operator: OpOverload, other: Any) -> Any:
+        if self.tensor is None:
+            return _constant(function(self.value(), _plain(other)))
+        return Number(operator(self.tensor, other.operand if isinstance(other, Number) else other))
+
+    @property
+    def operand(self) -> Any:
+        return self.tensor
+
+    def add(self, other: Any) -> Any:
+        return self._combined(lambda a, b: a + b, aten.add.Tensor, other)
+
+    def sub(self, other: Any) -> Any:
+        return self._combined(lambda a, b: a - b, aten.sub.Tensor, other)
+
+    def mul(self, other: Any) -> Any:
+        return self._combined(lambda a, b: a * b, aten.mul.Tensor, other)
+
+    def truediv(self, other: Any) -> Any:
+        return self._combined(lambda a, b: a / b, aten.div.Tensor, other)
+
+    float_truediv = truediv
+
+    def neg(self) -> Any:
+        return _constant(-self.value()) if self.tensor is None else Number(aten.neg.default(self.tensor))
+
+    def pow(self, other: Any) -> Any:
+        operand = other.operand if isinstance(other, Number) else other
+        power = aten.pow.Tensor_Tensor if isinstance(operand, torch.Tensor) else aten.pow.Tensor_Scalar
+        return self._combined(lambda a, b: a**b, power, other)
+
+    float_pow = pow
+
+    def __getattr__(self, name: builtins.str) -> Any:
+        """Comparisons and the rest: they need the value."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise DataDependent("data-dependent", f"{name} of a Python number that is not known while tracing")
+
+
+class _Fixed(Number):
+    """A Python constant beside traced numbers, on its way into an operation with one of them."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: float, beside: torch.Tensor) -> None:
+        super().__init__(beside, lambda: number)
+        self.number = number
+
+    @property
+    def operand(self) -> Any:
+        return self.number
+
+    def is_constant(self) -> bool:
+        return True
+
+    def is_symbolic(self) -> bool:
+        return False
+
+    def _combined(self, function: Callable[[Any, Any], Any], operator: OpOverload, other: Any) -> Any:
+        assert self.tensor is not None
+        first = aten.full.default([], self.number, dtype=torch.float64, device=self.tensor.device)
+        return Number(operator(first, other.operand if isinstance(other, Number) else other))
+
+
+def _constant(value: float) -> Any:
+    return Number(None, lambda: value)
+
+
+def _plain(value: Any) -> Any:
+    return value.value() if isinstance(value, Number) else value
+
+
+def symbolic(tensor: torch.Tensor) -> Any:
+    """The number that a zero-dim tensor holds, as an argument of operators: in a traced graph, its node."""
+    if not tensor.dtype.is_floating_point:
+        return torch.SymInt(Number(cast(tensor, torch.int64)))
+    return torch.SymFloat(Number(cast(tensor, torch.float64)))
+
+
+SYMBOLIC = (torch.SymFloat, torch.SymInt)
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in SYMBOLIC and isinstance(value.node, Number)
+
+
+def holds_numbers(value: Any) -> bool:
+    kind = type(value)
+    if kind in SYMBOLIC:
+        return isinstance(value.node, Number)
+    if kind is list or kind is tuple:
+        return any(map(holds_numbers, value))
+    return False
+
+
+def replaced(value: Any, by: Callable[[Number], Any]) -> Any:
+    """Arguments with `by(number)` in the place of each number."""
+    kind = type(value)
+    if kind in SYMBOLIC and isinstance(value.node, Number):
+        return by(value.node)
+    if kind is list or kind is tuple:
+        return kind([replaced(item, by) for item in value])
+    if kind is dict:
+        return {name: replaced(item, by) for name, item in value.items()}
+    return value
+
+
+def number_of(tensor: torch.Tensor) -> Any:
+    """What captured graphs call on the zero-dim tensor that carries a Python float into them."""
+    return symbolic(tensor) if hasattr(tensor, "fake_mode") else tensor.item()
+
+
+def larger(first: Any, second: Any) -> Any:
+    """Python's max of two numbers, each a float or a number in a traced graph."""
+    return _chosen(first, second, max, aten.gt)
+
+
+def smaller(first: Any, second: Any) -> Any:
+    """Python's min of two numbers, likewise."""
+    return _chosen(first, second, min, aten.lt)
+
+
+def power(first: Any, second: Any) -> Any:
+    """Python's first ** second, likewise; torch's own would ask whether the first is negative."""
+    if not is_number(first) and not is_number(second):
+        return first**second
+    base, exponent = (value.node.tensor if is_number(value) else value for value in (first, second))
+    if not isinstance(exponent, torch.Tensor):
+        return torch.SymFloat(Number(aten.pow.Tensor_Scalar(base, exponent)))
+    return torch.SymFloat(Number((aten.pow.Tensor_Tensor if is_number(first) else aten.pow.Scalar)(base, exponent)))
+
+
+def _of_one(plain: Callable[[float], float], target: OpOverload, name: str) -> Callable[[Any], Any]:
+    """A function of `math` on a float, or on a number in a traced graph. Where Python raises, graphs have checks."""
+
+    def function(value: Any) -> Any:
+        return torch.SymFloat(Number(target(value.node.tensor))) if is_number(value) else plain(value)
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+square_root = _of_one(math.sqrt, aten.sqrt.default, "square_root")
+exponential = _of_one(math.exp, aten.exp.default, "exponential")
+logarithm = _of_one(math.log, aten.log.default, "logarithm")
+logarithm_of_two = _of_one(math.log2, aten.log2.default, "logarithm_of_two")
+logarithm_of_ten = _of_one(math.log10, aten.log10.default, "logarithm_of_ten")
+logarithm_of_one_more = _of_one(math.log1p, aten.log1p.default, "logarithm_of_one_more")
+hyperbolic_tangent = _of_one(math.tanh, aten.tanh.default, "hyperbolic_tangent")
+sine = _of_one(math.sin, aten.sin.default, "sine")
+cosine = _of_one(math.cos, aten.cos.default, "cosine")
+arc_tangent = _of_one(math.atan, aten.atan.default, "arc_tangent")
+magnitude = _of_one(abs, aten.abs.default, "magnitude")
+
+
+def floored_quotient(first: Any, second: Any) -> Any:
+    """Python's first // second of two numbers, each a float or a number in a traced graph."""
+    return _of_two(operator.floordiv, lambda a, b: aten.div.Tensor_mode(a, b, rounding_mode="floor"), first, second)
+
+
+def remainder(first: Any, second: Any) -> Any:
+    """Python's first % second, likewise."""
+    return _of_two(operator.mod, aten.remainder.Tensor, first, second)
+
+
+def _of_two(plain: Callable[[Any, Any], Any], target: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
+    if not is_number(first) and not is_number(second):
+        return plain(first, second)
+    return torch.SymFloat(Number(target(*_tensors(first, second))))
+
+
+def _tensors(*values: Any) -> list[Any]:
+    """Of numbers, at least one of which is of a traced graph: each as a tensor."""
+    operands = [value.node.tensor if is_number(value) else value for value in values]
+    beside = next(operand for operand in operands if isinstance(operand, torch.Tensor))
+    return [
+        operand
+        if isinstance(operand, torch.Tensor)
+        else aten.full.default([], float(operand), dtype=torch.float64, device=beside.device)
+        for operand in operands
+    ]
+
+
+def _chosen(first: Any, second: Any, plain: Callable[[Any, Any], Any], better: Any) -> Any:
+    """The second where it is better, which it is not when either is NaN."""
+    if not is_number(first) and not is_number(second):
+        return plain(first, second)
+    one, other = _tensors(first, second)
+    return torch.SymFloat(Number(aten.where.self(better.Tensor(other, one), other, one)))
+
+
+def accepts(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a traced graph can hold this call with its numbers unknown."""
+    if target not in rules and (target not in EACH or EACH[target].single not in rules):
+        return False
+    dtypes = _dtypes((args, tuple(kwargs.values())))
+    single = EACH[target].single if target in EACH else target
+    if single in _IN_TENSORS_DTYPE and any(map(is_integral, dtypes)):
+        return False
+    if single in _POWERS and all(map(is_integral, dtypes)):  # eager refuses negative exponents of integers
+        return False
+    return not any(dtype.is_complex for dtype in dtypes) and _only_numbers_are_numbers(target, args, kwargs)
+
+
+_POWERS = frozenset((aten.pow.Tensor_Scalar, aten.pow.Scalar))
+
+
+def _only_numbers_are_numbers(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether numbers stand only where the schema has a number or a tensor: not among sizes and dimensions."""
+    named = dict(zip((argument.name for argument in target._schema.arguments), args, strict=False)) | kwargs
+    kinds = {argument.name: str(argument.type) for argument in target._schema.arguments}
+    return all("number" in kinds[name] or "Tensor" in kinds[name] for name, it in named.items() if holds_numbers(it))
+
+
+# Eager converts their number to the dtype of the tensors, also where that loses its fraction.
+_IN_TENSORS_DTYPE = frozenset((aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))
+
+
+def _dtypes(value: Any) -> list[torch.dtype]:
+    if isinstance(value, torch.dtype):
+        return [value]
+    if isinstance(value, torch.Tensor):
+        return [value.dtype]
+    if isinstance(value, complex):
+        return [torch.complex64]
+    if isinstance(value, (tuple, list)):
+        return [dtype for item in value for dtype in _dtypes(item)]
+    return []
+
+
+# ---- the rules ----
+
+
+def _operands(values: tuple[Any, ...]) -> list[torch.Tensor]:
+    """Tensors and numbers in the dtype that eager computes in: a number is converted, and promotes nothing."""
+    wide = computation_dtype(common_dtype(values))
+    return [_operand(value, wide) for value in values]
+
+
+def _operand(value: Any, wide: torch.dtype) -> Any:
+    if is_number(value):
+        return cast(value.node.tensor, wide)
+    return cast(value, wide) if isinstance(value, torch.Tensor) else value
+
+
+def _registers(*targets: OpOverload) -> Callable[[Rule], Rule]:
+    """Register a rule whose result is cast and laid out as the operator's shape rule says."""
+
+    def decorate(rule: Rule) -> Rule:
+        for target in targets:
+            shape = record(target).shape
+            assert shape is not None, target
+
+            def conforming(*args: Any, _shape: Any = shape, **kwargs: Any) -> Any:
+                expected = _shape(*replaced(args, stand_in), **replaced(kwargs, stand_in))
+                return conform(rule(*args, **kwargs), expected)
+
+            rules.add(target, conforming)
+        return rule
+
+    return decorate
+
+
+def stand_in(number: Number) -> float:
+    """For shape rules, to which only the type of a number matters."""
+    return 1 if number.whole else 0.5
+
+
+def _elementwise(single: OpOverload) -> Rule:
+    return lambda first, second: single(*_operands((first, second)))
+
+
+for _name, _targets in {
+    "mul.Tensor": (aten.mul.Tensor, aten.mul.Scalar),
+    "div.Tensor": (aten.div.Tensor, aten.div.Scalar),
+    "pow.Tensor_Tensor": (aten.pow.Tensor_Scalar, aten.pow.Scalar),
+    "eq.Tensor": (aten.eq.Scalar,),
+    "ne.Tensor": (aten.ne.Scalar,),
+    "lt.Tensor": (aten.lt.Scalar,),
+    "le.Tensor": (aten.le.Scalar,),
+    "gt.Tensor": (aten.gt.Scalar,),
+    "ge.Tensor": (aten.ge.Scalar,),
+    "maximum.default": (aten.clamp_min.default,),
+    "minimum.default": (aten.clamp_max.default,),
+}.items():
+    _packet, _, _overload = _name.partition(".")
+    _registers(*_targets)(_elementwise(getattr(getattr(aten, _packet), _overload)))
+
+
+def _scaled(other: Any, alpha: Any) -> Any:
+    return other if not is_number(alpha) and alpha == 1 else _product(other, alpha)
+
+
+def _product(first: Any, second: Any) -> Any:
+    if not isinstance(first, torch.Tensor) and not isinstance(second, torch.Tensor):
+        return first * second
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return aten.mul.Tensor(first, second)
+    tensor, number = (first, second) if isinstance(first, torch.Tensor) else (second, first)
+    if is_number(number):
+        return aten.mul.Tensor(*_operands((tensor, number)))
+    return aten.mul.Tensor(cast(tensor, computation_dtype(common_dtype((tensor, number)))), number)
+
+
+@_registers(aten.add.Tensor, aten.add.Scalar)
+def _add(self: Any, other: Any, alpha: Any = 1) -> Any:
+    return aten.add.Tensor(*_operands((self, _scaled(other, alpha))))
+
+
+@_registers(aten.sub.Tensor, aten.sub.Scalar)
+def _sub(self: Any, other: Any, alpha: Any = 1) -> Any:
+    return aten.sub.Tensor(*_operands((self, _scaled(other, alpha))))
+
+
+@_registers(aten.rsub.Tensor, aten.rsub.Scalar)
+def _rsub(self: Any, other: Any, alpha: Any = 1) -> Any:
+    return aten.sub.Tensor(*_operands((other, _scaled(self, alpha))))
+
+
+@_registers(aten.lerp.Scalar)
+def _lerp(self: Any, end: Any, weight: Any) -> Any:
+    wide = computation_dtype(self.dtype)
+    return aten.lerp.Tensor(*(_operand(value, wide) for value in (self, end, weight)))
+
+
+@_registers(aten.addcmul.default)
+def _addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    self, tensor1, tensor2, value = _operands((self, tensor1, tensor2, value))
+    return aten.add.Tensor(self, aten.mul.Tensor(aten.mul.Tensor(tensor1, value), tensor2))
+
+
+@_registers(aten.addcdiv.default)
+def _addcdiv(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    self, tensor1, tensor2, value = _operands((self, tensor1, tensor2, value))
+    return aten.add.Tensor(self, aten.div.Tensor(aten.mul.Tensor(tensor1, value), tensor2))
+
+
+@_registers(aten.clamp.default)
+def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:
+    operands = (self, *(bound for bound in (min, max) if bound is not None))
+    wide = computation_dtype(common_dtype(operands))
+    result = cast(self, wide)
+    for bound, combine in ((min, aten.maximum.default), (max, aten.minimum.default)):
+        if is_number(bound):
+            result = combine(result, _operand(bound, wide))
+        elif bound is not None:
+            result = (aten.clamp_min if combine is aten.maximum.default else aten.clamp_max).default(result, bound)
+    return result
+
+
+@_registers(aten.masked_fill.Scalar)
+def _masked_fill(self: Any, mask: Any, value: Any) -> Any:
+    return aten.where.self(mask, cast(value.node.tensor, self.dtype), self)
+
+
+def _filled(number: Any, size: Any, dtype: Any, device: Any) -> Any:
+    value = cast(number.node.tensor, number_dtype(number) if dtype is None else dtype)
+    if device is not None and torch.device(device) != value.device:
+        value = aten._to_copy.default(value, device=device)
+    return aten.clone.default(aten.expand.default(value, list(size)), memory_format=torch.contiguous_format)
+
+
+@_registers(aten.full.default)
+def _full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+    return _filled(fill_value, size, dtype, device)
+
+
+@_registers(aten.scalar_tensor.default)
+def _scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+    return _filled(s, (), dtype, device)
+
+
+@_registers(aten.full_like.default)
+def _full_like(self: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+    return _filled(fill_value, self.shape, dtype or self.dtype, device or self.device)
+
+
+@_registers(aten.new_full.default)
+def _new_full(self: Any, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+    return _filled(fill_value, size, dtype or self.dtype, device or self.device)
+
+
+@_registers(aten.fill.Scalar)
+def _fill(self: Any, value: Any) -> Any:
+    return _filled(value, self.shape, self.dtype, self.device)

@@ -1,0 +1,158 @@
+"""What an operator may not do to the arguments that it writes to: refused while tracing, as eager refuses it or because
+fake tensors could not follow. How a write is recorded is decided elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from stator.base.errors import Unsupported, UsageError
+from stator.graph.ir.schema import SchemaFacts, argument, functional_twin, op_info
+from stator.prims.layout import is_dense, may_overlap
+from stator.prims.record import TensorMeta
+from stator.prims.rule_checks import place_of
+from stator.prims.shared_memory import may_meet, same_elements, span
+
+from .fake_tensor import FakeTensor, flat_tensors
+
+aten = torch.ops.aten
+
+# Writing the same value twice to one memory location is harmless for these.
+IDEMPOTENT = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default, aten.detach_.default))
+
+# Their schemas say nothing of what they do to a tensor. By name, as they exist only where the library has been imported
+# that defines them.
+RESIZING = frozenset(("inductor::resize_storage_bytes_",))
+
+# Eager writes to what these are given row after row, each with what the one before has left there.
+IN_TURN = frozenset((aten.embedding_renorm_.default,))
+
+
+def check_overlap(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse, as eager does, to write through a tensor several of whose elements lie at one address.
+
+    Raises RuntimeError, and Unsupported where eager does it all the same.
+    """
+    if info.target in IDEMPOTENT:
+        return
+    for where in info.mutates:
+        for written in flat_tensors(argument(info, args, kwargs, where)):
+            _check_itself(info, written)
+    _check_others(info, args, kwargs)
+
+
+def check_unwritten(
+    info: SchemaFacts, decomposition: Callable[..., Any], given: Sequence[FakeTensor], versions: Sequence[int]
+) -> None:
+    """Refuse a decomposition that has written to arguments which the operator only reads."""
+    for fake, version in zip(given, versions, strict=True):
+        if fake.fake_storage.version != version:
+            raise UsageError(
+                f"the decomposition of {info.target} ({place_of(decomposition)}) writes to an argument, which the "
+                "operator does not: compute a new tensor, or write to a clone()"
+            )
+
+
+def _check_itself(info: SchemaFacts, written: FakeTensor) -> None:
+    shape, strides = written.meta.shape, written.meta.stride
+    for size, stride in zip(shape, strides, strict=True):
+        if stride == 0 and size > 1:
+            if info.target in IN_TURN:
+                raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            )
+    if not is_dense(shape, strides) and may_overlap(shape, strides):
+        raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
+
+
+def check_statistics(read: Sequence[FakeTensor | None], written: Sequence[FakeTensor]) -> None:
+    """Refuse running statistics whose elements share memory with each other, or with what is read: eager updates them
+    channel by channel, each with what those before it have left there."""
+    for at, one in enumerate(written):
+        shape, strides = one.meta.shape, one.meta.stride
+        others = [other for other in (*written[:at], *read) if other is not None]
+        if (not is_dense(shape, strides) and may_overlap(shape, strides)) or any(
+            other.fake_storage is one.fake_storage and may_meet(other.meta, one.meta) for other in others
+        ):
+            raise Unsupported("overlapping-write", "batch_norm updates statistics that share memory", hint="clone them")
+
+
+def _check_others(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse to write where another argument is read or written. Most operators refuse it in eager; others compute
+    what depends on the order in which they visit elements."""
+    parameters = info.target._schema.arguments
+    given = [*((parameters[at].name, value) for at, value in enumerate(args)), *kwargs.items()]
+    written = {parameters[where].name if isinstance(where, int) else where for where in info.mutates}
+    storages: dict[int, list[_Place]] = {}
+    for name, value in given:
+        for position, tensor in enumerate(flat_tensors(value)):
+            place = _Place(tensor.meta, name, position, name in written)
+            storages.setdefault(id(tensor.fake_storage), []).append(place)
+    for places in storages.values():
+        if len(places) > 1 and any(place.written for place in places):
+            _check_places(info, places)
+
+
+class _Place(NamedTuple):
+    """Where an operator reads or writes: an argument, or one of the tensors in it."""
+
+    meta: TensorMeta
+    name: str
+    position: int
+    written: bool
+
+
+def _check_places(info: SchemaFacts, places: list[_Place]) -> None:
+    """Of one storage."""
+    elementwise, in_own_place = _is_elementwise(info), _has_form_in_place(info)
+    spans = [span(place.meta) for place in places]
+    known = all(type(bound) is int for bounds in spans for bound in bounds)
+    for second, other in enumerate(places):
+        for first, one in enumerate(places[:second]):
+            if not (one.written or other.written):
+                continue
+            if known and (spans[first][1] <= spans[second][0] or spans[second][1] <= spans[first][0]):
+                continue  # as of many parts of one buffer
+            in_step = elementwise and one.position == other.position and one.written != other.written
+            in_place = in_own_place and {one.name, other.name} == {"self", "out"}
+            if (in_step or in_place) and same_elements(one.meta, other.meta):
+                continue
+            if may_meet(one.meta, other.meta):
+                raise Unsupported(
+                    "overlapping-write",
+                    f"{info.target} writes to memory that another of its arguments shares",
+                    hint="clone what is read",
+                )
+
+
+def _is_elementwise(info: SchemaFacts) -> bool:
+    """Whether each element is computed from those at its own index, before it is written."""
+    twin = functional_twin(info.target)
+    tags = info.record.tags if twin is None else info.record.tags | op_info(twin).record.tags
+    return info.target is aten.copy_.default or not tags.isdisjoint(("pointwise", "foreach"))
+
+
+def _has_form_in_place(info: SchemaFacts) -> bool:
+    """Whether writing to the tensor that it is a method of is what another form of the operator does."""
+    return hasattr(torch.ops.aten, f"{info.target._schema.name.removeprefix('aten::')}_")
+
+
+def check_keeps_storage(info: SchemaFacts) -> None:
+    """Refuse an operator that gives a tensor other memory, or takes it away: no order with what reads it is kept."""
+    if info.target._schema.name in RESIZING:
+        raise Unsupported("storage-mutation", f"{info.target} resizes the storage of a tensor")
+
+
+def check_size(info: SchemaFacts, written: FakeTensor, stand_in: torch.Tensor) -> None:
+    """Refuse an operator that resizes what it writes to, as `out=` of another size is. `stand_in` went through its meta
+    kernel in the place of `written`."""
+    if stand_in.shape != written.shape:
+        raise Unsupported(
+            "storage-mutation",
+            f"{info.target} resizes an argument of shape {tuple(written.shape)} to {tuple(stand_in.shape)}",
+            hint="give `out` the shape of the result",
+        )

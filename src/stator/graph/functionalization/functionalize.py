@@ -1,0 +1,601 @@
+"""The recording mode: operators on fake tensors become nodes of a functional graph.
+
+Aliasing and mutation are followed per storage, here; how single operators mutate is in `mutation.py`, how views are
+inverted in `views.py`. What is run, and what becomes of its results, is not known here (`tracer.py`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from stator.base.errors import Unsupported, UserPlace
+from stator.base.registry import Registry
+from stator.graph.fake.fake_mode import (
+    COMPOSITE,
+    MADE_OF_NUMBERS,
+    NUMBERS,
+    FakeMode,
+    FakeStorage,
+    FakeTensor,
+    flat_tensors,
+    meta_of_real,
+    specials,
+)
+from stator.graph.fake.number_stand_ins import DataDependent, holds_numbers, rules, symbolic
+from stator.graph.fake.writes import check_overlap, check_unwritten
+from stator.graph.ir.schema import SchemaFacts, argument, arguments_of_twin, functional_twin, op_info
+from stator.graph.ir.traced import Geometry, NewLayout, ViewStep
+from stator.prims.layout import is_dense
+from stator.prims.onednn import without_onednn
+from stator.prims.record import TensorMeta
+
+from .functional_variants import fresh_results, made_twin
+from .views import IDENTITIES, REINTERPRETING, covers, replay, view_step, write_back
+
+aten = torch.ops.aten
+Keep = Callable[[OpOverload], bool]
+
+# How one operator that writes to arguments becomes functional: (tracer, info, args, kwargs) -> what it returns,
+# having called `tracer.write` for what it writes; or NotImplemented.
+Mutation = Callable[["FunctionalTracer", SchemaFacts, tuple[Any, ...], dict[str, Any]], Any]
+mutations: Registry[OpOverload, Mutation] = Registry("mutating operator")
+
+# Composite operators that a backend may keep whole: pure, never aliasing their input, drawing no random numbers.
+KEEPABLE = frozenset(
+    (
+        aten.linear.default,
+        aten.matmul.default,
+        aten.conv1d.default,
+        aten.conv2d.default,
+        aten.conv3d.default,
+        aten.layer_norm.default,
+        aten.group_norm.default,
+        aten.rms_norm.default,
+        aten.softmax.int,
+        aten.log_softmax.int,
+        aten.scaled_dot_product_attention.default,
+        aten.cross_entropy_loss.default,
+        aten.silu.default,
+        aten.silu_backward.default,  # kernels of their own, and a composite one for what has none
+        aten.mish_backward.default,
+        aten.upsample_nearest2d.vec,
+        aten.upsample_bilinear2d.vec,
+        aten.max_pool2d.default,
+        aten.adaptive_avg_pool2d.default,
+        aten.adaptive_avg_pool3d.default,
+        aten.cov.default,
+        aten.quantile.default,
+        aten.quantile.scalar,
+        aten.nanquantile.default,
+        aten.nanquantile.scalar,
+    )
+)
+RECURRENT = frozenset(
+    getattr(getattr(aten, name), overload)
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    for overload in ("input", "data")
+)
+
+# Of the operator of the program that is traced, its own operators say too: that they are of a checkpointed region, or
+# of an optimizer's step.
+_PASSED_ON = ("checkpoint", "update")
+
+# Views whose arguments are the tensor and its new sizes.
+SIZED = frozenset((aten.view.default, aten._unsafe_view.default, aten.expand.default))
+
+
+# Lazy views and what computes the same at once, each its own inverse: fake tensors carry a bit, nodes what is seen.
+RESOLVED = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
+
+
+def _is_laid_out_as(meta: TensorMeta, given: TensorMeta) -> bool:
+    return (meta.shape, meta.stride, meta.offset) == (given.shape, given.stride, given.offset)
+
+
+class FunctionalTracer(FakeMode):
+    """Records what runs inside `with tracer:` into `graph`. Fakes it makes carry, besides their meta:
+
+    node: the graph value that holds their contents as of storage version `seen`;
+    steps: the view operators that lead from the tensor owning the storage to this one.
+    """
+
+    def __init__(self, keep: Keep) -> None:
+        super().__init__()
+        self.graph = fx.Graph()
+        self.keep = keep
+        self.origin: fx.Node | None = None
+        self.place: UserPlace | None = None
+        self.inputs: list[FakeTensor] = []
+        self.input_nodes: list[fx.Node] = []
+        self.input_storages: dict[int, int] = {}  # id(storage) -> input index
+        self.fixed_offsets: set[int] = set()  # inputs that have to begin their storage in every call
+        self.layout_changes: dict[int, list[Unsupported]] = {}  # of inputs, by id(fake), one for each in place
+        self.constants: dict[str, torch.Tensor] = {}
+        self.constant_storages: dict[int, torch.Tensor] = {}
+        self._kept: dict[OpOverload, bool] = {}
+
+    # -- inputs and constants -------------------------------------------------------------------------------------
+
+    def add_input(self, real: torch.Tensor, name: str, merge: bool = False) -> FakeTensor:
+        """A placeholder. Of a tensor given twice with `merge`, only the first placeholder is used."""
+        meta = meta_of_real(real)
+        node = self.graph.placeholder(name)
+        known = self._fakes.get(id(real))
+        node.meta["val"] = meta
+        self.input_nodes.append(node)
+        if merge and known is not None and known[0]() is real:
+            self.inputs.append(known[1])
+            return known[1]
+        fake = self.bind(self.make(meta), node)
+        fake.is_input = True
+        if known is None or known[0]() is not real:
+            self.remember(real, fake)
+        self.input_storages[id(fake.fake_storage)] = len(self.inputs)
+        self.inputs.append(fake)
+        return fake
+
+    def bind(self, fake: FakeTensor, node: fx.Node, steps: tuple[ViewStep, ...] = ()) -> FakeTensor:
+        """Make `node` the value of a fake tensor; it owns its storage unless it is a view."""
+        storage = fake.fake_storage
+        fake.node, fake.steps, fake.seen = node, steps, storage.version
+        if not steps and storage.node is None:
+            storage.node = node
+        return fake
+
+    def constant(self, tensor: torch.Tensor) -> FakeTensor:
+        entry = self._constants.get(id(tensor))
+        if entry is not None:
+            return entry[1]
+        fake = super().constant(tensor)
+        if fake.node is None:
+            name = f"constant_{len(self.constants)}"
+            self.constants[name] = tensor
+            node = self.graph.get_attr(name)
+            node.meta["val"] = fake.meta
+            self.bind(fake, node)
+            self.constant_storages[id(fake.fake_storage)] = tensor
+        return fake
+
+    def value(self, tensor: torch.Tensor) -> FakeTensor:
+        """A fresh tensor of known value: the graph reads a constant that nobody else can write to."""
+        fake = super().value(tensor)
+        if tensor.dim() == 0 and not tensor.dtype.is_complex:
+            number = self._node(
+                op_info(aten.full.default), ([], tensor.item()), {"dtype": tensor.dtype, "device": tensor.device}
+            )
+            number.meta["val"] = fake.meta
+            return self.bind(fake, number)
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = tensor
+        node = self.graph.get_attr(name)
+        node.meta["val"] = fake.meta
+        return self.bind(fake, node)
+
+    # -- values ---------------------------------------------------------------------------------------------------
+
+    def current(self, fake: FakeTensor) -> fx.Node:
+        """The graph value of a tensor now: computed anew from its storage's when something wrote to it meanwhile."""
+        storage = fake.fake_storage
+        if fake.seen != storage.version:
+            value = replay(self.apply, self.storage_value(storage), fake.steps)[-1]
+            fake.node, fake.seen = value.node, storage.version
+        return fake.node
+
+    def storage_value(self, storage: FakeStorage) -> FakeTensor:
+        """An immutable tensor with a storage's current contents, laid out as the tensor that owns it."""
+        return self.bind(self.make(storage.meta), storage.node)
+
+    def apply(self, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+        return self.dispatch(func, args, kwargs)
+
+    def write(self, target: FakeTensor, value: FakeTensor) -> None:
+        """Record that `target` now holds `value` (same shape and dtype), and so does what shares its storage."""
+        storage = target.fake_storage
+        if value.is_conj() or value.is_neg():
+            value = self.snapshot(value)
+        if id(storage) in self.constant_storages:
+            raise Unsupported(
+                "captured-tensor-mutation",
+                "the traced code writes to a tensor that is not among its inputs",
+                hint="pass the tensor as an argument, or make it a buffer of the module",
+            )
+        if target.steps:
+            new = write_back(self.apply, self.storage_value(storage), storage.meta, target.steps, value)
+            if new is None:
+                raise Unsupported("view-mutation", f"writing through {target.steps[-1].func} cannot be traced")
+        else:
+            new = value
+        storage.node = self.laid_out(new, storage.meta).node
+        known = value.known_value()
+        storage.version += 1
+        storage.unannounced += target.is_data
+        target.hold(known)
+        if not target.steps:
+            target.node, target.seen = storage.node, storage.version
+        elif same_strides(value.meta, target.meta):
+            target.node, target.seen = value.node, storage.version
+
+    def store(self, target: FakeTensor, value: FakeTensor) -> None:
+        """Like `write`, converting the dtype where eager does. Raises RuntimeError for what eager refuses."""
+        if value.meta.shape != target.meta.shape:
+            raise RuntimeError(
+                f"output with shape {list(target.meta.shape)} doesn't match "
+                f"the broadcast shape {list(value.meta.shape)}"
+            )
+        if value.meta.dtype is not target.meta.dtype:
+            if not torch.can_cast(value.meta.dtype, target.meta.dtype):
+                raise RuntimeError(
+                    f"result type {value.meta.dtype} can't be cast to the desired output type {target.meta.dtype}"
+                )
+            value = self.apply(aten._to_copy.default, value, dtype=target.meta.dtype)
+        self.write(target, value)
+
+    def laid_out(self, value: FakeTensor, meta: TensorMeta) -> FakeTensor:
+        """`value` with the strides of `meta`: later views of it depend on them."""
+        if same_strides(value.meta, meta):
+            return value
+        if not is_dense(meta.shape, meta.stride):
+            empty = self.apply(
+                aten.empty_strided.default, meta.shape, meta.stride, dtype=meta.dtype, device=meta.device
+            )
+            return self.apply(aten.copy.default, empty, value)
+        order = sorted(range(len(meta.shape)), key=lambda dim: (-meta.stride[dim], -meta.shape[dim]))
+        if order == list(range(len(order))):
+            return self.apply(aten.clone.default, value, memory_format=torch.contiguous_format)
+        dense = self.apply(aten.permute.default, value, order)
+        if not dense.is_contiguous():
+            dense = self.apply(aten.clone.default, dense, memory_format=torch.contiguous_format)
+        return self.apply(aten.permute.default, dense, [order.index(dim) for dim in range(len(order))])
+
+    # -- running operators ----------------------------------------------------------------------------------------
+
+    def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensors: list[FakeTensor] = []
+        args = tuple([self._fake_argument(value, tensors) for value in args])
+        if kwargs:
+            kwargs = {name: self._fake_argument(value, tensors) for name, value in kwargs.items()}
+        if not tensors and args and type(args[0]) in NUMBERS:
+            args = self._with_tensor(func, args, tensors)
+        special = specials.get(func)
+        if special is not None:
+            result = special(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        info = op_info(func)
+        if (info.dynamic_shape or info.data_dependent) and kwargs.get("output_size") is None:
+            return self._data_dependent(func, args, kwargs, tensors)
+        mutation = mutations.get(func)
+        if mutation is not None:
+            result = mutation(self, info, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if info.mutates and not info.composite:
+            return self._mutate(info, args, kwargs, tensors)
+        if holds_numbers(args) or (kwargs and holds_numbers(tuple(kwargs.values()))):
+            return self._with_numbers(func, args, kwargs)
+        result = self._decompose(info, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        metas = self.infer(info, args, kwargs, tensors)
+        return self._record(info, metas, args, kwargs, tensors)
+
+    def kept(self, info: SchemaFacts) -> bool:
+        """Whether the backend takes this operator whole."""
+        found = self._kept.get(info.target)
+        if found is None:
+            possible = not info.composite or (info.target in KEEPABLE and info.record.shape is not None)
+            found = self._kept[info.target] = possible and bool(self.keep(info.target))
+        return found
+
+    def _decompose(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The operator by simpler ones, run under this same mode; NotImplemented when it is to be recorded."""
+        if self.kept(info):
+            return NotImplemented
+        rule = info.record.decompose
+        if rule is not None:
+            given = () if info.mutates else flat_tensors((args, tuple(kwargs.values())))
+            versions = [fake.fake_storage.version for fake in given]
+            with self:
+                result = rule(*args, **kwargs)
+            check_unwritten(info, rule, given, versions)
+            if result is not NotImplemented:
+                return self._detached(result, info, args, kwargs)
+        if not info.composite:
+            return NotImplemented
+        with ExitStack() as stack:
+            if info.target in RECURRENT and not self.keep(aten.mkldnn_rnn_layer.default):  # hides what it computes
+                stack.enter_context(without_onednn())
+            stack.enter_context(self)
+            return info.target._op_dk(COMPOSITE, *args, **kwargs)
+
+    def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operator some of whose arguments are numbers held by tensors."""
+        info = op_info(func)
+        rule = rules.get(func) or info.record.decompose
+        if rule is not None:
+            with self:
+                result = rule(*args, **kwargs)
+            if result is not NotImplemented:
+                return self._detached(result, info, args, kwargs)
+        if not info.composite:
+            raise DataDependent("data-dependent", f"{func} needs the value of a number that depends on data")
+        with self:
+            return func._op_dk(COMPOSITE, *args, **kwargs)
+
+    def number_in(self, fake: FakeTensor) -> Any:
+        """The number that a tensor of one element holds."""
+        with self:
+            held = self.snapshot(fake)
+            return symbolic(aten.view.default(held, []) if held.dim() else held)
+
+    def _detached(self, result: Any, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The results of a decomposition, not aliasing the arguments where the operator itself would not."""
+        if info.is_view:
+            return result
+        storages = {id(tensor.fake_storage) for tensor in flat_tensors((args, tuple(kwargs.values())))}
+        return pytree.tree_map_only(
+            FakeTensor,
+            lambda fake: self.snapshot(fake) if id(fake.fake_storage) in storages else fake,
+            result,
+        )
+
+    def snapshot(self, fake: FakeTensor) -> FakeTensor:
+        """A tensor with the same contents and a storage of its own; costs no operator."""
+        meta = fake.meta
+        return self.bind(self.make(TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device)), self.current(fake))
+
+    # -- recording ------------------------------------------------------------------------------------------------
+
+    def _record(
+        self, info: SchemaFacts, metas: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        func = info.target
+        if func in IDENTITIES:
+            base = tensors[0]
+            fake = self.make(base.meta, base.fake_storage).seen_from(base)
+            fake.constant = base.constant
+            if base.constant is not None:
+                fake.constant_version = base.constant_version
+            fake.detached = base.detached or func is aten.detach.default
+            fake.is_data = base.is_data
+            node = self.current(base)
+            return self.bind(fake, node, base.steps)
+        if func is aten.as_strided.default:
+            return self._as_strided(metas, args, kwargs)
+        if func in SIZED:  # -1 is resolved once, here
+            args = (args[0], list(metas.shape))
+        resolved = RESOLVED.get(func)
+        result: Any
+        if resolved is not None:
+            result = self._wrapped(info, metas, self._resolved(op_info(resolved), tensors[0]), args, kwargs, tensors, 0)
+            self._follow_constants(func, args, kwargs, tensors, result)
+            return result
+        node = self._node(info, args, kwargs)
+        if type(metas) is TensorMeta:
+            node.meta["val"] = metas
+            result = self._wrapped(info, metas, node, args, kwargs, tensors, 0)
+        elif isinstance(metas, (tuple, list)):
+            node.meta["val"] = type(metas)(metas)
+            result = type(metas)(
+                [self._part(info, meta, node, args, kwargs, tensors, index) for index, meta in enumerate(metas)]
+            )
+        else:
+            node.meta["val"] = metas
+            return metas
+        if not info.random and (tensors or func in MADE_OF_NUMBERS):
+            self._follow_constants(func, args, kwargs, tensors, result)
+        return result
+
+    def _resolved(self, info: SchemaFacts, fake: FakeTensor) -> fx.Node:
+        """What a lazy view shows, computed at once; twice is not at all. A view may have gaps between its elements,
+        what is computed has none."""
+        seen = self.current(fake)
+        if seen.target is info.target:
+            return seen.args[0]  # type: ignore[return-value]
+        node = self._node(info, (fake,), {})
+        node.meta["val"] = self.infer(info, (fake,), {}, [fake])
+        return node
+
+    def _node(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        node = self.graph.create_node(
+            "call_function",
+            info.target,
+            tuple([self._node_argument(value) for value in args]),
+            {name: self._node_argument(value) for name, value in kwargs.items()} if kwargs else {},
+            info.name,
+        )
+        if self.origin is not None:
+            node.meta["origin"] = self.origin
+            if self.place is not None:
+                node.meta["place"] = self.place
+            for kind in _PASSED_ON:
+                if kind in self.origin.meta:
+                    node.meta[kind] = self.origin.meta[kind]
+        return node
+
+    def _node_argument(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is FakeTensor:
+            return value.node if value.seen == value.fake_storage.version else self.current(value)
+        if kind is list or kind is tuple:
+            return kind([self._node_argument(item) for item in value])
+        if kind is torch.Generator:
+            raise Unsupported("random-generator", "an explicit torch.Generator cannot be traced")
+        return value
+
+    def _part(
+        self,
+        info: SchemaFacts,
+        meta: Any,
+        node: fx.Node,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[FakeTensor],
+        index: int,
+    ) -> Any:
+        if type(meta) is not TensorMeta:
+            return meta
+        part = self.graph.create_node("call_function", operator.getitem, (node, index), {})
+        part.meta.update(node.meta)
+        part.meta["val"] = meta
+        return self._wrapped(info, meta, part, args, kwargs, tensors, index)
+
+    def _wrapped(
+        self,
+        info: SchemaFacts,
+        meta: TensorMeta,
+        node: fx.Node,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[FakeTensor],
+        index: int,
+    ) -> FakeTensor:
+        if not info.is_view:
+            return self.bind(FakeTensor(self, meta), node)
+        base = tensors[meta.view_of or 0]
+        step = view_step(info.target, args, kwargs, base.meta, meta, index)
+        fake = FakeTensor(self, meta, base.fake_storage).seen_from(base, info.target)
+        fake.detached, fake.is_data = base.detached, base.is_data
+        return self.bind(fake, node, (*base.steps, step))
+
+    def _as_strided(self, meta: TensorMeta, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
+        """as_strided looks at the storage, not at the tensor it is called on: record it on the storage's owner."""
+        base = args[0]
+        storage = base.fake_storage
+        offset: Any = meta.offset
+        placed = bool(base.steps) or (args[3] if len(args) > 3 else kwargs.get("storage_offset")) is not None
+        if placed and any(step.func in REINTERPRETING for step in base.steps):
+            raise Unsupported("as-strided", "as_strided with an offset into memory of another dtype")
+        if id(storage) in self.input_storages:
+            if not covers(storage.meta, meta):
+                raise Unsupported("as-strided", "as_strided reads memory that an input does not cover")
+            if placed and storage.meta.offset != 0:
+                raise Unsupported("as-strided", "as_strided with an offset into memory that an input is a part of")
+            if placed:
+                self.fixed_offsets.add(self.input_storages[id(storage)])
+            else:
+                offset = None
+        elif storage.meta.offset != 0:
+            if placed:
+                raise Unsupported("as-strided", "as_strided with an offset into memory whose beginning is not known")
+            offset = None
+        owner = self.storage_value(storage)
+        node = self._node(op_info(aten.as_strided.default), (owner, meta.shape, meta.stride, offset), {})
+        node.meta["val"] = meta
+        step = ViewStep(aten.as_strided.default, (meta.shape, meta.stride, offset), {}, storage.meta, meta)
+        fake = FakeTensor(self, meta, storage)
+        fake.detached, fake.is_data = base.detached, base.is_data
+        return self.bind(fake, node, (step,))
+
+    # -- mutation -------------------------------------------------------------------------------------------------
+
+    def _change_layout(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        fake = args[0]
+        if fake.of_input:
+            raise Unsupported(
+                "input-layout-mutation", f"{info.target} changes the layout of a lazily conjugated input in place"
+            )
+        twin = functional_twin(info.target)
+        if twin is None or id(fake.fake_storage) in self.constant_storages:
+            raise Unsupported("layout-mutation", f"{info.target} changes the layout of a tensor in place")
+        view = self.dispatch(twin, args, kwargs)
+        super()._change_layout(info, args, kwargs)
+        self.bind(fake, view.node, view.steps)
+        if fake.is_input:
+            self.layout_changes.setdefault(id(fake), []).append(
+                Unsupported(
+                    "input-layout-mutation", f"{info.target} changes the layout of an input in place", place=self.place
+                )
+            )
+        return fake
+
+    def check_layouts(self) -> None:
+        """Refuse a program that leaves an input with another shape or strides than it came with."""
+        for fake, node in zip(self.inputs, self.input_nodes, strict=True):
+            if id(fake) in self.layout_changes and not _is_laid_out_as(fake.meta, node.meta["val"]):
+                raise self.layout_changes[id(fake)][-1]
+
+    def layouts_left(self) -> tuple[NewLayout, ...]:
+        """What the program did to the layouts of inputs. Raises Unsupported where autograd would follow it."""
+        found: dict[int, NewLayout] = {}
+        for index, (fake, node) in enumerate(zip(self.inputs, self.input_nodes, strict=True)):
+            refused = self.layout_changes.get(id(fake))
+            if refused is None or id(fake) in found:
+                continue
+            meta, given = fake.meta, node.meta["val"]
+            if _is_laid_out_as(meta, given):
+                found[id(fake)] = NewLayout(index, len(refused))
+            elif fake.requires_grad:
+                raise refused[-1]
+            else:
+                moved = meta.offset - given.offset
+                found[id(fake)] = NewLayout(index, len(refused), Geometry(meta.shape, meta.stride, moved))
+        return tuple(found.values())
+
+    def set_data(self, fake: FakeTensor, new: torch.Tensor) -> None:
+        if fake.is_input or id(fake.fake_storage) in self.constant_storages:
+            raise Unsupported("input-data-assignment", "assigning to .data of an input cannot be traced")
+        super().set_data(fake, new)
+        source: Any = new if isinstance(new, FakeTensor) else self.constant(new)
+        self.bind(fake, self.current(source), source.steps)
+
+    def _mutate(
+        self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        """Compute by the functional twin what the operator writes, then store it."""
+        if info.inplace_view:
+            return self._change_layout(info, args, kwargs)
+        check_overlap(info, args, kwargs)
+        twin = functional_twin(info.target)
+        if twin is None:
+            return self._mutate_copies(info, args, kwargs)
+        inputs = {name: value for name, value in kwargs.items() if name not in info.mutates}
+        positional = arguments_of_twin(info.target, twin, args, inputs)
+        values = flat_tensors(self.dispatch(twin, positional, inputs))
+        targets = self.written(info, args, kwargs)
+        if len(values) != len(targets):
+            raise Unsupported("mutating-operator", f"{info.target} returns more than what it writes")
+        for target, value in zip(targets, values, strict=True):
+            self.store(target, value)
+        returned = [argument(info, args, kwargs, source) for source in info.returns if source is not None]
+        return returned[0] if len(returned) == 1 else tuple(returned) or None
+
+    def _mutate_copies(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As `_mutate`, by a twin made for the operator."""
+        twin = made_twin(info.target)
+        if twin is None:
+            raise Unsupported("mutating-operator", f"{info.target} writes to its arguments and has no functional form")
+        written = self.written(info, args, kwargs)
+        storages = [id(fake.fake_storage) for fake in flat_tensors((args, tuple(kwargs.values())))]
+        if any(storages.count(id(fake.fake_storage)) > 1 for fake in written):
+            raise Unsupported(
+                "overlapping-write", f"{info.target} writes to an argument that shares memory with another"
+            )
+        results = self.dispatch(twin, args, kwargs)
+        fresh = iter(results[: fresh_results(info.target)])
+        values = results[fresh_results(info.target) :]
+        for target, value in zip(written, values, strict=True):
+            self.store(target, value)
+        returned = [argument(info, args, kwargs, at) if at is not None else next(fresh) for at in info.returns]
+        return returned[0] if len(returned) == 1 else tuple(returned) or None
+
+    def written(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[FakeTensor]:
+        """The tensors an operator writes to, in the order of its schema."""
+        return flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
+
+
+def same_strides(first: TensorMeta, second: TensorMeta) -> bool:
+    """Whether two layouts of one shape place every element alike."""
+    if first.stride == second.stride:
+        return True
+    if any(size == 0 for size in first.shape):
+        return True
+    return all(a == b or size == 1 for a, b, size in zip(first.stride, second.stride, first.shape, strict=True))

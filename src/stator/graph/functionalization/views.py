@@ -1,0 +1,213 @@
+"""View operators seen as functions: how a view is computed again from its base, and how a write to it reaches the base.
+
+Works through an `apply(func, *args)` that runs one operator on immutable values; no graph and no storage is known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from stator.base.registry import Registry
+from stator.graph.ir.traced import ViewStep
+from stator.prims.layout import is_dense, may_overlap, numel
+from stator.prims.record import TensorMeta
+
+aten = torch.ops.aten
+Apply = Callable[..., Any]
+# inverse(apply, step, base, new): the base's value once `new` was written through the view
+Inverse = Callable[[Apply, ViewStep, Any, Any], Any]
+inverses: Registry[OpOverload, Inverse] = Registry("view inverse")
+
+# View operators that change nothing about the layout.
+IDENTITIES = frozenset((aten.alias.default, aten.detach.default))
+# View operators that change what the memory means: as_strided cannot stand for them.
+REINTERPRETING = frozenset(
+    (
+        aten.view.dtype,
+        aten.view_as_real.default,
+        aten.view_as_complex.default,
+        aten._conj.default,
+        aten._neg_view.default,
+    )
+)
+
+
+def view_step(
+    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], before: TensorMeta, after: TensorMeta, index: int
+) -> ViewStep:
+    """The step that leads to output `index` of a view operator, multi-output ones written as slices and selects."""
+    whole = func, args[1:], kwargs, index
+    if func is aten.unbind.int:
+        return ViewStep(aten.select.int, (_dim(args, kwargs, 1), index), {}, before, after, whole)
+    if func is aten.split.Tensor or func is aten.split_with_sizes.default:
+        dim = _dim(args, kwargs, 2)
+        sizes = args[1]
+        start = sum(sizes[:index]) if isinstance(sizes, (list, tuple)) else index * sizes
+        return ViewStep(aten.slice.Tensor, (dim, start, start + after.shape[dim]), {}, before, after, whole)
+    return ViewStep(func, args[1:], kwargs, before, after)
+
+
+def run_step(step: ViewStep, tensor: torch.Tensor) -> torch.Tensor:
+    """The view of a real tensor, of the same node for autograd as in eager."""
+    if step.whole is not None:
+        return run_whole(step, tensor)[step.whole[3]]
+    found: torch.Tensor = step.func(tensor, *step.args, **step.kwargs)
+    return found
+
+
+def run_whole(step: ViewStep, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """All results, of a real tensor, of the operator that a step stands for."""
+    assert step.whole is not None
+    func, args, kwargs, _ = step.whole
+    found: Sequence[torch.Tensor] = func(tensor, *args, **kwargs)
+    return found
+
+
+def covers(owner: TensorMeta, view: TensorMeta) -> bool:
+    """Whether a tensor fills the memory it spans, and a view stays within it: a copy of it has all that the view sees.
+
+    The view's offset counts from where the owner's does.
+    """
+    if any(size == 0 for size in view.shape):
+        return True
+    start = view.offset - owner.offset
+    end = start + 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride, strict=True))
+    return bool(is_dense(owner.shape, owner.stride) and start >= 0 and end <= numel(owner.shape))
+
+
+def _dim(args: tuple[Any, ...], kwargs: dict[str, Any], position: int) -> Any:
+    return args[position] if len(args) > position else kwargs.get("dim", 0)
+
+
+def replay(apply: Apply, base: Any, steps: tuple[ViewStep, ...]) -> list[Any]:
+    """The values base, step 1 of base, step 2 of that, ..."""
+    values = [base]
+    for step in steps:
+        values.append(apply(step.func, values[-1], *step.args, **step.kwargs))
+    return values
+
+
+def write_back(apply: Apply, base: Any, base_meta: TensorMeta, steps: tuple[ViewStep, ...], new: Any) -> Any | None:
+    """The base's value once `new` was written through the view that `steps` lead to; None when that is not known."""
+    if all(step.func in inverses for step in steps) and not _narrows_copies(steps):
+        values = replay(apply, base, steps[:-1])
+        for step, before in zip(reversed(steps), reversed(values), strict=True):
+            new = inverses[step.func](apply, step, before, new)
+        return new
+    after = steps[-1].after
+    if any(step.func in REINTERPRETING for step in steps) or base_meta.offset != 0:
+        return None
+    return apply(aten.as_strided_scatter.default, base, new, after.shape, after.stride, after.offset)
+
+
+def _narrows_copies(steps: Sequence[ViewStep]) -> bool:
+    """Whether a step leaves out elements of a view that has some of them several times, as expanded ones do: those that
+    are left are written to, and the inverse of an earlier step might take others."""
+    return any(
+        numel(step.after.shape) < numel(step.before.shape)
+        and not is_dense(step.before.shape, step.before.stride)
+        and may_overlap(step.before.shape, step.before.stride)
+        for step in steps
+    )
+
+
+@inverses.register(
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten._reshape_alias.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+)
+def _reshape_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.reshape.default, new, step.before.shape)
+
+
+@inverses.register(aten.t.default)
+def _t_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.t.default, new)
+
+
+@inverses.register(aten.transpose.int)
+def _transpose_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.transpose.int, new, *step.args)
+
+
+@inverses.register(aten.permute.default)
+def _permute_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    order = step.args[0]
+    back = [0] * len(order)
+    for position, dim in enumerate(order):
+        back[dim] = position
+    return apply(aten.permute.default, new, back)
+
+
+@inverses.register(aten.expand.default)
+def _expand_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    """Only writes of one value everywhere reach an expanded tensor, so any copy of it will do.
+
+    Writes to some of the copies do not come here: see `_narrows_copies`.
+    """
+    shape = step.before.shape
+    for _ in range(len(step.after.shape) - len(shape)):
+        new = apply(aten.select.int, new, 0, 0)
+    for dim, size in enumerate(shape):
+        if size != new.shape[dim]:
+            new = apply(aten.slice.Tensor, new, dim, 0, 1)
+    return new
+
+
+@inverses.register(aten.select.int)
+def _select_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.select_scatter.default, base, new, *step.args)
+
+
+@inverses.register(aten.slice.Tensor)
+def _slice_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.slice_scatter.default, base, new, *step.args, **step.kwargs)
+
+
+@inverses.register(aten.diagonal.default)
+def _diagonal_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.diagonal_scatter.default, base, new, *step.args, **step.kwargs)
+
+
+@inverses.register(aten.as_strided.default)
+def _as_strided_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.as_strided_scatter.default, base, new, *step.args, **step.kwargs)
+
+
+@inverses.register(aten._conj.default)
+def _conj_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten._conj_physical.default, new)
+
+
+@inverses.register(aten._neg_view.default)
+def _neg_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.neg.default, new)
+
+
+@inverses.register(aten.view.dtype)
+def _view_dtype_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.view.dtype, _contiguous(apply, new), step.before.dtype)
+
+
+@inverses.register(aten.view_as_real.default)
+def _view_as_real_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.view_as_complex.default, _contiguous(apply, new))
+
+
+@inverses.register(aten.view_as_complex.default)
+def _view_as_complex_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
+    return apply(aten.view_as_real.default, new)
+
+
+def _contiguous(apply: Apply, value: Any) -> Any:
+    if value.is_contiguous():
+        return value
+    return apply(aten.clone.default, value, memory_format=torch.contiguous_format)

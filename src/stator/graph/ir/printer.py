@@ -1,0 +1,212 @@
+"""A graph as Python text that runs again: one line per node with its type, under comments naming the user's lines.
+
+Works for ATen graphs and for graphs of torch calls; it only reads graphs.
+"""
+
+from __future__ import annotations
+
+import linecache
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from stator.base.errors import UserPlace
+from stator.base.registry import Registry
+from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.subgraphs.subgraph_ops import part_of
+
+from .format import format_meta
+
+
+def print_graph(gm: fx.GraphModule, *, name: str = "forward", title: str = "") -> str:
+    """Python source of a module with one function `name`, taking the placeholders and returning the outputs.
+
+    Tensors that the graph reads by get_attr are looked up in a module-level dict `constants`, to be filled before the
+    call; each is described in a comment. So are, by the name of their node, functions made of graphs (custom backwards,
+    hooks, transforms), whose graphs are printed first. Execute the text with `load_graph`.
+    """
+    printer = _Printer()
+    functions = [_function(printer, part, f"{name}_{of}") for of, part in _parts(gm).items()]
+    functions.append(_function(printer, gm, name))
+    lines = [
+        f'"""{title or gm._get_name()}: {_summary(gm)}"""',
+        "",
+        "import operator",
+        "",
+        "import torch",
+        *printer.imports(),
+    ]
+    lines += ["", "constants = {}"]
+    for node in gm.graph.nodes:
+        if node.op == "get_attr":
+            lines.append(f"# constants[{str(node.target)!r}]: {_type_of(node)}")
+        elif hasattr(node.target, "part_of_graph"):
+            kind = type(node.target.part_of_graph).__name__
+            lines.append(f"# constants[{node.name!r}]: {kind} of the graphs {name}_{node.name}_...")
+    for function in functions:
+        lines += ["", "", *function]
+    return "\n".join([*lines, ""])
+
+
+def _function(printer: _Printer, gm: fx.GraphModule, name: str) -> list[str]:
+    body = [line for node in gm.graph.nodes for line in printer.node(node)]
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    arguments = [f"    {node.name},  # {_type_of(node)}" for node in placeholders]
+    return [f"def {name}(", *arguments, "):", *(f"    {line}" for line in body)]
+
+
+def _parts(gm: fx.GraphModule) -> dict[str, fx.GraphModule]:
+    """The graphs inside of nodes that stand for functions with a backward of their own, for hooks and transforms."""
+    found: dict[str, fx.GraphModule] = {}
+    for node in gm.graph.nodes:
+        for role, graph in inner_graphs(node).items():
+            found[f"{node.name}_{role}"] = graph
+            found |= {f"{node.name}_{role}_{inner}": part for inner, part in _parts(graph).items()}
+    return found
+
+
+def inner_graphs(node: fx.Node) -> dict[str, fx.GraphModule]:
+    """The graphs that a node stands for, by role; none for most."""
+    part = part_of(node)
+    if part is not None:
+        return {str(position): graph for position, graph in enumerate(part.graphs)}
+    inner = getattr(node.target, "part_of_graph", None)
+    return {} if inner is None else inner.graphs()
+
+
+def load_graph(text: str, constants: Mapping[str, Any] | None = None, *, name: str = "forward") -> Any:
+    """Execute printed text and return its function. `constants` holds what the graph reads by get_attr."""
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "<printed graph>", "exec"), namespace)
+    namespace["constants"].update(constants or {})
+    return namespace[name]
+
+
+def _summary(gm: fx.GraphModule) -> str:
+    operations = sum(node.op.startswith("call_") for node in gm.graph.nodes)
+    inputs = sum(node.op == "placeholder" for node in gm.graph.nodes)
+    return f"{inputs} inputs, {operations} operations"
+
+
+def _type_of(node: fx.Node) -> str:
+    """What is known of a node's value, for a comment; empty when nothing is."""
+    if "val" in node.meta:
+        return format_meta(node.meta["val"])
+    example = node.meta.get("example_value")
+    if isinstance(example, FakeTensor):
+        return format_meta(example.meta)
+    return type(example).__name__ if example is not None else ""
+
+
+_OWN = {"stator": "stator.prims.operators.random", "stator_parts": "stator.graph.subgraphs.subgraph_ops.run"}
+
+
+class _Printer:
+    """Lines for nodes, remembering the last place named and the functions that need a name of their own."""
+
+    def __init__(self) -> None:
+        self.place: UserPlace | None = None
+        self.functions: dict[str, Any] = {}
+
+    def imports(self) -> list[str]:
+        modules = {text.rpartition(".")[0] for text in self.functions.values() if "." in text}
+        roots = {
+            module for module in modules if module.partition(".")[0] not in ("torch", "operator", "builtins", "math")
+        }
+        roots |= {module for module in modules if module == "math"}
+        return [f"import {module}" for module in sorted(roots)]
+
+    def node(self, node: fx.Node) -> list[str]:
+        lines = self.place_lines(node)
+        text = printers[node.op](self, node)
+        if text is None:
+            return lines
+        kind = _type_of(node) if node.op != "output" else ""
+        return [*lines, f"{text}  # {kind}" if kind else text]
+
+    def place_lines(self, node: fx.Node) -> list[str]:
+        place = node.meta.get("place")
+        if place is None or place == self.place or node.op in ("placeholder", "output"):
+            return []
+        self.place = place
+        source = linecache.getline(place.filename, place.line).strip()
+        return [f"# {place.filename}:{place.line} in {place.function}{': ' + source if source else ''}"]
+
+    def call(self, function: str, node: fx.Node, args: tuple[Any, ...]) -> str:
+        parts = [self.value(arg) for arg in args]
+        parts += [f"{key}={self.value(value)}" for key, value in node.kwargs.items()]
+        return f"{node.name} = {function}({', '.join(parts)})"
+
+    def function(self, target: Any) -> str:
+        if isinstance(target, OpOverload):
+            if target.namespace in _OWN:  # our own operators are there once this is imported
+                self.functions[f"torch.ops.{target.namespace}"] = _OWN[target.namespace]
+            return f"torch.ops.{target}"
+        module = getattr(target, "__module__", None) or ""
+        text = fx.node._get_qualified_name(target)
+        if module in ("_operator", "operator") or text.startswith("_operator."):
+            text = f"operator.{target.__name__}"
+        self.functions[text] = text
+        return text.removeprefix("builtins.")
+
+    def value(self, value: Any) -> str:
+        """An argument as source text."""
+        if isinstance(value, fx.Node):
+            return value.name
+        if isinstance(value, list):
+            return f"[{', '.join(self.value(item) for item in value)}]"
+        if isinstance(value, tuple):
+            inner = ", ".join(self.value(item) for item in value)
+            return f"({inner},)" if len(value) == 1 else f"({inner})"
+        if isinstance(value, dict):
+            return f"{{{', '.join(f'{key!r}: {self.value(item)}' for key, item in value.items())}}}"
+        if isinstance(value, slice):
+            return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
+        if isinstance(value, torch.device):
+            return f"torch.device({str(value)!r})"
+        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+            return f"float({str(value)!r})"
+        if callable(value) and not isinstance(value, type):
+            return self.function(value)
+        return repr(value)
+
+
+printers: Registry[str, Any] = Registry("node kind")
+
+
+@printers.register("placeholder")
+def _placeholder(printer: _Printer, node: fx.Node) -> str | None:
+    return None
+
+
+@printers.register("get_attr")
+def _get_attr(printer: _Printer, node: fx.Node) -> str:
+    return f"{node.name} = constants[{str(node.target)!r}]"
+
+
+@printers.register("call_function")
+def _call_function(printer: _Printer, node: fx.Node) -> str:
+    if node.target is operator.getitem and isinstance(node.args[1], int):
+        return f"{node.name} = {printer.value(node.args[0])}[{node.args[1]}]"
+    if hasattr(node.target, "part_of_graph"):
+        return printer.call(f"constants[{node.name!r}]", node, node.args)
+    return printer.call(printer.function(node.target), node, node.args)
+
+
+@printers.register("call_method")
+def _call_method(printer: _Printer, node: fx.Node) -> str:
+    return printer.call(f"{printer.value(node.args[0])}.{node.target}", node, node.args[1:])
+
+
+@printers.register("call_module")
+def _call_module(printer: _Printer, node: fx.Node) -> str:
+    return printer.call(f"constants[{str(node.target)!r}]", node, node.args)
+
+
+@printers.register("output")
+def _output(printer: _Printer, node: fx.Node) -> str:
+    return f"return {printer.value(node.args[0])}"

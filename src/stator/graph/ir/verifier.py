@@ -1,0 +1,180 @@
+"""The rules of a functional ATen graph, checked between stages. Reads graphs and changes nothing."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from stator.base.errors import VerificationError
+from stator.base.registry import Registry
+from stator.graph.fake.fake_mode import FakeMode, meta_of_real
+from stator.prims.record import TensorMeta
+
+from .format import format_meta
+from .schema import op_info
+
+
+def verify(gm: fx.GraphModule) -> None:
+    """Check a functional ATen graph. Raises VerificationError that shows the first node that breaks a rule.
+
+    Placeholders come first and one output last; only OpOverloads with functional schemas and getitem are called, with
+    arguments their schemas know; every value is defined before it is used; `meta["val"]` is there, and is what the
+    operator's shape rule (where there is one) says for the metas of its arguments.
+    """
+    state = _State(gm)
+    for node in gm.graph.nodes:
+        state.step(node)
+    if not state.finished:
+        raise VerificationError("the graph has no output node")
+
+
+class _State:
+    """How far the check has come."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm = gm
+        self.mode = FakeMode()
+        self.defined: set[fx.Node] = set()
+        self.body_started = False
+        self.finished = False
+
+    def step(self, node: fx.Node) -> None:
+        self.expect(not self.finished, node, "comes after the output")
+        check = checks.get(node.op)
+        if check is None:
+            raise self.error(node, f"a node of kind {node.op!r} is not allowed in an ATen graph")
+        for used in node.all_input_nodes:
+            self.expect(used in self.defined, node, f"uses {used.name} before it is defined")
+        check(self, node)
+        self.body_started = self.body_started or node.op == "call_function"
+        self.defined.add(node)
+
+    def expect(self, condition: bool, node: fx.Node, reason: str) -> None:
+        if not condition:
+            raise self.error(node, reason)
+
+    def error(self, node: fx.Node, reason: str) -> VerificationError:
+        place = node.meta.get("place")
+        where = f"\n  {place}" if place else ""
+        return VerificationError(f"node {node.name} {reason}\n  {node.format_node()}{where}")
+
+    def meta(self, node: fx.Node) -> Any:
+        self.expect("val" in node.meta, node, 'has no meta["val"]')
+        return node.meta["val"]
+
+    def tensor_meta(self, node: fx.Node) -> TensorMeta:
+        meta = self.meta(node)
+        self.expect(isinstance(meta, TensorMeta), node, f"should be a tensor, but its meta is {meta!r}")
+        return meta
+
+    def stand_in(self, value: Any) -> Any:
+        """An argument with fake tensors for nodes."""
+        if isinstance(value, fx.Node):
+            meta = self.meta(value)
+            return self.mode.make(_as_fresh(meta)) if isinstance(meta, TensorMeta) else meta
+        if isinstance(value, (list, tuple)):
+            return [self.stand_in(item) for item in value]
+        return value
+
+
+checks: Registry[str, Callable[[_State, fx.Node], None]] = Registry("node kind")
+
+
+@checks.register("placeholder")
+def _placeholder(state: _State, node: fx.Node) -> None:
+    state.expect(not state.body_started, node, "is a placeholder after the first operator")
+    state.tensor_meta(node)
+
+
+@checks.register("get_attr")
+def _get_attr(state: _State, node: fx.Node) -> None:
+    owner, _, name = str(node.target).rpartition(".")
+    value = getattr(state.gm.get_submodule(owner), name, None)
+    if not isinstance(value, torch.Tensor):
+        raise state.error(node, "reads an attribute that is not a tensor of the module")
+    _compare(state, node, state.tensor_meta(node), meta_of_real(value))
+
+
+@checks.register("output")
+def _output(state: _State, node: fx.Node) -> None:
+    state.finished = True
+    values = node.args[0]
+    if not isinstance(values, tuple):
+        raise state.error(node, "does not return a flat tuple")
+    for value in values:
+        state.expect(isinstance(value, fx.Node), node, f"returns {value!r}, which is not a node")
+
+
+@checks.register("call_function")
+def _call_function(state: _State, node: fx.Node) -> None:
+    if node.target is operator.getitem:
+        _getitem(state, node)
+    elif isinstance(node.target, OpOverload):
+        _operator(state, node, node.target)
+    else:
+        raise state.error(node, f"calls {node.target!r}, which is neither an OpOverload nor getitem")
+
+
+def _getitem(state: _State, node: fx.Node) -> None:
+    source, index = node.args
+    if not isinstance(source, fx.Node):
+        raise state.error(node, "takes an item of something that is not a node")
+    whole = state.meta(source)
+    state.expect(isinstance(whole, (tuple, list)), node, f"takes an item of {source.name}, which is one value")
+    if not (isinstance(index, int) and 0 <= index < len(whole)):
+        raise state.error(node, f"takes item {index!r} of {source.name}, which has {len(whole)}")
+    _compare(state, node, state.meta(node), whole[index])
+
+
+def _operator(state: _State, node: fx.Node, target: OpOverload) -> None:
+    info = op_info(target)
+    state.expect(not info.mutates, node, f"calls {target}, which writes to its arguments")
+    schema = target._schema
+    state.expect(len(node.args) <= len(schema.arguments), node, f"has more arguments than {target} takes")
+    names = {argument.name for argument in schema.arguments}
+    for name in node.kwargs:
+        state.expect(name in names, node, f"passes {name!r}, which {target} does not take")
+    meta = state.meta(node)
+    if info.record.shape is None:
+        return
+    args = tuple(state.stand_in(arg) for arg in node.args)
+    kwargs = {name: state.stand_in(value) for name, value in node.kwargs.items()}
+    try:
+        expected = info.record.shape(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise state.error(node, f"does not fit the shape rule of {target}: {error}") from error
+    if expected is not NotImplemented:
+        _compare(state, node, meta, expected)
+
+
+def _compare(state: _State, node: fx.Node, meta: Any, expected: Any) -> None:
+    if isinstance(expected, (tuple, list)):
+        state.expect(isinstance(meta, (tuple, list)) and len(meta) == len(expected), node, _mismatch(meta, expected))
+        for own, other in zip(meta, expected, strict=True):
+            _compare(state, node, own, other)
+    elif isinstance(expected, TensorMeta):
+        state.expect(isinstance(meta, TensorMeta) and agrees(meta, expected), node, _mismatch(meta, expected))
+
+
+def _mismatch(meta: Any, expected: Any) -> str:
+    return f"has meta {format_meta(meta)}, where {format_meta(expected)} follows from its arguments"
+
+
+def agrees(first: TensorMeta, second: TensorMeta) -> bool:
+    """Same shape, dtype, device, and strides wherever they matter (not for sizes of one, nor for empty tensors)."""
+    if tuple(first.shape) != tuple(second.shape) or first.dtype is not second.dtype or first.device != second.device:
+        return False
+    if any(size == 0 for size in first.shape):
+        return True
+    return all(
+        own == other or size == 1 for own, other, size in zip(first.stride, second.stride, first.shape, strict=True)
+    )
+
+
+def _as_fresh(meta: TensorMeta) -> TensorMeta:
+    return TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device, meta.offset)

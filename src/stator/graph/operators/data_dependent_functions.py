@@ -1,0 +1,211 @@
+"""Torch functions whose own C++ asks for the data of a tensor, above autograd, where no decomposition reaches: what
+runs on fake tensors in their place. Captured graphs hold the functions themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from stator.base.registry import Registry
+from stator.graph.fake.fake_mode import FakeMode, FakeTensor, specials
+from stator.prims.decompositions import quantiles
+from stator.prims.layout import broadcast_shapes
+from stator.prims.operators.checks import check
+
+# By what a graph calls: a function, or the name of a method.
+stand_ins: Registry[Any, Callable[..., Any]] = Registry("torch function that asks for data")
+
+
+def _quantile_by(rule: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    def run(
+        input: Any,
+        q: Any,
+        dim: int | None = None,
+        keepdim: bool = False,
+        *,
+        interpolation: str = "linear",
+        out: Any = None,
+    ) -> Any:
+        # autocast knows torch's own function by name
+        if out is not None or torch.is_autocast_enabled(input.device.type):
+            return original(input, q, dim, keepdim, interpolation=interpolation, out=out)
+        return rule(input, q, dim, keepdim, interpolation=interpolation)
+
+    return run
+
+
+stand_ins.register(torch.quantile, "quantile")(_quantile_by(quantiles.quantile, torch.quantile))
+stand_ins.register(torch.nanquantile, "nanquantile")(_quantile_by(quantiles.nanquantile, torch.nanquantile))
+
+
+@stand_ins.register(torch.cov, "cov")
+def _cov(
+    input: torch.Tensor,
+    *,
+    correction: int = 1,
+    fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The covariance matrix of the rows of `input`, [variables, observations], whose weights are checked when the graph
+    runs: sum(w * (x - mean)(x - mean)^T) / (sum(w) - correction * sum(w * aweights) / sum(w)), with w = fweights *
+    aweights, and without the second factor where there are no aweights."""
+    if fweights is None and aweights is None:  # looks at no data
+        return torch.cov(input, correction=correction)
+    if input.dim() > 2 or input.dtype is torch.bool or _are_refused(input, fweights, aweights):
+        return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)  # for eager's error
+    rows = input if input.dim() == 2 else input.view(1, -1)
+    for name, given in (("fweights", fweights), ("aweights", aweights)):
+        if given is not None and rows.shape[1] != 0:
+            check(given.min().ge(0), "RuntimeError", f"cov(): {name} cannot be negative")
+    weights: Any = fweights if aweights is None else aweights if fweights is None else fweights * aweights
+    total = weights.sum()
+    check(total.ne(0), "RuntimeError", "cov(): weights sum to zero, can't be normalized")
+    mean = (rows * weights).sum(1) / total
+    if aweights is not None and correction != 0:
+        freedom = total - correction * (weights * aweights).sum() / total
+    else:
+        freedom = total - correction
+    check(freedom.gt(0), "UserWarning", _NO_FREEDOM)
+    freedom = torch.where(freedom.le(0), 0, freedom)
+    centred = rows - mean.unsqueeze(1)
+    return torch.true_divide(torch.mm(centred, (centred * weights).t().conj()), freedom).squeeze()
+
+
+_NO_FREEDOM = "cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of observations."
+
+
+def _are_refused(input: torch.Tensor, fweights: torch.Tensor | None, aweights: torch.Tensor | None) -> bool:
+    """Whether weights are of a shape or dtype that eager does not take."""
+    count = input.shape[1] if input.dim() == 2 else input.numel()
+    given = [weights for weights in (fweights, aweights) if weights is not None]
+    if any(weights.dim() > 1 or weights.numel() != count for weights in given):
+        return True
+    counts_are_integers = fweights is None or not (
+        fweights.is_floating_point() or fweights.is_complex() or fweights.dtype is torch.bool
+    )
+    return not counts_are_integers or not (aweights is None or aweights.is_floating_point())
+
+
+@stand_ins.register(F.gaussian_nll_loss)
+def _gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """(log(var) + (input - target)^2 / var) / 2, with var at least `eps` in its value, though not in its gradient.
+    That no variance is negative is checked when the graph runs."""
+    if not isinstance(var, torch.Tensor):
+        return F.gaussian_nll_loss(input, target, var, full, eps, reduction)  # looks at no data
+    check(torch.any(var < 0).logical_not(), "ValueError", "var has negative entry/entries")
+    if var.shape != input.shape:
+        if input.shape[:-1] == var.shape:
+            var = var.unsqueeze(-1)
+        elif input.dim() != var.dim() or sum(b for a, b in zip(input.shape, var.shape, strict=True) if a != b) != 1:
+            raise ValueError("var is of incorrect size")
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    var = var.clone()
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss += 0.5 * math.log(2 * math.pi)
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+@stand_ins.register(F.one_hot)
+def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Its C++ above autograd leaves out, for tensors without data, the look at whether they hold classes."""
+    if num_classes == -1 or not isinstance(input, FakeTensor):
+        return F.one_hot(input, num_classes)
+    with torch._C._AutoDispatchBelowAutograd():
+        return F.one_hot(input, num_classes)
+
+
+@specials.register(check)
+def _known_check(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is checked about known values is known to hold, or fails, at once."""
+    known = _known_in_every_call(args[0])
+    return NotImplemented if known is None else check(known, *args[1:])
+
+
+@specials.register(torch.ops.aten._assert_async.msg)
+def _assertion(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is asserted about known values holds, or fails, at once."""
+    known = _known_in_every_call(args[0])
+    if known is None:
+        return NotImplemented
+    if not known:
+        raise RuntimeError(args[1])
+    return None
+
+
+def _known_in_every_call(fake: FakeTensor) -> torch.Tensor | None:
+    """The value, unless it was read from inputs: to look at it when the graph runs costs less than to rely on it."""
+    return None if fake.known_from else fake.followed_value()
+
+
+@stand_ins.register(torch.matmul, "matmul", operator.matmul)
+def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> torch.Tensor:
+    """Of batches with sizes that only the run can tell, whose numbers torch before 2.13 asks for: as torch does it, by
+    `mm` or `mv` where the second operand is one, else by `bmm` over the batches that are broadcast together."""
+    operands = (input, other)
+    if out is not None:
+        return torch.matmul(input, other, out=out)
+    if any(not isinstance(one, FakeTensor) or not one.dim() for one in operands) or input.dtype is not other.dtype:
+        return torch.matmul(input, other)
+    sizes = (*input.shape, *other.shape)
+    if input.dim() < 2 or max(input.dim(), other.dim()) < 3 or all(type(size) is int for size in sizes):
+        return torch.matmul(input, other)
+    rows, inner, columns = input.shape[-2], input.shape[-1], other.shape[-1]
+    if other.dim() == 1:
+        return input.reshape(math.prod(input.shape[:-1]), inner).mv(other).view(input.shape[:-1])
+    if other.dim() == 2:
+        folded = input.reshape(math.prod(input.shape[:-1]), inner).mm(other)
+        return folded.view(*input.shape[:-1], columns)
+    batch = tuple(broadcast_shapes(input.shape[:-2], other.shape[:-2]))
+    count = math.prod(batch)
+    left = input.expand(*batch, rows, inner).reshape(count, rows, inner)
+    right = other.expand(*batch, other.shape[-2], columns).reshape(count, other.shape[-2], columns)
+    return left.bmm(right).view(*batch, rows, columns)
+
+
+@stand_ins.register(F.linear)
+def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """The same of rows of such sizes, by one `addmm` over all of them."""
+    given = (input, weight) if bias is None else (input, weight, bias)
+    if any(not isinstance(one, FakeTensor) or one.dtype is not input.dtype for one in given):
+        return F.linear(input, weight, bias)
+    if input.dim() < 3 or weight.dim() != 2 or all(type(size) is int for size in input.shape):
+        return F.linear(input, weight, bias)
+    rows = input.reshape(math.prod(input.shape[:-1]), input.shape[-1])
+    made = rows.mm(weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
+    return made.view(*input.shape[:-1], weight.shape[0])
+
+
+@stand_ins.register("__setitem__", operator.setitem)
+def _setitem(tensor: Any, key: Any, value: Any) -> None:
+    """Parts that are views, of sizes that only the run can tell: torch before 2.13 asks whether they are those of the
+    value, where it is enough that the value can be broadcast to them."""
+    if isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor) and _is_view(key):
+        part = tensor[key]
+        if value.dim() <= part.dim() and not all(type(size) is int for size in (*part.shape, *value.shape)):
+            part.copy_(value)
+            return
+    tensor[key] = value
+
+
+def _is_view(key: Any) -> bool:
+    """Whether an index takes a part that shares the tensor's memory."""
+    if type(key) is tuple:
+        return all(map(_is_view, key))
+    return key is None or key is ... or type(key) in (int, slice, torch.SymInt)

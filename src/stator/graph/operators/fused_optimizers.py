@@ -1,0 +1,142 @@
+"""Fused optimizer steps by elementwise operators. Importing this file registers them with the tracer.
+
+The formulas are those of torch's own fused kernels for the CPU (aten/src/ATen/native/cpu/Fused*Kernel.cpp), which
+compute half-width parameters in float32 and the factors that depend on the step in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.functionalization.functionalize import FunctionalTracer, mutations
+from stator.graph.ir.schema import SchemaFacts
+from stator.prims.decompositions.decomposition_decorator import cast
+from stator.prims.shape_rules.operands import overloads
+from stator.prims.type_promotion import computation_dtype
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One parameter's step: what is read becomes the dtype that is computed in, what is written its own again."""
+
+    tracer: FunctionalTracer
+    wide: torch.dtype
+    skip: FakeTensor | None  # whether gradients held infinities, so that nothing is written
+
+    def read(self, tensor: FakeTensor) -> Any:
+        return cast(tensor, self.wide)
+
+    def factor(self, value: Any) -> Any:
+        """A Python number, or a zero-dim tensor that counts as one."""
+        return cast(value, self.wide) if isinstance(value, torch.Tensor) else value
+
+    def write(self, target: FakeTensor, value: Any) -> None:
+        value = cast(value, target.meta.dtype)
+        if self.skip is not None:
+            value = aten.where.self(self.skip, target, value)
+        self.tracer.store(target, value)
+        if not target.is_data:  # fused operators tell autograd of nothing that they write
+            target.fake_storage.unannounced += 1
+
+    def gradient(self, parameter: Any, gradient: FakeTensor, options: dict[str, Any]) -> Any:
+        """The gradient, unscaled (which is written back) and turned around as the options say."""
+        value = self.read(gradient)
+        if options.get("grad_scale") is not None:
+            value = aten.div.Tensor(value, self.factor(options["grad_scale"]))
+            self.write(gradient, value)
+        return aten.neg.default(value) if options["maximize"] else value
+
+
+def _steps(tracer: FunctionalTracer, args: tuple[Any, ...], options: dict[str, Any]) -> list[tuple[_Step, list[Any]]]:
+    """For each parameter its step and its element of every list (None of a list that is empty)."""
+    found = options.get("found_inf")
+    skip = None if found is None else aten.eq.Scalar(found, 1)
+    return [
+        (
+            _Step(tracer, computation_dtype(parameter.meta.dtype), skip),
+            [tensors[at] if len(tensors) else None for tensors in args],
+        )
+        for at, parameter in enumerate(args[0])
+    ]
+
+
+@mutations.register(*overloads("_fused_adam_ _fused_adam_.tensor_lr _fused_adamw_ _fused_adamw_.tensor_lr"))
+def _adam(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    decoupled = info.name == "_fused_adamw_"
+    lr, beta1, beta2, decay = (kwargs[name] for name in ("lr", "beta1", "beta2", "weight_decay"))
+    with tracer:
+        for step, (parameter, grad, average, square, largest, count) in _steps(tracer, args, kwargs):
+            value = step.read(parameter)
+            gradient = step.gradient(value, grad, kwargs)
+            if decay != 0 and decoupled:
+                value = aten.sub.Tensor(value, aten.mul.Tensor(value, step.factor(lr * decay)))
+            elif decay != 0:
+                gradient = aten.add.Tensor(gradient, aten.mul.Tensor(value, decay))
+            count = cast(count, torch.float64)
+            first = aten.rsub.Scalar(aten.pow.Scalar(beta1, count), 1)
+            second = aten.sqrt.default(aten.rsub.Scalar(aten.pow.Scalar(beta2, count), 1))
+            mean = aten.lerp.Scalar(step.read(average), gradient, 1 - beta1)
+            scaled = aten.mul.Tensor(aten.mul.Tensor(gradient, 1 - beta2), gradient)
+            variance = aten.add.Tensor(aten.mul.Tensor(step.read(square), beta2), scaled)
+            step.write(average, mean)
+            step.write(square, variance)
+            if kwargs["amsgrad"]:
+                variance = aten.maximum.default(step.read(largest), variance)
+                step.write(largest, variance)
+            deviation = aten.div.Tensor(aten.sqrt.default(variance), step.factor(second))
+            denominator = aten.add.Tensor(deviation, kwargs["eps"])
+            size = step.factor(aten.div.Tensor(lr, first) if isinstance(lr, torch.Tensor) else _over(lr, first))
+            change = aten.div.Tensor(aten.mul.Tensor(mean, size), denominator)
+            step.write(parameter, aten.sub.Tensor(value, change))
+
+
+def _over(number: float, tensor: Any) -> Any:
+    return aten.mul.Tensor(aten.reciprocal.default(tensor), number)
+
+
+@mutations.register(*overloads("_fused_sgd_ _fused_sgd_.tensor_lr"))
+def _sgd(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    momentum, decay = kwargs["momentum"], kwargs["weight_decay"]
+    with tracer:
+        for step, (parameter, grad, buffer) in _steps(tracer, args, kwargs):
+            value = step.read(parameter)
+            gradient = step.gradient(value, grad, kwargs)
+            if decay != 0:
+                gradient = aten.add.Tensor(gradient, aten.mul.Tensor(value, decay))
+            if momentum != 0:
+                average = gradient
+                if not kwargs["is_first_step"]:
+                    kept = aten.mul.Tensor(step.read(buffer), momentum)
+                    average = aten.add.Tensor(kept, aten.mul.Tensor(gradient, 1 - kwargs["dampening"]))
+                step.write(buffer, average)
+                if kwargs["nesterov"]:
+                    gradient = aten.add.Tensor(gradient, aten.mul.Tensor(average, momentum))
+                else:
+                    gradient = average
+            change = aten.mul.Tensor(gradient, step.factor(kwargs["lr"]))
+            step.write(parameter, aten.sub.Tensor(value, change))
+
+
+@mutations.register(*overloads("_fused_adagrad_ _fused_adagrad_.tensor_lr"))
+def _adagrad(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    lr, decay = kwargs["lr"], kwargs["weight_decay"]
+    with tracer:
+        for step, (parameter, grad, total, count) in _steps(tracer, args, kwargs):
+            value = step.read(parameter)
+            gradient = step.gradient(value, grad, kwargs)
+            if decay != 0:
+                gradient = aten.add.Tensor(gradient, aten.mul.Tensor(value, decay))
+            summed = aten.add.Tensor(step.read(total), aten.mul.Tensor(gradient, gradient))
+            step.write(total, summed)
+            past = aten.mul.Tensor(aten.sub.Tensor(cast(count, torch.float64), 1), kwargs["lr_decay"])
+            slower = aten.add.Tensor(past, 1)
+            size = step.factor(aten.div.Tensor(lr, slower) if isinstance(lr, torch.Tensor) else _over(lr, slower))
+            denominator = aten.add.Tensor(aten.sqrt.default(summed), kwargs["eps"])
+            change = aten.div.Tensor(aten.mul.Tensor(gradient, size), denominator)
+            step.write(parameter, aten.sub.Tensor(value, change))

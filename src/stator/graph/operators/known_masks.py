@@ -1,0 +1,53 @@
+"""Selecting by boolean masks: how many elements there are depends on the mask, which may be known while tracing.
+
+How the values of tensors are followed is in `fake_mode.py`. Registers handlers with every mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.graph.fake.fake_mode import FakeMode, FakeTensor, flat_tensors, specials
+
+aten = torch.ops.aten
+
+
+@specials.register(aten.index.Tensor)
+def _index(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Indexing by a boolean mask has as many elements as the mask has True."""
+    tensor, indices = args[0], args[1]
+    masks = [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
+    if not masks:
+        return NotImplemented
+    if any(mask.known_value() is None or not mask.dim() or mask.device != tensor.device for mask in masks):
+        return mode._data_dependent(aten.index.Tensor, args, kwargs, flat_tensors(args))
+    places: list[FakeTensor | None] = []
+    for index in indices:
+        if index is not None and index.dtype in (torch.bool, torch.uint8):
+            _check_fits(index, tensor.shape[len(places) : len(places) + index.dim()])
+            places += [mode.value(column) for column in index.known_value().nonzero(as_tuple=True)]
+        else:
+            places.append(index)
+    return mode.dispatch(aten.index.Tensor, (tensor, places), {})
+
+
+def _check_fits(mask: FakeTensor, sizes: Sequence[Any]) -> None:
+    if tuple(mask.shape) != tuple(sizes):
+        raise IndexError(f"The shape of the mask {list(mask.shape)} does not match the dimensions {list(sizes)}")
+
+
+@specials.register(aten.masked_select.default)
+def _masked_select(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, mask = args
+    known = mask.known_value()
+    if known is None or known.dtype is not torch.bool or mask.device != tensor.device:
+        return NotImplemented
+    shape = torch.broadcast_shapes(tuple(tensor.shape), tuple(mask.shape))
+    if not shape:
+        return NotImplemented
+    columns = [mode.value(column) for column in known.expand(shape).nonzero(as_tuple=True)]
+    expanded = mode.dispatch(aten.expand.default, (tensor, list(shape)), {})
+    return mode.dispatch(aten.index.Tensor, (expanded, columns), {})

@@ -1,0 +1,180 @@
+"""Operators that write to their arguments and have no functional twin, or hide what they write: one handler each.
+
+Importing this file registers the handlers with the tracer; in-place and out= operators with a twin need none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stator.base.errors import Unsupported
+from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.fake.writes import check_overlap, check_statistics
+from stator.graph.functionalization.functionalize import FunctionalTracer, mutations
+from stator.graph.ir.schema import SchemaFacts
+from stator.prims.layout import contiguous_strides
+from stator.prims.record import TensorMeta
+
+aten = torch.ops.aten
+
+
+@mutations.register(aten.copy_.default, aten.fill_.Tensor)
+def _copy(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
+    target, source = args[0], args[1]
+    check_overlap(info, args, kwargs)
+    wanted, given = target.meta, source.meta
+    known = source.known_value()
+    if known is not None and known.dim() == 0:
+        return _fill_with(tracer, target, known.to(wanted.dtype).item())
+    changes: dict[str, Any] = {}
+    if given.dtype is not wanted.dtype:
+        changes["dtype"] = wanted.dtype
+    if given.device != wanted.device:
+        changes["device"] = wanted.device
+    if changes:
+        source = tracer.apply(aten._to_copy.default, source, **changes)
+    if given.shape != wanted.shape:
+        source = tracer.apply(aten.expand.default, source, list(wanted.shape))
+    tracer.write(target, tracer.snapshot(source))
+    return target
+
+
+@mutations.register(aten.fill_.Scalar)
+def _fill(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
+    return _fill_with(tracer, args[0], args[1])
+
+
+@mutations.register(aten.zero_.default)
+def _zero(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
+    return _fill_with(tracer, args[0], 0)
+
+
+def _fill_with(tracer: FunctionalTracer, target: FakeTensor, number: Any) -> FakeTensor:
+    meta = target.meta
+    tracer.write(
+        target, tracer.apply(aten.full.default, list(meta.shape), number, dtype=meta.dtype, device=meta.device)
+    )
+    return target
+
+
+@mutations.register(aten.detach_.default)
+def _detach(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
+    return args[0]
+
+
+@mutations.register(aten.bernoulli_.float)
+def _bernoulli(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """In place, numbers are drawn in the order of memory; the functional twin draws them in that of the elements."""
+    x, p = args[0], args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    order = sorted(range(len(x.meta.shape)), key=lambda dim: (-x.meta.stride[dim], -x.meta.shape[dim]))
+    if order == sorted(order):
+        return NotImplemented
+    check_overlap(info, args, kwargs)
+    if kwargs.get("generator") is not None:
+        raise Unsupported("random-generator", "an explicit torch.Generator cannot be traced")
+    drawn = tracer.apply(aten.bernoulli.p, tracer.apply(aten.permute.default, x, order), p)
+    inverse = [order.index(dim) for dim in range(len(order))]
+    tracer.store(x, tracer.apply(aten.permute.default, drawn, inverse))
+    return x
+
+
+@mutations.register(aten.rrelu_with_noise.default, aten.rrelu_with_noise_.default)
+def _rrelu(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Outside of training the slope is the mean of its bounds, and the noise is left alone."""
+    x, noise, lower, upper, training = (*args, *(0.125, 1 / 3, False)[len(args) - 2 :])[:5]
+    if training:
+        value, drawn = tracer.apply(aten.rrelu_with_noise_functional.default, x, noise, lower, upper, True)
+        tracer.store(noise, drawn)
+    else:
+        value = tracer.apply(aten.leaky_relu.default, x, (lower + upper) / 2)
+    if info.target is aten.rrelu_with_noise.default:
+        return tracer.laid_out(value, TensorMeta(x.meta.shape, contiguous_strides(x.meta.shape), x.dtype, x.device))
+    tracer.store(x, value)
+    return x
+
+
+@mutations.register(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+def _native_batch_norm(
+    tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return batch_norm(tracer, *args[:8])
+
+
+@mutations.register(aten.batch_norm.default)
+def _batch_norm(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return NotImplemented if 0 in args[0].shape else batch_norm(tracer, *args[:8])[0]
+
+
+@mutations.register(aten._batch_norm_impl_index.default)
+def _batch_norm_impl_index(
+    tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if 0 in args[0].shape:
+        return NotImplemented
+    return (*batch_norm(tracer, *args[:8]), _no_reserve(tracer, args[0]), 0)
+
+
+@mutations.register(aten._batch_norm_with_update.default)
+def _batch_norm_with_update(
+    tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    x, weight, bias, running_mean, running_var, momentum, eps = args
+    results = batch_norm(tracer, x, weight, bias, running_mean, running_var, True, momentum, eps)
+    return (*results, _no_reserve(tracer, x))
+
+
+@mutations.register(aten.native_batch_norm_backward.default)
+def _native_batch_norm_backward(
+    tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """In training the running statistics, which the forward has changed, are given but not read: need not be kept."""
+    running, training = args[3:5], args[7]
+    if not training or running == (None, None):
+        return NotImplemented
+    return tracer.apply(info.target, *args[:3], None, None, *args[5:])
+
+
+def _no_reserve(tracer: FunctionalTracer, x: FakeTensor) -> FakeTensor:
+    """What libraries other than ATen's own kernels keep for the backward."""
+    return tracer.apply(aten.empty.memory_format, [0], dtype=torch.uint8, device=x.meta.device)
+
+
+def batch_norm(
+    tracer: FunctionalTracer,
+    x: FakeTensor,
+    weight: FakeTensor | None,
+    bias: FakeTensor | None,
+    running_mean: FakeTensor | None,
+    running_var: FakeTensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[FakeTensor, FakeTensor, FakeTensor]:
+    """Batch norm by the functional operators; in training the running statistics are written, which no schema says.
+
+    x: [N, C, *]; the others [C]. Returns the output, the batch mean and the reciprocal of the standard deviation.
+    """
+    if not training:
+        return tracer.apply(
+            aten._native_batch_norm_legit_no_training.default, x, weight, bias, running_mean, running_var, momentum, eps
+        )
+    if running_mean is None or running_var is None:
+        return tracer.apply(aten._native_batch_norm_legit.no_stats, x, weight, bias, True, momentum, eps)
+    check_statistics([x, weight, bias], [running_mean, running_var])
+    out, mean, rstd, new_mean, new_var = tracer.apply(
+        aten._native_batch_norm_legit_functional.default,
+        x,
+        weight,
+        bias,
+        running_mean,
+        running_var,
+        True,
+        momentum,
+        eps,
+    )
+    for statistics, new in ((running_mean, new_mean), (running_var, new_var)):
+        tracer.write(statistics, new)
+        statistics.fake_storage.unannounced += not statistics.is_data  # eager's kernels do not tell autograd of it
+    return out, mean, rstd

@@ -1,0 +1,291 @@
+"""Branches inside graphs: what a node calls that runs one of two graphs, as a tensor says.
+
+On real tensors the graph that is chosen runs, and autograd sees its operators. While tracing, both become parts of one
+operator, whose backward is another such operator: it computes what the branch kept for it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.fake.number_stand_ins import is_number, number_of
+from stator.graph.functionalization.functionalize import FunctionalTracer
+from stator.graph.tracing.tracer import run_graph
+from stator.prims.layout import contiguous_strides, is_dense
+from stator.prims.record import TensorMeta
+
+from .differentiated import run_part
+from .generators import default_generator, drawn_devices_of, replayed, state_layouts, states_of
+from .subgraph_ops import Compiled, Function, SubgraphOp, fresh_layout, record_part, trace_part
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """graph: of torch calls; takes what stands at `reads`, an index among the arguments of the node.
+
+    It gives fresh tensors only, and writes to nothing that it is given.
+    """
+
+    graph: fx.GraphModule
+    reads: tuple[int, ...]
+
+
+class Branches:
+    """Two branches, and the layouts of what either of them gives.
+
+    A floating result requires grad where any argument does, also in a branch that does not compute it from that; and
+    arguments that only the other branch reads have a gradient of zeros then.
+    """
+
+    def __init__(self, name: str, true: Branch, false: Branch, results: Sequence[TensorMeta]) -> None:
+        self.name = name
+        self.branches = {True: true, False: false}
+        self.results = tuple(map(fresh_layout, results))
+
+    def __call__(self, condition: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
+        """condition: a tensor with one element."""
+        if isinstance(condition, FakeTensor):
+            return self._on_fakes(condition, arguments)
+        branch = self.branches[bool(condition)]
+        grad_mode = torch.is_grad_enabled()
+        made = run_part(branch.graph, [arguments[index] for index in branch.reads])
+        torch._C._set_grad_enabled(grad_mode)
+        return _connected(made, arguments, frozenset(branch.reads)) if grad_mode else made
+
+    def _on_fakes(self, condition: FakeTensor, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        if not isinstance(condition.fake_mode, FunctionalTracer):  # only what comes out counts
+            arguments = [value for value in arguments if not is_number(value)]
+        tensors, numbers = tensors_of(arguments)
+        functions = [of_graph(self.branches[side], numbers) for side in (True, False)]
+        return choose(BranchChoice(self.name, functions, self.results), condition, tensors)
+
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        """By role, for printing."""
+        return {"true": self.branches[True].graph, "false": self.branches[False].graph}
+
+
+def tensors_of(arguments: Sequence[Any]) -> tuple[list[Any], frozenset[int]]:
+    """Arguments with the tensors that hold them in place of traced numbers, and where those are."""
+    numbers = frozenset(at for at, value in enumerate(arguments) if is_number(value))
+    return [value.node.tensor if at in numbers else value for at, value in enumerate(arguments)], numbers
+
+
+def of_graph(branch: Branch, numbers: frozenset[int]) -> Function:
+    """What traces the graph of a branch, given tensors in place of the numbers at these positions."""
+
+    def run(tracer: FunctionalTracer, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        values = [number_of(value) if at in numbers else value for at, value in enumerate(tensors)]
+        read = [values[index] for index in branch.reads]
+        before = tracer.origin, tracer.place
+        made = run_graph(branch.graph, read, tracer)
+        tracer.origin, tracer.place = before
+        return made
+
+    return run
+
+
+# ---- what autograd knows of results on real tensors ----
+
+
+class _Connected(torch.autograd.Function):
+    """A tensor as it is, which has, for autograd, been computed from others as well: with a gradient of zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        ctx.others = [(other.shape, other.dtype, other.device) for other in others]
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.others]
+        return gradients[0], *zeros
+
+
+def _connected(
+    made: tuple[torch.Tensor, ...], arguments: Sequence[Any], read: frozenset[int]
+) -> tuple[torch.Tensor, ...]:
+    able = [at for at, value in enumerate(arguments) if isinstance(value, torch.Tensor) and value.requires_grad]
+    if not able:
+        return made
+    unread = [arguments[at] for at in able if at not in read]
+    given: list[torch.Tensor] = []
+    for value in made:
+        others = unread if value.requires_grad else [arguments[at] for at in able]
+        given.append(_Connected.apply(value, *others) if others and _differentiable(value.dtype) else value)  # type: ignore[no-untyped-call]
+    return tuple(given)
+
+
+def _differentiable(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+# ---- while tracing ----
+
+
+@dataclass(frozen=True, slots=True)
+class BranchChoice:
+    """Two functions of the same tensors, for true and for false, that both give tensors laid out as `results`.
+
+    devices: those whose random numbers are dealt out again, from states of their generators that are given.
+    """
+
+    name: str
+    functions: Sequence[Function]
+    results: Sequence[TensorMeta]
+    devices: tuple[torch.device, ...] = ()
+
+    def record(
+        self, condition: FakeTensor, states: Sequence[FakeTensor], tensors: Sequence[FakeTensor], again: bool
+    ) -> tuple[list[FakeTensor], list[FakeTensor], tuple[torch.device, ...]]:
+        """Below autograd: the node, where nodes are made; else only its results. Gives them, and with `again`, where
+        random numbers are drawn, the states to draw them from again, with their devices."""
+        mode = condition.fake_mode
+        if not isinstance(mode, FunctionalTracer):
+            return [mode.make(meta) for meta in self.results], list(states), self.devices
+        given = [tensor.meta for tensor in tensors]
+        graphs = [trace_part(mode, function, given, self.results, self.name) for function in self.functions]
+        if self.devices:
+            part = SubgraphOp(self.name, graphs, self.results, _ChosenAgain(self.devices))
+            return record_part(mode, part, [condition, *states, *tensors]), list(states), self.devices
+        drawn = drawn_devices_of(graphs)
+        kept = drawn if again else ()
+        part = SubgraphOp(self.name, graphs, [*self.results, *state_layouts(kept)], _ChosenFirst(kept))
+        made = record_part(mode, part, [condition, *tensors], draws=bool(drawn))
+        return made[: len(self.results)], made[len(self.results) :], kept
+
+
+@dataclass(frozen=True, slots=True)
+class _ChosenFirst:
+    """Runs the first function where the first tensor is true, else the second; gives the states that the generators of
+    these devices were in, too."""
+
+    devices: tuple[torch.device, ...]
+
+    def __call__(self, functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        states = [state for _, state in states_of(self.devices)]
+        return [*functions[0 if bool(tensors[0]) else 1](*tensors[1:]), *states]
+
+
+@dataclass(frozen=True, slots=True)
+class _ChosenAgain:
+    """The same with the random numbers of before: the states come behind the condition."""
+
+    devices: tuple[torch.device, ...]
+
+    def __call__(self, functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        behind = 1 + len(self.devices)
+        with replayed(tuple(zip(map(default_generator, self.devices), tensors[1:behind], strict=True))):
+            return functions[0 if bool(tensors[0]) else 1](*tensors[behind:])
+
+
+def choose(
+    choice: BranchChoice, condition: FakeTensor, tensors: Sequence[Any], states: Sequence[FakeTensor] = ()
+) -> tuple[torch.Tensor, ...]:
+    """What the chosen function gives for these fake tensors."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        made: Any = _Chosen.apply(choice, states, condition, *tensors)  # type: ignore[no-untyped-call]
+        return tuple(made)
+    return tuple(choice.record(condition, states, tensors, again=False)[0])
+
+
+class _Chosen(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, choice: BranchChoice, states: Sequence[FakeTensor], condition: FakeTensor, *tensors: FakeTensor
+    ) -> Any:
+        ctx.choice, ctx.autocast = choice, _autocast()
+        ctx.save_for_backward(condition, *tensors)
+        made, ctx.states, ctx.devices = choice.record(condition, states, tensors, again=True)
+        ctx.mark_non_differentiable(*[value for value in made if not _differentiable(value.dtype)])
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
+        condition, *tensors = ctx.saved_tensors
+        wanted = [at for at, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
+        choice: BranchChoice = ctx.choice
+        able = [at for at, meta in enumerate(choice.results) if _differentiable(meta.dtype)]
+        layouts = [_gradient_layout(tensors[at].meta) for at in wanted]
+        back = _Backward(len(tensors), wanted, able, layouts, ctx.autocast)
+        functions = [back.of(function) for function in choice.functions]
+        backward = BranchChoice(f"{choice.name}_backward", functions, layouts, ctx.devices)
+        found = choose(backward, condition, [*tensors, *[tangents[at] for at in able]], ctx.states)
+        gradients: list[Any] = [None] * len(tensors)
+        for at, gradient in zip(wanted, found, strict=True):
+            gradients[at] = gradient
+        return None, None, None, *gradients
+
+
+@dataclass(frozen=True, slots=True)
+class _Backward:
+    """The gradients of the tensors at `wanted`, of `count`, from those of the results at `able`; of these layouts."""
+
+    count: int
+    wanted: Sequence[int]
+    able: Sequence[int]
+    layouts: Sequence[TensorMeta]
+    autocast: Sequence[tuple[str, bool, torch.dtype]]
+
+    def of(self, function: Function) -> Function:
+        def run(tracer: FunctionalTracer, *values: torch.Tensor) -> Sequence[torch.Tensor]:
+            twice = torch.is_grad_enabled()
+            with torch.enable_grad():
+                inner = list(values[: self.count])
+                for at in self.wanted:
+                    if not inner[at].requires_grad:
+                        inner[at] = inner[at].detach().requires_grad_()
+                with _autocast_as(self.autocast):
+                    made = function(tracer, *inner)
+                paired = [
+                    (made[at], tangent)
+                    for at, tangent in zip(self.able, values[self.count :], strict=True)
+                    if made[at].requires_grad
+                ]
+                found: Sequence[torch.Tensor | None] = [None] * len(self.wanted)
+                if paired:
+                    outputs, tangents = zip(*paired, strict=True)
+                    sources = [inner[at] for at in self.wanted]
+                    found = torch.autograd.grad(outputs, sources, tangents, create_graph=twice, allow_unused=True)
+            return [_as_gradient(gradient, meta) for gradient, meta in zip(found, self.layouts, strict=True)]
+
+        return run
+
+
+def _as_gradient(gradient: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
+    made = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+    return made.zero_() if gradient is None else made.copy_(gradient)
+
+
+def _gradient_layout(meta: TensorMeta) -> TensorMeta:
+    stride = meta.stride if is_dense(meta.shape, meta.stride) else contiguous_strides(meta.shape)
+    return TensorMeta(meta.shape, stride, meta.dtype, meta.device)
+
+
+def _autocast() -> tuple[tuple[str, bool, torch.dtype], ...]:
+    return tuple(
+        [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")]
+    )
+
+
+@contextmanager
+def _autocast_as(wanted: Sequence[tuple[str, bool, torch.dtype]]) -> Iterator[None]:
+    """A branch that is computed again in a backward runs as it did in the forward."""
+    before = _autocast()
+    _set_autocast(wanted)
+    try:
+        yield
+    finally:
+        _set_autocast(before)
+
+
+def _set_autocast(state: Sequence[tuple[str, bool, torch.dtype]]) -> None:
+    for device, enabled, dtype in state:
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)

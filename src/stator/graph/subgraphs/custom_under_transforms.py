@@ -1,0 +1,211 @@
+"""Custom autograd.Functions under function transforms, inside graphs: what a node calls that stands for one whose
+`setup_context` is separate, as torch.func asks for. Runs under the transforms that are active, on real tensors and,
+while tracing, on fake ones alike.
+
+How they are captured is not known here.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.autograd.function import once_differentiable
+
+from .differentiated import From, Place, SubgraphBackward, run_part
+
+_Function = torch.autograd.Function
+
+
+class TransformRule(enum.Enum):
+    """What torch.func.vmap finds in the class."""
+
+    NONE = "none"  # an error
+    GENERATED = "generated"  # generate_vmap_rule
+    OWN = "own"  # a staticmethod `vmap`
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """`setup_context`, as far as it computes: takes what stands at `reads`, gives what is kept for the backward."""
+
+    graph: fx.GraphModule
+    reads: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """`jvp` for one pattern of tangents. graph: takes those that are there, then what stands at `reads`; gives one
+    result for each entry of `results` that is not None: the tangents of the outputs."""
+
+    graph: fx.GraphModule
+    reads: tuple[Place, ...]
+    results: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """The function's own `vmap` for arguments of these sizes, mapped over these dimensions. graph: takes all tensor
+    arguments, gives all outputs."""
+
+    graph: fx.GraphModule
+    out_dims: tuple[int | None, ...]
+
+
+class MissingRule(Exception):
+    """A `vmap` of a function's own that was not followed yet for such arguments. info: what torch tells it."""
+
+    def __init__(self, function: TransformableFunction, info: Any, in_dims: tuple[Any, ...], like: Sequence[Any]):
+        super().__init__(f"{function.name}.vmap over dimensions {in_dims}")
+        self.function = function
+        self.info = info
+        self.in_dims = in_dims
+        self.like = like
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What the rule may depend on."""
+        sizes = tuple((tuple(one.shape), one.dtype, one.device) for one in self.like)
+        return tuple(self.info), self.in_dims, sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransformableFunction:
+    """A custom autograd.Function as graphs. forward, backwards: as of a `CustomFunction`.
+
+    backwards are known by which arguments need a gradient, too, where `asks_needs`: that differs between the transforms
+    around. saved: all that the parts read of what is known when the function was called. jvps: by which arguments have
+    tangents. rules: what was followed of the function's own `vmap`, by `MissingRule.key`.
+    """
+
+    name: str
+    argument_count: int
+    forward: fx.GraphModule
+    reads: tuple[Place, ...]
+    output_count: int
+    setup: Setup
+    backwards: dict[tuple[bool, ...], SubgraphBackward]
+    jvps: dict[tuple[bool, ...], Pushed]
+    saved: tuple[Place, ...]
+    not_differentiable: tuple[int, ...]  # positions of outputs
+    materialize: bool
+    once: bool
+    asks_needs: bool
+    rule: TransformRule
+    rules: dict[tuple[Any, ...], Mapped] = field(default_factory=dict)
+
+    def __call__(self, *values: Any) -> tuple[torch.Tensor, ...]:
+        """Apply it to its tensor arguments and the free values, in this order."""
+        return _kind(self.rule, self.once).apply(self, *values)  # type: ignore[no-any-return]
+
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        """By role, for printing."""
+        parts: list[SubgraphBackward | Pushed | Mapped] = [
+            *self.backwards.values(),
+            *self.jvps.values(),
+            *self.rules.values(),
+        ]
+        found = {"forward": self.forward, "setup": self.setup.graph}
+        for part in parts:
+            if not any(part.graph is one for one in found.values()):
+                found[f"{type(part).__name__.lower()}_{len(found)}"] = part.graph
+        return found
+
+
+class _Applied(_Function):
+    @staticmethod
+    def forward(function: TransformableFunction, *values: Any) -> Any:
+        given = _placed(function, values)
+        return run_part(function.forward, [given[place] for place in function.reads])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        function: TransformableFunction = inputs[0]
+        places = _placed(function, inputs[1:]) | {(From.OUTPUT, at): one for at, one in enumerate(output)}
+        kept = run_part(function.setup.graph, [places[place] for place in function.setup.reads])
+        places |= {(From.KEPT, at): one for at, one in enumerate(kept)}
+        ctx.mark_non_differentiable(*[output[at] for at in function.not_differentiable])
+        ctx.set_materialize_grads(function.materialize)
+        ctx.function = function
+        ctx.numbers = {place: places[place] for place in function.saved if not _is_tensor(places[place])}
+        tensors = [places[place] for place in function.saved if place not in ctx.numbers]
+        ctx.save_for_backward(*tensors)
+        if function.jvps:
+            ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        function: TransformableFunction = ctx.function
+        count = function.argument_count
+        needs = ctx.needs_input_grad[1 : 1 + count] if function.asks_needs else ()
+        there = [gradient is not None for gradient in gradients]
+        part = function.backwards[torch.is_grad_enabled(), *there, *needs]
+        present = [gradient for gradient in gradients if gradient is not None]
+        present = [_laid_out(gradient, stride) for gradient, (_, stride) in zip(present, part.layouts, strict=True)]
+        values = _saved(ctx)
+        made = run_part(part.graph, [*present, *[values[place] for place in part.reads]])
+        free = len(ctx.needs_input_grad) - 1 - count
+        return (None, *[None if at is None else made[at] for at in part.results], *[None] * free)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        function: TransformableFunction = ctx.function
+        given = tangents[1 : 1 + function.argument_count]
+        part = function.jvps.get(tuple([tangent is not None for tangent in given]))
+        if part is None:
+            raise NotImplementedError(f"{function.name} has no jvp")
+        values = _saved(ctx)
+        present = [tangent for tangent in given if tangent is not None]
+        made = run_part(part.graph, [*present, *[values[place] for place in part.reads]])
+        return tuple([None if at is None else made[at] for at in part.results])
+
+
+def _vmap(info: Any, in_dims: tuple[Any, ...], function: TransformableFunction, *values: Any) -> Any:
+    count = function.argument_count
+    if any(dim is not None for dim in in_dims[1 + count :]):
+        raise RuntimeError(f"{function.name} reads a tensor that is mapped over and that it was not given")
+    missing = MissingRule(function, info, tuple(in_dims[1 : 1 + count]), values[:count])
+    found = function.rules.get(missing.key)
+    if found is None:
+        raise missing
+    return run_part(found.graph, values[:count]), found.out_dims
+
+
+@functools.cache
+def _kind(rule: TransformRule, once: bool) -> Any:
+    """The class that torch sees."""
+    contents: dict[str, Any] = {"generate_vmap_rule": rule is TransformRule.GENERATED}
+    if rule is TransformRule.OWN:
+        contents["vmap"] = staticmethod(_vmap)
+    if once:
+        contents["backward"] = staticmethod(once_differentiable(_Applied.backward))
+    return type("_Applied", (_Applied,), contents)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _placed(function: TransformableFunction, values: Sequence[Any]) -> dict[Place, Any]:
+    count = function.argument_count
+    found: dict[Place, Any] = {(From.ARGUMENT, at): value for at, value in enumerate(values[:count])}
+    return found | {(From.FREE, at): value for at, value in enumerate(values[count:])}
+
+
+def _saved(ctx: Any) -> dict[Place, Any]:
+    places = [place for place in ctx.function.saved if place not in ctx.numbers]
+    return ctx.numbers | dict(zip(places, ctx.saved_tensors, strict=True))  # type: ignore[no-any-return]
+
+
+def _laid_out(gradient: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """The gradient with the strides that the backward was captured for, where those have no gaps."""
+    if tuple(gradient.stride()) == tuple(stride):
+        return gradient
+    order = sorted(range(len(stride)), key=lambda at: (-stride[at], at))
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return gradient.permute(order).contiguous().permute(back)

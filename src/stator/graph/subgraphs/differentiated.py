@@ -1,0 +1,251 @@
+"""Functions with a backward of their own, inside graphs: what a node calls that stands for a custom autograd.Function,
+or for a gradient hook. Runs on real tensors and, while tracing, on fake ones alike.
+
+How they are captured is not known here.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+from torch.autograd.function import once_differentiable
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+
+class From(enum.Enum):
+    """Where a part of the graph finds a tensor."""
+
+    ARGUMENT = "argument"  # of the function, by position among its tensor arguments
+    FREE = "free"  # a tensor that the function reads without having been given it
+    OUTPUT = "output"  # a result of the function
+    KEPT = "kept"  # made in the forward for the backward
+
+
+Place = tuple[From, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SubgraphBackward:
+    """The backward for one pattern of gradients.
+
+    graph: takes the gradients that are there, then what stands at `reads`; gives one result for each entry of
+    `results` that is not None: the gradients of the tensor arguments. layouts: (shape, stride) the gradients must have.
+    """
+
+    graph: fx.GraphModule
+    reads: tuple[Place, ...]
+    results: tuple[int | None, ...]
+    layouts: tuple[tuple[Any, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CustomFunction:
+    """A custom autograd.Function as graphs.
+
+    forward: takes what stands at `reads`; gives `output_count` tensors, then those kept for the backward.
+    backwards: by grad mode (is it to be differentiated itself?) and, for each output, whether its gradient is there.
+    saved: what the function handed to `save_for_backward`; all else that a backward reads was kept by reference.
+    """
+
+    name: str
+    argument_count: int
+    forward: fx.GraphModule
+    reads: tuple[Place, ...]
+    output_count: int
+    backwards: dict[tuple[bool, ...], SubgraphBackward]
+    saved: tuple[Place, ...]
+    dirty: tuple[int, ...]  # positions of arguments
+    not_differentiable: tuple[int, ...]  # positions of outputs
+    materialize: bool
+    once: bool
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Apply it to its tensor arguments and the free tensors, in this order."""
+        arguments, free = tensors[: self.argument_count], tensors[self.argument_count :]
+        applied = _AppliedOnce if self.once else _Applied
+        return applied.apply(self, free, *arguments)
+
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        """By role, for printing."""
+        found = {"forward": self.forward}
+        for part in self.backwards.values():
+            if not any(part.graph is one for one in found.values()):
+                found[f"backward_{len(found)}"] = part.graph
+        return found
+
+
+def graph_target(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`function` as graphs can call and print it: they know plain functions only. It is found at `.part_of_graph`."""
+
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    call.__name__ = call.__qualname__ = name
+    call.part_of_graph = function  # type: ignore[attr-defined]
+    return call
+
+
+def run_part(graph: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(graph, _LazyGraphModule):
+        _LazyGraphModule.force_recompile(graph)
+    return graph.forward(*values)
+
+
+class _Applied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: CustomFunction, free: tuple[torch.Tensor, ...], *arguments: torch.Tensor) -> Any:
+        found: dict[From, Sequence[torch.Tensor]] = {From.ARGUMENT: arguments, From.FREE: free}
+        made = run_part(function.forward, [found[kind][index] for kind, index in function.reads])
+        outputs, kept = made[: function.output_count], made[function.output_count :]
+        ctx.mark_dirty(*[arguments[index] for index in function.dirty])
+        ctx.mark_non_differentiable(*[outputs[index] for index in function.not_differentiable])
+        ctx.set_materialize_grads(function.materialize)
+        if not function.materialize and function.output_count > len(function.not_differentiable) + 1:
+            _noted.chooses = True
+        found |= {From.OUTPUT: outputs, From.KEPT: kept}
+        ctx.save_for_backward(*[found[kind][index] for kind, index in function.saved])
+        by_context = set(function.saved)
+        referred = {place for part in function.backwards.values() for place in part.reads} - by_context
+        ctx.referred = {(kind, index): found[kind][index] for kind, index in referred}
+        ctx.function = function
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        function: CustomFunction = ctx.function
+        part = function.backwards[torch.is_grad_enabled(), *[gradient is not None for gradient in gradients]]
+        present = [gradient for gradient in gradients if gradient is not None]
+        present = [_laid_out(gradient, *layout) for gradient, layout in zip(present, part.layouts, strict=True)]
+        values = dict(ctx.referred)
+        if function.saved:
+            values.update(zip(function.saved, ctx.saved_tensors, strict=True))
+        made = run_part(part.graph, [*present, *[values[place] for place in part.reads]])
+        return (None, None, *[None if position is None else made[position] for position in part.results])
+
+
+class _AppliedOnce(_Applied):
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        return _Applied.backward(ctx, *gradients)
+
+
+def _laid_out(gradient: torch.Tensor, shape: Any, stride: Any) -> torch.Tensor:
+    """The gradient with the strides that the backward was captured for: its code may have asked for them."""
+    if gradient.stride() == stride:
+        return gradient
+    return torch.empty_strided(shape, stride, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
+
+
+class _Noted(threading.local):
+    hooked: list[torch.Tensor] | None = None
+    failure: BaseException | None = None
+    chooses = False
+
+
+_noted = _Noted()
+
+
+@contextmanager
+def hooked_tensors() -> Iterator[list[torch.Tensor]]:
+    """What programs hook in this thread meanwhile, in order: copies that have the place for autograd and the hooks that
+    the tensor had then. Writing to a tensor gives it another place, and leaves the hooks with what it was."""
+    outer = _noted.hooked
+    found: list[torch.Tensor] = []
+    _noted.hooked = found
+    try:
+        yield found
+    finally:
+        _noted.hooked = outer
+        if outer is not None:
+            outer += found
+
+
+def any_chose(function: Callable[[], Any]) -> tuple[Any, bool]:
+    """What the call gives, and whether a function took part that is told which of its results have no gradient, and may
+    compute something else for each choice."""
+    outer, _noted.chooses = _noted.chooses, False
+    try:
+        return function(), _noted.chooses
+    finally:
+        _noted.chooses |= outer
+
+
+class _Kept(torch.autograd.Function):
+    """apply(tensor): whose node keeps the tensor's place for autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(tensor)
+        return tensor.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same place for autograd and the same hooks."""
+    contents = tensor.detach().clone()
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda _: contents, lambda found: found):
+        keeper = _Kept.apply(tensor)  # type: ignore[no-untyped-call]
+        (made,) = keeper.grad_fn.saved_tensors
+    made._backward_hooks = tensor._backward_hooks
+    found: torch.Tensor = made
+    return found
+
+
+Failure = tuple[type[BaseException], tuple[Any, ...]]  # the class of an error and its arguments
+
+
+@dataclass(frozen=True, slots=True)
+class GradientHook:
+    """A hook on the gradient of a tensor. graph: takes the gradient, then the free tensors; gives what replaces the
+    gradient, or nothing. without: class and arguments of the error that the hook ends with where there is no gradient,
+    which autograd tells it; None if it ends without one."""
+
+    graph: fx.GraphModule
+    shape: Any
+    stride: Any
+    replaces: bool
+    without: Failure | None
+
+    def __call__(self, tensor: torch.Tensor, *free: torch.Tensor) -> torch.Tensor:
+        """Register it; returns the tensor."""
+        tensor.register_hook(partial(self.called, free))
+        if _noted.hooked is not None:
+            _noted.hooked.append(_as_it_is(tensor))
+        return tensor
+
+    def called(self, free: Sequence[torch.Tensor], gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """What the hook returns."""
+        if gradient is not None:
+            made = run_part(self.graph, [_laid_out(gradient, self.shape, self.stride), *free])
+            return made[0] if self.replaces else None
+        if self.without is not None:
+            _noted.failure = self.without[0](*self.without[1])
+            raise _noted.failure
+        return None
+
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        """By role, for printing."""
+        return {"hook": self.graph}
+
+
+def is_failure_of_hook(error: BaseException | None) -> bool:
+    """Whether this is the error that a hook ended with last in this thread, which had no gradient."""
+    return error is not None and _noted.failure is error
+
+
+def failure_without_gradient(tensor: torch.Tensor) -> Failure | None:
+    """How the program's hooks on a tensor end where no gradient comes; None: without an error."""
+    hooks = [getattr(getattr(one, "func", None), "__self__", None) for one in (tensor._backward_hooks or {}).values()]
+    return next((one.without for one in hooks if isinstance(one, GradientHook) and one.without is not None), None)

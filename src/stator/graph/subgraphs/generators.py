@@ -1,0 +1,67 @@
+"""States of torch's default random number generators: to run a program again later with the numbers it drew.
+
+Which numbers a graph makes of them is not known here (randomness.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import fx
+
+from stator.graph.ir.schema import draws
+from stator.prims.record import TensorMeta
+
+States = tuple[tuple[torch.Generator, torch.Tensor], ...]
+
+
+def drawn_devices(graph: fx.GraphModule) -> tuple[torch.device, ...]:
+    """The devices whose generators the graph draws from, each once."""
+    found: dict[torch.device, None] = {}
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and draws(node.target, node.args, node.kwargs):
+            value = node.meta["val"]
+            for meta in (value,) if isinstance(value, TensorMeta) else value:
+                if isinstance(meta, TensorMeta):
+                    found[meta.device] = None
+    return tuple(found)
+
+
+def drawn_devices_of(graphs: Iterable[fx.GraphModule]) -> tuple[torch.device, ...]:
+    """Of several graphs."""
+    return tuple(dict.fromkeys(device for graph in graphs for device in drawn_devices(graph)))
+
+
+def states_of(devices: Sequence[torch.device]) -> States:
+    """The states that the default generators of these devices are in now."""
+    return tuple((generator := default_generator(device), generator.get_state()) for device in devices)
+
+
+@contextmanager
+def replayed(states: States) -> Iterator[None]:
+    """Inside, the generators deal out what they did from these states on; afterwards they go on as if nothing was."""
+    now = [(generator, generator.get_state()) for generator, _ in states]
+    for generator, state in states:
+        generator.set_state(state)
+    try:
+        yield
+    finally:
+        for generator, state in now:
+            generator.set_state(state)
+
+
+def state_layouts(devices: Sequence[torch.device]) -> list[TensorMeta]:
+    """Of the states as tensors: bytes on the CPU."""
+    states = [state for _, state in states_of(devices)]
+    return [TensorMeta(tuple(state.shape), (1,), state.dtype, state.device) for state in states]
+
+
+def default_generator(device: torch.device) -> torch.Generator:
+    if device.type == "cpu":
+        return torch.default_generator
+    module = getattr(torch, device.type)
+    index = module.current_device() if device.index is None else device.index
+    generator: torch.Generator = module.default_generators[index]
+    return generator

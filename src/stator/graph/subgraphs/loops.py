@@ -1,0 +1,82 @@
+"""Loops inside graphs: what a node calls that runs a graph again and again, as long as another one says so.
+
+Nothing in it is differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.functionalization.functionalize import FunctionalTracer
+from stator.prims.record import TensorMeta
+
+from .branches import Branch, of_graph, tensors_of
+from .differentiated import run_part
+from .generators import drawn_devices_of
+from .subgraph_ops import Compiled, SubgraphOp, fresh_layout, record_part, trace_part
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRunner:
+    """While `condition` gives true, what `body` gives takes the place of the first arguments, laid out as `carried`.
+
+    Both read by position: first the carried tensors, then what else the node is given.
+    """
+
+    name: str
+    condition: Branch
+    body: Branch
+    carried: tuple[TensorMeta, ...]
+    verdict: TensorMeta  # the layout of what the condition gives
+
+    def __call__(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
+        if any(isinstance(value, FakeTensor) for value in arguments):
+            return self._on_fakes(arguments)
+        grad_mode = torch.is_grad_enabled()
+        functions = [_reading(branch) for branch in (self.condition, self.body)]
+        made = _Turns(len(self.carried))(functions, arguments)
+        torch._C._set_grad_enabled(grad_mode)
+        return tuple(made)
+
+    def _on_fakes(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        mode = next(value for value in arguments if isinstance(value, FakeTensor)).fake_mode
+        layouts = [fresh_layout(meta) for meta in self.carried]
+        if not isinstance(mode, FunctionalTracer):
+            return tuple([mode.make(meta) for meta in layouts])
+        tensors, numbers = tensors_of(arguments)
+        given = [*layouts, *[tensor.meta for tensor in tensors[len(layouts) :]]]
+        graphs = [
+            trace_part(mode, of_graph(branch, numbers), given, results, self.name)
+            for branch, results in ((self.condition, [self.verdict]), (self.body, layouts))
+        ]
+        part = SubgraphOp(self.name, graphs, layouts, _Turns(len(layouts)))
+        return tuple(record_part(mode, part, tensors, draws=bool(drawn_devices_of(graphs))))
+
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        """By role, for printing."""
+        return {"condition": self.condition.graph, "body": self.body.graph}
+
+
+def _reading(branch: Branch) -> Compiled:
+    return lambda *values: run_part(branch.graph, [values[index] for index in branch.reads])
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """Runs a condition and a body of so many carried tensors. What it gives is nobody else's memory."""
+
+    count: int
+
+    def __call__(self, functions: Sequence[Compiled], tensors: Sequence[Any]) -> Sequence[torch.Tensor]:
+        condition, body = functions
+        carried, rest = tensors[: self.count], tensors[self.count :]
+        turned = False
+        while bool(condition(*carried, *rest)[0]):
+            carried, turned = body(*carried, *rest), True
+        return carried if turned else [tensor.clone() for tensor in carried]

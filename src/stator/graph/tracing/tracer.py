@@ -1,0 +1,193 @@
+"""Tracing: runs a graph of torch calls, or any callable, on fake tensors below autograd and yields a functional graph.
+
+How operators are recorded is in `functionalize.py`; nothing here knows a particular operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from stator.base.errors import CompileError, StatorError, Unsupported
+from stator.base.signals import is_of_a_signal
+from stator.graph.fake.number_stand_ins import DataDependent, holds_numbers
+from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
+from stator.graph.functionalization.outputs import describe_outputs
+from stator.graph.ir.cleanup import clean_up
+from stator.graph.ir.graph_text import LazyGraphModule
+from stator.graph.ir.traced import Traced
+from stator.graph.operators import autograd_formulas as autograd_formulas  # registers its handlers
+from stator.graph.operators import foreach_writes as foreach_writes  # registers its handlers
+from stator.graph.operators import fused_optimizers as fused_optimizers  # registers its handlers
+from stator.graph.operators import gradient_scaling as gradient_scaling  # registers its handlers
+from stator.graph.operators import known_masks as known_masks  # registers its handlers
+from stator.graph.operators import mutation as mutation  # registers its handlers
+from stator.graph.operators import recurrent_autocast as recurrent_autocast  # registers its handler
+from stator.graph.operators.data_dependent_functions import stand_ins
+from stator.prims.onednn import without_onednn
+
+
+def trace(
+    function: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    *,
+    keep: Keep,
+    captured: Sequence[torch.Tensor] = (),
+    merge_equal: bool = False,
+) -> Traced:
+    """Trace a GraphModule of torch calls, or any callable, into a functional graph of ATen operators.
+
+    example_inputs: what `function` is called with; the tensors among them become placeholders. captured: tensors that
+    it reaches by itself (parameters, buffers) and that shall be placeholders too, after those. keep: which operators
+    the backend takes whole; the others are decomposed where a decomposition is known. merge_equal: take a tensor that
+    is given twice as one input (writes to either are then seen by both), instead of as two.
+
+    Raises Unsupported (with the user's place where the source graph has one) for what cannot be traced, and
+    CompileError when the traced code itself fails.
+    """
+    tracer = FunctionalTracer(keep)
+    leaves, spec = pytree.tree_flatten(list(example_inputs))
+    names = placeholder_names(function, leaves)
+    with ExitStack() as stack:
+        stack.enter_context(torch._C._InferenceMode(False))
+        stack.enter_context(torch.no_grad())
+        if not (_under_autocast(function) or _may_be_lazy(function, leaves)):
+            stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        elif not keep(torch.ops.aten.mkldnn_rnn_layer.default):
+            stack.enter_context(without_onednn())  # its recurrent layers hide what they compute
+        fakes = [
+            tracer.add_input(leaf, name, merge_equal) if isinstance(leaf, torch.Tensor) else leaf
+            for leaf, name in zip(leaves, names, strict=True)
+        ]
+        for index, tensor in enumerate(captured):
+            tracer.add_input(tensor, f"captured_{index}")
+        with tracer:
+            return _finish(tracer, run_function(function, pytree.tree_unflatten(fakes, spec), tracer))
+
+
+def _under_autocast(function: Callable[..., Any]) -> bool:
+    """Whether autocast is on in a program, or a part of it. It chooses dtypes above autograd, so what is made of other
+    operators has to come apart there, not below."""
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        return True
+    modules = function.modules() if isinstance(function, torch.nn.Module) else ()
+    return any(
+        node.target is torch.set_autocast_enabled and node.args[-1] is True
+        for module in modules
+        if isinstance(module, fx.GraphModule)
+        for node in module.graph.nodes
+    )
+
+
+def _may_be_lazy(function: Callable[..., Any], leaves: Sequence[Any]) -> bool:
+    """Whether a program may see a tensor conjugated or negated lazily. Below autograd that is resolved before what is
+    made of other operators comes apart, some of which would only have looked at it."""
+    if not isinstance(function, fx.GraphModule):
+        return any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in leaves)
+    return any(
+        isinstance(one, torch.Tensor) and (one.is_conj() or one.is_neg())
+        for module in function.modules()
+        if isinstance(module, fx.GraphModule)
+        for node in module.graph.nodes
+        for one in pytree.tree_leaves(node.meta.get("example_value"))
+    )
+
+
+def run_function(function: Callable[..., Any], arguments: Sequence[Any], tracer: FunctionalTracer) -> Any:
+    """Run a GraphModule of torch calls node by node, any other callable as it is."""
+    if isinstance(function, fx.GraphModule):
+        return run_graph(function, arguments, tracer)
+    return function(*arguments)
+
+
+def placeholder_names(function: Callable[..., Any], leaves: Sequence[Any]) -> list[str]:
+    if isinstance(function, fx.GraphModule):
+        names = [str(node.target) for node in function.graph.nodes if node.op == "placeholder"]
+        if len(names) == len(leaves):
+            return names
+    return [f"arg_{index}" for index in range(len(leaves))]
+
+
+def _finish(tracer: FunctionalTracer, result: Any) -> Traced:
+    leaves, spec = pytree.tree_flatten(result)
+    described = describe_outputs(tracer, leaves)
+    graph, constants = close_graph(tracer, [value.node for value in described.values])
+    return described.traced(tracer, graph, constants, spec)
+
+
+def close_graph(tracer: FunctionalTracer, outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
+    """Give the recorded graph its outputs and clean it up; returns it as a module, with the constants it reads."""
+    node = tracer.graph.output(tuple(outputs))
+    node.meta["val"] = tuple(output.meta["val"] for output in outputs)
+    root = torch.nn.Module()
+    clean_up(tracer.graph, copies_of_inputs=any(fake.requires_grad for fake in tracer.inputs))
+    used = {str(node.target) for node in tracer.graph.nodes if node.op == "get_attr"}
+    constants = {name: tensor for name, tensor in tracer.constants.items() if name in used}
+    for name, tensor in constants.items():
+        root.register_buffer(name, tensor, persistent=False)
+    # its Python code is made when somebody asks for it
+    return LazyGraphModule(root, tracer.graph, "AtenGraph"), constants
+
+
+def run_graph(module: fx.GraphModule, arguments: Sequence[Any], tracer: FunctionalTracer) -> Any:
+    """Run a graph of torch calls node by node, so that what is recorded knows the node and place it comes from."""
+    values: dict[fx.Node, Any] = {}
+    remaining = iter(arguments)
+    for node in module.graph.nodes:
+        tracer.origin, tracer.place = node, node.meta.get("place")
+        if node.op == "placeholder":
+            values[node] = next(remaining)
+            continue
+        if node.op == "output":
+            _refuse_numbers(node, values)
+            return fx.map_arg(node.args[0], values.__getitem__)
+        try:
+            values[node] = _run_node(module, node, values)
+        except Unsupported as error:
+            placed = error.at(tracer.place) if tracer.place else error
+            placed.origin = node
+            raise placed from error.__cause__
+        except StatorError as error:
+            error.origin = node
+            raise
+        except Exception as error:
+            if is_of_a_signal(error):
+                raise
+            failed = CompileError(
+                "aot", f"{node.format_node()} failed: {type(error).__name__}: {error}", place=tracer.place
+            )
+            failed.origin = node
+            raise failed from error
+    raise CompileError("aot", "the graph has no output node")
+
+
+def _refuse_numbers(output: fx.Node, values: dict[fx.Node, Any]) -> None:
+    """Only operators inside of a traced graph can take a Python number that depends on data: it cannot be returned."""
+    for node in output.all_input_nodes:
+        if holds_numbers(values[node]):
+            error = DataDependent("data-dependent", "a Python number that depends on data leaves the traced code")
+            error.origin = node
+            raise error
+
+
+def _run_node(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    if node.op == "get_attr":
+        value: Any = module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        return value
+    args = fx.map_arg(node.args, values.__getitem__)
+    kwargs = fx.map_arg(node.kwargs, values.__getitem__)
+    stand_in = stand_ins.get(node.target)
+    if stand_in is not None:
+        return stand_in(*args, **kwargs)
+    if node.op == "call_function":
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    return module.get_submodule(str(node.target))(*args, **kwargs)

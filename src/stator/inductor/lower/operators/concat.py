@@ -1,0 +1,124 @@
+"""Lowerings of cat and stack: each part is written straight into its slice of the result by what computes it.
+
+A cat whose parts begin like a later one's (the growing feature lists of dense networks) is a slice of that later one's
+buffer, so that every part is written once in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.inductor.lower.builder import LoweringBuilder, dense_like, same_strides
+from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.tensor import Tensor
+from stator.prims.layout import wrap_dim
+
+from .creation import filled
+from .library import only_feeds_loops
+from .pointwise import cast
+from .views import slice_dim, unsqueeze
+
+aten = torch.ops.aten
+
+
+@dataclass(slots=True)
+class SharedResult:
+    """The buffer of the last cat of a growing list, and how many of its parts are written."""
+
+    buffer: Tensor
+    parts: int = 0
+    extent: int = 0
+
+
+@lowers(aten.cat.default)
+def _cat(builder: LoweringBuilder, tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    meta = builder.meta
+    # a 1-d tensor of no elements joins anything, by an old rule
+    parts = [part for part in tensors if not (part.rank == 1 and part.shape[0] == 0 and meta.shape != (0,))]
+    dim = wrap_dim(dim, len(meta.shape))
+    if builder.growing is None:
+        builder.growing = _growing_lists(builder.node.graph)
+    last = builder.growing.get(builder.node)
+    if last is None or len(parts) != len(tensors):
+        return _joined(builder, parts, dim)
+    return _joined_in_place(builder, parts, dim, last)
+
+
+@lowers(aten.stack.default)
+def _stack(builder: LoweringBuilder, tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    dim = wrap_dim(dim, tensors[0].rank + 1)
+    return _joined(builder, [unsqueeze(part, dim) for part in tensors], dim)
+
+
+def _joined(builder: LoweringBuilder, parts: Sequence[Tensor], dim: int) -> Tensor:
+    if builder.meta.shape[dim] == 0 or not any(part.numel for part in parts):
+        return filled(builder, 0)
+    target = _result(builder, parts, builder.meta)
+    _write(builder, target, parts, dim, 0)
+    return target
+
+
+def _joined_in_place(builder: LoweringBuilder, parts: Sequence[Tensor], dim: int, last: fx.Node) -> Tensor:
+    shared: SharedResult | None = builder.shared_results.get(last)
+    if shared is None:
+        shared = SharedResult(_result(builder, parts, last.meta["val"]))
+        builder.shared_results[last] = shared
+    missing = parts[shared.parts :]
+    _write(builder, shared.buffer, missing, dim, shared.extent)
+    shared.parts = max(shared.parts, len(parts))
+    shared.extent += sum(part.shape[dim] for part in missing)
+    return slice_dim(shared.buffer, dim, 0, builder.meta.shape[dim])
+
+
+def _result(builder: LoweringBuilder, parts: Sequence[Tensor], meta: Any) -> Tensor:
+    """Uninitialised memory for the whole result, in the format of a part whose format was decided here."""
+    deviating = next((part for part in parts if part.deviates and part.numel), None)
+    strides = meta.stride if deviating is None else dense_like(meta.shape, deviating.strides)
+    target = builder.new_buffer(meta.shape, strides, meta.dtype, meta.device)
+    target.deviates = not same_strides(meta.shape, strides, meta.stride)
+    return target
+
+
+def _write(builder: LoweringBuilder, target: Tensor, parts: Sequence[Tensor], dim: int, start: int) -> None:
+    for part in parts:
+        if part.numel:
+            builder.store(slice_dim(target, dim, start, part.shape[dim]), cast(builder, part, target.dtype))
+        start += part.shape[dim]
+
+
+def _growing_lists(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """For each cat whose parts are the first parts of a later cat along the same dimension: the longest such.
+
+    The cats in between are read by generated loops alone, which take a slice of memory as well as a whole buffer.
+    """
+    longest: dict[tuple[int, fx.Node, int], fx.Node] = {}  # by position in a tree of shared beginnings
+    position: dict[tuple[int, fx.Node, int], int] = {}
+    found: dict[fx.Node, fx.Node] = {}
+    for node in reversed(graph.nodes):
+        if node.target is not aten.cat.default or not _is_uniform(node):
+            continue
+        parts: Sequence[fx.Node] = node.args[0]  # type: ignore[assignment]
+        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+        at = 0
+        keys = []
+        for part in parts:
+            keys.append((at, part, dim))
+            at = position.setdefault(keys[-1], len(position) + 1)  # type: ignore[arg-type]
+        host = longest.get(keys[-1])  # type: ignore[arg-type]
+        if host is not None and only_feeds_loops(node):
+            found[node] = found[host] = host
+            continue
+        for key in keys[1:]:
+            longest.setdefault(key, node)  # type: ignore[arg-type]
+    return found
+
+
+def _is_uniform(cat: fx.Node) -> bool:
+    """Do all parts have the result's dtype?"""
+    parts: Sequence[fx.Node] = cat.args[0]  # type: ignore[assignment]
+    return all(part.meta["val"].dtype is cat.meta["val"].dtype for part in parts)

@@ -1,0 +1,180 @@
+"""The lowering of convolutions: a library call, and the decision about the memory format of what goes in and out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from stator.inductor.lower.builder import LoweringBuilder, same_strides
+from stator.inductor.lower.fallback import library_results
+from stator.inductor.lower.heuristics import LARGE_PATCH, convolution_prefers_channels_last
+from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.tensor import Tensor
+from stator.prims.layout import channels_last_strides, contiguous_strides, numel
+from stator.prims.record import TensorMeta
+
+from .library import multiply
+from .onednn import linear_product
+from .patches import cuts_patches, patch_products
+from .pointwise import elementwise
+from .views import permute, reshape
+
+aten = torch.ops.aten
+
+
+@lowers(aten.convolution.default)
+def _convolution(
+    builder: LoweringBuilder,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    """The weight goes in as it is; the data in eager's format, or in NHWC where that is faster (see heuristics.py)."""
+    meta: TensorMeta = builder.meta
+    nodes = builder.node.args
+    rest = [stride, padding, dilation, transposed, output_padding, groups]
+    if not transposed and is_single(x, weight, stride, padding, groups):
+        return _single_product(builder, x, weight, bias)
+    large = numel(weight.shape[2:]) >= LARGE_PATCH
+    if large and cuts_patches(x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups):
+        return patch_products(builder, x, weight, bias, meta.shape[2:])
+    shapes = (x.shape, weight.shape, meta.shape)
+    if _may_choose(x, meta, transposed):
+        wish = wishes_channels_last(shapes, groups)
+        if wish is None:
+            wish = x.deviates or _feeds_channels_last(builder)
+        strides = channels_last_strides if wish else contiguous_strides
+        given, promised = strides(x.shape), strides(meta.shape)
+        if is_product(weight, stride, padding, groups):
+            product = (_product_nhwc if wish else _product_nchw)(builder, x, weight, bias)
+            if product is not None:
+                return product
+    else:
+        given, promised = nodes[0].meta["val"].stride, meta.stride
+    args = [
+        builder.argument(x, given),
+        builder.argument(weight, nodes[1].meta["val"].stride),
+        None if bias is None else builder.argument(bias),
+    ]
+    result_meta = TensorMeta(meta.shape, promised, meta.dtype, meta.device)
+    result = library_results(builder, aten.convolution.default, [*args, *rest], {}, result_meta)
+    result.deviates = not same_strides(meta.shape, promised, meta.stride)
+    return result
+
+
+def is_product(weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int) -> bool:
+    """Is it a matrix product at every position: one tap, every position once?"""
+    return groups == 1 and weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0}
+
+
+def is_single(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int) -> bool:
+    """Is it such a product of images of one position, which are rows whatever their format?
+
+    The library prepares for 50 microseconds to convolve them; the product is done in 5.
+    """
+    plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (x, weight))
+    single = x.rank == 4 and x.shape[2:] == (1, 1) and 0 not in x.shape
+    return single and plain and is_product(weight, stride, padding, groups)
+
+
+def _single_product(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """[batch, channels] @ [channels, out]."""
+    batch, out = x.shape[0], weight.shape[0]
+    result = multiply(builder, reshape(x, x.shape[:2]), permute(reshape(weight, weight.shape[:2]), (1, 0)))
+    if bias is not None:
+        result = elementwise(builder, lambda ops, y, b: ops.add(y, b), [result, bias])
+    return reshape(result, (batch, out, 1, 1))
+
+
+def _product_nhwc(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """[positions, channels] @ [channels, out]; the library's convolution would take 1.1 times as long."""
+    batch, channels, height, width = x.shape
+    out = weight.shape[0]
+    builder.argument(x, channels_last_strides(x.shape))  # in that format, if it is not in memory yet
+    rows = reshape(permute(x, (0, 2, 3, 1)), (batch * height * width, channels))
+    columns = builder.argument(permute(reshape(weight, (out, channels)), (1, 0)))
+    meta = TensorMeta((rows.shape[0], out), (out, 1), x.dtype, x.device)
+    result = linear_product(builder, rows, columns, out, bias, meta)
+    if result is None:
+        return None
+    images = permute(reshape(result, (batch, height, width, out)), (0, 3, 1, 2))
+    images.deviates = True
+    return images
+
+
+def _product_nchw(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """[out, channels] @ [channels, positions] of one image."""
+    batch, channels, height, width = x.shape
+    if batch != 1:
+        return None
+    out, positions = weight.shape[0], height * width
+    builder.argument(x, contiguous_strides(x.shape))
+    image = builder.argument(reshape(x, (channels, positions)))
+    meta = TensorMeta((out, positions), (positions, 1), x.dtype, x.device)
+    result = linear_product(builder, reshape(weight, (out, channels)), image, positions, None, meta)
+    if result is None:
+        return None
+    images = reshape(result, (1, out, height, width))
+    if bias is None:
+        return images
+    return elementwise(builder, lambda ops, y, b: ops.add(y, b), [images, reshape(bias, (1, out, 1, 1))])
+
+
+def _may_choose(x: Tensor, meta: TensorMeta, transposed: bool) -> bool:
+    """Is the format ours to choose? Only where the library follows its input's format without ambiguity."""
+    return (
+        x.rank == 4
+        and not transposed
+        and meta.device.type == "cpu"
+        and meta.dtype is torch.float32
+        and meta.stride == contiguous_strides(meta.shape)
+        and min(x.shape) > 0
+        and min(*x.shape[1:], *meta.shape[1:]) > 1
+    )
+
+
+def wishes_channels_last(shapes: Sequence[tuple[int, ...]], groups: int) -> bool | None:
+    x, weight, result = shapes
+    pointwise = groups == 1 and weight[2:] == (1, 1)
+    return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), numel(x) + numel(result))
+
+
+def _feeds_channels_last(builder: LoweringBuilder) -> bool:
+    """Does something that this convolution's result reaches, without a decided one in between, want NHWC data?"""
+    if builder.wants_channels_last is None:
+        wants: dict[fx.Node, bool] = {}
+        for node in reversed(builder.node.graph.nodes):
+            wants[node] = any(_passes_on(user, wants) for user in node.users)
+        builder.wants_channels_last = wants
+    return builder.wants_channels_last[builder.node]
+
+
+def _passes_on(user: fx.Node, wants: dict[fx.Node, bool]) -> bool:
+    """Does this user want its argument in NHWC, for itself or for what comes after it?"""
+    if user.target is aten.convolution.default:
+        x, weight, groups = user.args[0].meta["val"], user.args[1].meta["val"], user.args[8]  # type: ignore[union-attr]
+        wish = wishes_channels_last((x.shape, weight.shape, user.meta["val"].shape), groups)  # type: ignore[arg-type]
+        return wants[user] if wish is None else wish
+    if user.target is aten.permute.default and tuple(user.args[1]) == (0, 2, 3, 1):  # type: ignore[arg-type]
+        return True
+    return wants[user] and _is_spatial(user)
+
+
+def _is_spatial(node: fx.Node) -> bool:
+    """Does the node still have a batch of images, whose format can be passed on?"""
+    if node.target is operator.getitem:
+        return True
+    meta = node.meta.get("val")
+    if isinstance(meta, tuple | list):
+        meta = meta[0] if meta else None
+    return isinstance(meta, TensorMeta) and len(meta.shape) == 4

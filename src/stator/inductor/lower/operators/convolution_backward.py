@@ -1,0 +1,229 @@
+"""The lowering of the gradients of convolutions: library calls in the memory format that suits them, and loops for the
+weights of depthwise kernels, which the library takes ten to a hundred times as long for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.inductor.lower.builder import LoweringBuilder, linear, same_strides
+from stator.inductor.lower.fallback import library_results
+from stator.inductor.lower.heuristics import MAX_ACCUMULATORS, SMALL_DEPTHWISE
+from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.tensor import Stored, Tensor
+from stator.prims.layout import channels_last_strides, contiguous_strides
+from stator.prims.record import TensorMeta
+from stator.shapes.expr import Symbol
+
+from .convolution import is_product, is_single, wishes_channels_last
+from .creation import filled, pad_with
+from .library import multiply
+from .patches import cuts_patches, in_format, patch_gradients
+from .reductions import reduce
+from .views import permute, reshape, slice_dim
+
+aten = torch.ops.aten
+
+# padding, dilation, transposed, output_padding, groups
+_ONE_BY_ONE = ([0, 0], [1, 1], False, [0, 0], 1)
+
+_OUTER = tuple(Symbol(f"i{at}") for at in range(2))
+_REDUCED = tuple(Symbol(f"r{at}") for at in range(3))
+
+
+@lowers(aten.convolution_backward.default)
+def _convolution_backward(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    wanted: Sequence[bool],
+) -> Any:
+    """Gradients of x [N, C, H, W], of the weight, and of the bias; None where not `wanted`."""
+    if transposed or not _is_plain(grad, x, weight):
+        return NotImplemented
+    if cuts_patches(x, weight, grad.shape[2:], stride, padding, dilation, transposed, groups):
+        return patch_gradients(builder, grad, x, weight, wanted)
+    if is_single(x, weight, stride, padding, groups):
+        return _of_product(builder, grad, x, weight, wanted)
+    if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
+        return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
+    rest = [bias_sizes, stride, padding, dilation, transposed, output_padding, groups]
+    if not wanted[1] or not _is_depthwise(x, weight, groups):
+        return _in_best_format(builder, grad, x, weight, rest, wanted)
+    if math.prod(weight.shape[2:]) <= SMALL_DEPTHWISE and not (_is_channels_last(grad) or _is_channels_last(x)):
+        return NotImplemented
+    grad = in_format(builder, grad, channels_last_strides(grad.shape))
+    x = in_format(builder, x, channels_last_strides(x.shape))
+    of_x = _by_library(builder, grad, x, weight, rest) if wanted[0] else None
+    of_weight = _of_depthwise_weight(builder, grad, x, stride, padding, dilation)
+    return [of_x, of_weight, _of_bias(builder, grad) if wanted[2] else None]
+
+
+def _is_plain(grad: Tensor, x: Tensor, weight: Tensor) -> bool:
+    """Images of some size in the dtype that kernels are quick for."""
+    plain = all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (grad, x, weight))
+    return x.rank == 4 and plain and 0 not in grad.shape and 0 not in x.shape
+
+
+def _is_depthwise(x: Tensor, weight: Tensor, groups: int) -> bool:
+    """One kernel of a few taps for each channel."""
+    channels = x.shape[1]
+    taps = weight.shape[2:]
+    return groups == channels == weight.shape[0] > 1 and weight.shape[1] == 1 and taps[1] <= MAX_ACCUMULATORS
+
+
+def _of_thinned(
+    builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
+) -> list[Any]:
+    """Kernels of one tap that skip positions: the same without the positions that are skipped, zeros in between."""
+    bias_sizes, stride, *tail = rest
+    metas: Sequence[TensorMeta | None] = builder.meta
+    height, width = grad.shape[2:]
+    strides = channels_last_strides if _is_channels_last(grad) and _is_channels_last(x) else contiguous_strides
+    seen = slice_dim(slice_dim(x, 2, 0, height, stride[0]), 3, 0, width, stride[1])
+    args = [
+        builder.argument(grad, strides(grad.shape)),
+        builder.argument(seen, strides(seen.shape)),
+        builder.argument(weight, builder.node.args[2].meta["val"].stride),
+    ]
+    of_seen = TensorMeta(seen.shape, strides(seen.shape), x.dtype, x.device)
+    of_weight = TensorMeta(weight.shape, contiguous_strides(weight.shape), weight.dtype, weight.device)
+    promised = (of_seen if wanted[0] else None, of_weight if wanted[1] else None, metas[2])
+    rest = [bias_sizes, [1, 1], *tail, list(wanted)]
+    found = library_results(builder, aten.convolution_backward.default, [*args, *rest], {}, promised)
+    if metas[0] is not None:
+        target = builder.new_buffer(x.shape, strides(x.shape), x.dtype, x.device)
+        builder.store(target, filled(builder, 0.0, metas[0]))
+        builder.store(slice_dim(slice_dim(target, 2, 0, height, stride[0]), 3, 0, width, stride[1]), found[0])
+        target.deviates = not same_strides(x.shape, strides(x.shape), metas[0].stride)
+        found[0] = target
+    return found
+
+
+def _in_best_format(
+    builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
+) -> Any:
+    """NHWC where that is faster, or is there already and no slower; NotImplemented: in eager's format."""
+    if (
+        not (x.deviates or grad.deviates)
+        or wishes_channels_last((x.shape, weight.shape, grad.shape), rest[-1]) is False
+    ):
+        return NotImplemented
+    grad = in_format(builder, grad, channels_last_strides(grad.shape))
+    x = in_format(builder, x, channels_last_strides(x.shape))
+    _, stride, padding, _, _, _, groups = rest
+    if is_product(weight, stride, padding, groups):
+        return _of_product(builder, grad, x, weight, wanted)
+    args = [
+        builder.argument(grad),
+        builder.argument(x),
+        builder.argument(weight, builder.node.args[2].meta["val"].stride),
+    ]
+    promised = [
+        meta if meta is None or not index_wanted or len(meta.shape) == 1 else _channels_last_meta(meta)
+        for meta, index_wanted in zip(builder.meta, wanted, strict=True)
+    ]
+    found = library_results(builder, aten.convolution_backward.default, [*args, *rest, list(wanted)], {}, promised)
+    for result, meta in zip(found, builder.meta, strict=True):
+        if result is not None:
+            result.deviates = not same_strides(meta.shape, result.strides, meta.stride)
+    return found
+
+
+def _channels_last_meta(meta: TensorMeta) -> TensorMeta:
+    return TensorMeta(meta.shape, channels_last_strides(meta.shape), meta.dtype, meta.device)
+
+
+def _of_product(builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, wanted: Sequence[bool]) -> list[Any]:
+    """Kernels of one tap at every position: products of matrices [positions, channels]."""
+    out, channels = weight.shape[:2]
+    grad_rows = reshape(permute(grad, (0, 2, 3, 1)), (-1, out))
+    found: list[Any] = [None, None, None]
+    if wanted[0]:
+        rows = multiply(builder, grad_rows, reshape(weight, (out, channels)))
+        batch, _, height, width = x.shape
+        found[0] = permute(reshape(rows, (batch, height, width, channels)), (0, 3, 1, 2))
+        found[0].deviates = not same_strides(x.shape, found[0].strides, builder.meta[0].stride)
+    if wanted[1]:
+        x_rows = reshape(permute(x, (0, 2, 3, 1)), (-1, channels))
+        found[1] = reshape(multiply(builder, permute(grad_rows, (1, 0)), x_rows), weight.shape)
+    if wanted[2]:
+        found[2] = _of_bias(builder, grad)
+    return found
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    planned = x.planned()
+    return planned is not None and same_strides(x.shape, planned[0], channels_last_strides(x.shape))
+
+
+def _by_library(builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any]) -> Tensor:
+    """The gradient of x, in the format of x."""
+    meta: TensorMeta = builder.meta[0]
+    weight_strides = builder.node.args[2].meta["val"].stride
+    args = [builder.argument(grad), builder.argument(x), builder.argument(weight, weight_strides)]
+    promised = channels_last_strides(meta.shape)
+    metas = (TensorMeta(meta.shape, promised, meta.dtype, meta.device), None, None)
+    result = library_results(
+        builder, aten.convolution_backward.default, [*args, *rest, [True, False, False]], {}, metas
+    )[0]
+    result.deviates = not same_strides(meta.shape, promised, meta.stride)
+    return result
+
+
+def _of_bias(builder: LoweringBuilder, grad: Tensor) -> Tensor:
+    return reduce(builder, "sum", grad, (0, 2, 3), grad.dtype, keepdim=False)
+
+
+def _of_depthwise_weight(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    x: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Tensor:
+    """d[c, 0, i, j] = sum over n, y, z of grad[n, c, y, z] * x[n, c, y * stride + i * dilation - padding, ...].
+
+    One pass over the data has an accumulator for each tap, or for each tap of a row of the kernel; lanes are channels.
+    """
+    meta: TensorMeta = builder.meta[1]
+    batch, channels, *out = grad.shape
+    if any(padding):
+        shape = (batch, channels, *(size + 2 * pad for size, pad in zip(x.shape[2:], padding, strict=True)))
+        x = pad_with(builder, x, (0, 0, *padding), shape, 0.0)
+        builder.materialize(x, channels_last_strides(shape))
+    rows, columns = meta.shape[2:]
+    whole = rows * columns <= MAX_ACCUMULATORS
+    target = builder.new_buffer(meta.shape, meta.stride, meta.dtype, meta.device)
+    memory: Stored = target.source  # type: ignore[assignment]
+    channel = _OUTER[0]
+    batch_at, y, z = _REDUCED
+    taps = [(row, column) for row in (range(rows) if whole else (_OUTER[1],)) for column in range(columns)]
+
+    def body(ops: Any) -> None:
+        given = grad.load(ops, (batch_at, channel, y, z))
+        sums: list[Ref] = []
+        for row, column in taps:
+            at = (y * stride[0] + row * dilation[0], z * stride[1] + column * dilation[1])
+            sums.append(ops.reduce("sum", ops.mul(given, x.load(ops, (batch_at, channel, *at)))))
+        for (row, column), total in zip(taps, sums, strict=True):
+            ops.store(memory.buffer, linear(memory, (channel, 0, row, column)), total)
+
+    loops, ranges = (_OUTER[:1], (channels,)) if whole else (_OUTER, (channels, rows))
+    frozen = builder.freeze(body, loops, ranges, _REDUCED, (batch, *out))
+    builder.emit((memory.buffer,), frozen, grad.work | x.work)
+    return target

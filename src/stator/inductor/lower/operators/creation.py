@@ -1,0 +1,290 @@
+"""Lowerings of operators that make values from sizes and numbers, and of copies, casts and padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.inductor.lower.builder import LoweringBuilder, dense_like, loop_order
+from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.tensor import Index, Tensor, copied
+from stator.prims.layout import wrap_dim
+from stator.prims.record import TensorMeta
+from stator.prims.type_promotion import computation_dtype, is_integral
+
+from .pointwise import cast
+from .views import unsqueeze
+
+aten = torch.ops.aten
+
+
+def generated(builder: LoweringBuilder, inner: Callable[[Any, Index], Ref], meta: TensorMeta | None = None) -> Tensor:
+    """A tensor whose elements depend on the index alone, of the shape and dtype of `meta` (by default the node's)."""
+    meta = meta or builder.meta
+    assert meta is not None
+    result = builder.computed(inner, (), meta.shape, meta.dtype, meta.device)
+    result.strides = meta.stride
+    return result
+
+
+def filled(builder: LoweringBuilder, value: float | bool, meta: TensorMeta | None = None) -> Tensor:
+    dtype = (meta or builder.meta).dtype
+    return generated(builder, lambda ops, index: _number(ops, value, dtype), meta)
+
+
+def _number(ops: Any, value: float | bool, dtype: torch.dtype) -> Ref:
+    return ops.to_dtype(ops.constant(value, computation_dtype(dtype)), dtype)
+
+
+@lowers(aten.full.default)
+def _full(builder: LoweringBuilder, size: Sequence[int], value: float, **_: Any) -> Tensor:
+    return filled(builder, value)
+
+
+@lowers(aten.full_like.default)
+def _full_like(builder: LoweringBuilder, x: Tensor, value: float, **_: Any) -> Tensor:
+    return filled(builder, value)
+
+
+@lowers(aten.new_full.default)
+def _new_full(builder: LoweringBuilder, x: Tensor, size: Sequence[int], value: float, **_: Any) -> Tensor:
+    return filled(builder, value)
+
+
+@lowers(aten.scalar_tensor.default)
+def _scalar_tensor(builder: LoweringBuilder, value: float, **_: Any) -> Tensor:
+    return filled(builder, value)
+
+
+@lowers(
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+)
+def _zeros(builder: LoweringBuilder, *_: Any, **__: Any) -> Tensor:
+    return filled(builder, 0)
+
+
+@lowers(
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.empty_strided.default,
+    aten.new_empty.default,
+    aten.new_empty_strided.default,
+)
+def _empty(builder: LoweringBuilder, *_: Any, **__: Any) -> Any:
+    """Zeros, which cost less than memory would. Where algorithms have to be deterministic, torch's own, which asks in
+    each call whether memory is to be filled."""
+    return NotImplemented if torch.are_deterministic_algorithms_enabled() else filled(builder, 0)
+
+
+@lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def _ones(builder: LoweringBuilder, *_: Any, **__: Any) -> Tensor:
+    return filled(builder, 1)
+
+
+@lowers(aten.fill.Scalar)
+def _fill(builder: LoweringBuilder, x: Tensor, value: float) -> Tensor:
+    return filled(builder, value)
+
+
+@lowers(aten.arange.default)
+def _arange(builder: LoweringBuilder, end: float, **_: Any) -> Tensor:
+    return _range(builder, 0, 1)
+
+
+@lowers(aten.arange.start)
+def _arange_start(builder: LoweringBuilder, start: float, end: float, **_: Any) -> Tensor:
+    return _range(builder, start, 1)
+
+
+@lowers(aten.arange.start_step)
+def _arange_step(builder: LoweringBuilder, start: float, end: float, step: float = 1, **_: Any) -> Tensor:
+    return _range(builder, start, step)
+
+
+def _range(builder: LoweringBuilder, start: float, step: float) -> Tensor:
+    dtype = builder.meta.dtype
+    if is_integral(dtype) and isinstance(start, int) and isinstance(step, int):
+        return generated(
+            builder,
+            lambda ops, index: ops.to_dtype(ops.index_value(index[0] * step + start, torch.int64), dtype),
+        )
+
+    def inner(ops: Any, index: Index) -> Ref:
+        # eager accumulates in float64, whatever the dtype
+        position = ops.to_dtype(ops.index_value(index[0], torch.int64), torch.float64)
+        value = ops.add(ops.constant(start, torch.float64), ops.mul(position, ops.constant(step, torch.float64)))
+        return ops.to_dtype(ops.to_dtype(value, computation_dtype(dtype)), dtype)
+
+    return generated(builder, inner)
+
+
+@lowers(aten.eye.default, aten.eye.m)
+def _eye(builder: LoweringBuilder, *_: Any, **__: Any) -> Tensor:
+    dtype = builder.meta.dtype
+
+    def inner(ops: Any, index: Index) -> Ref:
+        row, column = (ops.index_value(at, torch.int64) for at in index)
+        return ops.where(ops.eq(row, column), _number(ops, 1, dtype), _number(ops, 0, dtype))
+
+    return generated(builder, inner)
+
+
+@lowers(aten.tril.default, aten.triu.default)
+def _triangle(builder: LoweringBuilder, x: Tensor, diagonal: int = 0) -> Tensor:
+    comparison = "le" if "tril" in builder.target else "ge"
+
+    def inner(ops: Any, index: Index) -> Ref:
+        distance = ops.index_value(index[-1] - index[-2], torch.int64)
+        keep = ops.elementwise(comparison, distance, ops.constant(diagonal, torch.int64))
+        return ops.where(keep, x.load(ops, index), _number(ops, 0, x.dtype))
+
+    return builder.computed(inner, [x], x.shape, x.dtype, x.device)
+
+
+# ---- copies
+
+
+@lowers(aten.clone.default)
+def _clone(builder: LoweringBuilder, x: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
+    return _copy(builder, x)
+
+
+def _copy(builder: LoweringBuilder, x: Tensor) -> Tensor:
+    strides = builder.meta.stride
+    if x.deviates and loop_order(x.shape, x.strides) != loop_order(x.shape, strides):
+        strides = x.strides  # a layout decided here outlives a clone that only wanted eager's
+    return copied(x, strides)
+
+
+@lowers(aten.contiguous.default)
+def _contiguous(builder: LoweringBuilder, x: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
+    return _copy(builder, x)
+
+
+@lowers(aten._to_copy.default)
+def _to_copy(builder: LoweringBuilder, x: Tensor, **_: Any) -> Any:
+    if builder.meta.device != x.device:
+        return NotImplemented
+    if builder.meta.dtype is x.dtype:
+        return _copy(builder, x)
+    result = cast(builder, x, builder.meta.dtype)
+    if not result.deviates:
+        result.strides = builder.meta.stride
+    return result
+
+
+@lowers(torch.ops.prims.convert_element_type.default)
+def _convert_element_type(builder: LoweringBuilder, x: Tensor, dtype: torch.dtype) -> Tensor:
+    return cast(builder, x, dtype)
+
+
+@lowers(aten.copy.default)
+def _copy_over(builder: LoweringBuilder, x: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
+    if source.device != x.device or x.deviates:
+        return NotImplemented
+    value = builder.pointwise(lambda ops, old, new: ops.to_dtype(new, x.dtype), [x, source], x.dtype)
+    value.strides = builder.meta.stride
+    return value
+
+
+# ---- padding
+
+
+@lowers(aten.constant_pad_nd.default)
+def _constant_pad_nd(builder: LoweringBuilder, x: Tensor, pad: Sequence[int], value: float = 0) -> Any:
+    before = [0] * x.rank
+    shape = list(x.shape)
+    for at in range(len(pad) // 2):
+        dim = x.rank - 1 - at
+        low, high = pad[2 * at], pad[2 * at + 1]
+        before[dim] = low
+        shape[dim] += low + high
+    if shape == list(x.shape) and not any(before):
+        return _copy(builder, x)
+    padded = pad_with(builder, x, before, shape, value)
+    if not padded.deviates:
+        padded.strides = builder.meta.stride
+    return padded
+
+
+def pad_with(builder: LoweringBuilder, x: Tensor, before: Sequence[int], shape: Sequence[int], value: float) -> Tensor:
+    """`x` placed at `before` in a larger (or cropped) index space, `value` elsewhere; nothing is read outside x."""
+
+    def inner(ops: Any, index: Index) -> Ref:
+        moved = tuple([at - low for at, low in zip(index, before, strict=True)])
+        mask = inside(ops, moved, x.shape)
+        if mask is None:
+            return x.load(ops, moved)
+        return ops.masked(mask, lambda: x.load(ops, moved), value, x.dtype)
+
+    if x.resolved() is None and x.heavy:
+        builder.realize(x)
+    result = builder.computed(inner, [x], shape, x.dtype, x.device)
+    if x.deviates:
+        result.strides, result.deviates = dense_like(shape, x.strides), True
+    return result
+
+
+def inside(ops: Any, index: Index, shape: Sequence[int]) -> Ref | None:
+    """The condition that an index lies within `shape`; None when its bounds say so already."""
+    mask: Ref | None = None
+    for at, size in zip(index, shape, strict=True):
+        if isinstance(at, int):
+            low, high = float(at), float(at)
+        else:
+            low, high = at.bounds(ops.ranges)
+        tests: list[tuple[str, int]] = []
+        if low < 0:
+            tests.append(("ge", 0))
+        if high >= size:
+            tests.append(("lt", size))
+        for comparison, limit in tests:
+            value = ops.index_value(at, torch.int64)
+            test = ops.elementwise(comparison, value, ops.constant(limit, torch.int64))
+            mask = test if mask is None else ops.bitwise_and(mask, test)
+    return mask
+
+
+@lowers(aten.slice_scatter.default)
+def _slice_scatter(
+    builder: LoweringBuilder,
+    x: Tensor,
+    source: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    dim = wrap_dim(dim, x.rank)
+    first, last, _ = slice(start, end, 1).indices(x.shape[dim])
+    if step != 1 or last <= first:
+        return NotImplemented
+    return _overwritten(builder, x, source, dim, first)
+
+
+@lowers(aten.select_scatter.default)
+def _select_scatter(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, at: int) -> Any:
+    dim = wrap_dim(dim, x.rank)
+    return _overwritten(builder, x, unsqueeze(source, dim), dim, at % x.shape[dim])
+
+
+def _overwritten(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, start: int) -> Tensor:
+    """`x` with `source` in the place of a run of one dimension."""
+
+    def inner(ops: Any, index: Index) -> Ref:
+        moved = (*index[:dim], index[dim] - start, *index[dim + 1 :])
+        mask = inside(ops, moved, source.shape)
+        if mask is None:
+            return ops.to_dtype(source.load(ops, moved), x.dtype)
+        new = ops.to_dtype(ops.masked(mask, lambda: source.load(ops, moved), 0, source.dtype), x.dtype)
+        return ops.where(mask, new, x.load(ops, index))
+
+    result = builder.computed(inner, [x, source], x.shape, x.dtype, x.device)
+    if not result.deviates:
+        result.strides = builder.meta.stride
+    return result

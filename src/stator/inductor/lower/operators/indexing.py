@@ -1,0 +1,469 @@
+"""Lowerings of gathers and scatters: loads and stores at positions that are data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.inductor.lower.builder import LoweringBuilder, linear, loop_order, loop_variables
+from stator.inductor.lower.heuristics import LARGE_TABLE
+from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.tensor import Index, Stored, Tensor
+from stator.prims.layout import broadcast_shapes, contiguous_strides, is_contiguous, wrap_dim
+from stator.prims.type_promotion import computation_dtype
+
+from .library import is_overwritable
+from .pointwise import cast, elementwise
+from .views import expand, reshape
+
+aten = torch.ops.aten
+_INDEX_DTYPES = (torch.int64, torch.int32)
+
+
+def position(ops: Any, index: Ref, size: int, wraps: bool) -> Any:
+    """An index value as an index expression; out of range is an IndexError. `wraps`: negatives count from the end."""
+    if not wraps:
+        # a negative index becomes one that is too large, so that it fails as in eager
+        dtype = ops.dtype(index)
+        negative = ops.lt(index, ops.constant(0, dtype))
+        index = ops.where(negative, ops.constant(size, dtype), index)
+    return ops.indirect(index, size, True)
+
+
+def _source(builder: LoweringBuilder, x: Tensor) -> Tensor:
+    """What is gathered from: in memory, unless it is trivial to compute anywhere."""
+    if x.resolved() is None and (x.heavy or len(x.work) > 1):
+        builder.realize(x)
+    return x
+
+
+@lowers(aten.embedding.default)
+def _embedding(
+    builder: LoweringBuilder,
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    return _rows(builder, weight, 0, indices, wraps=False)
+
+
+@lowers(aten.index_select.default)
+def _index_select(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor) -> Any:
+    if x.rank == 0 or indices.rank != 1:
+        return NotImplemented
+    return _rows(builder, x, wrap_dim(dim, x.rank), indices, wraps=False)
+
+
+def _rows(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, wraps: bool) -> Any:
+    """`x` with dimension `dim` replaced by the dimensions of `indices`."""
+    if indices.dtype not in _INDEX_DTYPES:
+        return NotImplemented
+    x = _source(builder, x)
+
+    def inner(ops: Any, index: Index) -> Ref:
+        at = indices.load(ops, index[dim : dim + indices.rank])
+        row = position(ops, at, x.shape[dim], wraps)
+        return x.load(ops, (*index[:dim], row, *index[dim + indices.rank :]))
+
+    shape = (*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :])
+    result = builder.computed(inner, [x, indices], shape, x.dtype, x.device, heavy=True)
+    result.strides, result.deviates = builder.meta.stride, False
+    return result
+
+
+@lowers(aten.gather.default)
+def _gather(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, *, sparse_grad: bool = False) -> Any:
+    shape = indices.shape
+    if not indices.numel:  # of nothing, eager looks neither at the dtype nor at the rank
+        return builder.pointwise(lambda ops, _: _number(ops, 0, x.dtype), [indices], x.dtype)
+    if indices.dtype not in _INDEX_DTYPES:
+        return NotImplemented
+    x, indices = _ranked(x), _ranked(indices)
+    dim = wrap_dim(dim, x.rank)
+    x = _source(builder, x)
+
+    def inner(ops: Any, index: Index) -> Ref:
+        at = position(ops, indices.load(ops, index), x.shape[dim], wraps=False)
+        return x.load(ops, (*index[:dim], at, *index[dim + 1 :]))
+
+    result = builder.computed(inner, [x, indices], indices.shape, x.dtype, x.device, heavy=True)
+    if result.shape != shape:
+        return reshape(result, shape)
+    result.strides, result.deviates = builder.meta.stride, False
+    return result
+
+
+@lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
+def _index(builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]) -> Any:
+    plan = _advanced(x, indices)
+    if plan is None:
+        return NotImplemented
+    tensors, dims, shape, first = plan
+    x = _source(builder, x)
+    rank = len(shape)
+    rest = [dim for dim in range(x.rank) if dim not in dims]
+    full = (*[x.shape[dim] for dim in rest[:first]], *shape, *[x.shape[dim] for dim in rest[first:]])
+
+    def inner(ops: Any, index: Index) -> Ref:
+        outer = index[first : first + rank]
+        others = iter((*index[:first], *index[first + rank :]))
+        where: list[Any] = [0] * x.rank
+        for dim in rest:
+            where[dim] = next(others)
+        for dim, tensor in zip(dims, tensors, strict=True):
+            where[dim] = position(ops, tensor.load(ops, outer), x.shape[dim], wraps=True)
+        return x.load(ops, tuple(where))
+
+    result = builder.computed(inner, [x, *tensors], full, x.dtype, x.device, heavy=True)
+    result.strides, result.deviates = builder.meta.stride, False
+    return result
+
+
+def _advanced(
+    x: Tensor, indices: Sequence[Tensor | None]
+) -> tuple[list[Tensor], list[int], tuple[int, ...], int] | None:
+    """Index tensors broadcast together, their dimensions, the common shape, and where it goes in the result."""
+    dims = [dim for dim, index in enumerate(indices) if index is not None]
+    tensors = [index for index in indices if index is not None]
+    if not tensors or any(tensor.dtype not in _INDEX_DTYPES for tensor in tensors):
+        return None
+    shape: tuple[int, ...] = ()
+    for tensor in tensors:
+        shape = broadcast_shapes(shape, tensor.shape)
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    return [expand(tensor, shape) for tensor in tensors], dims, shape, dims[0] if adjacent else 0
+
+
+# ---- scatters: a copy, then stores into it
+
+# a sum of truths is whether any holds, a product whether all do
+_MODES_OF_BOOL: dict[str | None, str] = {"add": "max", "mul": "min"}
+
+Where = Callable[[Any, Index], Index]
+Values = Callable[[Any, Index], Ref]
+
+
+def scattered(
+    builder: LoweringBuilder,
+    x: Tensor,
+    shape: Sequence[int],
+    where: Where,
+    value: Values,
+    mode: str | None,
+    work: frozenset[str],
+    in_place: bool = False,
+) -> Any:
+    """A copy of `x` (or itself) into which `value(ops, index)` is stored at `where(ops, index)` for all of `shape`.
+
+    Half floats are added and multiplied in float32. NotImplemented for a mode this device or dtype does not have, and
+    where algorithms have to be deterministic: additions come in any order. Torch's own then come in one, or raise.
+    """
+    if torch.are_deterministic_algorithms_enabled():
+        return NotImplemented
+    if mode in ("mul", "last") and x.device.type != "cpu":
+        return NotImplemented  # no atomic form
+    dtype = x.dtype
+    if dtype is torch.bool:
+        mode = _MODES_OF_BOOL.get(mode, mode)
+    working = computation_dtype(x.dtype) if mode in ("add", "mul") else x.dtype
+    strides = builder.meta.stride if builder.meta.shape == x.shape else contiguous_strides(x.shape)
+    if not (in_place and working is x.dtype and x.strides == tuple(strides)):
+        x = builder.copy(cast(builder, x, working), strides)
+    target = x
+    memory: Stored = target.source  # type: ignore[assignment]
+    order = loop_order(shape, contiguous_strides(tuple(shape)))
+    variables, index = loop_variables(order, shape)
+
+    def body(ops: Any) -> None:
+        stored = ops.to_dtype(value(ops, index), working)
+        ops.store(memory.buffer, linear(memory, where(ops, index)), stored, mode)
+
+    frozen = builder.freeze(body, variables, tuple(shape[dim] for dim in order))
+    builder.emit((memory.buffer,), frozen, work)
+    return cast(builder, target, dtype)
+
+
+@lowers(aten.index_put.default, aten._unsafe_index_put.default)
+def _index_put(
+    builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Any:
+    if len(indices) == 1 and _is_mask_of(indices[0], x):
+        return _masked_assignment(builder, x, indices[0], values, accumulate)
+    plan = _advanced(x, indices)
+    if plan is None:
+        return NotImplemented
+    tensors, dims, shape, first = plan
+    rank = len(shape)
+    if accumulate and x.numel >= LARGE_TABLE * values.numel:
+        builder.realize(values)
+    rest = [dim for dim in range(x.rank) if dim not in dims]
+    full = (*[x.shape[dim] for dim in rest[:first]], *shape, *[x.shape[dim] for dim in rest[first:]])
+    if accumulate and x.numel >= LARGE_TABLE * values.numel:
+        builder.realize(values)
+    spread = expand(cast(builder, values, x.dtype), full)
+
+    def where(ops: Any, index: Index) -> Index:
+        others = iter((*index[:first], *index[first + rank :]))
+        result: list[Any] = [0] * x.rank
+        for dim in rest:
+            result[dim] = next(others)
+        for dim, tensor in zip(dims, tensors, strict=True):
+            result[dim] = position(ops, tensor.load(ops, index[first : first + rank]), x.shape[dim], wraps=True)
+        return tuple(result)
+
+    mode = "add" if accumulate else "last" if _product(shape) > 1 else None
+    return scattered(builder, x, full, where, spread.load, mode, spread.work, is_overwritable(builder, x))
+
+
+def _is_mask_of(index: Tensor | None, x: Tensor) -> bool:
+    return index is not None and index.dtype is torch.bool and index.shape == x.shape[: index.rank]
+
+
+def _masked_assignment(builder: LoweringBuilder, x: Tensor, mask: Any, values: Tensor, accumulate: bool) -> Any:
+    """`x[mask] = values` (or `+=`), where the mask covers the leading dimensions and every place gets the same values.
+    NotImplemented where they depend on how many places there are."""
+    rest = x.shape[mask.rank :]
+    if values.rank > len(rest):
+        if any(size != 1 for size in values.shape[: values.rank - len(rest)]):
+            return NotImplemented
+        values = reshape(values, values.shape[values.rank - len(rest) :])
+    spread = reshape(mask, (*mask.shape, *([1] * len(rest))))
+    working = computation_dtype(x.dtype)
+
+    def assigned(ops: Any, old: Ref, test: Ref, new: Ref) -> Ref:
+        if accumulate:
+            new = ops.to_dtype(ops.add(ops.to_dtype(old, working), ops.to_dtype(new, working)), x.dtype)
+        return ops.where(test, new, old)
+
+    return builder.pointwise(assigned, [x, spread, cast(builder, values, x.dtype)], x.dtype)
+
+
+# eager's names of reductions, by the mode of stores
+_MODES = {
+    "sum": "add",
+    "add": "add",
+    "mean": "add",
+    "prod": "mul",
+    "multiply": "mul",
+    "amax": "max",
+    "amin": "min",
+}
+
+
+def _identity(reduce: str, dtype: torch.dtype) -> float | int:
+    if dtype is torch.bool:
+        return reduce in ("amin", "prod")
+    if reduce in ("amax", "amin"):
+        if dtype.is_floating_point:
+            return -math.inf if reduce == "amax" else math.inf
+        limits = torch.iinfo(dtype)
+        return limits.min if reduce == "amax" else limits.max
+    return 1 if reduce == "prod" else 0
+
+
+def _reduced(
+    builder: LoweringBuilder,
+    x: Tensor,
+    shape: Sequence[int],
+    where: Where,
+    value: Values,
+    work: frozenset[str],
+    reduce: str,
+    include_self: bool = True,
+) -> Any:
+    """Scatter with a reduction; without `include_self` the places that are written start from its identity."""
+    dtype = x.dtype
+    if dtype is torch.bool and reduce == "mean":
+        return NotImplemented
+    if not include_self:
+        start = _identity(reduce, dtype)
+        x = scattered(builder, x, shape, where, lambda ops, index: _number(ops, start, dtype), "last", work)
+        if x is NotImplemented:
+            return NotImplemented
+    result = scattered(builder, x, shape, where, value, _MODES[reduce], work)
+    if reduce != "mean" or result is NotImplemented:
+        return result
+    working = computation_dtype(dtype)
+    begin = 1 if include_self else 0
+    initial = builder.pointwise(lambda ops, old: ops.constant(begin, working), [x], working)
+    counts = scattered(builder, initial, shape, where, lambda ops, index: ops.constant(1, working), "add", work)
+
+    def divided(ops: Any, total: Ref, count: Ref) -> Ref:
+        count = ops.maximum(count, ops.constant(1, working))
+        quotient = ops.elementwise(
+            "div" if working.is_floating_point else "floor_div", ops.to_dtype(total, working), count
+        )
+        return ops.to_dtype(quotient, dtype)
+
+    return builder.pointwise(divided, [result, counts], dtype)
+
+
+def _number(ops: Any, value: Any, dtype: torch.dtype) -> Ref:
+    return ops.to_dtype(ops.constant(value, computation_dtype(dtype)), dtype)
+
+
+def _elementwise_places(x: Tensor, dim: int, indices: Tensor) -> Where:
+    """Along `dim` where the index tensor says, in the other dimensions in place."""
+
+    def where(ops: Any, index: Index) -> Index:
+        at = position(ops, indices.load(ops, index), x.shape[dim], wraps=False)
+        return (*index[:dim], at, *index[dim + 1 :])
+
+    return where
+
+
+def _slice_places(x: Tensor, dim: int, indices: Tensor) -> Where:
+    """Whole slices across `dim`, each where its entry of a vector of indices says."""
+
+    def where(ops: Any, index: Index) -> Index:
+        at = position(ops, indices.load(ops, (index[dim],)), x.shape[dim], wraps=False)
+        return (*index[:dim], at, *index[dim + 1 :])
+
+    return where
+
+
+def _ranked(x: Any) -> Any:
+    """A zero-dim tensor as a vector of one element."""
+    return reshape(x, (1,)) if isinstance(x, Tensor) and x.rank == 0 else x
+
+
+def _scatter(
+    builder: LoweringBuilder,
+    x: Tensor,
+    dim: int,
+    indices: Tensor,
+    source: Any,
+    reduce: str | None,
+    include_self: bool = True,
+) -> Any:
+    if indices.dtype not in _INDEX_DTYPES:
+        return NotImplemented
+    shape = x.shape
+    x, indices, source = _ranked(x), _ranked(indices), _ranked(source)
+    where = _elementwise_places(x, wrap_dim(dim, x.rank), indices)
+    dtype, work = x.dtype, indices.work
+    if isinstance(source, Tensor):
+        value, work = source.load, work | source.work
+    else:
+
+        def value(ops: Any, index: Index) -> Ref:
+            return _number(ops, source, dtype)
+
+    if reduce is None:
+        result = scattered(builder, x, indices.shape, where, value, "last", work)
+    else:
+        result = _reduced(builder, x, indices.shape, where, value, work, reduce, include_self)
+    return result if result is NotImplemented else reshape(result, shape)
+
+
+@lowers(aten.scatter.src, aten.scatter.value)
+def _scatter_value(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, source: Any) -> Any:
+    return _scatter(builder, x, dim, indices, source, None)
+
+
+@lowers(aten.scatter.reduce, aten.scatter.value_reduce)
+def _scatter_reducing(
+    builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, source: Any, *, reduce: str
+) -> Any:
+    return _scatter(builder, x, dim, indices, source, reduce)
+
+
+@lowers(aten.scatter_add.default)
+def _scatter_add(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> Any:
+    return _scatter(builder, x, dim, indices, source, "sum")
+
+
+@lowers(aten.scatter_reduce.two)
+def _scatter_reduce(
+    builder: LoweringBuilder,
+    x: Tensor,
+    dim: int,
+    indices: Tensor,
+    source: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Any:
+    return _scatter(builder, x, dim, indices, source, reduce, include_self)
+
+
+def _slices(
+    builder: LoweringBuilder,
+    x: Tensor,
+    dim: int,
+    indices: Tensor,
+    source: Tensor,
+    reduce: str | None,
+    include_self: bool = True,
+) -> Any:
+    if indices.dtype not in _INDEX_DTYPES:
+        return NotImplemented
+    shape = x.shape
+    x, indices, source = _ranked(x), _ranked(indices), _ranked(source)
+    dim = wrap_dim(dim, x.rank)
+    where = _slice_places(x, dim, indices)
+    full = (*x.shape[:dim], indices.shape[0], *x.shape[dim + 1 :])
+    source = expand(source, full)
+    work = source.work | indices.work
+    if reduce is None:
+        result = scattered(builder, x, full, where, source.load, "last", work)
+    else:
+        result = _reduced(builder, x, full, where, source.load, work, reduce, include_self)
+    return result if result is NotImplemented else reshape(result, shape)
+
+
+@lowers(aten.index_copy.default)
+def _index_copy(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> Any:
+    return _slices(builder, x, dim, indices, source, None)
+
+
+@lowers(aten.index_add.default)
+def _index_add(
+    builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, source: Tensor, *, alpha: float = 1
+) -> Any:
+    if alpha != 1:
+        source = elementwise(builder, lambda ops, value, factor: ops.mul(value, factor), [source, alpha], dtype=x.dtype)
+    return _slices(builder, x, dim, indices, source, "sum")
+
+
+@lowers(aten.index_reduce.default)
+def _index_reduce(
+    builder: LoweringBuilder,
+    x: Tensor,
+    dim: int,
+    indices: Tensor,
+    source: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Any:
+    return _slices(builder, x, dim, indices, source, reduce, include_self)
+
+
+@lowers(aten.put.default)
+def _put(builder: LoweringBuilder, x: Tensor, indices: Tensor, source: Tensor, accumulate: bool = False) -> Any:
+    """By positions in the flattened tensor."""
+    if indices.dtype is not torch.int64 or not is_contiguous(x.shape, builder.meta.stride):
+        return NotImplemented
+    flat = reshape(x, (x.numel,))
+    places, values = reshape(indices, (indices.numel,)), reshape(source, (indices.numel,))
+
+    def where(ops: Any, index: Index) -> Index:
+        return (position(ops, places.load(ops, index), x.numel, wraps=True),)
+
+    mode = "add" if accumulate else "last"
+    result = scattered(builder, flat, (indices.numel,), where, values.load, mode, values.work | places.work)
+    return result if result is NotImplemented else reshape(result, x.shape)
+
+
+def _product(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count

@@ -1,0 +1,208 @@
+"""Lowerings that call a library kernel on purpose: matrix products and attention.
+
+Arguments that strides can express are passed as views of what is there, without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from stator.inductor.buffers import Extern, View
+from stator.inductor.lower.builder import LoweringBuilder, linear, same_strides
+from stator.inductor.lower.fallback import library_results
+from stator.inductor.lower.registry import lowerings, lowers, view_targets
+from stator.inductor.lower.tensor import Index, Stored, Tensor, Viewed
+from stator.prims.layout import contiguous_strides, preserved_strides
+from stator.prims.record import TensorMeta
+from stator.shapes.expr import Symbol
+from stator.shapes.simplify import loop_ranges, simplify
+
+from .onednn import is_transposed, linear_product
+from .pointwise import elementwise
+
+aten = torch.ops.aten
+
+
+def matrix(builder: LoweringBuilder, x: Tensor) -> str | View:
+    """A matrix (or a batch of them) as BLAS takes it: one of the last two dimensions has stride one."""
+    planned = x.planned()
+    if planned is not None and _fits_blas(x.shape[-2:], planned[0][-2:]):
+        return builder.argument(x)
+    strides = contiguous_strides(x.shape)
+    if _varies_faster(x, x.rank - 2):
+        # keep what is contiguous contiguous: BLAS takes the transposed matrix just as well
+        strides = (*strides[:-2], 1, max(x.shape[-2], 1))
+    return builder.argument(x, strides)
+
+
+def _varies_faster(x: Tensor, dim: int) -> bool:
+    """Does stepping along `dim`, and not along the last dimension, move through the memory under x one by one?"""
+    symbols = tuple(Symbol(f"i{at}") for at in range(x.rank))
+    ranges = loop_ranges(symbols, x.shape)
+    index: Index = symbols
+    tensor = x
+    while isinstance(tensor.source, Viewed):
+        index = tensor.source.remap(index, ranges)
+        tensor = tensor.source.base
+    strides = tensor.source.strides if isinstance(tensor.source, Stored) else tensor.strides
+    position = simplify(linear(Stored("", strides), index), ranges)
+    return position.coefficient(symbols[dim]) == 1 and position.coefficient(symbols[-1]) != 1
+
+
+def _fits_blas(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    rows, columns = shape
+    down, across = strides
+    return (across == 1 and down >= max(columns, 1)) or (down == 1 and across >= max(rows, 1))
+
+
+def _product(builder: LoweringBuilder, target: Any, args: Sequence[Any], **kwargs: Any) -> Tensor:
+    """Call an out= overload into a fresh contiguous buffer."""
+    return builder.extern(target, args, kwargs, [builder.meta], style="out")[0]  # type: ignore[return-value]
+
+
+def multiply(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Tensor:
+    """The product of two matrices, contiguous, by the library that is quicker at it."""
+    second = matrix(builder, b)
+    meta = TensorMeta((a.shape[0], b.shape[1]), (b.shape[1], 1), a.dtype, a.device)
+    found = None if is_transposed(a) else linear_product(builder, a, second, b.shape[1], None, meta)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    return builder.extern(aten.mm.out, [matrix(builder, a), second], {}, [meta], style="out")[0]  # type: ignore
+
+
+@lowers(aten.mm.default)
+def _mm(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Any:
+    return multiply(builder, a, b)
+
+
+@lowers(aten.bmm.default)
+def _bmm(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Any:
+    return _product(builder, aten.bmm.out, [matrix(builder, a), matrix(builder, b)])
+
+
+@lowers(aten.addmm.default)
+def _addmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    plain = beta == 1 and alpha == 1
+    if plain and bias.shape == (a.shape[0], b.shape[1]) and is_overwritable(builder, bias):
+        return builder.add_to(bias, aten.addmm.out, [matrix(builder, a), matrix(builder, b)])
+    if plain and not is_transposed(a):
+        found = linear_product(builder, a, matrix(builder, b), b.shape[1], bias)
+        if found is not None:
+            return found
+    if plain and only_feeds_loops(builder.node):
+        # the loops that read the product add the bias, which saves writing it into the result beforehand
+        return elementwise(builder, lambda ops, x, y: ops.add(x, y), [_mm(builder, a, b), bias])
+    args = [builder.argument(bias), matrix(builder, a), matrix(builder, b)]
+    return _product(builder, aten.addmm.out, args, beta=beta, alpha=alpha)
+
+
+def only_feeds_loops(node: fx.Node) -> bool:
+    """Is every consumer, looking through views, generated loops and not a library call or the graph's end?"""
+    if not node.users:
+        return False
+    return all(
+        only_feeds_loops(user)
+        if user.target in view_targets
+        else user.target in lowerings and user.target not in LIBRARY
+        for user in node.users
+    )
+
+
+LIBRARY = frozenset(
+    (
+        aten.mm.default,
+        aten.bmm.default,
+        aten.addmm.default,
+        aten.baddbmm.default,
+        aten.convolution.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    )
+)
+
+
+def is_overwritable(
+    builder: LoweringBuilder, x: Tensor, among: Collection[Any] = LIBRARY, styles: Collection[str] = ("out",)
+) -> bool:
+    """Is `x`, the operator's first argument, the fresh result of a product (or of one `among` these operators), and
+    does nothing else read it? styles: of calls whose results may be written to."""
+    node = builder.node.args[0]
+    if sum(arg is node for arg in tree_leaves((builder.node.args, builder.node.kwargs))) != 1:
+        return False
+    while isinstance(node, fx.Node) and node.target in view_targets and len(node.users) == 1:
+        node = node.args[0]
+    if not isinstance(node, fx.Node) or node.target not in among or len(node.users) != 1:
+        return False
+    if not isinstance(x.source, Stored) or builder.reference(x, x.source) != x.source.buffer:
+        return False
+    buffer = x.source.buffer
+    made_by = next(made for made in reversed(builder.nodes) if buffer in made.outputs)
+    return isinstance(made_by, Extern) and made_by.style in styles
+
+
+@lowers(aten.baddbmm.default)
+def _baddbmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    args = [builder.argument(bias), matrix(builder, a), matrix(builder, b)]
+    return _product(builder, aten.baddbmm.out, args, beta=beta, alpha=alpha)
+
+
+@lowers(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def _flash_attention(
+    builder: LoweringBuilder,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Any:
+    """Heads may lie anyhow; only the innermost dimension has to be contiguous. The result lies as the query does."""
+    args = [_innermost_contiguous(builder, part) for part in (query, key, value)]
+    mask = None if attn_mask is None else builder.argument(attn_mask)
+    named = {"attn_mask": mask, "scale": scale}
+    result, statistics = builder.meta
+    strides = preserved_strides(result.shape, builder.strides_of(args[0]))
+    target = aten._scaled_dot_product_flash_attention_for_cpu.default
+    metas = (replace(result, stride=strides), statistics)
+    attended, logsumexp = library_results(builder, target, [*args, dropout, is_causal], named, metas)
+    attended.deviates = not same_strides(result.shape, strides, result.stride)
+    return [attended, logsumexp]
+
+
+@lowers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+def _flash_attention_backward(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attended: Tensor,
+    logsumexp: Tensor,
+    dropout: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Any:
+    """As above; the gradients lie as (batch, length, heads, channels), whatever is given."""
+    args = [_innermost_contiguous(builder, part) for part in (grad, query, key, value, attended)]
+    statistics = builder.argument(logsumexp, builder.node.args[5].meta["val"].stride)
+    mask = None if attn_mask is None else builder.argument(attn_mask)
+    named = {"attn_mask": mask, "scale": scale}
+    target = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    return library_results(builder, target, [*args, statistics, dropout, is_causal], named, builder.meta)
+
+
+def _innermost_contiguous(builder: LoweringBuilder, x: Tensor) -> str | View:
+    planned = x.planned()
+    if planned is not None and planned[0][-1] == 1:
+        return builder.argument(x)
+    return builder.argument(x, contiguous_strides(x.shape))

@@ -1,0 +1,163 @@
+"""Lowerings of layer, group and batch normalisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.heuristics import MIN_CHANNEL_RUN
+from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.tensor import Tensor
+from stator.prims.layout import numel
+from stator.prims.type_promotion import computation_dtype
+
+from .creation import filled
+from .pointwise import cast, elementwise
+from .reductions import element_count, moments
+from .views import reshape
+
+aten = torch.ops.aten
+
+
+@lowers(aten.native_layer_norm.default)
+def _layer_norm(
+    builder: LoweringBuilder,
+    x: Tensor,
+    normalized: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Any:
+    if x.numel == 0 or numel(tuple(normalized)) == 0:
+        return NotImplemented
+    dims = tuple(range(x.rank - len(normalized), x.rank))
+    rstd, mean = _inverse_deviation(builder, x, dims, eps)
+    out = _normalized(builder, x, mean, rstd, weight, bias)
+    return [out, *_saved(builder, mean, rstd)]
+
+
+def _saved(builder: LoweringBuilder, mean: Tensor, rstd: Tensor) -> list[Tensor]:
+    """The statistics for the backward, which may be narrower than those the result was computed with."""
+    return [cast(builder, part, meta.dtype) for part, meta in zip((mean, rstd), builder.meta[1:], strict=True)]
+
+
+def _inverse_deviation(builder: LoweringBuilder, x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
+    dtype = computation_dtype(x.dtype)
+    count = element_count(x, dims)
+
+    def finish(ops: Any, squares: Ref) -> Ref:
+        working = ops.dtype(squares)
+        variance = ops.div(squares, ops.constant(count, working))
+        return ops.rsqrt(ops.add(variance, ops.constant(eps, working)))
+
+    return moments(builder, x, dims, finish, dtype, dtype)
+
+
+def _normalized(
+    builder: LoweringBuilder, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    working = computation_dtype(x.dtype)
+    affine = [part for part in (weight, bias) if part is not None]
+
+    def function(ops: Any, value: Ref, center: Ref, scale: Ref, *parameters: Ref) -> Ref:
+        given = iter(parameters)
+        result = ops.mul(ops.sub(value, center), scale)
+        if weight is not None:
+            result = ops.mul(result, next(given))
+        if bias is not None:
+            result = ops.add(result, next(given))
+        return result
+
+    operands = [x, mean, rstd, *affine]
+    return cast(builder, elementwise(builder, function, [cast(builder, part, working) for part in operands]), x.dtype)
+
+
+@lowers(aten.native_group_norm.default)
+def _group_norm(
+    builder: LoweringBuilder,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    batch: int,
+    channels: int,
+    spatial: int,
+    groups: int,
+    eps: float,
+) -> Any:
+    if x.numel == 0:
+        return NotImplemented
+    rest = x.shape[2:]
+    grouped = reshape(x, (batch, groups, channels // groups, *rest))
+    dims = tuple(range(2, grouped.rank))
+    rstd, mean = _inverse_deviation(builder, grouped, dims, eps)
+    per_channel = (1, groups, channels // groups, *([1] * len(rest)))
+    weight, bias = (None if part is None else reshape(part, per_channel) for part in (weight, bias))
+    out = reshape(_normalized(builder, grouped, mean, rstd, weight, bias), x.shape)
+    return [out, *_saved(builder, reshape(mean, (batch, groups)), reshape(rstd, (batch, groups)))]
+
+
+@lowers(aten.native_batch_norm.default)
+def _native_batch_norm(
+    builder: LoweringBuilder,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if training or mean is None or variance is None:
+        return NotImplemented
+    return _batch_norm_inference(builder, x, weight, bias, mean, variance, momentum, eps)
+
+
+def runs_within_channels(x: Tensor) -> bool:
+    return x.rank > 2 and x.strides[1] > 1 and math.prod(x.shape[2:]) >= MIN_CHANNEL_RUN
+
+
+@lowers(aten._native_batch_norm_legit_no_training.default)
+def _batch_norm_inference(
+    builder: LoweringBuilder,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """`x * scale + shift` with a scale and a shift per channel.
+
+    They are stored beforehand unless the innermost loop stays within a channel, where they are computed once per loop.
+    """
+    working = computation_dtype(x.dtype)
+    per_channel = (1, -1, *([1] * (x.rank - 2)))
+    mean, variance = cast(builder, mean, working), cast(builder, variance, working)
+    weight, bias = (None if part is None else cast(builder, part, working) for part in (weight, bias))
+
+    def inverse_deviation(ops: Any, spread: Ref, *factor: Ref) -> Ref:
+        inverse = ops.rsqrt(ops.add(spread, ops.constant(eps, working)))
+        return ops.mul(inverse, factor[0]) if factor else inverse
+
+    def negative_shift(ops: Any, center: Ref, factor: Ref, *offset: Ref) -> Ref:
+        moved = ops.mul(center, factor)
+        return ops.sub(offset[0], moved) if offset else ops.neg(moved)
+
+    factors = [variance] if weight is None else [variance, weight]
+    scale = elementwise(builder, inverse_deviation, factors)  # type: ignore[arg-type]
+    shift = elementwise(builder, negative_shift, [mean, scale, *([bias] if bias is not None else [])])  # type: ignore
+    if not runs_within_channels(x):
+        builder.store_together([scale, shift])
+    out = elementwise(
+        builder,
+        lambda ops, value, factor, offset: ops.add(ops.mul(value, factor), offset),
+        [cast(builder, x, working), reshape(scale, per_channel), reshape(shift, per_channel)],
+    )
+    return [cast(builder, out, x.dtype), *(filled(builder, 0, meta) for meta in builder.meta[1:])]

@@ -1,0 +1,243 @@
+"""Lowerings of the gradients of layer, group and batch normalisation: reductions that share a pass over the data, then
+one elementwise expression.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.tensor import Index, Tensor
+from stator.prims.type_promotion import computation_dtype, is_integral
+
+from .normalization import runs_within_channels
+from .pointwise import cast, elementwise
+from .reductions import element_count, stored_for_rereading
+from .views import reshape
+
+aten = torch.ops.aten
+
+
+def two_sums(builder: LoweringBuilder, operands: Sequence[Tensor], dims: Sequence[int], pair: Any) -> list[Tensor]:
+    """The sums over `dims` (which stay, of size one) of the two values that `pair(ops, *elements)` gives.
+
+    Operands have one rank and broadcast against the first; everything is computed in its computation dtype.
+    """
+    shape, working = operands[0].shape, computation_dtype(operands[0].dtype)
+
+    def compute(ops: Any, index: Index) -> list[Ref]:
+        values = [ops.to_dtype(operand.load(ops, _clipped(index, operand.shape)), working) for operand in operands]
+        return [ops.reduce("sum", value) for value in pair(ops, *values)]
+
+    return builder.reduction(compute, operands, shape, tuple(dims), [working, working])
+
+
+def _clipped(index: Index, shape: Sequence[int]) -> Index:
+    return tuple(0 if size == 1 else at for at, size in zip(index, shape, strict=True))
+
+
+def _normalized_gradient(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    dims: Sequence[int],
+) -> Tensor:
+    """The gradient of the input, where mean and deviation are taken over `dims`.
+
+    With g = grad * weight and y = (x - mean) * rstd it is rstd * (g - average(g) - y * average(g * y)).
+    """
+    working = computation_dtype(x.dtype)
+    factors = [] if weight is None else [weight]
+
+    def parts(ops: Any, g: Ref, value: Ref, center: Ref, scale: Ref, *factor: Ref) -> tuple[Ref, Ref]:
+        g = ops.mul(g, factor[0]) if factor else g
+        return g, ops.mul(ops.sub(value, center), scale)
+
+    def pair(ops: Any, *values: Ref) -> tuple[Ref, Ref]:
+        g, y = parts(ops, *values)
+        return g, ops.mul(g, y)
+
+    plain, along = two_sums(builder, [grad, x, mean, rstd, *factors], dims, pair)
+    share = 1 / element_count(x, dims)
+
+    def finish(ops: Any, total: Ref, total_along: Ref, scale: Ref, *values: Ref) -> Ref:
+        g, y = parts(ops, *values[:3], scale, *values[3:])
+        part = ops.constant(share, working)
+        moved = ops.add(ops.mul(total, part), ops.mul(y, ops.mul(total_along, part)))
+        return ops.mul(ops.sub(g, moved), scale)
+
+    operands = [plain, along, rstd, grad, x, mean, *factors]
+    return elementwise(builder, finish, [cast(builder, part, working) for part in operands])
+
+
+def _parameter_gradients(
+    builder: LoweringBuilder, grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, dims: Sequence[int]
+) -> list[Tensor]:
+    """The sums of grad * (x - mean) * rstd and of grad over `dims`, of which there may be none."""
+
+    def pair(ops: Any, g: Ref, value: Ref, center: Ref, scale: Ref) -> tuple[Ref, Ref]:
+        return ops.mul(g, ops.mul(ops.sub(value, center), scale)), g
+
+    if dims:
+        return two_sums(builder, [grad, x, mean, rstd], dims, pair)
+    working = computation_dtype(x.dtype)
+    operands = [cast(builder, part, working) for part in (grad, x, mean, rstd)]
+    return [elementwise(builder, lambda ops, *values: pair(ops, *values)[0], operands), operands[0]]
+
+
+def _finished(builder: LoweringBuilder, parts: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
+    """The gradients that are wanted, shaped and cast as promised."""
+    return [
+        cast(builder, reshape(part, meta.shape), meta.dtype) if part is not None and flag else None
+        for part, meta, flag in zip(parts, builder.meta, wanted, strict=True)
+    ]
+
+
+@lowers(aten.native_layer_norm_backward.default)
+def _layer_norm_backward(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    x: Tensor,
+    normalized: Sequence[int],
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    wanted: Sequence[bool],
+) -> Any:
+    if x.numel == 0 or is_integral(x.dtype):
+        return NotImplemented
+    grad, x = stored_for_rereading(builder, grad), stored_for_rereading(builder, x)
+    leading = x.rank - len(normalized)
+    outer, inner = range(leading), range(leading, x.rank)
+    of_x = of_weight = of_bias = None
+    if wanted[0]:
+        spread = None if weight is None else reshape(weight, (1,) * leading + weight.shape)
+        of_x = _normalized_gradient(builder, grad, x, mean, rstd, spread, inner)
+    if wanted[1] or wanted[2]:
+        of_weight, of_bias = _parameter_gradients(builder, grad, x, mean, rstd, outer)
+    return _finished(builder, [of_x, of_weight, of_bias], wanted)
+
+
+@lowers(aten.native_group_norm_backward.default)
+def _group_norm_backward(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    batch: int,
+    channels: int,
+    spatial: int,
+    groups: int,
+    wanted: Sequence[bool],
+) -> Any:
+    if x.numel == 0 or is_integral(x.dtype):
+        return NotImplemented
+    grad, x = stored_for_rereading(builder, grad), stored_for_rereading(builder, x)
+    width, rest = channels // groups, x.shape[2:]
+    ones = (1,) * len(rest)
+    grad, x = (reshape(part, (batch, groups, width, *rest)) for part in (grad, x))
+    mean, rstd = (reshape(part, (batch, groups, 1, *ones)) for part in (mean, rstd))
+    of_x = of_weight = of_bias = None
+    if wanted[0]:
+        spread = None if weight is None else reshape(weight, (1, groups, width, *ones))
+        of_x = _normalized_gradient(builder, grad, x, mean, rstd, spread, range(2, x.rank))
+    if wanted[1] or wanted[2]:
+        of_weight, of_bias = _parameter_gradients(builder, grad, x, mean, rstd, (0, *range(3, x.rank)))
+    return _finished(builder, [of_x, of_weight, of_bias], wanted)
+
+
+@lowers(aten.native_batch_norm_backward.default)
+def _batch_norm_backward(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor | None,
+    train: bool,
+    eps: float,
+    wanted: Sequence[bool],
+) -> Any:
+    """In training mean and deviation depend on the input; in inference they are constants."""
+    if x.numel == 0 or is_integral(x.dtype):
+        return NotImplemented
+    working = computation_dtype(x.dtype)
+    per_channel = (1, x.shape[1], *((1,) * (x.rank - 2)))
+    if not train:
+        mean, rstd = running_mean, _inverse_deviation(builder, running_var, eps)  # type: ignore[arg-type]
+    mean, rstd = (reshape(cast(builder, part, working), per_channel) for part in (mean, rstd))  # type: ignore[arg-type]
+    grad, x = stored_for_rereading(builder, grad), stored_for_rereading(builder, x)
+    along = plain = None
+    if train or wanted[1] or wanted[2]:
+        dims = (0, *range(2, x.rank))
+        along, plain = two_sums(
+            builder, [grad, x, mean], dims, lambda ops, g, value, center: (ops.mul(g, ops.sub(value, center)), g)
+        )
+    of_x = of_weight = None
+    if wanted[0]:
+        factor = rstd if weight is None else _times(builder, rstd, reshape(cast(builder, weight, working), per_channel))
+        if train:
+            of_x = _through_statistics(builder, grad, x, mean, rstd, factor, along, plain)  # type: ignore[arg-type]
+        else:
+            of_x = _times(builder, cast(builder, grad, working), factor)
+    if wanted[1]:
+        of_weight = _times(builder, along, rstd)  # type: ignore[arg-type]
+    return _finished(builder, [of_x, of_weight, plain], wanted)
+
+
+def _times(builder: LoweringBuilder, first: Tensor, second: Tensor) -> Tensor:
+    return elementwise(builder, lambda ops, a, b: ops.mul(a, b), [first, second])
+
+
+def _inverse_deviation(builder: LoweringBuilder, variance: Tensor, eps: float) -> Tensor:
+    working = computation_dtype(variance.dtype)
+    return elementwise(
+        builder,
+        lambda ops, spread: ops.rsqrt(ops.add(spread, ops.constant(eps, working))),
+        [cast(builder, variance, working)],
+    )
+
+
+def _through_statistics(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    factor: Tensor,
+    along: Tensor,
+    plain: Tensor,
+) -> Tensor:
+    """factor * (grad - average(grad) - (x - mean) * rstd**2 * average(grad * (x - mean)))."""
+    working = computation_dtype(x.dtype)
+    share = x.shape[1] / math.prod(x.shape)
+    slope = elementwise(
+        builder,
+        lambda ops, total, scale: ops.mul(ops.mul(total, ops.constant(share, working)), ops.mul(scale, scale)),
+        [along, rstd],
+    )
+    average = elementwise(builder, lambda ops, total: ops.mul(total, ops.constant(share, working)), [plain])
+    if not runs_within_channels(x):
+        builder.store_together([slope, average])
+        builder.realize(factor)
+
+    def finish(ops: Any, g: Ref, value: Ref, center: Ref, steep: Ref, middle: Ref, scale: Ref) -> Ref:
+        moved = ops.add(middle, ops.mul(ops.sub(value, center), steep))
+        return ops.mul(ops.sub(g, moved), scale)
+
+    operands = [cast(builder, grad, working), cast(builder, x, working), mean, slope, average, factor]
+    return elementwise(builder, finish, operands)

@@ -1,0 +1,239 @@
+"""Lowerings of pooling and of nearest-neighbour upsampling: small windows become one unrolled expression."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.inductor.lower.builder import LoweringBuilder, dense_like
+from stator.inductor.lower.heuristics import MAX_UNROLLED_WINDOW
+from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.tensor import Index, Tensor
+from stator.prims.type_promotion import computation_dtype, is_integral
+
+from .creation import inside
+from .pointwise import cast
+from .reductions import reduce
+
+aten = torch.ops.aten
+
+
+def pair(value: Sequence[int] | int) -> tuple[int, int]:
+    if isinstance(value, int):
+        return value, value
+    return (value[0], value[0]) if len(value) == 1 else (value[0], value[1])
+
+
+def _windowed(builder: LoweringBuilder, x: Tensor, size: Sequence[int], combine: Any, dtype: torch.dtype) -> Tensor:
+    """A tensor of spatial `size` computed by `combine(ops, index)` from windows of x, in x's memory format."""
+    x_root = x.root
+    if x_root.resolved() is None:
+        builder.realize(x_root)  # windows overlap, so every element is read several times
+    shape = (*x.shape[:-2], *size)
+    result = builder.computed(combine, [x], shape, dtype, x.device, heavy=True)
+    result.strides, result.deviates = dense_like(shape, x.strides), x.deviates
+    return result
+
+
+@lowers(aten.max_pool2d_with_indices.default)
+def _max_pool(
+    builder: LoweringBuilder,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> Any:
+    window, steps, pads, gaps = pair(kernel), pair(stride or kernel), pair(padding), pair(dilation)
+    indices_used = any(user.args[1] == 1 for user in builder.node.users)
+    if math.prod(window) > MAX_UNROLLED_WINDOW or is_integral(x.dtype):
+        return NotImplemented
+    if indices_used:
+        spread = any(pad and gap > 1 for pad, gap in zip(pads, gaps, strict=True))
+        return NotImplemented if spread else _max_pool_with_positions(builder, x, window, steps, pads, gaps)
+    working = computation_dtype(x.dtype)
+
+    def combine(ops: Any, index: Index) -> Ref:
+        largest: Ref | None = None
+        for dy, dx in itertools.product(range(window[0]), range(window[1])):
+            at = _window_position(index, (dy * gaps[0], dx * gaps[1]), steps, pads)
+            value = ops.to_dtype(_load_or(ops, x, at, -math.inf), working)
+            largest = value if largest is None else ops.maximum(largest, value)
+        return ops.to_dtype(largest, x.dtype)
+
+    meta = builder.meta[0]
+    return [_windowed(builder, x, meta.shape[-2:], combine, x.dtype), None]
+
+
+def _max_pool_with_positions(
+    builder: LoweringBuilder,
+    x: Tensor,
+    window: Sequence[int],
+    steps: Sequence[int],
+    pads: Sequence[int],
+    gaps: Sequence[int],
+) -> list[Tensor]:
+    """The largest element of each window and its position in its image, by one pass.
+
+    As in eager, a later element wins if it is larger or a NaN, and windows of nothing but -inf give the first position.
+    """
+    working, width = computation_dtype(x.dtype), x.shape[-1]
+
+    def winner(ops: Any, index: Index) -> tuple[Ref, Ref]:
+        key = ("winner", id(x), index)
+        if key in ops.memo:
+            return ops.memo[key]  # type: ignore[no-any-return]
+        zero = ops.constant(0, torch.int32)
+        start = _window_position(index, (0, 0), steps, pads)
+        row, column = (ops.maximum(ops.index_value(at, torch.int32), zero) for at in start[-2:])
+        position = ops.add(ops.mul(row, ops.constant(width, torch.int32)), column)
+        largest = ops.constant(-math.inf, working)
+        for dy, dx in itertools.product(range(window[0]), range(window[1])):
+            at = _window_position(index, (dy * gaps[0], dx * gaps[1]), steps, pads)
+            value = ops.to_dtype(_load_or(ops, x, at, -math.inf), working)
+            wins = ops.bitwise_or(ops.gt(value, largest), ops.isnan(value))
+            largest = ops.where(wins, value, largest)
+            position = ops.where(wins, ops.index_value(at[-2] * width + at[-1], torch.int32), position)
+        ops.memo[key] = largest, position
+        return largest, position
+
+    size = builder.meta[0].shape[-2:]
+    values = _windowed(builder, x, size, lambda ops, index: ops.to_dtype(winner(ops, index)[0], x.dtype), x.dtype)
+    positions = _windowed(
+        builder, x, size, lambda ops, index: ops.to_dtype(winner(ops, index)[1], torch.int64), torch.int64
+    )
+    builder.store_together([values, positions])
+    return [values, positions]
+
+
+def _window_position(index: Index, shift: tuple[int, int], steps: Sequence[int], pads: Sequence[int]) -> Index:
+    row = index[-2] * steps[0] + (shift[0] - pads[0])
+    column = index[-1] * steps[1] + (shift[1] - pads[1])
+    return (*index[:-2], row, column)
+
+
+def _load_or(ops: Any, x: Tensor, at: Index, other: float) -> Ref:
+    mask = inside(ops, at, x.shape)
+    if mask is None:
+        return x.load(ops, at)
+    return ops.masked(mask, lambda: x.load(ops, at), other, x.dtype)
+
+
+@lowers(aten.avg_pool2d.default)
+def _avg_pool(
+    builder: LoweringBuilder,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    window, steps, pads = pair(kernel), pair(stride or kernel), pair(padding)
+    if math.prod(window) > MAX_UNROLLED_WINDOW or is_integral(x.dtype):
+        return NotImplemented
+    size = builder.meta.shape[-2:]
+    working = computation_dtype(x.dtype)
+    divisor = window_divisor(x.shape[-2:], size, window, steps, pads, count_include_pad, divisor_override, working)
+
+    def combine(ops: Any, index: Index) -> Ref:
+        total: Ref | None = None
+        for dy, dx in itertools.product(range(window[0]), range(window[1])):
+            value = ops.to_dtype(_load_or(ops, x, _window_position(index, (dy, dx), steps, pads), 0), working)
+            total = value if total is None else ops.add(total, value)
+        return ops.to_dtype(ops.div(total, divisor(ops, index)), x.dtype)
+
+    return _windowed(builder, x, size, combine, x.dtype)
+
+
+def window_divisor(
+    plane: Sequence[int],
+    size: Sequence[int],
+    window: Sequence[int],
+    steps: Sequence[int],
+    pads: Sequence[int],
+    count_include_pad: bool,
+    divisor_override: int | None,
+    working: torch.dtype,
+) -> Callable[[Any, Index], Ref]:
+    """How many elements the average at an index of the result (of spatial `size`) counts, as `divisor(ops, index)`."""
+    # how far windows reach beyond the input (and beyond its padding, with ceil_mode)
+    overhang = [
+        (out - 1) * step - pad + width > length
+        for out, step, pad, width, length in zip(size, steps, pads, window, plane, strict=True)
+    ]
+    whole = not any(overhang) and not any(pads)
+
+    def divisor(ops: Any, index: Index) -> Ref:
+        if divisor_override is not None or whole:
+            return ops.constant(divisor_override or math.prod(window), working)
+        count: Ref | None = None
+        for axis in (0, 1):
+            length = plane[axis]
+            margin = pads[axis] if count_include_pad else 0
+            covered = _covered(ops, index[-2 + axis] * steps[axis] - pads[axis], window[axis], -margin, length + margin)
+            count = covered if count is None else ops.mul(count, covered)
+        return ops.to_dtype(count, working)
+
+    return divisor
+
+
+def _covered(ops: Any, start: Any, width: int, low: int, high: int) -> Ref:
+    """How many of `width` positions from `start` lie in [low, high)."""
+    first = ops.index_value(start, torch.int64)
+    begin = ops.maximum(first, ops.constant(low, torch.int64))
+    end = ops.minimum(ops.add(first, ops.constant(width, torch.int64)), ops.constant(high, torch.int64))
+    return ops.sub(end, begin)
+
+
+@lowers(aten._adaptive_avg_pool2d.default)
+def _adaptive_avg_pool(builder: LoweringBuilder, x: Tensor, size: Sequence[int]) -> Any:
+    height, width = x.shape[-2:]
+    if is_integral(x.dtype) or 0 in (*size, *x.shape):
+        return NotImplemented
+    if tuple(size) == (1, 1):
+        count = height * width
+        return reduce(
+            builder,
+            "sum",
+            x,
+            (x.rank - 2, x.rank - 1),
+            x.dtype,
+            epilogue=lambda ops, total: ops.div(total, ops.constant(count, ops.dtype(total))),
+        )
+    if height % size[0] or width % size[1]:
+        return NotImplemented
+    kernel = (height // size[0], width // size[1])
+    return _avg_pool(builder, x, kernel, kernel)
+
+
+@lowers(aten.upsample_nearest2d.default)
+def _upsample_nearest(
+    builder: LoweringBuilder, x: Tensor, size: Sequence[int], scale_h: float | None = None, scale_w: float | None = None
+) -> Any:
+    height, width = x.shape[-2:]
+    if size[0] % height or size[1] % width:
+        return NotImplemented
+    factors = size[0] // height, size[1] // width
+    if any(scale is not None and scale != factor for scale, factor in zip((scale_h, scale_w), factors, strict=True)):
+        return NotImplemented
+
+    def inner(ops: Any, index: Index) -> Ref:
+        return x.load(ops, (*index[:-2], index[-2] // factors[0], index[-1] // factors[1]))
+
+    return _windowed(builder, x, size, inner, x.dtype)
+
+
+@lowers(aten.native_dropout.default)
+def _native_dropout(builder: LoweringBuilder, x: Tensor, probability: float, train: bool | None) -> Any:
+    if train:
+        return NotImplemented
+    mask = builder.pointwise(lambda ops, value: ops.constant(True, torch.bool), [x], torch.bool)
+    return [cast(builder, x, builder.meta[0].dtype), mask]

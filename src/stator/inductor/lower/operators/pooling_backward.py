@@ -1,0 +1,184 @@
+"""Lowerings of the gradients of pooling: every input element adds up what comes from the windows that cover it.
+
+Written as reads, not as scattered writes, so that they fuse, need no zeros before and no atomic additions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.heuristics import MAX_UNROLLED_WINDOW
+from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.tensor import Index, Tensor
+from stator.prims.type_promotion import computation_dtype, is_integral
+
+from .creation import inside
+from .pooling import pair, window_divisor
+
+aten = torch.ops.aten
+
+
+def _covering(steps: Sequence[int], reach: Sequence[int]) -> list[tuple[int, int]]:
+    """How far before the last window that covers an element the others lie, along both dimensions.
+
+    reach: from the first to the last element of a window.
+    """
+    counts = [-(-span // step) for span, step in zip(reach, steps, strict=True)]
+    return list(itertools.product(range(counts[0]), range(counts[1])))
+
+
+def _contributions(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    windows: Sequence[tuple[int, int]],
+    steps: Sequence[int],
+    pads: Sequence[int],
+) -> Callable[[Any, Index], Iterator[tuple[Index, Ref | None]]]:
+    """The windows that may cover an element: their index in the result, and the condition that they exist."""
+    if grad.root.resolved() is None:
+        builder.realize(grad.root)  # it is read once per window
+
+    def places(ops: Any, index: Index) -> Iterator[tuple[Index, Ref | None]]:
+        for dy, dx in windows:
+            row = (index[-2] + pads[0]) // steps[0] - dy
+            column = (index[-1] + pads[1]) // steps[1] - dx
+            at = (*index[:-2], row, column)
+            yield at, inside(ops, at, grad.shape)
+
+    return places
+
+
+def _along_rows(builder: LoweringBuilder) -> bool:
+    """Do the elements of a row lie next to each other, so that vectors go along the rows?"""
+    return builder.meta.stride[-1] == 1 and builder.meta.shape[-1] > 1
+
+
+def _where(ops: Any, condition: Ref | None, value: Callable[[], Ref], other: float, dtype: torch.dtype) -> Ref:
+    return value() if condition is None else ops.masked(condition, value, other, dtype)
+
+
+def _result(builder: LoweringBuilder, inner: Callable[[Any, Index], Ref], operands: Sequence[Tensor]) -> Tensor:
+    meta = builder.meta
+    result = builder.computed(inner, operands, meta.shape, meta.dtype, meta.device, heavy=True)
+    result.strides, result.deviates = meta.stride, False
+    return result
+
+
+@lowers(aten.max_pool2d_with_indices_backward.default)
+def _max_pool_backward(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    places: Tensor,
+) -> Any:
+    window, steps, pads, gaps = pair(kernel), pair(stride or kernel), pair(padding), pair(dilation)
+    windows = _covering(steps, [(size - 1) * gap + 1 for size, gap in zip(window, gaps, strict=True)])
+    if len(windows) > MAX_UNROLLED_WINDOW or is_integral(grad.dtype) or grad.numel == 0:
+        return NotImplemented
+    if _along_rows(builder):  # vectors of comparisons with 64-bit places are slower than the library's writes
+        return NotImplemented
+    working, width = computation_dtype(grad.dtype), x.shape[-1]
+    if places.root.resolved() is None:
+        builder.realize(places.root)
+    covering = _contributions(builder, grad, windows, steps, pads)
+
+    def inner(ops: Any, index: Index) -> Ref:
+        own = ops.index_value(index[-2] * width + index[-1], torch.int64)
+        total: Ref | None = None
+        for at, exists in covering(ops, index):
+            chosen = ops.eq(_where(ops, exists, partial(places.load, ops, at), -1, torch.int64), own)
+            value = ops.to_dtype(_where(ops, exists, partial(grad.load, ops, at), 0, grad.dtype), working)
+            part = ops.where(chosen, value, ops.constant(0, working))
+            total = part if total is None else ops.add(total, part)
+        return ops.to_dtype(total, grad.dtype)
+
+    return _result(builder, inner, [grad, places])
+
+
+@lowers(aten.avg_pool2d_backward.default)
+def _avg_pool_backward(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Any:
+    window, steps, pads = pair(kernel), pair(stride or kernel), pair(padding)
+    windows = _covering(steps, window)
+    if len(windows) > MAX_UNROLLED_WINDOW or is_integral(grad.dtype) or grad.numel == 0:
+        return NotImplemented
+    if _along_rows(builder) and steps[1] not in (1, 2):  # others need a division per element
+        return NotImplemented
+    working = computation_dtype(grad.dtype)
+    divisor = window_divisor(
+        x.shape[-2:], grad.shape[-2:], window, steps, pads, count_include_pad, divisor_override, working
+    )
+    covering = _contributions(builder, grad, windows, steps, pads)
+
+    def share(ops: Any, at: Index) -> Ref:
+        return ops.div(ops.to_dtype(grad.load(ops, at), working), divisor(ops, at))
+
+    def inner(ops: Any, index: Index) -> Ref:
+        total: Ref = ops.constant(0, working)
+        for at, exists in covering(ops, index):
+            covered = _and(ops, exists, _reaches(ops, index, at, window, steps, pads))
+            total = ops.add(total, _where(ops, covered, partial(share, ops, at), 0, working))
+        return ops.to_dtype(total, grad.dtype)
+
+    return _result(builder, inner, [grad])
+
+
+def _and(ops: Any, first: Ref | None, second: Ref | None) -> Ref | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return ops.bitwise_and(first, second)
+
+
+def _reaches(
+    ops: Any, index: Index, at: Index, window: Sequence[int], steps: Sequence[int], pads: Sequence[int]
+) -> Ref | None:
+    """Does the window at `at` reach as far as the element at `index`? None where it always does."""
+    condition: Ref | None = None
+    for axis in (0, 1):
+        if window[axis] % steps[axis]:
+            distance = index[axis - 2] + pads[axis] - at[axis - 2] * steps[axis]
+            value = ops.index_value(distance, torch.int64)
+            condition = _and(ops, condition, ops.lt(value, ops.constant(window[axis], torch.int64)))
+    return condition
+
+
+@lowers(aten._adaptive_avg_pool2d_backward.default)
+def _adaptive_avg_pool_backward(builder: LoweringBuilder, grad: Tensor, x: Tensor) -> Any:
+    plane, size = x.shape[-2:], grad.shape[-2:]
+    if is_integral(grad.dtype) or 0 in (*x.shape, *grad.shape):
+        return NotImplemented
+    if plane[0] % size[0] or plane[1] % size[1]:
+        return NotImplemented
+    window = plane[0] // size[0], plane[1] // size[1]
+    working = computation_dtype(grad.dtype)
+
+    def inner(ops: Any, index: Index) -> Ref:
+        at = tuple(
+            0 if count == 1 else place // width for place, count, width in zip(index[-2:], size, window, strict=True)
+        )
+        value = ops.to_dtype(grad.load(ops, (*index[:-2], *at)), working)
+        return ops.to_dtype(ops.div(value, ops.constant(math.prod(window), working)), grad.dtype)
+
+    return _result(builder, inner, [grad])

@@ -1,0 +1,365 @@
+"""Lowerings of reductions: sums, extrema, logical reductions, moments, softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.heuristics import TWO_PASS_MAX_ELEMENTS, store_before_reuse
+from stator.inductor.lower.registry import lowers
+from stator.inductor.lower.tensor import Index, Tensor
+from stator.prims.layout import wrap_dims
+from stator.prims.type_promotion import computation_dtype, is_integral
+
+from .pointwise import cast, elementwise
+from .views import reshape, squeeze
+
+aten = torch.ops.aten
+
+# What reducing no elements gives. Eager refuses extrema of nothing.
+NEUTRAL: dict[str, float | bool] = {"sum": 0, "prod": 1, "any": False, "all": True}
+
+
+def reduced_dims(x: Tensor, dims: Sequence[int] | int | None) -> tuple[int, ...]:
+    """The dimensions meant by a `dim` argument, where None and an empty list mean all."""
+    if dims is None or (not isinstance(dims, int) and not dims):
+        return tuple(range(x.rank))
+    return wrap_dims(dims, x.rank) if x.rank else ()
+
+
+def element_count(x: Tensor, dims: Sequence[int]) -> int:
+    count = 1
+    for dim in dims:
+        count *= x.shape[dim]
+    return count
+
+
+def stored_for_rereading(builder: LoweringBuilder, x: Tensor) -> Tensor:
+    """`x`, stored if several loops over it would otherwise compute it again each time."""
+    root = x.root
+    if root.resolved() is None and store_before_reuse(len(root.reads), len(root.work), root.heavy):
+        builder.realize(root)
+    return x
+
+
+def reduce(
+    builder: LoweringBuilder,
+    kind: str,
+    x: Tensor,
+    dims: Sequence[int],
+    dtype: torch.dtype,
+    *,
+    working: torch.dtype | None = None,
+    prologue: Callable[[Any, Ref], Ref] | None = None,
+    epilogue: Callable[[Any, Ref], Ref] | None = None,
+    keepdim: bool = True,
+) -> Tensor:
+    """One reduction of `prologue(x)`, computed in `working` dtype, then `epilogue`, converted to `dtype`."""
+    working = working or computation_dtype(dtype)
+    if kind in NEUTRAL and any(x.shape[dim] == 0 for dim in dims):
+        result = _over_nothing(builder, kind, x, dims, dtype, working, epilogue)
+        return result if keepdim else squeeze(result, dims)
+
+    def compute(ops: Any, index: Index) -> list[Ref]:
+        value = ops.to_dtype(x.load(ops, index), working)
+        if prologue is not None:
+            value = prologue(ops, value)
+        value = ops.reduce(kind, value)
+        if epilogue is not None:
+            value = epilogue(ops, value)
+        return [ops.to_dtype(value, dtype)]
+
+    result = builder.reduction(compute, [x], x.shape, dims, [dtype])[0]
+    return result if keepdim else squeeze(result, dims)
+
+
+def _over_nothing(
+    builder: LoweringBuilder,
+    kind: str,
+    x: Tensor,
+    dims: Sequence[int],
+    dtype: torch.dtype,
+    working: torch.dtype,
+    epilogue: Callable[[Any, Ref], Ref] | None,
+) -> Tensor:
+    """The reduction of no elements: the neutral element of its kind everywhere, with no loop to reduce over."""
+
+    def inner(ops: Any, index: Index) -> Ref:
+        value = ops.constant(NEUTRAL[kind], working)
+        return ops.to_dtype(value if epilogue is None else epilogue(ops, value), dtype)
+
+    kept = tuple(1 if dim in tuple(dims) else size for dim, size in enumerate(x.shape))
+    return builder.computed(inner, (), kept, dtype, x.device)
+
+
+# ---- sums and products
+
+
+@lowers(aten.sum.default, aten.sum.dim_IntList)
+def _sum(
+    builder: LoweringBuilder, x: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    return reduce(builder, "sum", x, reduced_dims(x, dims), builder.meta.dtype, keepdim=keepdim)
+
+
+@lowers(aten.mean.default, aten.mean.dim)
+def _mean(
+    builder: LoweringBuilder, x: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    over = reduced_dims(x, dims)
+    count = element_count(x, over)
+    return reduce(
+        builder,
+        "sum",
+        x,
+        over,
+        builder.meta.dtype,
+        epilogue=lambda ops, total: ops.div(total, ops.constant(count, ops.dtype(total))),
+        keepdim=keepdim,
+    )
+
+
+@lowers(aten.prod.default)
+def _prod(builder: LoweringBuilder, x: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    return reduce(builder, "prod", x, range(x.rank), builder.meta.dtype, keepdim=False)
+
+
+@lowers(aten.prod.dim_int)
+def _prod_dim(
+    builder: LoweringBuilder, x: Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    return reduce(builder, "prod", x, reduced_dims(x, dim), builder.meta.dtype, keepdim=keepdim)
+
+
+# ---- extrema
+
+
+@lowers(aten.amax.default, aten.amin.default)
+def _extremum(builder: LoweringBuilder, x: Tensor, dims: Sequence[int] = (), keepdim: bool = False) -> Any:
+    kind = "max" if "amax" in builder.target else "min"
+    return reduce(builder, kind, x, reduced_dims(x, dims), x.dtype, keepdim=keepdim)
+
+
+@lowers(aten.max.default, aten.min.default)
+def _extremum_of_all(builder: LoweringBuilder, x: Tensor) -> Any:
+    if x.numel == 0:
+        return NotImplemented
+    return reduce(builder, "max" if ".max." in builder.target else "min", x, range(x.rank), x.dtype, keepdim=False)
+
+
+@lowers(aten.max.dim, aten.min.dim)
+def _extremum_along(builder: LoweringBuilder, x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    dims = reduced_dims(x, dim)
+    if x.rank == 0:
+        return [x, builder.pointwise(lambda ops, value: ops.constant(0, torch.int64), [x], torch.int64)]
+    if x.shape[dims[0]] == 0 or x.dtype is torch.bool:
+        return NotImplemented
+    kind = "max" if ".max." in builder.target else "min"
+    working = computation_dtype(x.dtype)
+
+    def compute(ops: Any, index: Index) -> list[Ref]:
+        value = ops.to_dtype(x.load(ops, index), working)
+        return [ops.to_dtype(ops.reduce(kind, value), x.dtype), ops.reduce(f"arg{kind}", value)]
+
+    both = builder.reduction(compute, [x], x.shape, dims, [x.dtype, torch.int64])
+    return both if keepdim else [squeeze(part, dims) for part in both]
+
+
+@lowers(aten.argmax.default, aten.argmin.default)
+def _position(builder: LoweringBuilder, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    kind = "argmax" if "argmax" in builder.target else "argmin"
+    if x.numel == 0:
+        return NotImplemented
+    if x.rank == 0:
+        return builder.pointwise(lambda ops, value: ops.constant(0, torch.int64), [x], torch.int64)
+    working = computation_dtype(x.dtype)
+    if dim is None:
+        result = reduce(builder, kind, reshape(x, (x.numel,)), (0,), torch.int64, working=working)
+        return reshape(result, builder.meta.shape)
+    dims = reduced_dims(x, dim)
+    return reduce(builder, kind, x, dims, torch.int64, working=working, keepdim=keepdim)
+
+
+# ---- logical
+
+
+@lowers(aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims)
+def _logical(builder: LoweringBuilder, x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
+    if builder.meta.dtype is not torch.bool:  # uint8 stays uint8, by an old rule
+        return NotImplemented
+    kind = "any" if ".any." in builder.target else "all"
+    if isinstance(dims, list) and not dims:
+        return NotImplemented
+    return reduce(builder, kind, x, reduced_dims(x, dims), torch.bool, working=torch.bool, keepdim=keepdim)
+
+
+# ---- moments
+
+
+def moments(
+    builder: LoweringBuilder,
+    x: Tensor,
+    dims: Sequence[int],
+    finish: Callable[[Any, Ref], Ref],
+    spread_dtype: torch.dtype,
+    mean_dtype: torch.dtype,
+    squares_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`finish(sum of squared deviations)` and the mean, over `dims` (which stay, of size one).
+
+    squares_dtype: what deviations are squared and added up in, if not what `x` is computed in.
+    """
+    working = computation_dtype(x.dtype)
+    squares_dtype = squares_dtype or working
+    count = element_count(x, dims)
+    if count > TWO_PASS_MAX_ELEMENTS:
+
+        def compute(ops: Any, index: Index) -> list[Ref]:
+            mean, squares, _ = ops.welford(ops.to_dtype(x.load(ops, index), squares_dtype))
+            return [ops.to_dtype(finish(ops, squares), spread_dtype), ops.to_dtype(mean, mean_dtype)]
+
+        spread, mean = builder.reduction(compute, [x], x.shape, dims, [spread_dtype, mean_dtype])
+        return spread, mean
+    x = stored_for_rereading(builder, x)
+    mean = reduce(
+        builder,
+        "sum",
+        x,
+        dims,
+        working,
+        epilogue=lambda ops, total: ops.div(total, ops.constant(count, working)),
+    )
+
+    def squared_deviations(ops: Any, index: Index) -> list[Ref]:
+        at = tuple(0 if dim in dims else position for dim, position in enumerate(index))
+        deviation = ops.sub(ops.to_dtype(x.load(ops, index), working), mean.load(ops, at))
+        deviation = ops.to_dtype(deviation, squares_dtype)
+        total = ops.reduce("sum", ops.mul(deviation, deviation))
+        return [ops.to_dtype(finish(ops, total), spread_dtype)]
+
+    spread = builder.reduction(squared_deviations, [x, mean], x.shape, tuple(dims), [spread_dtype])[0]
+    return spread, cast(builder, mean, mean_dtype)
+
+
+def _variance(
+    builder: LoweringBuilder, x: Tensor, dims: Any, correction: float | None, root: bool
+) -> tuple[Tensor, Tensor]:
+    over = reduced_dims(x, dims)
+    divisor = max(element_count(x, over) - (1 if correction is None else correction), 0)
+
+    def finish(ops: Any, squares: Ref) -> Ref:
+        variance = ops.div(squares, ops.constant(divisor, ops.dtype(squares)))
+        return ops.sqrt(variance) if root else variance
+
+    # as eager's kernels for the CPU: squares may leave the range of float32 where their root is within it
+    squares_dtype = torch.float64 if root and x.device.type == "cpu" else None
+    return moments(builder, x, over, finish, x.dtype, x.dtype, squares_dtype)
+
+
+@lowers(aten.var.correction, aten.std.correction)
+def _var(
+    builder: LoweringBuilder, x: Tensor, dims: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    if x.numel == 0 or is_integral(x.dtype):
+        return NotImplemented
+    spread, _ = _variance(builder, x, dims, correction, ".std." in builder.target)
+    return spread if keepdim else squeeze(spread, reduced_dims(x, dims))
+
+
+@lowers(aten.var_mean.correction, aten.std_mean.correction)
+def _var_mean(
+    builder: LoweringBuilder, x: Tensor, dims: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    if x.numel == 0 or is_integral(x.dtype):
+        return NotImplemented
+    both = _variance(builder, x, dims, correction, "std_mean" in builder.target)
+    return list(both) if keepdim else [squeeze(part, reduced_dims(x, dims)) for part in both]
+
+
+@lowers(aten.linalg_vector_norm.default)
+def _vector_norm(
+    builder: LoweringBuilder,
+    x: Tensor,
+    order: float = 2,
+    dims: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    if order not in (1, 2) or is_integral(x.dtype) or (dtype is not None and dtype is not x.dtype):
+        return NotImplemented
+    over = reduced_dims(x, dims)
+    if order == 1:
+        return reduce(builder, "sum", x, over, x.dtype, prologue=lambda ops, v: ops.abs(v), keepdim=keepdim)
+    return reduce(
+        builder,
+        "sum",
+        x,
+        over,
+        x.dtype,
+        prologue=lambda ops, v: ops.mul(v, v),
+        epilogue=lambda ops, total: ops.sqrt(total),
+        keepdim=keepdim,
+    )
+
+
+# ---- softmax
+
+
+@lowers(aten._softmax.default)
+def _softmax(builder: LoweringBuilder, x: Tensor, dim: int, half_to_float: bool = False) -> Any:
+    if x.rank == 0 or x.numel == 0 or is_integral(x.dtype):
+        return NotImplemented
+    x, largest, dims, working = _softmax_parts(builder, x, dim)
+    powers = elementwise(
+        builder, lambda ops, v, m: ops.exp(ops.sub(v, m)), [cast(builder, x, working), largest], heavy=True
+    )
+    builder.realize(powers)
+    total = reduce(builder, "sum", powers, dims, working)
+    return cast(builder, elementwise(builder, lambda ops, p, s: ops.div(p, s), [powers, total]), builder.meta.dtype)
+
+
+@lowers(aten._log_softmax.default)
+def _log_softmax(builder: LoweringBuilder, x: Tensor, dim: int, half_to_float: bool = False) -> Any:
+    if x.rank == 0 or x.numel == 0 or is_integral(x.dtype):
+        return NotImplemented
+    x, largest, dims, working = _softmax_parts(builder, x, dim)
+    shifted = elementwise(builder, lambda ops, v, m: ops.sub(v, m), [cast(builder, x, working), largest])
+    total = reduce(
+        builder, "sum", shifted, dims, working, prologue=lambda ops, v: ops.exp(v), epilogue=lambda ops, s: ops.log(s)
+    )
+    return cast(builder, elementwise(builder, lambda ops, v, s: ops.sub(v, s), [shifted, total]), builder.meta.dtype)
+
+
+def _softmax_parts(
+    builder: LoweringBuilder, x: Tensor, dim: int
+) -> tuple[Tensor, Tensor, tuple[int, ...], torch.dtype]:
+    working = computation_dtype(x.dtype)
+    dims = reduced_dims(x, dim)
+    x = stored_for_rereading(builder, x)
+    return x, reduce(builder, "max", x, dims, working), dims, working
+
+
+@lowers(aten.logsumexp.default)
+def _logsumexp(builder: LoweringBuilder, x: Tensor, dims: Any, keepdim: bool = False) -> Any:
+    if x.numel == 0 or is_integral(x.dtype):
+        return NotImplemented
+    working = computation_dtype(x.dtype)
+    over = reduced_dims(x, dims)
+    x = stored_for_rereading(builder, x)
+
+    def finite(ops: Any, largest: Ref) -> Ref:
+        """An infinite maximum must not be subtracted from itself."""
+        return ops.where(ops.isinf(largest), ops.constant(0, working), largest)
+
+    shift = reduce(builder, "max", x, over, working, epilogue=finite)
+    shifted = elementwise(builder, lambda ops, v, m: ops.sub(v, m), [cast(builder, x, working), shift])
+    total = reduce(
+        builder, "sum", shifted, over, working, prologue=lambda ops, v: ops.exp(v), epilogue=lambda ops, s: ops.log(s)
+    )
+    result = cast(builder, elementwise(builder, lambda ops, s, m: ops.add(s, m), [total, shift]), x.dtype)
+    return result if keepdim else squeeze(result, over)

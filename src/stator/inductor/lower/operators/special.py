@@ -1,0 +1,160 @@
+"""Lowerings of special functions: the formulas of `prims/special/special_functions.py` as scalar arithmetic of a loop
+body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from stator.inductor.loops.body import Ref
+from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.registry import lowerings, lowers
+from stator.inductor.lower.tensor import Tensor
+from stator.prims.shape_rules.operands import overloads
+from stator.prims.special.special_functions import binary_formulas, polygamma, unary_formulas
+from stator.prims.type_promotion import Kind
+
+from .pointwise import Operand, elementwise
+
+aten = torch.ops.aten
+
+
+class ScalarFormula:
+    """A value of a loop body that overloads arithmetic. Numbers take the dtype of the value they meet."""
+
+    __slots__ = ("ops", "ref")
+
+    def __init__(self, ops: Any, ref: Ref) -> None:
+        self.ops, self.ref = ops, ref
+
+    def __neg__(self) -> ScalarFormula:
+        return ScalarFormula(self.ops, self.ops.neg(self.ref))
+
+    def lifted(self, other: Any) -> Ref:
+        return other.ref if isinstance(other, ScalarFormula) else self.ops.constant(other, self.ops.dtype(self.ref))
+
+
+def _operator(operation: str, reflected: bool = False) -> Callable[[ScalarFormula, Any], ScalarFormula]:
+    def apply(self: ScalarFormula, other: Any) -> ScalarFormula:
+        pair = (self.lifted(other), self.ref) if reflected else (self.ref, self.lifted(other))
+        return ScalarFormula(self.ops, self.ops.elementwise(operation, *pair))
+
+    return apply
+
+
+for _name, _operation in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "div")):
+    setattr(ScalarFormula, f"__{_name}__", _operator(_operation))
+    setattr(ScalarFormula, f"__r{_name}__", _operator(_operation, reflected=True))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(ScalarFormula, f"__{_name}__", _operator(_name))
+for _name, _operation in (("and", "bitwise_and"), ("or", "bitwise_or")):
+    setattr(ScalarFormula, f"__{_name}__", _operator(_operation))
+
+
+class LoopFunctions:
+    """The elementary functions that formulas call, named as in the vocabulary of loops."""
+
+    def __getattr__(self, name: str) -> Callable[..., ScalarFormula]:
+        def call(first: ScalarFormula, *others: ScalarFormula) -> ScalarFormula:
+            return ScalarFormula(first.ops, first.ops.elementwise(name, first.ref, *(other.ref for other in others)))
+
+        return call
+
+    @staticmethod
+    def where(condition: ScalarFormula, x: Any, y: Any, like: ScalarFormula | None = None) -> ScalarFormula:
+        known = next(value for value in (x, y, like) if isinstance(value, ScalarFormula))
+        return ScalarFormula(known.ops, known.ops.where(condition.ref, known.lifted(x), known.lifted(y)))
+
+
+FUNCTIONS = LoopFunctions()
+
+
+def formula_of_loops(formula: Callable[..., ScalarFormula]) -> Callable[..., Ref]:
+    """A formula as a function of the handler and of loop values, for `elementwise`."""
+
+    def function(ops: Any, *values: Ref) -> Ref:
+        return formula(FUNCTIONS, *[ScalarFormula(ops, value) for value in values]).ref
+
+    return function
+
+
+def _register(name: str, formula: Callable[..., ScalarFormula], variants: str) -> None:
+    function = formula_of_loops(formula)
+
+    def lowering(builder: LoweringBuilder, *operands: Operand) -> Tensor:
+        return elementwise(builder, function, operands, Kind.INT_TO_FLOAT, heavy=True)
+
+    for target in overloads(" ".join(name + variant for variant in variants.split(","))):
+        lowerings.add(target, lowering)
+
+
+for _name in unary_formulas:
+    _register(_name, unary_formulas[_name], "")
+for _name in binary_formulas:
+    _register(
+        _name,
+        binary_formulas[_name],
+        ",.x_scalar,.n_scalar" if "polynomial" in _name else ",.self_scalar,.other_scalar",
+    )
+
+
+@lowers(aten.polygamma.default)
+def _polygamma(builder: LoweringBuilder, n: int, x: Tensor) -> Tensor:
+    function = formula_of_loops(lambda m, value: polygamma(m, n, value))
+    return elementwise(builder, function, [x], Kind.INT_TO_FLOAT, heavy=True)
+
+
+# ---- operations with loops of their own, which only CPU kernels have
+
+
+def _on_cpu(operands: Sequence[Operand]) -> bool:
+    return all(operand.device.type == "cpu" for operand in operands if isinstance(operand, Tensor))
+
+
+def _register_iterative(name: str, operation: str, variants: str) -> None:
+    def lowering(builder: LoweringBuilder, *operands: Operand) -> Any:
+        if not _on_cpu(operands):
+            return NotImplemented
+        function = partial(_operation_of, operation)
+        return elementwise(builder, function, operands, Kind.INT_TO_FLOAT, heavy=True)
+
+    for target in overloads(" ".join(name + variant for variant in variants.split(","))):
+        lowerings.add(target, lowering)
+
+
+def _operation_of(operation: str, ops: Any, x: Ref, y: Ref) -> Ref:
+    return ops.elementwise(operation, x, y)
+
+
+_register_iterative("special_zeta", "zeta", ",.self_scalar,.other_scalar")
+for _name, _operation in (
+    ("hermite_polynomial_h", "hermite_h"),
+    ("hermite_polynomial_he", "hermite_he"),
+    ("laguerre_polynomial_l", "laguerre_l"),
+    ("legendre_polynomial_p", "legendre_p"),
+):
+    _register_iterative(f"special_{_name}", _operation, ",.x_scalar,.n_scalar")
+
+
+@lowers(aten.gcd.default)
+def _gcd(builder: LoweringBuilder, x: Tensor, y: Tensor) -> Any:
+    if not _on_cpu((x, y)) or torch.bool in (x.dtype, y.dtype):
+        return NotImplemented
+    return elementwise(builder, lambda ops, a, b: ops.gcd(a, b), [x, y], heavy=True)
+
+
+@lowers(aten.lcm.default)
+def _lcm(builder: LoweringBuilder, x: Tensor, y: Tensor) -> Any:
+    if not _on_cpu((x, y)) or torch.bool in (x.dtype, y.dtype):
+        return NotImplemented
+
+    def least_common_multiple(ops: Any, a: Ref, b: Ref) -> Ref:
+        divisor = ops.gcd(a, b)
+        zero, one = ops.constant(0, ops.dtype(a)), ops.constant(1, ops.dtype(a))
+        safe = ops.where(ops.eq(divisor, zero), one, divisor)  # both are 0 then, and so is the result
+        return ops.abs(ops.mul(ops.trunc_div(a, safe), b))
+
+    return elementwise(builder, least_common_multiple, [x, y], heavy=True)

@@ -1,0 +1,426 @@
+"""Lowerings of views: index maps over closures, other strides over memory. No element is moved here."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.base.errors import CompileError
+from stator.inductor.lower.builder import LoweringBuilder, same_strides
+from stator.inductor.lower.registry import lowers, lowers_view
+from stator.inductor.lower.tensor import Index, Stored, Strides, Tensor, view
+from stator.prims.layout import may_overlap, wrap_dim
+from stator.shapes.expr import ExprLike, Ranges
+from stator.shapes.simplify import simplify
+
+aten = torch.ops.aten
+
+
+def permute(x: Tensor, dims: Sequence[int]) -> Tensor:
+    dims = tuple(wrap_dim(dim, x.rank) for dim in dims)
+    if dims == tuple(range(x.rank)):
+        return x
+    inverse = sorted(range(x.rank), key=dims.__getitem__)
+    return view(
+        x,
+        [x.shape[dim] for dim in dims],
+        lambda index, ranges: tuple([index[at] for at in inverse]),
+        lambda strides, offset: (tuple([strides[dim] for dim in dims]), offset),
+    )
+
+
+def expand(x: Tensor, shape: Sequence[int]) -> Tensor:
+    missing = len(shape) - x.rank
+    sizes = tuple(x.shape[at - missing] if size == -1 else size for at, size in enumerate(shape))
+    if sizes == x.shape:
+        return x
+    keeps = [x.shape[at] == sizes[missing + at] for at in range(x.rank)]
+
+    def remap(index: Index, ranges: Ranges) -> Index:
+        return tuple([index[missing + at] if keep else 0 for at, keep in enumerate(keeps)])
+
+    def relayout(strides: Strides, offset: int) -> tuple[Strides, int]:
+        own = tuple(stride if keep else 0 for stride, keep in zip(strides, keeps, strict=True))
+        return (0,) * missing + own, offset
+
+    return view(x, sizes, remap, relayout)
+
+
+def slice_dim(x: Tensor, dim: int, start: int, size: int, step: int = 1) -> Tensor:
+    """`size` elements of a dimension, from `start`, `step` apart."""
+    if start == 0 and step == 1 and size == x.shape[dim]:
+        return x
+    shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
+
+    def remap(index: Index, ranges: Ranges) -> Index:
+        return (*index[:dim], index[dim] * step + start, *index[dim + 1 :])
+
+    def relayout(strides: Strides, offset: int) -> tuple[Strides, int]:
+        moved = (*strides[:dim], strides[dim] * step, *strides[dim + 1 :])
+        return moved, offset + start * strides[dim]
+
+    return view(x, shape, remap, relayout)
+
+
+def select(x: Tensor, dim: int, at: int) -> Tensor:
+    """One element of a dimension, which disappears."""
+    return view(
+        x,
+        (*x.shape[:dim], *x.shape[dim + 1 :]),
+        lambda index, ranges: (*index[:dim], at, *index[dim:]),
+        lambda strides, offset: ((*strides[:dim], *strides[dim + 1 :]), offset + at * strides[dim]),
+    )
+
+
+def unsqueeze(x: Tensor, dim: int) -> Tensor:
+    def relayout(strides: Strides, offset: int) -> tuple[Strides, int]:
+        stride = x.shape[dim] * strides[dim] if dim < x.rank else 1
+        return (*strides[:dim], stride, *strides[dim:]), offset
+
+    return view(
+        x,
+        (*x.shape[:dim], 1, *x.shape[dim:]),
+        lambda index, ranges: (*index[:dim], *index[dim + 1 :]),
+        relayout,
+    )
+
+
+def squeeze(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Without those of the dimensions that have one element."""
+    dropped = {dim for dim in dims if x.shape[dim] == 1}
+    if not dropped:
+        return x
+    kept = [dim for dim in range(x.rank) if dim not in dropped]
+
+    def remap(index: Index, ranges: Ranges) -> Index:
+        full: list[ExprLike] = [0] * x.rank
+        for dim, at in zip(kept, index, strict=True):
+            full[dim] = at
+        return tuple(full)
+
+    return view(
+        x,
+        [x.shape[dim] for dim in kept],
+        remap,
+        lambda strides, offset: (tuple([strides[dim] for dim in kept]), offset),
+    )
+
+
+def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """The elements in row-major order under another shape (one size may be -1)."""
+    sizes = _inferred(shape, x.numel)
+    if sizes == x.shape:
+        return x
+    old = x.shape
+    groups = _groups(old, sizes) if x.numel else []
+
+    def remap(index: Index, ranges: Ranges) -> Index:
+        result: list[ExprLike] = [0] * len(old)
+        for old_dims, new_dims in groups:
+            if len(old_dims) == 1 and len(new_dims) == 1:
+                result[old_dims[0]] = index[new_dims[0]]
+                continue
+            position: ExprLike = 0
+            for dim in new_dims:
+                position = position * sizes[dim] + index[dim]
+            inner = 1
+            for at in range(len(old_dims) - 1, -1, -1):
+                dim = old_dims[at]
+                part = position // inner if inner != 1 else position
+                if at:
+                    part = part % old[dim]
+                result[dim] = simplify(part, ranges)
+                inner *= old[dim]
+        return tuple(result)
+
+    def relayout(strides: Strides, offset: int) -> tuple[Strides, int] | None:
+        moved = _view_strides(old, strides, sizes, groups)
+        return None if moved is None else (moved, offset)
+
+    return view(x, sizes, remap, relayout)
+
+
+def _inferred(shape: Sequence[int], numel: int) -> tuple[int, ...]:
+    sizes = tuple(shape)
+    if -1 not in sizes:
+        return sizes
+    known = 1
+    for size in sizes:
+        if size != -1:
+            known *= size
+    return tuple(numel // known if size == -1 else size for size in sizes)
+
+
+def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Runs of old and new dimensions with equal products, as fine as possible; dimensions of size one are left out."""
+    old_dims = [dim for dim, size in enumerate(old) if size != 1]
+    new_dims = [dim for dim, size in enumerate(new) if size != 1]
+    groups: list[tuple[list[int], list[int]]] = []
+    at_old = at_new = 0
+    while at_old < len(old_dims):
+        left, right = [old_dims[at_old]], [new_dims[at_new]]
+        product_old, product_new = old[left[0]], new[right[0]]
+        at_old, at_new = at_old + 1, at_new + 1
+        while product_old != product_new:
+            if product_old < product_new:
+                left.append(old_dims[at_old])
+                product_old *= old[old_dims[at_old]]
+                at_old += 1
+            else:
+                right.append(new_dims[at_new])
+                product_new *= new[new_dims[at_new]]
+                at_new += 1
+        groups.append((left, right))
+    return groups
+
+
+def _view_strides(
+    old: Sequence[int], strides: Strides, new: Sequence[int], groups: list[tuple[list[int], list[int]]]
+) -> Strides | None:
+    """Strides of a reshaped view, or None when some group of old dimensions is not evenly spaced."""
+    result = [-1] * len(new)
+    for old_dims, new_dims in groups:
+        for outer, inner in itertools.pairwise(old_dims):
+            if strides[outer] != strides[inner] * old[inner]:
+                return None
+        running = strides[old_dims[-1]]
+        for dim in reversed(new_dims):
+            result[dim] = running
+            running *= new[dim]
+    # sizes of one get the stride a row-major neighbour suggests
+    following = 1
+    for dim in range(len(new) - 1, -1, -1):
+        if result[dim] < 0:
+            result[dim] = following
+        following = max(result[dim] * max(new[dim], 1), 1)
+    return tuple(result)
+
+
+# ---- operators
+
+
+@lowers_view(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+def _view(builder: LoweringBuilder, x: Tensor, shape: Sequence[int]) -> Tensor:
+    return reshape(x, shape)
+
+
+@lowers_view(aten.permute.default)
+def _permute(builder: LoweringBuilder, x: Tensor, dims: Sequence[int]) -> Tensor:
+    return permute(x, dims)
+
+
+@lowers_view(aten.transpose.int)
+def _transpose(builder: LoweringBuilder, x: Tensor, first: int, second: int) -> Tensor:
+    if x.rank == 0:
+        return x
+    first, second = wrap_dim(first, x.rank), wrap_dim(second, x.rank)
+    dims = list(range(x.rank))
+    dims[first], dims[second] = second, first
+    return permute(x, dims)
+
+
+@lowers_view(aten.t.default)
+def _t(builder: LoweringBuilder, x: Tensor) -> Tensor:
+    return x if x.rank < 2 else permute(x, (1, 0))
+
+
+@lowers_view(aten.expand.default)
+def _expand(builder: LoweringBuilder, x: Tensor, shape: Sequence[int], *, implicit: bool = False) -> Tensor:
+    grows = 1
+    for size in shape:
+        grows *= max(size, 1)
+    if x.resolved() is None and x.heavy and x.reads and grows > max(x.numel, 1):
+        builder.realize(x)  # or every copy would compute it anew
+    return expand(x, shape)
+
+
+@lowers_view(aten.slice.Tensor)
+def _slice(
+    builder: LoweringBuilder, x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    dim = wrap_dim(dim, x.rank)
+    size = x.shape[dim]
+    first, last, _ = slice(start, end, 1).indices(size)
+    return slice_dim(x, dim, first, max(0, -(-(last - first) // step)), step)
+
+
+@lowers_view(aten.select.int)
+def _select(builder: LoweringBuilder, x: Tensor, dim: int, at: int) -> Tensor:
+    dim = wrap_dim(dim, x.rank)
+    return select(x, dim, at % x.shape[dim])
+
+
+@lowers_view(aten.unbind.int)
+def _unbind(builder: LoweringBuilder, x: Tensor, dim: int = 0) -> list[Tensor]:
+    dim = wrap_dim(dim, x.rank)
+    return [select(x, dim, at) for at in range(x.shape[dim])]
+
+
+@lowers_view(aten.split.Tensor)
+def _split(builder: LoweringBuilder, x: Tensor, size: int, dim: int = 0) -> list[Tensor]:
+    dim = wrap_dim(dim, x.rank)
+    total = x.shape[dim]
+    starts = range(0, total, size) if total else [0]
+    return [slice_dim(x, dim, start, min(size, total - start)) for start in starts]
+
+
+@lowers_view(aten.split_with_sizes.default)
+def _split_with_sizes(builder: LoweringBuilder, x: Tensor, sizes: Sequence[int], dim: int = 0) -> list[Tensor]:
+    dim = wrap_dim(dim, x.rank)
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(slice_dim(x, dim, start, size))
+        start += size
+    return parts
+
+
+@lowers_view(aten.unsqueeze.default)
+def _unsqueeze(builder: LoweringBuilder, x: Tensor, dim: int) -> Tensor:
+    return unsqueeze(x, wrap_dim(dim, x.rank + 1))
+
+
+@lowers_view(aten.squeeze.default)
+def _squeeze(builder: LoweringBuilder, x: Tensor) -> Tensor:
+    return squeeze(x, range(x.rank))
+
+
+@lowers_view(aten.squeeze.dim, aten.squeeze.dims)
+def _squeeze_dims(builder: LoweringBuilder, x: Tensor, dims: int | Sequence[int]) -> Tensor:
+    if x.rank == 0:
+        return x
+    return squeeze(x, [wrap_dim(dim, x.rank) for dim in ([dims] if isinstance(dims, int) else dims)])
+
+
+@lowers_view(aten.diagonal.default)
+def _diagonal(builder: LoweringBuilder, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    dim1, dim2 = wrap_dim(dim1, x.rank), wrap_dim(dim2, x.rank)
+    rows, columns = max(-offset, 0), max(offset, 0)
+    size = max(min(x.shape[dim1] - rows, x.shape[dim2] - columns), 0)
+    kept = [dim for dim in range(x.rank) if dim not in (dim1, dim2)]
+
+    def remap(index: Index, ranges: Ranges) -> Index:
+        full: list[ExprLike] = [0] * x.rank
+        for dim, at in zip(kept, index, strict=False):
+            full[dim] = at
+        full[dim1], full[dim2] = index[-1] + rows, index[-1] + columns
+        return tuple(full)
+
+    def relayout(strides: Strides, start: int) -> tuple[Strides, int]:
+        moved = (*(strides[dim] for dim in kept), strides[dim1] + strides[dim2])
+        return moved, start + (rows * strides[dim1] + columns * strides[dim2] if size else 0)
+
+    return view(x, [*(x.shape[dim] for dim in kept), size], remap, relayout)
+
+
+@lowers_view(aten.unfold.default)
+def _unfold(builder: LoweringBuilder, x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    if x.rank == 0:
+        return NotImplemented
+    dim = wrap_dim(dim, x.rank)
+    count = (x.shape[dim] - size) // step + 1
+    return view(
+        x,
+        (*x.shape[:dim], count, *x.shape[dim + 1 :], size),
+        lambda index, ranges: (*index[:dim], index[dim] * step + index[-1], *index[dim + 1 : -1]),
+        lambda strides, offset: (
+            (*strides[:dim], strides[dim] * step, *strides[dim + 1 :], strides[dim]),
+            offset,
+        ),
+    )
+
+
+@lowers_view(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default)
+def _alias(builder: LoweringBuilder, x: Tensor) -> Tensor:
+    return x
+
+
+@lowers_view(aten.as_strided.default)
+def _as_strided(
+    builder: LoweringBuilder, x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> Tensor:
+    """It addresses memory as eager lays it out: where x lies otherwise here, or is a copy that shares memory with what
+    it was copied from, it is stored anew. The offset counts from where eager's storage begins."""
+    meta = builder.node.args[0].meta["val"]
+    start = 0 if offset is None else offset - meta.offset
+    if 0 not in size and not 0 <= start <= start + _reach(size, stride) <= _reach(meta.shape, meta.stride):
+        raise CompileError("inductor", "as_strided addresses memory that its argument does not cover")
+    planned, stored = x.planned(), None
+    if planned is not None and not x.copies and same_strides(x.shape, planned[0], meta.stride):
+        builder.realize(x.root)
+        stored = x.resolved()
+    if stored is None:
+        if may_overlap(meta.shape, meta.stride):
+            raise CompileError("inductor", "as_strided of a layout that cannot be written")
+        stored = builder.copy(x, meta.stride).resolved()
+    assert stored is not None
+    return Tensor(size, x.dtype, x.device, Stored(stored.buffer, tuple(stride), stored.offset + start))
+
+
+def _reach(size: Sequence[int], stride: Sequence[int]) -> int:
+    """How far behind the first element the last one lies; -1 if there are none."""
+    return -1 if 0 in size else sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+
+
+# ---- index maps that strides cannot express
+
+
+@lowers(aten.flip.default)
+def _flip(builder: LoweringBuilder, x: Tensor, dims: Sequence[int]) -> Tensor:
+    flipped = {wrap_dim(dim, x.rank) for dim in dims}
+
+    def remap(index: Index, ranges: Ranges) -> Index:
+        return tuple(
+            [(x.shape[dim] - 1) - at if dim in flipped and x.shape[dim] else at for dim, at in enumerate(index)]
+        )
+
+    return _moved(x, x.shape, remap)
+
+
+@lowers(aten.roll.default)
+def _roll(builder: LoweringBuilder, x: Tensor, shifts: Sequence[int] | int, dims: Sequence[int] | int = ()) -> Tensor:
+    shifts = [shifts] if isinstance(shifts, int) else list(shifts)
+    dims = [dims] if isinstance(dims, int) else list(dims)
+    if not dims:
+        return reshape(_rolled(reshape(x, (x.numel,)), {0: shifts[0]}), x.shape)
+    amounts: dict[int, int] = {}
+    for dim, shift in zip(dims, shifts, strict=True):
+        dim = wrap_dim(dim, x.rank)
+        amounts[dim] = amounts.get(dim, 0) + shift
+    return _rolled(x, amounts)
+
+
+def _rolled(x: Tensor, amounts: dict[int, int]) -> Tensor:
+    def remap(index: Index, ranges: Ranges) -> Index:
+        moved = list(index)
+        for dim, shift in amounts.items():
+            if x.shape[dim] > 1:
+                moved[dim] = simplify((index[dim] - shift % x.shape[dim] + x.shape[dim]) % x.shape[dim], ranges)
+        return tuple(moved)
+
+    return _moved(x, x.shape, remap)
+
+
+@lowers(aten.repeat.default)
+def _repeat(builder: LoweringBuilder, x: Tensor, repeats: Sequence[int]) -> Tensor:
+    missing = len(repeats) - x.rank
+    own = (1,) * missing + x.shape
+    shape = tuple(size * times for size, times in zip(own, repeats, strict=True))
+
+    def remap(index: Index, ranges: Ranges) -> Index:
+        return tuple(
+            [
+                0 if own[at] == 1 else simplify(index[at] % own[at], ranges) if own[at] else 0
+                for at in range(missing, len(shape))
+            ]
+        )
+
+    if x.resolved() is None and x.heavy:
+        builder.realize(x)
+    return _moved(x, shape, remap)
+
+
+def _moved(x: Tensor, shape: Sequence[int], remap: Any) -> Tensor:
+    return view(x, shape, remap, lambda strides, offset: None)

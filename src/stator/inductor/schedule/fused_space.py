@@ -1,0 +1,107 @@
+"""The space that two groups share once their loops are laid over each other: which loops are outer, which inner.
+
+Arithmetic on loops only; that values flow correctly is proved in legality.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stator.shapes.expr import Expr, ExprLike, Symbol
+
+from .space import Loop, LoopOverlay, Names, Space, in_order, overlay, split_loops
+
+Replacements = dict[Symbol, ExprLike]
+
+
+@dataclass(frozen=True, slots=True)
+class FusedSpace:
+    """`first`/`second`: what replaces the loops' symbols of either group."""
+
+    space: Space
+    first: Replacements
+    second: Replacements
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A group's loops after splitting; `rest_outer` and `rest_inner` were not paired."""
+
+    outer: tuple[Loop, ...]
+    inner: tuple[Loop, ...]
+    rest_outer: tuple[Loop, ...]
+    rest_inner: tuple[Loop, ...]
+
+
+def join(first: Space, second: Space, laid: LoopOverlay, names: Names) -> FusedSpace | None:
+    """None where the spaces do not fit: a loop of the first that the second neither runs through nor reduces over, or
+    rows of different shapes."""
+    sizes = {loop.symbol: loop.size for pair in laid.pairs for loop in pair}
+    sizes |= {loop.symbol: loop.size for loop in (*laid.rest_first, *laid.rest_second)}
+    partner = {b.symbol: a for a, b in laid.pairs}
+    one = _side(first, laid.first, sizes, {a.symbol for a, _ in laid.pairs})
+    other = _side(second, laid.second, sizes, partner.keys())
+    renamed: Replacements = {b: a.symbol for b, a in partner.items()}
+    if one.rest_outer:
+        return None
+    if one.inner:
+        return _onto_rows(one, other, laid, renamed, names)
+    if other.inner:
+        space = _feeding_rows(one, other, renamed)
+    else:
+        space = Space(one.outer, other.rest_outer)
+    return None if space is None else FusedSpace(space, laid.first, composed(laid.second, renamed))
+
+
+def _side(space: Space, replacements: Replacements, sizes: dict[Symbol, int], paired: Iterable[Symbol]) -> _Side:
+    outer, inner = (split_loops(loops, replacements, sizes) for loops in (space.outer, space.inner))
+    paired = set(paired)
+    rest_outer, rest_inner = (tuple([loop for loop in loops if loop.symbol not in paired]) for loops in (outer, inner))
+    return _Side(outer, inner, rest_outer, rest_inner)
+
+
+def _onto_rows(one: _Side, other: _Side, laid: LoopOverlay, renamed: Replacements, names: Names) -> FusedSpace | None:
+    """The first has rows. The second runs over rows and elements, reduces over the elements, or over rows alone."""
+    rest = (*other.rest_outer, *other.rest_inner)
+    if one.rest_inner and len(one.rest_inner) != len(one.inner):
+        return None
+    inner, other_inner = one.inner, other.inner
+    replace_first, replace_second = laid.first, laid.second
+    if rest:
+        if not one.rest_inner:
+            return None
+        # the rows correspond already; their elements do in order
+        more = overlay(in_order(one.rest_inner), in_order(rest), names)
+        if more is None or more.rest_first or more.rest_second:
+            return None
+        sizes = {loop.symbol: loop.size for pair in more.pairs for loop in pair}
+        inner = split_loops(inner, more.first, sizes)
+        other_inner = split_loops(other_inner, more.second, sizes)
+        replace_first = composed(replace_first, more.first)
+        replace_second = composed(replace_second, more.second)
+        renamed = {**renamed, **{b.symbol: a.symbol for a, b in more.pairs}}
+    if other_inner and {renamed[loop.symbol] for loop in other_inner} != {loop.symbol for loop in inner}:
+        return None
+    return FusedSpace(Space(one.outer, inner), replace_first, composed(replace_second, renamed))
+
+
+def _feeding_rows(one: _Side, other: _Side, renamed: Replacements) -> Space | None:
+    """The first is pointwise, over all loops of the second, which has rows, or over its outer loops alone."""
+    if other.rest_outer:
+        return None
+    if other.rest_inner:
+        return Space(one.outer, other.inner) if len(other.rest_inner) == len(other.inner) else None
+    elements = {renamed[loop.symbol] for loop in other.inner}
+    outer, inner = (
+        tuple([loop for loop in one.outer if (loop.symbol in elements) is wanted]) for wanted in (False, True)
+    )
+    return Space(outer, inner)
+
+
+def composed(first: Replacements, then: Replacements) -> Replacements:
+    """One replacement after another."""
+    result = {symbol: expr.substitute(then) if isinstance(expr, Expr) else expr for symbol, expr in first.items()}
+    for symbol, expr in then.items():
+        result.setdefault(symbol, expr)
+    return result

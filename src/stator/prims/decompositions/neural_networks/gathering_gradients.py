@@ -1,0 +1,191 @@
+"""Gradients of operators that read each result from a place of the input: every such place adds up what was read there.
+
+Embeddings, views that overlap or select, padding from inside, interpolation. All are one accumulating `index_put` into
+zeros, with the very index the forward reads by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.decompositions.decomposition_decorator import decomposes, iota
+from stator.prims.layout import wrap_dim
+
+from .resampling import linear_places, nearest_places, scales_of
+
+aten = torch.ops.aten
+
+
+def gathered(shape: Sequence[Any], indices: Sequence[Any], values: Any) -> Any:
+    """Zeros of `shape` with the values added at the indices."""
+    zeros = aten.full.default(list(shape), 0, dtype=values.dtype, device=values.device)
+    return aten.index_put.default(zeros, list(indices), values, True)
+
+
+@decomposes("embedding_dense_backward")
+def embedding_dense_backward(
+    grad_output: Any, indices: Any, num_weights: Any, padding_idx: Any, scale_grad_by_freq: bool
+) -> Any:
+    """Rows at `padding_idx` get nothing; by frequency, a row gets the mean of what was read from it."""
+    if 0 in tuple(grad_output.shape):
+        return NotImplemented
+    grad = grad_output
+    if scale_grad_by_freq:
+        ones = aten.full.default(list(indices.shape), 1, dtype=grad.dtype, device=grad.device)
+        counts = aten.index.Tensor(gathered([num_weights], [indices], ones), [indices])
+        grad = aten.div.Tensor(grad, aten.unsqueeze.default(counts, -1))
+    if padding_idx >= 0:
+        padding = aten.unsqueeze.default(aten.eq.Scalar(indices, padding_idx), -1)
+        grad = aten.where.ScalarSelf(padding, 0.0, grad)
+    return gathered([num_weights, grad.shape[-1]], [indices], grad)
+
+
+@decomposes("unfold_backward")
+def unfold_backward(grad_in: Any, input_sizes: Sequence[Any], dim: int, size: Any, step: Any) -> Any:
+    rank = len(input_sizes)
+    if not rank or 0 in tuple(grad_in.shape):
+        return NotImplemented
+    dim = wrap_dim(dim, rank)
+    starts = aten.unsqueeze.default(aten.mul.Tensor(iota(grad_in.shape[dim], grad_in), step), 1)
+    places = aten.add.Tensor(starts, iota(size, grad_in))
+    order = [*range(dim + 1), rank, *range(dim + 1, rank)]
+    return gathered(input_sizes, [None] * dim + [places], aten.permute.default(grad_in, order))
+
+
+@decomposes("diagonal_backward")
+def diagonal_backward(grad_output: Any, input_sizes: Sequence[Any], offset: Any, dim1: int, dim2: int) -> Any:
+    rank = len(input_sizes)
+    dim1, dim2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
+    length = grad_output.shape[-1]
+    if 0 in tuple(grad_output.shape):
+        return aten.full.default(list(input_sizes), 0, dtype=grad_output.dtype, device=grad_output.device)
+    along = iota(length, grad_output)
+    rows = aten.add.Tensor(along, -offset) if offset < 0 else along
+    columns = aten.add.Tensor(along, offset) if offset > 0 else along
+    order = [dim1, dim2, *(dim for dim in range(rank) if dim not in (dim1, dim2))]
+    values = aten.permute.default(grad_output, [rank - 2, *range(rank - 2)])
+    result = gathered([input_sizes[dim] for dim in order], [rows, columns], values)
+    return aten.permute.default(result, [order.index(dim) for dim in range(rank)])
+
+
+# ---- padding
+
+
+def across(places: Sequence[Any]) -> list[Any]:
+    """Index vectors of the last dimensions shaped to broadcast against each other."""
+    rank = len(places)
+    return [aten.view.default(place, [1] * axis + [-1] + [1] * (rank - 1 - axis)) for axis, place in enumerate(places)]
+
+
+def padded_places(sizes: Sequence[Any], padding: Sequence[Any], like: Any) -> list[Any]:
+    """For each padded dimension, outermost first, how far before the first element each place of the result lies."""
+    rank = len(padding) // 2
+    found = []
+    for axis in range(rank):
+        before, after = padding[2 * (rank - 1 - axis)], padding[2 * (rank - 1 - axis) + 1]
+        found.append(aten.add.Tensor(iota(sizes[axis - rank] + before + after, like), -before))
+    return found
+
+
+def reflected(place: Any, size: Any) -> Any:
+    """-1 is 1, -2 is 2; `size` is size - 2."""
+    last = size - 1
+    return aten.rsub.Scalar(aten.abs.default(aten.rsub.Scalar(aten.abs.default(place), last)), last)
+
+
+def replicated(place: Any, size: Any) -> Any:
+    return aten.clamp.default(place, 0, size - 1)
+
+
+def _pad_backward(names: str, move: Any) -> None:
+    @decomposes(names)
+    def pad_backward(grad_output: Any, self: Any, padding: Sequence[Any]) -> Any:
+        if 0 in tuple(self.shape) or 0 in tuple(grad_output.shape):
+            return NotImplemented
+        sizes = tuple(self.shape)
+        rank = len(padding) // 2
+        places = padded_places(sizes, padding, self)
+        moved = [move(place, sizes[axis - rank]) for axis, place in enumerate(places)]
+        return gathered(sizes, [*[None] * (len(sizes) - rank), *across(moved)], grad_output)
+
+
+_pad_backward("reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward", reflected)
+_pad_backward("replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward", replicated)
+
+
+# ---- interpolation
+
+
+def _nearest_backward(names: str, shift: float) -> None:
+    @decomposes(names)
+    def nearest_backward(
+        grad_output: Any, output_size: Sequence[Any], input_size: Sequence[Any], *scales: Any, **named: Any
+    ) -> Any:
+        if 0 in tuple(grad_output.shape) or 0 in tuple(input_size):
+            return NotImplemented
+        given = scales_of(output_size, scales, named)
+        sizes = list(input_size)[2:]
+        factors = _whole_factors(output_size, sizes, given)
+        if factors is not None:
+            return _summed_blocks(grad_output, sizes, factors)
+        places = nearest_places(sizes, output_size, given, shift, grad_output)
+        return gathered(input_size, [None, None, *places], grad_output)
+
+
+_nearest_backward("upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward", 0.0)
+_nearest_backward(
+    "_upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward", 0.5
+)
+
+
+def _whole_factors(
+    output_size: Sequence[Any], sizes: Sequence[Any], scales: Sequence[float | None]
+) -> list[Any] | None:
+    """How many places of the result read each element, where every element is read equally often."""
+    factors = []
+    for target, size, scale in zip(output_size, sizes, scales, strict=True):
+        if target % size != 0 or (scale is not None and scale != target // size):
+            return None
+        factors.append(target // size)
+    return factors
+
+
+def _summed_blocks(grad: Any, sizes: Sequence[Any], factors: Sequence[Any]) -> Any:
+    split = list(grad.shape)[:2]
+    for size, factor in zip(sizes, factors, strict=True):
+        split += [size, factor]
+    inner = [3 + 2 * axis for axis, factor in enumerate(factors) if factor != 1]
+    blocks = aten.reshape.default(grad, split)
+    result = aten.sum.dim_IntList(blocks, inner) if inner else blocks
+    return aten.reshape.default(result, [*list(grad.shape)[:2], *sizes])
+
+
+@decomposes("upsample_linear1d_backward upsample_bilinear2d_backward upsample_trilinear3d_backward")
+def upsample_linear_backward(
+    grad_output: Any,
+    output_size: Sequence[Any],
+    input_size: Sequence[Any],
+    align_corners: bool,
+    *scales: Any,
+    **named: Any,
+) -> Any:
+    """Each of two neighbours along a dimension gets its weight; the dimensions one after the other."""
+    if 0 in tuple(grad_output.shape) or 0 in tuple(input_size):
+        return NotImplemented
+    given = scales_of(output_size, scales, named)
+    rank = len(output_size)
+    result = grad_output
+    for axis in range(rank):
+        size, target = input_size[axis + 2], output_size[axis]
+        if size == target:
+            continue
+        low, high, weight = linear_places(size, target, align_corners, given[axis], result)
+        weight = aten.view.default(weight, [-1, *[1] * (rank - 1 - axis)])
+        shape = [*result.shape[: axis + 2], size, *result.shape[axis + 3 :]]
+        before: list[Any] = [None] * (axis + 2)
+        lower = gathered(shape, [*before, low], aten.mul.Tensor(result, aten.rsub.Scalar(weight, 1.0)))
+        result = aten.index_put.default(lower, [*before, high], aten.mul.Tensor(result, weight), True)
+    return result if result is not grad_output else aten.clone.default(grad_output)

@@ -1,0 +1,213 @@
+"""Layer, group, batch and RMS normalisation by moments and arithmetic; statistics are computed in float32 at least."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.decompositions.decomposition_decorator import decomposes
+from stator.prims.layout import is_channels_last, is_contiguous
+
+aten = torch.ops.aten
+
+
+def normalised(x: Any, dims: list[int], eps: float) -> tuple[Any, Any, Any]:
+    """(x - mean) / sqrt(var + eps) over `dims`, the mean, and 1 / sqrt(var + eps), both with kept dimensions."""
+    variance, mean = aten.var_mean.correction(x, dims, correction=0, keepdim=True)
+    rstd = aten.rsqrt.default(aten.add.Tensor(variance, eps))
+    return aten.mul.Tensor(aten.sub.Tensor(x, mean), rstd), mean, rstd
+
+
+def affine(x: Any, weight: Any, bias: Any) -> Any:
+    if weight is not None:
+        x = aten.mul.Tensor(x, weight)
+    return x if bias is None else aten.add.Tensor(x, bias)
+
+
+def per_channel(parameter: Any, rank: int) -> Any:
+    """A [C] vector shaped to broadcast over [N, C, ...]."""
+    return None if parameter is None else aten.view.default(parameter, [-1, *[1] * (rank - 2)])
+
+
+@decomposes("native_layer_norm")
+def native_layer_norm(input: Any, normalized_shape: Sequence[Any], weight: Any, bias: Any, eps: float) -> Any:
+    if 0 in tuple(input.shape):
+        return NotImplemented
+    rank = len(input.shape)
+    result, mean, rstd = normalised(input, list(range(rank - len(normalized_shape), rank)), eps)
+    return affine(result, weight, bias), mean, rstd
+
+
+@decomposes("native_layer_norm_backward")
+def native_layer_norm_backward(
+    grad_out: Any,
+    input: Any,
+    normalized_shape: Sequence[Any],
+    mean: Any,
+    rstd: Any,
+    weight: Any,
+    bias: Any,
+    output_mask: Sequence[bool],
+) -> Any:
+    if 0 in tuple(input.shape):
+        return NotImplemented
+    rank = len(input.shape)
+    leading = rank - len(normalized_shape)
+    inner, outer = list(range(leading, rank)), list(range(leading))
+    x_hat = aten.mul.Tensor(aten.sub.Tensor(input, mean), rstd)
+    grad_input = grad_weight = grad_bias = None
+    if output_mask[0]:
+        grad = grad_out if weight is None else aten.mul.Tensor(grad_out, weight)
+        along = aten.mul.Tensor(x_hat, aten.mean.dim(aten.mul.Tensor(grad, x_hat), inner, True))
+        centred = aten.sub.Tensor(aten.sub.Tensor(grad, aten.mean.dim(grad, inner, True)), along)
+        grad_input = aten.mul.Tensor(centred, rstd)
+    if output_mask[1]:
+        product = aten.mul.Tensor(grad_out, x_hat)
+        grad_weight = aten.sum.dim_IntList(product, outer) if outer else product
+    if output_mask[2]:
+        grad_bias = aten.sum.dim_IntList(grad_out, outer) if outer else grad_out
+    return grad_input, grad_weight, grad_bias
+
+
+@decomposes("_fused_rms_norm")
+def fused_rms_norm(input: Any, normalized_shape: Sequence[Any], weight: Any, eps: float | None) -> Any:
+    if eps is None or 0 in tuple(input.shape):
+        return NotImplemented
+    rank = len(input.shape)
+    dims = list(range(rank - len(normalized_shape), rank))
+    rstd = aten.rsqrt.default(aten.add.Tensor(aten.mean.dim(aten.mul.Tensor(input, input), dims, True), eps))
+    return affine(aten.mul.Tensor(input, rstd), weight, None), rstd
+
+
+@decomposes("native_group_norm")
+def native_group_norm(input: Any, weight: Any, bias: Any, N: Any, C: Any, HxW: Any, group: int, eps: float) -> Any:
+    if 0 in tuple(input.shape):
+        return NotImplemented
+    groups = aten.reshape.default(input, [N, group, (C // group) * HxW])
+    result, mean, rstd = normalised(groups, [2], eps)
+    result = aten.reshape.default(result, list(input.shape))
+    rank = len(input.shape)
+    result = affine(result, per_channel(weight, rank), per_channel(bias, rank))
+    return result, aten.squeeze.dims(mean, [2]), aten.squeeze.dims(rstd, [2])
+
+
+@decomposes("_native_batch_norm_legit_no_training")
+def batch_norm_no_training(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Any:
+    rank = len(input.shape)
+    rstd = aten.rsqrt.default(aten.add.Tensor(running_var, eps))
+    centred = aten.sub.Tensor(input, per_channel(running_mean, rank))
+    result = affine(
+        aten.mul.Tensor(centred, per_channel(rstd, rank)), per_channel(weight, rank), per_channel(bias, rank)
+    )
+    return result, aten.new_zeros.default(input, [0]), aten.new_zeros.default(input, [0])
+
+
+def by_batch_statistics(
+    input: Any, weight: Any, bias: Any, eps: float, running: Sequence[Any] = ()
+) -> tuple[Any, Any, Any, Any]:
+    """The normalised input, then mean, 1 / sqrt(var + eps) and (biased) variance of each channel. `running` are the
+    running statistics, whose layouts eager looks at, too."""
+    rank = len(input.shape)
+    dims = [0, *range(2, rank)]
+    on_cpu = input.dtype is torch.float32 and input.device.type == "cpu"
+    packed = on_cpu and _is_packed(input)
+    in_one_step = packed and all(map(_is_row, (weight, bias, *running)))
+    weight, bias = per_channel(weight, rank), per_channel(bias, rank)
+    if on_cpu:
+        mean, rstd, variance = (_wide_statistics if packed else _scattered_statistics)(input, dims, eps)
+    else:
+        variance, mean = aten.var_mean.correction(input, dims, correction=0, keepdim=True)
+        rstd = aten.rsqrt.default(aten.add.Tensor(variance, eps))
+    if in_one_step:
+        slope = rstd if weight is None else aten.mul.Tensor(rstd, weight)
+        shift = aten.neg.default(aten.mul.Tensor(mean, slope))
+        if bias is not None:
+            shift = aten.addcmul.default(bias, mean, slope, value=-1)
+        result = aten.addcmul.default(shift, input, slope)
+    else:
+        result = affine(aten.mul.Tensor(aten.sub.Tensor(input, mean), rstd), weight, bias)
+    return result, aten.squeeze.dims(mean, dims), aten.squeeze.dims(rstd, dims), aten.squeeze.dims(variance, dims)
+
+
+def _is_row(parameter: Any) -> bool:
+    return parameter is None or is_contiguous(tuple(parameter.shape), tuple(parameter.stride()))
+
+
+def _is_packed(x: Any) -> bool:
+    """Whether eager's vector code takes it; other layouts are gone through element by element, in other steps."""
+    shape, strides = tuple(x.shape), tuple(x.stride())
+    return is_contiguous(shape, strides) or is_channels_last(shape, strides)
+
+
+def _wide_statistics(input: Any, dims: list[int], eps: float) -> tuple[Any, Any, Any]:
+    """Mean, 1 / sqrt(var + eps) and variance, by sums in double precision, rounded where eager rounds: networks whose
+    activations have kinks multiply what would be rounded otherwise."""
+    wide = torch.float64
+    count = _elements(input, dims)
+    mean = _narrowed(aten.div.Tensor(aten.sum.dim_IntList(input, dims, True, dtype=wide), count))
+    deviation = aten.sub.Tensor(input, mean)
+    squares = aten.sum.dim_IntList(aten.mul.Tensor(deviation, deviation), dims, True, dtype=wide)
+    variance = aten.div.Tensor(_narrowed(squares), count)
+    return mean, _inverse_deviation(aten._to_copy.default(variance, dtype=wide), eps), variance
+
+
+def _scattered_statistics(input: Any, dims: list[int], eps: float) -> tuple[Any, Any, Any]:
+    """The same of a layout with gaps, overlaps or another order: the mean as of any tensor, then deviations from it in
+    double precision."""
+    wide = torch.float64
+    mean = aten.mean.dim(input, dims, True)
+    deviation = aten.sub.Tensor(aten._to_copy.default(input, dtype=wide), aten._to_copy.default(mean, dtype=wide))
+    squares = aten.sum.dim_IntList(aten.mul.Tensor(deviation, deviation), dims, True)
+    variance = aten.div.Tensor(squares, _elements(input, dims))
+    return mean, _inverse_deviation(variance, eps), _narrowed(variance)
+
+
+def _inverse_deviation(variance: Any, eps: float) -> Any:
+    """1 / sqrt(variance + eps) of a variance in double precision."""
+    return _narrowed(aten.reciprocal.default(aten.sqrt.default(aten.add.Tensor(variance, eps))))
+
+
+def _narrowed(x: Any) -> Any:
+    return aten._to_copy.default(x, dtype=torch.float32)
+
+
+def _elements(x: Any, dims: list[int]) -> Any:
+    number: Any = 1
+    for dim in dims:
+        number = number * x.shape[dim]
+    return number
+
+
+@decomposes("_native_batch_norm_legit.no_stats")
+def batch_norm_no_stats(input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
+    if not training or 0 in tuple(input.shape):
+        return NotImplemented
+    return by_batch_statistics(input, weight, bias, eps)[:3]
+
+
+@decomposes("_native_batch_norm_legit_functional")
+def batch_norm_functional(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if 0 in tuple(input.shape):
+        return NotImplemented
+    if not training:
+        results = batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps)
+        return (*results, aten.clone.default(running_mean), aten.clone.default(running_var))
+    result, mean, rstd, variance = by_batch_statistics(input, weight, bias, eps, (running_mean, running_var))
+    number = _elements(input, [0, *range(2, len(input.shape))])
+    unbiased = aten.mul.Tensor(variance, number / (number - 1))
+    new_mean = aten.add.Tensor(aten.mul.Tensor(running_mean, 1 - momentum), aten.mul.Tensor(mean, momentum))
+    new_var = aten.add.Tensor(aten.mul.Tensor(running_var, 1 - momentum), aten.mul.Tensor(unbiased, momentum))
+    return result, mean, rstd, new_mean, new_var

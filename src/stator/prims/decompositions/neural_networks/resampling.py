@@ -1,0 +1,155 @@
+"""Interpolation and average pooling by gathers, slices and arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.decompositions.decomposition_decorator import cast, decomposes, iota
+from stator.prims.shape_rules.neural_networks.convolution import each
+from stator.prims.shape_rules.neural_networks.pooling import pooled_size
+
+from .windows import avg_pool
+
+aten = torch.ops.aten
+
+
+def scale_of(scale: float | None, size: Any, target: Any) -> float:
+    """Source pixels per target pixel."""
+    return 1.0 / scale if scale is not None and scale > 0 else size / target
+
+
+def nearest_places(
+    sizes: Sequence[Any], output_size: Sequence[Any], scales: Sequence[float | None], shift: float, like: Any
+) -> list[Any]:
+    """For each dimension the element that each place of the result reads, shaped to broadcast against the others."""
+    places = []
+    rank = len(output_size)
+    for axis, (size, target, scale) in enumerate(zip(sizes, output_size, scales, strict=True)):
+        position = cast(iota(target, like), torch.float32)
+        if shift:
+            position = aten.add.Tensor(position, shift)
+        index = cast(aten.floor.default(aten.mul.Tensor(position, scale_of(scale, size, target))), torch.int64)
+        index = aten.clamp_max.default(index, size - 1)
+        places.append(aten.view.default(index, [target if dim == axis else 1 for dim in range(rank)]))
+    return places
+
+
+def nearest(self: Any, output_size: Sequence[Any], scales: Sequence[float | None], shift: float) -> Any:
+    places = nearest_places(list(self.shape)[2:], output_size, scales, shift, self)
+    return aten.index.Tensor(self, [None, None, *places])
+
+
+@decomposes("upsample_nearest1d upsample_nearest2d upsample_nearest3d", wide=False)
+def upsample_nearest(self: Any, output_size: Sequence[Any], *scales: Any, **named: Any) -> Any:
+    return nearest(self, output_size, scales_of(output_size, scales, named), 0.0)
+
+
+@decomposes("_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d", wide=False)
+def upsample_nearest_exact(self: Any, output_size: Sequence[Any], *scales: Any, **named: Any) -> Any:
+    return nearest(self, output_size, scales_of(output_size, scales, named), 0.5)
+
+
+def scales_of(output_size: Sequence[Any], scales: Sequence[Any], named: dict[str, Any]) -> list[float | None]:
+    given = [*scales, *named.values()]
+    return given if len(given) == len(output_size) else [None] * len(output_size)
+
+
+@decomposes("upsample_linear1d upsample_bilinear2d upsample_trilinear3d")
+def upsample_linear(self: Any, output_size: Sequence[Any], align_corners: bool, *scales: Any, **named: Any) -> Any:
+    """Between two neighbours along each dimension in turn, the innermost first."""
+    if self.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    given = scales_of(output_size, scales, named)
+    result = self
+    rank = len(output_size)
+    for axis in range(rank - 1, -1, -1):
+        size, target = self.shape[axis + 2], output_size[axis]
+        if size == target:
+            continue
+        low, high, weight = linear_places(size, target, align_corners, given[axis], self)
+        weight = aten.view.default(weight, [-1, *[1] * (rank - 1 - axis)])
+        before: list[Any] = [None] * (axis + 2)
+        first, second = aten.index.Tensor(result, [*before, low]), aten.index.Tensor(result, [*before, high])
+        result = aten.add.Tensor(aten.mul.Tensor(first, aten.rsub.Scalar(weight, 1.0)), aten.mul.Tensor(second, weight))
+    return result if result is not self else aten.clone.default(self)
+
+
+def linear_places(size: Any, target: Any, align_corners: bool, scale: float | None, like: Any) -> tuple[Any, Any, Any]:
+    """The two neighbours that each place along one dimension reads, and the weight of the second."""
+    working = like.dtype
+    position = cast(iota(target, like), working)
+    if align_corners:
+        position = aten.mul.Tensor(position, (size - 1) / (target - 1) if target > 1 else 0.0)
+    else:
+        scaled = aten.mul.Tensor(aten.add.Tensor(position, 0.5), scale_of(scale, size, target))
+        position = aten.clamp_min.default(aten.sub.Tensor(scaled, 0.5), 0.0)
+    low = aten.clamp_max.default(cast(position, torch.int64), size - 1)
+    high = aten.clamp_max.default(aten.add.Tensor(low, 1), size - 1)
+    return low, high, aten.clamp.default(aten.sub.Tensor(position, low), 0.0, 1.0)
+
+
+@decomposes("avg_pool2d")
+def avg_pool2d(
+    self: Any,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """The sum of one strided slice per place in the window, over how many elements of each window count."""
+    if self.dtype.is_complex or 0 in tuple(self.shape[-2:]):
+        return NotImplemented
+    if not self.dtype.is_floating_point:
+        return avg_pool(self, 2, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    kernel = each(kernel_size, 2)
+    step = each(stride, 2) if len(stride) else kernel
+    pad = each(padding, 2)
+    sizes = [self.shape[-2], self.shape[-1]]
+    outputs = [pooled_size(sizes[i], kernel[i], step[i], pad[i], 1, ceil_mode) for i in range(2)]
+    excess = [(outputs[i] - 1) * step[i] + kernel[i] - sizes[i] - pad[i] for i in range(2)]
+    after = [amount if amount > 0 else 0 for amount in excess]
+    margins = [pad[1], after[1], pad[0], after[0]]
+    total = window_sum(padded(self, margins, 0.0), kernel, step, outputs)
+    if divisor_override is not None:
+        return aten.div.Tensor(total, divisor_override)
+    if not ceil_mode and (count_include_pad or not any(pad)):
+        return aten.div.Tensor(total, kernel[0] * kernel[1])
+    ones = aten.full.default(sizes, 1.0, dtype=self.dtype, device=self.device)
+    if count_include_pad:
+        inner = [min(pad[1], after[1]), min(pad[0], after[0])]
+        ones = padded(ones, [pad[1], inner[0], pad[0], inner[1]], 1.0)
+        ones = padded(ones, [0, after[1] - inner[0], 0, after[0] - inner[1]], 0.0)
+    else:
+        ones = padded(ones, margins, 0.0)
+    return aten.div.Tensor(total, window_sum(ones, kernel, step, outputs))
+
+
+def padded(x: Any, margins: Sequence[Any], value: float) -> Any:
+    return aten.constant_pad_nd.default(x, list(margins), value) if any(margins) else x
+
+
+def window_sum(x: Any, kernel: Sequence[Any], step: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    total = None
+    for row in range(kernel[0]):
+        for column in range(kernel[1]):
+            part = aten.slice.Tensor(x, -2, row, row + (outputs[0] - 1) * step[0] + 1, step[0])
+            part = aten.slice.Tensor(part, -1, column, column + (outputs[1] - 1) * step[1] + 1, step[1])
+            total = part if total is None else aten.add.Tensor(total, part)
+    return total
+
+
+@decomposes("max_pool1d", wide=False)
+def max_pool1d(
+    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Any:
+    """An image of height 1. Eager's result is contiguous, unlike that of pooling the image."""
+    kernel, pad, spread = each(kernel_size, 1)[0], each(padding, 1)[0], each(dilation, 1)[0]
+    step = each(stride, 1)[0] if stride not in ((), []) else kernel
+    image = aten.unsqueeze.default(self, -2)
+    result, _ = aten.max_pool2d_with_indices.default(image, [1, kernel], [1, step], [0, pad], [1, spread], ceil_mode)
+    return aten.squeeze.dim(result, -2)

@@ -1,0 +1,208 @@
+"""Shape rules of convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import (
+    Sizes,
+    channels_last_strides,
+    contiguous_strides,
+    holds,
+    is_channels_last,
+    numel,
+    strides_like_channels_last,
+)
+from stator.prims.onednn import onednn_enabled
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.shape_rules.operands import overloads
+
+aten = torch.ops.aten
+CONV = ("conv",)
+
+
+def each(value: Any, rank: int) -> Sequence[Any]:
+    """One value per spatial dimension; a list of one serves all."""
+    if not isinstance(value, (tuple, list)):
+        return (value,) * rank
+    return value if len(value) == rank else (value[0],) * rank
+
+
+def convolved_shape(
+    shape: Sizes,
+    weight: Sizes,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    transposed: bool,
+    output_padding: Sequence[Any],
+    groups: Any,
+) -> Sizes:
+    """Sizes (batch, out channels, spatial...) of a convolution's result.
+
+    Spatial sizes are (n + 2p - d(k - 1) - 1) // s + 1, and for transposed ones (n - 1)s - 2p + d(k - 1) + output
+    padding + 1.
+    """
+    rank = len(shape) - 2
+    spatial = []
+    for i in range(rank):
+        n, k = shape[i + 2], weight[i + 2]
+        s, p, d = stride[i], padding[i], dilation[i]
+        if transposed:
+            size = (n - 1) * s - 2 * p + d * (k - 1) + output_padding[i] + 1
+        else:
+            size = (n + 2 * p - d * (k - 1) - 1) // s + 1
+            if n + 2 * p < d * (k - 1) + 1:
+                raise RuntimeError(
+                    f"Calculated padded input size per channel: ({n + 2 * p}). Kernel size: "
+                    f"({d * (k - 1) + 1}). Kernel "
+                    "size can't be greater than actual input size"
+                )
+        if size < 0:
+            raise RuntimeError(f"Given input size per channel: {list(shape[2:])}. Calculated output size is too small")
+        spatial.append(size)
+    channels = weight[1] * groups if transposed else weight[0]
+    return (shape[0], channels, *spatial)
+
+
+def check_convolution(shape: Sizes, weight: Sizes, bias: Any, transposed: bool, groups: Any) -> None:
+    if len(shape) != len(weight):
+        raise RuntimeError(
+            f"Expected {len(weight)}D (batched) input to conv{len(weight) - 2}d, but got input of size: {list(shape)}"
+        )
+    expected = weight[0] if transposed else weight[1] * groups
+    if not holds(shape[1] == expected):
+        raise RuntimeError(
+            f"Given groups={groups}, weight of size {list(weight)}, expected input{list(shape)} to have {expected} "
+            f"channels, but got {shape[1]} channels instead"
+        )
+    if not transposed and weight[0] % groups != 0:
+        raise RuntimeError(f"expected weight to be divisible by {groups} at dimension 0, but got weight {list(weight)}")
+    out_channels = weight[1] * groups if transposed else weight[0]
+    if bias is not None and tuple(bias.shape) != (out_channels,):
+        raise RuntimeError(
+            f"Given weight of size {list(weight)}, expected bias to be 1-dimensional with {out_channels} elements, but "
+            f"got bias of size {list(bias.shape)} instead"
+        )
+
+
+@shape_rule(aten.convolution.default, *overloads("_convolution"), tags=CONV)
+def convolution(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    transposed: bool,
+    output_padding: Sequence[Any],
+    groups: Any,
+    *_flags: bool,
+) -> TensorMeta:
+    shape, kernel = tuple(input.shape), tuple(weight.shape)
+    check_convolution(shape, kernel, bias, transposed, groups)
+    if input.dtype is not weight.dtype:
+        raise RuntimeError(f"Input type ({input.dtype}) and weight type ({weight.dtype}) should be the same")
+    if bias is not None and bias.dtype is not input.dtype:
+        raise RuntimeError(f"Input type ({input.dtype}) and bias type ({bias.dtype}) should be the same")
+    if any(amount < 0 for amount in padding):
+        raise RuntimeError("negative padding is not supported")
+    if any(amount <= 0 for amount in dilation):
+        raise RuntimeError("dilation should be greater than zero")
+    rank = len(shape) - 2
+    result = convolved_shape(
+        shape, kernel, each(stride, rank), each(padding, rank), each(dilation, rank), transposed,
+        each(output_padding, rank), groups,
+    )  # fmt: skip
+    return TensorMeta(
+        result,
+        convolved_strides(input, weight, result, (stride, dilation, transposed, output_padding, groups)),
+        input.dtype,
+        input.device,
+    )
+
+
+def by_onednn(
+    input: Any, weight: Any, stride: Any, dilation: Any, transposed: bool, output_padding: Any, groups: Any
+) -> bool:
+    """Whether eager computes a convolution on the CPU by oneDNN; a transcription of its choice of backend."""
+    if not onednn_enabled():
+        return False
+    rank = len(input.shape) - 2
+    steps = each(stride, rank)
+    if transposed and any(pad >= step for pad, step in zip(each(output_padding, rank), steps, strict=True)):
+        return False
+    if input.dtype in HALF_WIDTH:
+        return HALF_WIDTH[input.dtype]()
+    if input.dtype is not torch.float32:
+        return False
+    shape, kernel = tuple(input.shape), tuple(weight.shape)
+    pointwise = kernel[-1] == 1 and kernel[-2] == 1 and all(step == 1 for step in steps)
+    if pointwise and all(step == 1 for step in each(dilation, rank)) and shape[0] < 16 and torch.get_num_threads() == 1:
+        return False
+    return bool(groups > 1 or (kernel[-1] > 3 and kernel[-2] > 3) or shape[0] > 1 or numel(shape[:4]) > 20480)
+
+
+HALF_WIDTH = {
+    torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+    torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+}
+
+
+def convolved_strides(input: Any, weight: Any, result: Sizes, options: tuple[Any, ...]) -> Sizes:
+    """Channels last when the input or the weight suggests it, as the backends of 2-d and 3-d convolutions do, but for
+    eager's own 3-d ones on the CPU. options: those of `by_onednn`."""
+    if len(result) == 3:  # computed as a 2-d convolution of height 1, after making the input contiguous
+        if not strides_like_channels_last(*lifted(tuple(weight.shape), weight.stride())):
+            return contiguous_strides(result)
+        image = channels_last_strides((*result[:2], 1, result[2]))
+        return (image[0], image[1], image[3])
+    for tensor in (input, weight):
+        if strides_like_channels_last(tuple(tensor.shape), tensor.stride()):
+            if len(result) == 5 and input.device.type == "cpu" and not by_onednn(input, weight, *options):
+                break
+            return channels_last_strides(result)
+    return contiguous_strides(result)
+
+
+def lifted(shape: Sizes, strides: Sizes) -> tuple[Sizes, Sizes]:
+    """Shape and strides with a dimension of one before the last."""
+    return (*shape[:2], 1, shape[2]), (*strides[:2], shape[2] * strides[2], strides[2])
+
+
+@shape_rule(aten.convolution_backward.default, tags=CONV)
+def convolution_backward(
+    grad_output: Any,
+    input: Any,
+    weight: Any,
+    bias_sizes: Sequence[Any] | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: Any,
+    output_mask: Sequence[bool],
+) -> tuple[TensorMeta | None, ...]:
+    options = (stride, dilation, transposed, output_padding, groups)
+
+    def like(tensor: Any) -> TensorMeta:
+        shape = tuple(tensor.shape)
+        strides = convolved_strides(input, weight, shape, options)
+        dilated = not transposed and any(step != 1 for step in each(dilation, len(shape) - 2))
+        in_both = len(shape) == 4 and (shape[1] == 1 or (shape[2] == 1 and shape[3] == 1))
+        if tensor is weight and in_both and not dilated and strides[1] == 1:
+            # a kernel of one element or one channel is in both formats: eager's own convolutions leave it as it is
+            own = weight.stride()
+            if is_channels_last(shape, own) and input.device.type == "cpu" and not by_onednn(input, weight, *options):
+                strides = own
+        return TensorMeta(shape, strides, tensor.dtype, tensor.device)
+
+    bias = None
+    if output_mask[2]:
+        shape = (grad_output.shape[1],) if bias_sizes is None else tuple(bias_sizes)
+        bias = TensorMeta(shape, contiguous_strides(shape), grad_output.dtype, grad_output.device)
+    return (like(input) if output_mask[0] else None, like(weight) if output_mask[1] else None, bias)

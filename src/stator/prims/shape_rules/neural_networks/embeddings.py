@@ -1,0 +1,121 @@
+"""Shape rules of table look-ups by integer keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.shape_rules.operands import fresh, overloads
+
+aten = torch.ops.aten
+
+
+@shape_rule(aten.embedding.default, tags=("index",))
+def embedding(
+    weight: Any, indices: Any, padding_idx: Any = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> TensorMeta:
+    if len(weight.shape) != 2:
+        raise RuntimeError("'weight' must be 2-D")
+    if indices.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError(
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
+            f"{indices.dtype} instead (while checking arguments for embedding)"
+        )
+    return fresh((*indices.shape, weight.shape[1]), weight)
+
+
+@shape_rule(*overloads("embedding_dense_backward"), tags=("scatter",))
+def embedding_dense_backward(
+    grad_output: Any, indices: Any, num_weights: Any, padding_idx: Any, scale_grad_by_freq: bool
+) -> TensorMeta:
+    return fresh((num_weights, grad_output.shape[-1]), grad_output)
+
+
+@shape_rule(*overloads("one_hot"), tags=("pointwise",))
+def one_hot(self: Any, num_classes: Any = -1) -> Any:
+    if num_classes == -1:
+        return NotImplemented
+    if num_classes <= 0 and 0 in tuple(self.shape):
+        raise RuntimeError("Can not infer total number of classes from empty tensor.")
+    return fresh((*self.shape, num_classes), self, torch.int64)
+
+
+SUM, MEAN, MAX = range(3)
+
+
+@shape_rule(*overloads("_embedding_bag"), tags=("index", "reduction"))
+def embedding_bag(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:
+    """The sums, and what the gradient needs: the bag of each index, the size of each bag, the place of each maximum.
+
+    The bag of each index is left empty where the CPU's fast kernel sums rows directly.
+    """
+    if weight.device.type != "cpu":
+        return NotImplemented
+    keys = torch.promote_types(indices.dtype, offsets.dtype)
+    given, width = offsets.shape[0], weight.shape[1]
+    bags = given - 1 if include_last_offset else given
+    direct = (
+        mode == SUM
+        and weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and weight.stride()[1] == 1
+        and padding_idx < 0
+        and (per_sample_weights is None or per_sample_weights.stride()[0] == 1)
+    )
+    sizes = fresh((bags,), offsets, keys)
+    return (
+        fresh((bags, width), weight),
+        fresh((0,) if direct else (indices.shape[0],), indices, keys),
+        sizes,
+        fresh((bags, width), offsets, keys) if mode == MAX else sizes,
+    )
+
+
+@shape_rule(*overloads("_embedding_bag_forward_only"), tags=("index", "reduction"))
+def embedding_bag_forward_only(weight: Any, indices: Any, offsets: Any, *rest: Any) -> Any:
+    """Sums keep room for the size of a last, empty bag, which nobody reads."""
+    results = embedding_bag(weight, indices, offsets, *rest)
+    mode = rest[1] if len(rest) > 1 else SUM
+    if results is NotImplemented or mode != SUM:
+        return results
+    sizes = fresh((offsets.shape[0],), offsets, results[2].dtype)
+    return (*results[:2], sizes, sizes)
+
+
+@shape_rule(*overloads("_embedding_bag_backward"), tags=("scatter",))
+def embedding_bag_backward(
+    grad: Any,
+    indices: Any,
+    offsets: Any,
+    offset2bag: Any,
+    bag_size: Any,
+    maximum_indices: Any,
+    num_weights: Any,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    *_rest: Any,
+) -> Any:
+    return NotImplemented if sparse else fresh((num_weights, grad.shape[1]), grad)
+
+
+@shape_rule(*overloads("segment_reduce"), tags=("reduction",))
+def segment_reduce(
+    data: Any, reduce: str, *, lengths: Any = None, indices: Any = None, offsets: Any = None, axis: int = 0, **_: Any
+) -> TensorMeta:
+    """One element along `axis` for each segment; `lengths` and `offsets` have the dimensions up to there."""
+    if (lengths is None) == (offsets is None):
+        raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
+    count = lengths.shape[axis] if lengths is not None else offsets.shape[axis] - 1
+    return fresh((*data.shape[:axis], count, *data.shape[axis + 1 :]), data)

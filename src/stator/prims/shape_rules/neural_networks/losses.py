@@ -1,0 +1,108 @@
+"""Shape rules of losses. `reduction` is 0 for none, 1 for the mean, 2 for the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stator.prims.layout import holds, preserved_strides
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.shape_rules.operands import elementwise, fresh, overloads
+from stator.prims.type_promotion import common_dtype
+
+LOSS = ("reduction",)
+
+
+def elementwise_loss(self: Any, target: Any, reduction: int) -> TensorMeta:
+    result = elementwise((self, target), common_dtype((self, target)))
+    return result if reduction == 0 else fresh((), self, result.dtype)
+
+
+@shape_rule(*overloads("mse_loss soft_margin_loss"), tags=LOSS)
+def mse_loss(self: Any, target: Any, reduction: int = 1) -> TensorMeta:
+    return elementwise_loss(self, target, reduction)
+
+
+@shape_rule(*overloads("smooth_l1_loss huber_loss"), tags=LOSS)
+def smooth_l1_loss(self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> TensorMeta:
+    return elementwise_loss(self, target, reduction)
+
+
+@shape_rule(*overloads("binary_cross_entropy"), tags=LOSS)
+def binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = 1) -> TensorMeta:
+    shape = tuple(self.shape)
+    return fresh(shape, self, stride=preserved_strides(shape, self.stride())) if reduction == 0 else fresh((), self)
+
+
+@shape_rule(*overloads("binary_cross_entropy_with_logits"), tags=LOSS)
+def binary_cross_entropy_with_logits(
+    self: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1
+) -> TensorMeta:
+    result = elementwise((self, target, weight, pos_weight), common_dtype((self, target, weight, pos_weight)))
+    return result if reduction == 0 else fresh((), self, result.dtype)
+
+
+@shape_rule(*overloads("nll_loss_forward"), tags=LOSS)
+def nll_loss_forward(
+    self: Any, target: Any, weight: Any, reduction: int, ignore_index: Any
+) -> tuple[TensorMeta, TensorMeta]:
+    if len(self.shape) not in (1, 2) or len(target.shape) > 1:
+        raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+    batched = len(self.shape) == 2
+    if batched and not holds(self.shape[0] == target.shape[0]):
+        raise RuntimeError(f"size mismatch (got input: {list(self.shape)}, target: {list(target.shape)})")
+    shape = (self.shape[0],) if reduction == 0 and batched else ()
+    return fresh(shape, self), fresh((), self)
+
+
+@shape_rule(*overloads("nll_loss2d_forward"), tags=LOSS)
+def nll_loss2d_forward(
+    self: Any, target: Any, weight: Any, reduction: int, ignore_index: Any
+) -> tuple[TensorMeta, TensorMeta]:
+    shape = (self.shape[0], *self.shape[2:]) if reduction == 0 else ()
+    return fresh(shape, self), fresh((), self)
+
+
+@shape_rule(*overloads("nll_loss_backward nll_loss2d_backward"), tags=LOSS)
+def nll_loss_backward(grad_output: Any, self: Any, *_rest: Any) -> TensorMeta:
+    return fresh(self.shape, self)
+
+
+@shape_rule(*overloads("mse_loss_backward"), tags=("pointwise",))
+def mse_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int) -> TensorMeta:
+    return fresh(self.shape, self)
+
+
+@shape_rule(*overloads("multi_margin_loss"), tags=LOSS)
+def multi_margin_loss(
+    self: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1
+) -> TensorMeta:
+    return fresh(target.shape if reduction == 0 else (), self)
+
+
+@shape_rule(*overloads("multilabel_margin_loss_forward"), tags=LOSS)
+def multilabel_margin_loss_forward(self: Any, target: Any, reduction: int) -> tuple[TensorMeta, TensorMeta]:
+    batched = reduction == 0 and len(self.shape) == 2
+    return fresh(self.shape[:1] if batched else (), self), fresh(target.shape, self)
+
+
+@shape_rule(*overloads("_ctc_loss"), tags=LOSS)
+def ctc_loss(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Sequence[Any],
+    target_lengths: Sequence[Any],
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> tuple[TensorMeta, TensorMeta]:
+    """The loss of each sequence, and the logarithms of the probabilities of its prefixes, with blanks in between."""
+    longest: Any = 0
+    for length in target_lengths:
+        longest = longest if length <= longest else length
+    steps, batch = log_probs.shape[:2]
+    return fresh((batch,), log_probs), fresh((batch, steps, 2 * longest + 1), log_probs)
+
+
+@shape_rule(*overloads("_ctc_loss_backward _ctc_loss_backward.Tensor"), tags=LOSS)
+def ctc_loss_backward(grad: Any, log_probs: Any, *_rest: Any) -> TensorMeta:
+    return fresh(log_probs.shape, log_probs)

@@ -1,0 +1,253 @@
+"""Shape rules of layer, batch, group and RMS normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import Sizes, contiguous_strides, holds, suggested_strides
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.shape_rules.operands import fresh, overloads
+from stator.prims.type_promotion import computation_dtype
+
+aten = torch.ops.aten
+NORM = ("reduction",)
+
+
+def statistics_dtype(input: Any, weight: Any) -> torch.dtype:
+    """Saved statistics are kept in float32 for half-width inputs when the weights are wider, or on accelerators."""
+    if input.device.type != "cpu" or (weight is not None and weight.dtype is not input.dtype):
+        return computation_dtype(input.dtype)
+    return input.dtype
+
+
+def check_normalized(input: Any, normalized_shape: Sequence[Any], weight: Any, bias: Any) -> int:
+    rank = len(normalized_shape)
+    shape, normalized = tuple(input.shape), tuple(normalized_shape)
+    if rank == 0:
+        raise RuntimeError(
+            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element"
+        )
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None and tuple(parameter.shape) != normalized:
+            raise RuntimeError(
+                f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
+                f"{list(parameter.shape)} and normalized_shape = {list(normalized)}"
+            )
+    own = shape[len(shape) - rank :]
+    if len(shape) < rank or not all(holds(a == b) for a, b in zip(own, normalized, strict=True)):
+        raise RuntimeError(
+            f"Given normalized_shape={list(normalized)}, expected input with shape [*, "
+            f"{', '.join(map(str, normalized))}], "
+            f"but got input of size{list(shape)}"
+        )
+    return len(shape) - rank
+
+
+@shape_rule(aten.native_layer_norm.default, tags=NORM)
+def native_layer_norm(
+    input: Any, normalized_shape: Sequence[Any], weight: Any, bias: Any, eps: float
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    leading = check_normalized(input, normalized_shape, weight, bias)
+    shape = tuple(input.shape)
+    statistics = fresh((*shape[:leading], *(1,) * (len(shape) - leading)), input, statistics_dtype(input, weight))
+    return fresh(shape, input), statistics, statistics
+
+
+@shape_rule(*overloads("layer_norm"), tags=NORM)
+def layer_norm(
+    input: Any,
+    normalized_shape: Sequence[Any],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> TensorMeta:
+    return native_layer_norm(input, normalized_shape, weight, bias, eps)[0]
+
+
+@shape_rule(aten.native_layer_norm_backward.default, tags=NORM)
+def native_layer_norm_backward(
+    grad_out: Any,
+    input: Any,
+    normalized_shape: Sequence[Any],
+    mean: Any,
+    rstd: Any,
+    weight: Any,
+    bias: Any,
+    output_mask: Sequence[bool],
+) -> tuple[TensorMeta | None, ...]:
+    leading = len(input.shape) - len(normalized_shape)
+    inner = tuple(input.shape)[leading:]
+    return (
+        fresh(input.shape, input) if output_mask[0] else None,
+        fresh(inner, input if weight is None else weight) if output_mask[1] else None,
+        fresh(inner, input if bias is None else bias) if output_mask[2] else None,
+    )
+
+
+@shape_rule(*overloads("_fused_rms_norm"), tags=NORM)
+def fused_rms_norm(
+    input: Any, normalized_shape: Sequence[Any], weight: Any, eps: float | None
+) -> tuple[TensorMeta, TensorMeta]:
+    leading = check_normalized(input, normalized_shape, weight, None)
+    shape = tuple(input.shape)
+    return fresh(shape, input), fresh((*shape[:leading], *(1,) * (len(shape) - leading)), input)
+
+
+def batch_norm_result(input: Any) -> TensorMeta:
+    shape = tuple(input.shape)
+    return fresh(shape, input, stride=suggested_strides(shape, input.stride(), shape))
+
+
+def channel_statistics(input: Any, running: Any, weight: Any, count: Any) -> TensorMeta:
+    shape: Sizes = (count,)
+    return TensorMeta(shape, contiguous_strides(shape), statistics_dtype(input, weight), input.device)
+
+
+def check_channels(input: Any, *parameters: Any) -> None:
+    if len(input.shape) < 2:
+        raise RuntimeError(f"expected at least 2 dimensions, but got input of size {list(input.shape)}")
+    for parameter in parameters:
+        if parameter is not None and tuple(parameter.shape) != (input.shape[1],):
+            raise RuntimeError(f"running_mean should contain {input.shape[1]} elements not {list(parameter.shape)}")
+
+
+@shape_rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default, tags=NORM)
+def native_batch_norm(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    check_channels(input, weight, bias, running_mean, running_var)
+    statistics = channel_statistics(input, running_mean, weight, input.shape[1] if training else 0)
+    return batch_norm_result(input), statistics, statistics
+
+
+@shape_rule(aten._native_batch_norm_legit_no_training.default, tags=NORM)
+def batch_norm_no_training(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    return native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+
+
+@shape_rule(aten._native_batch_norm_legit.no_stats, tags=NORM)
+def batch_norm_no_stats(
+    input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    return native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
+
+
+@shape_rule(*overloads("_native_batch_norm_legit_functional"), tags=NORM)
+def batch_norm_functional(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorMeta, ...]:
+    results = native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    return (*results, fresh(running_mean.shape, running_mean), fresh(running_var.shape, running_var))
+
+
+@shape_rule(aten.native_batch_norm_backward.default, tags=NORM)
+def native_batch_norm_backward(
+    grad_out: Any,
+    input: Any,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    save_mean: Any,
+    save_invstd: Any,
+    train: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[TensorMeta | None, ...]:
+    parameter = input if weight is None else weight
+    return (
+        batch_norm_result(input) if output_mask[0] else None,
+        fresh((input.shape[1],), parameter) if output_mask[1] else None,
+        fresh((input.shape[1],), parameter) if output_mask[2] else None,
+    )
+
+
+@shape_rule(aten.native_group_norm.default, tags=NORM)
+def native_group_norm(
+    input: Any, weight: Any, bias: Any, N: Any, C: Any, HxW: Any, group: int, eps: float
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    statistics = fresh((N, group), input, statistics_dtype(input, weight))
+    return batch_norm_result(input), statistics, statistics
+
+
+@shape_rule(aten.native_group_norm_backward.default, tags=NORM)
+def native_group_norm_backward(
+    grad_out: Any,
+    input: Any,
+    mean: Any,
+    rstd: Any,
+    weight: Any,
+    N: Any,
+    C: Any,
+    HxW: Any,
+    group: int,
+    output_mask: Sequence[bool],
+) -> tuple[TensorMeta | None, ...]:
+    parameter = input if weight is None else weight
+    return (
+        batch_norm_result(input) if output_mask[0] else None,
+        fresh((C,), parameter) if output_mask[1] else None,
+        fresh((C,), parameter) if output_mask[2] else None,
+    )
+
+
+@shape_rule(*overloads("_batch_norm_with_update"), tags=NORM)
+def batch_norm_with_update(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> tuple[TensorMeta, ...]:
+    results = native_batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
+    return (*results, fresh((0,), input, torch.uint8))
+
+
+@shape_rule(*overloads("_batch_norm_with_update_functional"), tags=NORM)
+def batch_norm_with_update_functional(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> tuple[TensorMeta, ...]:
+    results = batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps)
+    return (*results, fresh(running_mean.shape, running_mean), fresh(running_var.shape, running_var))
+
+
+@shape_rule(*overloads("_batch_norm_no_update"), tags=NORM)
+def batch_norm_no_update(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> tuple[TensorMeta, ...]:
+    results = native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+    return (*results, fresh((0,), input, torch.uint8))
+
+
+@shape_rule(*overloads("batch_norm_backward"), tags=NORM)
+def batch_norm_backward(
+    grad_out: Any,
+    input: Any,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    save_mean: Any,
+    save_var: Any,
+    update: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+    reserve: Any,
+) -> tuple[TensorMeta | None, ...]:
+    return native_batch_norm_backward(
+        grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
+    )

@@ -1,0 +1,170 @@
+"""Shape rules of pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stator.prims.layout import Sizes, contiguous_strides, suggested_strides
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.shape_rules.operands import fresh, overloads
+
+from .convolution import each
+
+aten = torch.ops.aten
+POOL = ("reduction",)
+
+
+def pooled_size(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Any:
+    """Windows that fit: (n + 2p - d(k - 1) - 1) / s + 1, rounded up in ceil mode unless the last starts in the
+    padding."""
+    span = size + 2 * padding - dilation * (kernel - 1) - 1
+    if ceil_mode:
+        count = (span + stride - 1) // stride + 1
+        if (count - 1) * stride >= size + padding:
+            count = count - 1
+        return count
+    return span // stride + 1
+
+
+def pooled_shape(
+    self: Any, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> Sizes:
+    shape = tuple(self.shape)
+    if len(shape) not in (rank + 1, rank + 2):
+        raise RuntimeError(f"non-empty {rank + 1}D or {rank + 2}D (batch mode) tensor expected for input")
+    kernel = each(kernel_size, rank)
+    step = each(stride, rank) if stride not in (None, (), []) else kernel
+    pad, spread = each(padding, rank), each(dilation, rank)
+    sizes = []
+    for i in range(rank):
+        if step[i] == 0:
+            raise RuntimeError("stride should not be zero")
+        if pad[i] * 2 > kernel[i]:
+            raise RuntimeError(
+                f"pad should be at most half of effective kernel size, but got pad={pad[i]}, kernel_size={kernel[i]}"
+            )
+        size = pooled_size(shape[len(shape) - rank + i], kernel[i], step[i], pad[i], spread[i], ceil_mode)
+        if size < 1:
+            raise RuntimeError(f"Given input size: {list(shape)}. Calculated output size is too small")
+        sizes.append(size)
+    return (*shape[: len(shape) - rank], *sizes)
+
+
+def pooled(self: Any, shape: Sizes, dtype: torch.dtype | None = None) -> TensorMeta:
+    return fresh(shape, self, dtype, suggested_strides(tuple(self.shape), self.stride(), shape))
+
+
+@shape_rule(aten.max_pool2d_with_indices.default, tags=POOL)
+def max_pool2d_with_indices(
+    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[TensorMeta, TensorMeta]:
+    shape = pooled_shape(self, 2, kernel_size, stride, padding, dilation, ceil_mode)
+    return pooled(self, shape), pooled(self, shape, torch.int64)
+
+
+@shape_rule(*overloads("max_pool3d_with_indices"), tags=POOL)
+def max_pool3d_with_indices(
+    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[TensorMeta, TensorMeta]:
+    shape = pooled_shape(self, 3, kernel_size, stride, padding, dilation, ceil_mode)
+    return pooled(self, shape), pooled(self, shape, torch.int64)
+
+
+@shape_rule(*overloads("max_pool1d"), tags=POOL)
+def max_pool1d(
+    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> TensorMeta:
+    return fresh(pooled_shape(self, 1, kernel_size, stride, padding, dilation, ceil_mode), self)
+
+
+@shape_rule(*overloads("max_pool2d"), tags=POOL)
+def max_pool2d(
+    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> TensorMeta:
+    return max_pool2d_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode)[0]
+
+
+@shape_rule(aten.avg_pool2d.default, tags=POOL)
+def avg_pool2d(
+    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, *_divisors: Any
+) -> TensorMeta:
+    return pooled(self, pooled_shape(self, 2, kernel_size, stride, padding, 1, ceil_mode))
+
+
+@shape_rule(*overloads("avg_pool3d"), tags=POOL)
+def avg_pool3d(
+    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, *_divisors: Any
+) -> TensorMeta:
+    return fresh(pooled_shape(self, 3, kernel_size, stride, padding, 1, ceil_mode), self)
+
+
+def adaptive_shape(self: Any, output_size: Sequence[Any]) -> Sizes:
+    shape = tuple(self.shape)
+    return (*shape[: len(shape) - len(output_size)], *output_size)
+
+
+@shape_rule(*overloads("_adaptive_avg_pool2d adaptive_avg_pool2d"), tags=POOL)
+def adaptive_avg_pool2d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
+    return pooled(self, adaptive_shape(self, output_size))
+
+
+@shape_rule(*overloads("_adaptive_avg_pool3d adaptive_avg_pool3d"), tags=POOL)
+def adaptive_avg_pool3d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
+    return fresh(adaptive_shape(self, output_size), self)
+
+
+@shape_rule(*overloads("adaptive_max_pool2d"), tags=POOL)
+def adaptive_max_pool2d(self: Any, output_size: Sequence[Any]) -> tuple[TensorMeta, TensorMeta]:
+    shape = adaptive_shape(self, output_size)
+    return pooled(self, shape), pooled(self, shape, torch.int64)
+
+
+@shape_rule(*overloads("adaptive_max_pool3d"), tags=POOL)
+def adaptive_max_pool3d(self: Any, output_size: Sequence[Any]) -> tuple[TensorMeta, TensorMeta]:
+    shape = adaptive_shape(self, output_size)
+    return fresh(shape, self), fresh(shape, self, torch.int64)
+
+
+@shape_rule(*overloads("max_unpool2d"), tags=("scatter",))
+def max_unpool2d(self: Any, indices: Any, output_size: Sequence[Any]) -> TensorMeta:
+    return pooled(self, adaptive_shape(self, output_size))
+
+
+@shape_rule(*overloads("max_unpool3d"), tags=("scatter",))
+def max_unpool3d(self: Any, indices: Any, output_size: Sequence[Any], *_geometry: Any) -> TensorMeta:
+    return fresh(adaptive_shape(self, output_size), self)
+
+
+@shape_rule(
+    *overloads("max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward"), tags=("scatter",)
+)
+def pool2d_backward(grad_output: Any, self: Any, *_geometry: Any) -> TensorMeta:
+    shape = tuple(self.shape)
+    return fresh(shape, self, stride=suggested_strides(shape, self.stride(), shape))
+
+
+@shape_rule(*overloads("im2col"), tags=("index",))
+def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> TensorMeta:
+    shape = tuple(self.shape)
+    windows: Any = 1
+    for i in range(2):
+        windows = windows * pooled_size(shape[i - 2], kernel_size[i], stride[i], padding[i], dilation[i], False)
+    result = (*shape[:-3], shape[-3] * kernel_size[0] * kernel_size[1], windows)
+    return TensorMeta(result, contiguous_strides(result), self.dtype, self.device)
+
+
+@shape_rule(*overloads("col2im"), tags=("scatter",))
+def col2im(self: Any, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> TensorMeta:
+    shape = tuple(self.shape)
+    return fresh((*shape[:-2], shape[-2] // (kernel_size[0] * kernel_size[1]), *output_size), self)
+
+
+@shape_rule(*overloads("fractional_max_pool2d fractional_max_pool3d"), tags=POOL)
+def fractional_max_pool(
+    self: Any, kernel_size: Any, output_size: Sequence[Any], random_samples: Any
+) -> tuple[TensorMeta, TensorMeta]:
+    shape = adaptive_shape(self, output_size)
+    return fresh(shape, self), fresh(shape, self, torch.int64)

@@ -1,0 +1,51 @@
+"""Shape rules of interpolation and of padding by reflection or replication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stator.prims.layout import suggested_strides
+from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.shape_rules.operands import fresh, overloads
+
+UPSAMPLING = """
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
+    _upsample_bilinear2d_aa _upsample_bicubic2d_aa
+"""
+
+
+@shape_rule(*overloads(UPSAMPLING), tags=("index",))
+def upsample(self: Any, output_size: Sequence[Any], *_scales: Any, **_options: Any) -> TensorMeta:
+    shape = tuple(self.shape)
+    if len(shape) != len(output_size) + 2:
+        raise RuntimeError(f"It is expected input_size equals to {len(output_size) + 2}, but got size {len(shape)}")
+    result = (*shape[:2], *output_size)
+    return fresh(result, self, stride=suggested_strides(shape, self.stride(), result))
+
+
+@shape_rule(
+    *overloads(
+        "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d"
+    ),
+    tags=("index",),
+)
+def pad_from_inside(self: Any, padding: Sequence[Any]) -> TensorMeta:
+    shape = list(self.shape)
+    for axis in range(len(padding) // 2):
+        dim = len(shape) - 1 - axis
+        shape[dim] = shape[dim] + padding[2 * axis] + padding[2 * axis + 1]
+        if shape[dim] < 1:
+            raise RuntimeError(f"input {list(self.shape)} is too small for padding {list(padding)}")
+    return fresh(shape, self, stride=suggested_strides(tuple(self.shape), self.stride(), tuple(shape)))
+
+
+@shape_rule(*overloads("grid_sampler_2d"), tags=("index",))
+def grid_sampler_2d(input: Any, grid: Any, *_modes: Any) -> TensorMeta:
+    return fresh((*input.shape[:2], grid.shape[1], grid.shape[2]), input)
+
+
+@shape_rule(*overloads("grid_sampler_3d"), tags=("index",))
+def grid_sampler_3d(input: Any, grid: Any, *_modes: Any) -> TensorMeta:
+    return fresh((*input.shape[:2], *grid.shape[1:4]), input)

@@ -1,0 +1,483 @@
+"""Special functions as formulas: written once, over any values that overload arithmetic, for tensors and for loops.
+
+Each formula takes `m`, a namespace of elementary functions (`m.exp`, `m.where(condition, x, y)`, ...), and values of
+one floating-point dtype. Who registers them: `decompositions/special.py` (over tensors),
+`inductor/lower/operators/special.py`
+(over scalars of a loop body). Both branches of a case are always computed; nothing here knows dtypes or operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stator.base.registry import Registry
+
+from . import cephes
+
+Formula = Callable[..., Any]
+
+# by the name of the ATen operator: of one value, and of several
+unary_formulas: Registry[str, Formula] = Registry("special function")
+binary_formulas: Registry[str, Formula] = Registry("special function of two values")
+
+SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+INVERSE_SQRT_PI = 1 / math.sqrt(math.pi)
+
+
+def polynomial(x: Any, coefficients: Sequence[float]) -> Any:
+    """Horner's rule, the highest power first."""
+    result: Any = x * coefficients[0] + coefficients[1]
+    for coefficient in coefficients[2:]:
+        result = result * x + coefficient
+    return result
+
+
+def ratio(x: Any, top: Sequence[float], bottom: Sequence[float]) -> Any:
+    return polynomial(x, top) / polynomial(x, bottom)
+
+
+def chebyshev_series(x: Any, coefficients: Sequence[float]) -> Any:
+    """Clenshaw's recurrence in Cephes' convention: the last coefficient counts half, x runs over [-2, 2]."""
+    before: Any = coefficients[0]
+    last: Any = x * coefficients[0] + coefficients[1]
+    previous: Any = 0.0
+    for coefficient in coefficients[2:]:
+        previous, before, last = before, last, x * last - before + coefficient
+    return (last - previous) * 0.5 if len(coefficients) > 2 else last * 0.5
+
+
+def ratio_of_halves(m: Any, x: Any, near: Sequence[float], far: Sequence[float]) -> Any:
+    """e**-|x| I(x), up to a factor x that belongs to the first of the two series, for |x|: see `cephes.I0_NEAR`."""
+    inside = chebyshev_series(x * 0.5 - 2.0, near)
+    outside = chebyshev_series(32.0 / x - 2.0, far) / m.sqrt(x)
+    return inside, outside
+
+
+# -- modified Bessel functions ----------------------------------------------------------------------------------------
+
+
+@unary_formulas.register("special_i0e")
+def i0e(m: Any, x: Any) -> Any:
+    size = m.abs(x)
+    inside, outside = ratio_of_halves(m, size, cephes.I0_NEAR, cephes.I0_FAR)
+    return m.where(size <= 8.0, inside, outside)
+
+
+@unary_formulas.register("i0", "special_modified_bessel_i0")
+def i0(m: Any, x: Any) -> Any:
+    return m.exp(m.abs(x)) * i0e(m, x)
+
+
+@unary_formulas.register("special_i1e")
+def i1e(m: Any, x: Any) -> Any:
+    size = m.abs(x)
+    inside, outside = ratio_of_halves(m, size, cephes.I1_NEAR, cephes.I1_FAR)
+    value = m.where(size <= 8.0, inside * size, outside)
+    return m.where(x < 0.0, -value, value)
+
+
+@unary_formulas.register("special_i1", "special_modified_bessel_i1")
+def i1(m: Any, x: Any) -> Any:
+    return m.exp(m.abs(x)) * i1e(m, x)
+
+
+def _bessel_k(m: Any, x: Any, order: int, scaled: bool) -> Any:
+    """K of order 0 or 1, times e**x if `scaled`. +inf at 0, NaN below."""
+    far = chebyshev_series(8.0 / x - 2.0, cephes.K1_FAR if order else cephes.K0_FAR) / m.sqrt(x)
+    if order:
+        near = m.log(x * 0.5) * i1(m, x) + chebyshev_series(x * x - 2.0, cephes.K1_NEAR) / x
+    else:
+        near = chebyshev_series(x * x - 2.0, cephes.K0_NEAR) - m.log(x * 0.5) * i0(m, x)
+    if scaled:
+        near = near * m.exp(x)
+    else:
+        far = far * m.exp(-x)
+    value = m.where(x <= 2.0, near, far)
+    return m.where(x > 0.0, value, m.where(x == 0.0, math.inf, math.nan, like=x))
+
+
+@unary_formulas.register("special_modified_bessel_k0")
+def k0(m: Any, x: Any) -> Any:
+    return _bessel_k(m, x, 0, False)
+
+
+@unary_formulas.register("special_modified_bessel_k1")
+def k1(m: Any, x: Any) -> Any:
+    return _bessel_k(m, x, 1, False)
+
+
+@unary_formulas.register("special_scaled_modified_bessel_k0")
+def k0e(m: Any, x: Any) -> Any:
+    return _bessel_k(m, x, 0, True)
+
+
+@unary_formulas.register("special_scaled_modified_bessel_k1")
+def k1e(m: Any, x: Any) -> Any:
+    return _bessel_k(m, x, 1, True)
+
+
+# -- Bessel functions -------------------------------------------------------------------------------------------------
+
+
+def _modulus_and_phase(x: Any, order: int) -> tuple[Any, Any]:
+    """P and (5 / x) Q, for x > 5. The denominators are eager's, which lack the leading 1 that Cephes leaves implicit;
+    that moves the tenth digit."""
+    step = 5.0 / x
+    square = step * step
+    if order:
+        p = ratio(square, cephes.BESSEL1_P_TOP, cephes.BESSEL1_P_BOTTOM)
+        q = ratio(square, cephes.BESSEL1_Q_TOP, cephes.BESSEL1_Q_BOTTOM)
+    else:
+        p = ratio(square, cephes.BESSEL0_P_TOP, cephes.BESSEL0_P_BOTTOM)
+        q = ratio(square, cephes.BESSEL0_Q_TOP, cephes.BESSEL0_Q_BOTTOM)
+    return p, step * q
+
+
+def _angle(x: Any, order: int) -> Any:
+    return x - (0.75 if order else 0.25) * math.pi
+
+
+@unary_formulas.register("special_bessel_j0")
+def j0(m: Any, x: Any) -> Any:
+    x = m.abs(x)
+    square = x * x
+    roots = (square - 5.78318596294678452118) * (square - 30.4712623436620863991)
+    near = roots * ratio(square, cephes.BESSEL0_J_TOP, cephes.BESSEL0_J_BOTTOM)
+    near = m.where(x < 1e-5, 1.0 - square * 0.25, near)
+    p, q = _modulus_and_phase(x, 0)
+    angle = _angle(x, 0)
+    far = (p * m.cos(angle) - q * m.sin(angle)) * SQRT_2_OVER_PI / m.sqrt(x)
+    return m.where(x <= 5.0, near, far)
+
+
+@unary_formulas.register("special_bessel_j1")
+def j1(m: Any, x: Any) -> Any:
+    size = m.abs(x)
+    square = size * size
+    near = ratio(square, cephes.BESSEL1_J_TOP, cephes.BESSEL1_J_BOTTOM) * size
+    near = near * (square - 14.6819706421238932572) * (square - 49.2184563216946036703)
+    p, q = _modulus_and_phase(size, 1)
+    angle = _angle(size, 1)
+    far = (p * m.cos(angle) - q * m.sin(angle)) * SQRT_2_OVER_PI / m.sqrt(size)
+    value = m.where(size <= 5.0, near, far)
+    return m.where(x < 0.0, -value, value)
+
+
+@unary_formulas.register("special_bessel_y0")
+def y0(m: Any, x: Any) -> Any:
+    square = x * x
+    near = ratio(square, cephes.BESSEL0_Y_TOP, cephes.BESSEL0_Y_BOTTOM) + 2 / math.pi * m.log(x) * j0(m, x)
+    p, q = _modulus_and_phase(x, 0)
+    angle = _angle(x, 0)
+    far = (p * m.sin(angle) + q * m.cos(angle)) * SQRT_2_OVER_PI / m.sqrt(x)
+    value = m.where(x <= 5.0, near, far)
+    return m.where(x > 0.0, value, m.where(x == 0.0, -math.inf, math.nan, like=x))
+
+
+@unary_formulas.register("special_bessel_y1")
+def y1(m: Any, x: Any) -> Any:
+    square = x * x
+    near = x * ratio(square, cephes.BESSEL1_Y_TOP, cephes.BESSEL1_Y_BOTTOM)
+    near = near + 2 / math.pi * (j1(m, x) * m.log(x) - 1.0 / x)
+    p, q = _modulus_and_phase(x, 1)
+    angle = _angle(x, 1)
+    far = (p * m.sin(angle) + q * m.cos(angle)) * SQRT_2_OVER_PI / m.sqrt(x)
+    value = m.where(x <= 5.0, near, far)
+    return m.where(x > 0.0, value, m.where(x == 0.0, -math.inf, math.nan, like=x))
+
+
+@unary_formulas.register("special_spherical_bessel_j0")
+def spherical_j0(m: Any, x: Any) -> Any:
+    """sin x / x, near 0 by its series, 0 at infinity."""
+    series = polynomial(x * x, [(-1) ** k / math.factorial(2 * k + 1) for k in reversed(range(7))])
+    value = m.where(m.abs(x) < 0.5, series, m.sin(x) / x)
+    return m.where(m.isinf(x), 0.0, value)
+
+
+def _airy_series(start: int) -> list[float]:
+    """Coefficients in x**3, highest first, of the two solutions of y'' = x y: with y(0) = 1, or with y'(0) = 1."""
+    terms = [1.0]
+    for k in range(1, 15):
+        power = 3 * k + start
+        terms.append(terms[-1] / (power * (power - 1)))
+    return terms[::-1]
+
+
+@unary_formulas.register("special_airy_ai")
+def airy_ai(m: Any, x: Any) -> Any:
+    cube = x * x * x
+    middle = 0.355028053887817239260 * polynomial(cube, _airy_series(0))
+    middle = middle - 0.258819403792806798405 * x * polynomial(cube, _airy_series(1))
+    size = m.abs(x)
+    root = m.sqrt(size)
+    zeta = 2.0 * size * root / 3.0
+    fourth_root = m.sqrt(root)
+    inverse = 1.0 / zeta
+    decaying = ratio(inverse, cephes.AIRY_TOP, cephes.AIRY_BOTTOM)
+    decaying = INVERSE_SQRT_PI * decaying / (2.0 * fourth_root * m.exp(zeta))
+    square = inverse * inverse
+    phase = zeta + 0.25 * math.pi
+    sine_part = 1.0 + square * ratio(square, cephes.AIRY_F_TOP, cephes.AIRY_F_BOTTOM)
+    cosine_part = inverse * ratio(square, cephes.AIRY_G_TOP, cephes.AIRY_G_BOTTOM)
+    waves = INVERSE_SQRT_PI / fourth_root * (m.sin(phase) * sine_part - m.cos(phase) * cosine_part)
+    value = m.where(x < -2.09, waves, m.where(x >= 2.09, m.where(x > 103.892, 0.0, decaying), middle))
+    return m.where(m.isinf(x), math.nan, value)
+
+
+# -- the error function and its relatives -----------------------------------------------------------------------------
+
+# W. J. Cody, Rational Chebyshev approximations for the error function, Mathematics of Computation 23 (1969): erf on
+# [0, 0.47] in x**2, then e**(x*x) erfc(x) on [0.47, 4] in x and beyond in 1 / x**2.
+ERF_TOP = (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2,
+           3.20937758913846947e3)  # fmt: skip
+ERF_BOTTOM = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
+ERFCX_TOP = (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6.61191906371416295e1,
+             2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
+             1.23033935479799725e3)  # fmt: skip
+ERFCX_BOTTOM = (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+                3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3)  # fmt: skip
+ERFCX_FAR_TOP = (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1,
+                 1.60837851487422766e-2, 6.58749161529837803e-4)  # fmt: skip
+ERFCX_FAR_BOTTOM = (1.0, 2.56852019228982242, 1.87295284992346725, 5.27905102951428412e-1, 6.05183413124413191e-2,
+                    2.33520497626869185e-3)  # fmt: skip
+
+
+@unary_formulas.register("special_erfcx")
+def erfcx(m: Any, x: Any) -> Any:
+    """e**(x*x) erfc(x); +inf below -26.7, where twice e**(x*x) overflows a double."""
+    size = m.abs(x)
+    square = x * x
+    growth = m.exp(square)
+    near = growth * (1.0 - size * ratio(square, ERF_TOP, ERF_BOTTOM))
+    middle = ratio(size, ERFCX_TOP, ERFCX_BOTTOM)
+    inverse = 1.0 / square
+    far = (INVERSE_SQRT_PI - inverse * ratio(inverse, ERFCX_FAR_TOP, ERFCX_FAR_BOTTOM)) / size
+    value = m.where(size <= 0.46875, near, m.where(size <= 4.0, middle, far))
+    value = m.where(size > 5e7, INVERSE_SQRT_PI / size, value)
+    return m.where(x < 0.0, m.where(x < -26.7, math.inf, 2.0 * growth - value), value)
+
+
+@unary_formulas.register("special_log_ndtr")
+def log_ndtr(m: Any, x: Any) -> Any:
+    """Logarithm of the normal distribution function: by erfcx in the lower tail."""
+    t = x * math.sqrt(0.5)
+    return m.where(x < -1.0, m.log(erfcx(m, -t) * 0.5) - t * t, m.log1p(m.erfc(t) * -0.5))
+
+
+@unary_formulas.register("special_ndtri")
+def ndtri(m: Any, y: Any) -> Any:
+    """The quantile of the normal distribution."""
+    tail = math.exp(-2)
+    upper = y > 1.0 - tail
+    mirrored = m.where(upper, 1.0 - y, y)
+    centred = mirrored - 0.5
+    square = centred * centred
+    middle = centred + centred * (square * ratio(square, cephes.NDTRI_MIDDLE_TOP, cephes.NDTRI_MIDDLE_BOTTOM))
+    root = m.sqrt(-2.0 * m.log(mirrored))
+    inverse = 1.0 / root
+    near = inverse * ratio(inverse, cephes.NDTRI_TAIL_TOP, cephes.NDTRI_TAIL_BOTTOM)
+    far = inverse * ratio(inverse, cephes.NDTRI_FAR_TAIL_TOP, cephes.NDTRI_FAR_TAIL_BOTTOM)
+    outer = root - m.log(root) / root - m.where(root < 8.0, near, far)
+    outer = m.where(upper, outer, -outer)
+    value = m.where(mirrored > tail, middle * math.sqrt(2 * math.pi), outer)
+    value = m.where(y == 0.0, -math.inf, m.where(y == 1.0, math.inf, value))
+    return m.where((y < 0.0) | (y > 1.0), math.nan, value)
+
+
+@unary_formulas.register("erfinv")
+def erfinv(m: Any, y: Any) -> Any:
+    """A rational first guess, then two steps of Newton's method."""
+    size = m.abs(y)
+    square = y * y
+    middle = y * polynomial(square, (-0.140543331, 0.914624893, -1.645349621, 0.886226899))
+    middle = middle / polynomial(square, (0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0))
+    z = m.sqrt(-m.log((1.0 - size) * 0.5))
+    outer = polynomial(z, (1.641345311, 3.429567803, -1.624906493, -1.970840454))
+    outer = m.copysign(outer, y) / polynomial(z, (1.6370678, 3.5438892, 1.0))
+    x = m.where(size <= 0.7, middle, outer)
+    for _ in range(2):
+        x = x - (m.erf(x) - y) / (2 * INVERSE_SQRT_PI * m.exp(-x * x))
+    x = m.where(size == 1.0, m.where(y < 0.0, -math.inf, math.inf, like=y), x)
+    return m.where(size > 1.0, math.nan, x)
+
+
+# -- the gamma function's relatives -----------------------------------------------------------------------------------
+
+DIGAMMA = (8.33333333333333333333e-2, -2.10927960927960927961e-2, 7.57575757575757575758e-3, -4.16666666666666666667e-3,
+           3.96825396825396825397e-3, -8.33333333333333333333e-3, 8.33333333333333333333e-2)  # fmt: skip
+# (2k)! / B(2k), in the Euler-Maclaurin sum of the zeta function
+ZETA = (12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9, 7.47242496e10,
+        -2.950130727918164224e12, 1.1646782814350067249e14, -4.5979787224074726105e15,
+        1.8152105401943546773e17, -7.1661652561756670113e18)  # fmt: skip
+
+
+@unary_formulas.register("digamma")
+def digamma(m: Any, x: Any) -> Any:
+    """The asymptotic series beyond 10, shifted there by the recurrence; below 0 by reflection."""
+    negative = x < 0.0
+    positive = m.where(negative, 1.0 - x, x)
+    small = positive < 10.0
+    terms = 1.0 / positive
+    for step in range(1, 10):
+        terms = terms + 1.0 / (positive + float(step))
+    shifted = m.where(small, positive + 10.0, positive)
+    inverse = 1.0 / shifted
+    square = inverse * inverse
+    value = m.log(shifted) - 0.5 * inverse - square * polynomial(square, DIGAMMA)
+    value = m.where(small, value - terms, value)
+    fraction = x - m.round(x)
+    value = m.where(negative, value - math.pi / m.tan(fraction * math.pi), value)
+    value = m.where(negative & (x == m.trunc(x)), math.nan, value)
+    return m.where(x == 0.0, m.where(1.0 / x < 0.0, math.inf, -math.inf, like=x), value)
+
+
+def power(x: Any, exponent: int) -> Any:
+    """x to a positive integer, by squaring."""
+    result = None
+    while exponent:
+        if exponent & 1:
+            result = x if result is None else result * x
+        exponent >>= 1
+        if exponent:
+            x = x * x
+    return result
+
+
+def zeta_of_integer(s: int, q: Any) -> Any:
+    """Hurwitz's zeta for an integer s >= 2 and q > 0: nine terms, then the Euler-Maclaurin formula."""
+    total = power(1.0 / q, s)
+    for step in range(1, 10):
+        shifted = q + float(step)
+        term = power(1.0 / shifted, s)
+        total = total + term
+    total = total + term * shifted / (s - 1.0) - 0.5 * term
+    inverse = 1.0 / shifted
+    factor = 1.0
+    term = term * inverse
+    for index, divisor in enumerate(ZETA):
+        factor *= s + 2.0 * index
+        total = total + term * (factor / divisor)
+        factor *= s + 2.0 * index + 1.0
+        term = term * inverse * inverse
+    return total
+
+
+def _cotangent_derivative(n: int) -> list[float]:
+    """Coefficients, the lowest first, of the polynomial P with d^n/dx^n cot x = P(cot x)."""
+    coefficients = [0.0, 1.0]
+    for _ in range(n):
+        derivative = [k * coefficients[k] for k in range(1, len(coefficients))]
+        coefficients = [0.0] * (len(derivative) + 2)
+        for k, value in enumerate(derivative):
+            coefficients[k] -= value
+            coefficients[k + 2] -= value
+    return coefficients
+
+
+def trigamma(m: Any, x: Any) -> Any:
+    """Six steps of the recurrence and an asymptotic series; below a half by reflection. Infinite at 0, -1, ..."""
+    mirrored = x < 0.5
+    sine = m.sin(x * math.pi)
+    positive = m.where(mirrored, 1.0 - x, x)
+    total = 1.0 / (positive * positive)
+    for step in range(1, 6):
+        shifted = positive + float(step)
+        total = total + 1.0 / (shifted * shifted)
+    shifted = positive + 6.0
+    square = 1.0 / (shifted * shifted)
+    series = 1.0 / 6.0 - square * (1.0 / 30.0 - square * (1.0 / 42.0))
+    total = total + (1.0 + 0.5 / shifted + square * series) / shifted
+    return m.where(mirrored, (math.pi * math.pi) / (sine * sine) - total, total)
+
+
+def polygamma(m: Any, n: int, x: Any) -> Any:
+    """The n-th derivative of digamma, by zeta; below 0 by reflection, which differentiates the cotangent n times."""
+    if n == 0:
+        return digamma(m, x)
+    if n == 1:
+        return trigamma(m, x)
+    negative = x < 0.0
+    sums = zeta_of_integer(n + 1, m.where(negative, 1.0 - x, x)) * float(math.factorial(n))
+    cotangent = 1.0 / m.tan((x - m.round(x)) * math.pi)
+    derivative = polynomial(cotangent, _cotangent_derivative(n)[::-1]) * math.pi ** (n + 1)
+    sign = 1.0 if n % 2 else -1.0
+    value = m.where(negative, -derivative - sums, sums * sign)
+    return m.where((x <= 0.0) & (x == m.floor(x)), sign * math.inf, value)
+
+
+# -- elementary -------------------------------------------------------------------------------------------------------
+
+
+@unary_formulas.register("sinc")
+def sinc(m: Any, x: Any) -> Any:
+    scaled = x * math.pi
+    return m.where(x == 0.0, 1.0, m.sin(scaled) / scaled)
+
+
+@unary_formulas.register("special_entr")
+def entr(m: Any, x: Any) -> Any:
+    """-x log x, 0 at 0, -inf below."""
+    return m.where(x > 0.0, -x * m.log(x), m.where(x == 0.0, 0.0, m.where(x < 0.0, -math.inf, x)))
+
+
+@binary_formulas.register("special_xlog1py")
+def xlog1py(m: Any, x: Any, y: Any) -> Any:
+    """x log(1 + y), which is 0 for x = 0 unless y is NaN."""
+    return m.where(y != y, math.nan, m.where(x == 0.0, 0.0, x * m.log1p(y)))
+
+
+# -- Chebyshev polynomials --------------------------------------------------------------------------------------------
+
+# For each kind: what degree 1 adds to 2x (T: half of it), the highest degree that is always computed by recurrence.
+KINDS = {"t": (0.0, 6), "u": (0.0, 8), "v": (-1.0, 8), "w": (1.0, 8)}
+
+
+def _chebyshev(m: Any, kind: str, x: Any, n: Any, by_recurrence: int) -> Any:
+    """A Chebyshev polynomial of degree trunc(n), 0 below degree 0: low degrees by the recurrence, the others by their
+    trigonometric form on (-1, 1), by the hyperbolic one outside, and by their values at the ends."""
+    n = m.trunc(n)
+    odd = n - 2.0 * m.floor(n * 0.5)
+    sign = 1.0 - 2.0 * odd
+    size = m.abs(x)
+    angle, growth = m.acos(x), m.acosh(size)
+    below = x < 0.0
+    if kind == "t":
+        inside, outside = m.cos(n * angle), m.cosh(n * growth)
+        right, left = 1.0, sign
+        outside = m.where(m.isinf(x), math.nan, m.where(below, sign * outside, outside))  # as the recurrence gives
+    elif kind == "u":
+        inside, outside = m.sin((n + 1.0) * angle) / m.sin(angle), m.sinh((n + 1.0) * growth) / m.sinh(growth)
+        right, left = n + 1.0, sign * (n + 1.0)
+        outside = m.where(below, sign * outside, outside)
+    else:
+        even = m.cosh((n + 0.5) * growth) / m.cosh(growth * 0.5)
+        uneven = m.sinh((n + 0.5) * growth) / m.sinh(growth * 0.5)
+        small, large = 1.0, n + n + 1.0
+        if kind == "v":
+            inside = m.cos((n + 0.5) * angle) / m.cos(angle * 0.5)
+            outside, right, left = m.where(below, sign * uneven, even), small, sign * large
+        else:
+            inside = m.sin((n + 0.5) * angle) / m.sin(angle * 0.5)
+            outside, right, left = m.where(below, sign * even, uneven), large, sign * small
+    value = m.where(size < 1.0, inside, outside)
+    before: Any = 1.0
+    last = x if kind == "t" else x + x + KINDS[kind][0]
+    value = m.where(n == 0.0, before, m.where(n == 1.0, last, value))
+    for degree in range(2, by_recurrence + 1):
+        before, last = last, (x + x) * last - before
+        value = m.where(n == float(degree), last, value)
+    value = m.where(x == 1.0, right, m.where(x == -1.0, left, value))
+    return m.where(n < 0.0, 0.0, value)
+
+
+def _polynomial(kind: str, shifted: bool) -> Formula:
+    if shifted:
+        return lambda m, x, n: _chebyshev(m, kind, x + x - 1.0, n, 6)
+    return lambda m, x, n: _chebyshev(m, kind, x, n, KINDS[kind][1])
+
+
+for _kind in KINDS:
+    binary_formulas.add(f"special_chebyshev_polynomial_{_kind}", _polynomial(_kind, False))
+    binary_formulas.add(f"special_shifted_chebyshev_polynomial_{_kind}", _polynomial(_kind, True))
