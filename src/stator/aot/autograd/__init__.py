@@ -1,0 +1,1 @@
+"""The autograd function around a compiled step."""

@@ -1,0 +1,1 @@
+"""Which values the forward saves, and which the backward computes again."""

@@ -1,0 +1,1 @@
+"""What surrounds compiled graphs when they run: inputs, outputs, saved values."""

@@ -1,0 +1,1 @@
+"""Graphs that are compiled in several parts."""

@@ -1,0 +1,1 @@
+"""The FX graph of a capture while it is built."""

@@ -1,0 +1,1 @@
+"""What a compiled version relies on: sources, guards on them, and the C guard tree that checks them."""

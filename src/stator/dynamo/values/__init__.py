@@ -1,0 +1,1 @@
+"""What the symbolic interpreter holds: one file for each kind of value."""

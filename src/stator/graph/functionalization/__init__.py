@@ -1,0 +1,1 @@
+"""The recording mode that turns mutation and aliasing into functional graphs."""

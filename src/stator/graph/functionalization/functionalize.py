@@ -1,8 +1,7 @@
 """The recording mode: operators on fake tensors become nodes of a functional graph.
 
-Aliasing and mutation are followed per storage, here; how single operators mutate is in `mutation.py`, how views are
-inverted in `views.py`. What is run, and what becomes of its results, is not known here (`tracer.py`).
-"""
+This file follows aliasing and mutation per storage. `mutation.py` says how single operators mutate, `views.py` how
+views are inverted."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Functional graphs as data: schemas, metas, texts, verification, clean-up."""

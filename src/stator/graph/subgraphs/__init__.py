@@ -1,0 +1,1 @@
+"""Graphs inside graphs: what a node calls that runs another graph."""

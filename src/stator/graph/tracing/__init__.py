@@ -1,0 +1,1 @@
+"""Running a program on fake tensors and keeping what it does as a graph."""

@@ -1,0 +1,1 @@
+"""The operators of stator itself: their schemas and eager kernels."""

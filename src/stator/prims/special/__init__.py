@@ -1,0 +1,1 @@
+"""Special functions as formulas, and their coefficients."""

@@ -1,0 +1,1 @@
+"""Handlers of calls into autograd: the engine, custom functions, transforms, hooks, checkpoints."""

@@ -1,0 +1,1 @@
+"""Handlers of calls into NumPy."""

@@ -1,0 +1,1 @@
+"""Handlers of built-in functions and of the standard library."""

@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 fold(chr, ord, hex, oct, bin, ascii, round, divmod, pow, format, complex, bytes)
 
 
-# ---- types ----
-
-
 _MOST_NESTED = 50  # tuples of classes in one another: who goes on to the limit of recursion does so in the interpreter
 
 

@@ -1,0 +1,1 @@
+"""Values of sequences, sets, mappings and iterators."""

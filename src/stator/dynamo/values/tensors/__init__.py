@@ -1,0 +1,1 @@
+"""Values of tensors, arrays, and numbers that are not constants."""

@@ -1,0 +1,1 @@
+"""Decompositions of layers, activations, losses and their gradients."""

@@ -1,0 +1,1 @@
+"""Shape rules of layers, losses, optimizers and gradients."""
