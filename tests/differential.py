@@ -1,7 +1,7 @@
 """Judges compiled programs by eager execution: both get equal inputs, and all that a caller can see is compared.
 
 `check` runs a program; `observe` and `assert_same` are its halves, for tests that run things in an order of their own;
-`Counts` tells what was compiled; `corpus` collects programs for a parametrised test.
+`written` compares what goes on changing, `Counts` tells what was compiled, `corpus` collects programs for a test.
 """
 
 from __future__ import annotations
@@ -104,8 +104,13 @@ class Outcome:
     log: list[Any] = dataclasses.field(default_factory=list)
     printed: str = ""
     warned: list[tuple[type, str]] = dataclasses.field(default_factory=list)
+    said: list[str] = dataclasses.field(default_factory=list)  # warnings of stator itself, which eager has not
     random: tuple[int, ...] = ()  # hashes of the states of the generators
     modes: tuple[Any, ...] = ()  # grad mode, inference mode, default dtype
+
+    def data(self) -> Any:
+        """What == compares exactly, and what later calls cannot change."""
+        return written([self.result, self.error, self.arguments, self.log, self.printed, self.modes])
 
     def memory(self) -> list[list[tuple[bool, bool]]]:
         """Which tensors of the arguments and the result are one object, and which share memory."""
@@ -144,7 +149,9 @@ def observe(
     seen.modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()
     torch.set_grad_enabled(True)
     seen.printed = output.getvalue()
-    seen.warned = [(one.category, str(one.message)) for one in warned if not str(one.message).startswith("stator")]
+    for one in warned:
+        ours = str(one.message).startswith("stator")
+        seen.said.append(str(one.message)) if ours else seen.warned.append((one.category, str(one.message)))
     seen.random = hash(bytes(torch.get_rng_state().numpy())), hash(random.getstate()), hash(str(np.random.get_state()))
     seen.log = list(log or ())
     if gradients and seen.error is None:
@@ -207,6 +214,27 @@ def check(
     for name, wanted, made in (("graphs", graphs, counts.graphs), ("breaks", breaks, counts.breaks)):
         assert wanted in (None, made), _told(f"{made} {name} instead of {wanted}")
     return compiled
+
+
+def written(value: Any, around: tuple[int, ...] = ()) -> Any:
+    """The value as data that == compares by type and bit, and that later changes of the value leave as it is."""
+    if id(value) in around:
+        return "itself"
+    deeper = lambda items: [written(item, (*around, id(value))) for item in items]  # noqa: E731
+    if isinstance(value, torch.Tensor):
+        bits = repr(value.detach().tolist()) if value.layout is torch.strided else str(value.detach())
+        content: Any = (value.dtype, value.requires_grad, tuple(value.shape), bits)
+    elif isinstance(value, np.ndarray):
+        content = (value.dtype, value.shape, repr(value.tolist()))
+    elif isinstance(value, dict):
+        content = deeper(value.items())
+    elif isinstance(value, list | tuple | deque):
+        content = deeper(value)
+    elif isinstance(value, set | frozenset):
+        content = sorted(map(repr, value))
+    else:
+        content = _text(value if isinstance(value, BaseException) else repr(value))
+    return type(value).__qualname__, content
 
 
 def assert_same_outcome(
@@ -290,7 +318,7 @@ def _assert_same_tensor(found: torch.Tensor, expected: torch.Tensor, tolerance: 
 
 def _is_same_class(found: type, expected: type) -> bool:
     """A class that the program makes is another one in each call."""
-    return found is expected or ("<locals>" in expected.__qualname__ and found.__qualname__ == expected.__qualname__)
+    return found is expected or (found.__module__, found.__qualname__) == (expected.__module__, expected.__qualname__)
 
 
 def _text(value: object) -> str:

@@ -1,60 +1,80 @@
-"""Scenarios: functions of `compiled`, which stands for stator.compile or for doing nothing; both must give the same.
+"""Scenarios: functions of `compiled`, which stands for stator.compile or for doing nothing; both give equal results.
 
-A scenario changes things between calls of what it compiled, and returns all that it saw.
+A scenario changes things between calls of what it compiled, differentiates, and returns all that it saw.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+from tests.differential import BY_BACKEND, Tolerance, assert_same
 
 import stator
 
 Scenario = Callable[[Callable[..., Any]], Any]
+BACKENDS = ("eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow))
 
 
-def collector() -> tuple[list[Scenario], Callable[[Scenario], Scenario]]:
-    """A list of scenarios, and the decorator that fills it."""
-    scenarios: list[Scenario] = []
-
-    def scenario(function: Scenario) -> Scenario:
-        scenarios.append(function)
-        return function
-
-    return scenarios, scenario
+def may_break(scenario: Scenario) -> Scenario:
+    """This scenario is not one graph."""
+    scenario.may_break = True  # type: ignore[attr-defined]
+    return scenario
 
 
-def written(value: Any) -> Any:
-    """The value with tensors, containers and numbers written out, so that == compares types and bits."""
-    if isinstance(value, torch.Tensor):
-        return type(value).__name__, value.dtype, value.requires_grad, tuple(value.shape), repr(value.detach().tolist())
-    if isinstance(value, dict):
-        return type(value).__name__, [(written(key), written(item)) for key, item in value.items()]
-    if isinstance(value, list | tuple):
-        return type(value).__name__, [written(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return type(value).__name__, sorted(map(repr, value))
-    if isinstance(value, BaseException):
-        return type(value).__name__, str(value)
-    return type(value).__name__, repr(value) if isinstance(value, int | float | complex | str | bytes | None) else ""
+def scenarios(namespace: dict[str, Any]) -> list[Any]:
+    """The functions of a module whose only parameter is called `compiled`, as test parameters."""
+    found = [one for one in namespace.values() if inspect.isfunction(one) and _parameters(one) == ("compiled",)]
+    return [pytest.param(one, id=one.__name__.strip("_")) for one in found]
 
 
-def _outcome(function: Scenario, compiled: Callable[..., Any]) -> Any:
+def _parameters(function: Any) -> tuple[str, ...]:
+    return function.__code__.co_varnames[: function.__code__.co_argcount]
+
+
+def check(
+    scenario: Scenario, backend: str = "eager", *, whole: bool = False, tolerance: Tolerance | None = None
+) -> None:
+    """The scenario gives equal results with and without compilation.
+
+    whole: it is also one graph without a warning, unless it may break.
+    """
+    whole = whole and not hasattr(scenario, "may_break")
+    expected = _outcome(scenario, lambda target, **options: target)
+    stator.reset()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = _outcome(scenario, functools.partial(stator.compile, backend=backend, fullgraph=whole))
+    ours = [str(warning.message) for warning in caught if str(warning.message).startswith("stator")]
+    assert not (whole and ours), ours
+    assert_same(found, expected, tolerance or BY_BACKEND[backend])
+
+
+def _outcome(scenario: Scenario, compiled: Callable[..., Any]) -> Any:
     torch.manual_seed(0)
     try:
-        return written(function(compiled))
+        return scenario(compiled)
+    except stator.StatorError:
+        raise
     except Exception as error:
-        return type(error).__name__, str(error)
+        return error
 
 
-def check(function: Scenario, backend: str = "eager") -> None:
-    """The scenario gives the same with and without compilation; whether it can be compiled is not asked here."""
-    expected = _outcome(function, lambda target, **options: target)
-    stator.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        actual = _outcome(function, lambda target, **options: stator.compile(target, backend=backend, **options))
-    assert actual == expected, function.__name__
+def leaf(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Random numbers that require grad."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=dtype).requires_grad_()
+
+
+def gradients(loss: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor | None]:
+    """Run the backward; `.grad` of the tensors, which are cleared."""
+    loss.backward()
+    found = [None if tensor.grad is None else tensor.grad.clone() for tensor in tensors]
+    for tensor in tensors:
+        tensor.grad = None
+    return found

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from tests.programs.scenarios import Scenario, check, scenarios
 
-sys.path.insert(0, str(Path(__file__).parent))
-from scenarios import Scenario, check, collector
-
-scenarios, scenario = collector()
 x = torch.arange(4.0)
 
 
-@scenario
 def tensor_attr(compiled):
     y = torch.ones(4)
     y.tag = 2
@@ -31,23 +24,6 @@ def tensor_attr(compiled):
     return results
 
 
-@scenario
-def tensor_global_swap(compiled):
-    y = torch.ones(4)
-    f = compiled(lambda t: t * y)
-    results = [f(x)]
-    y = y * 3
-    results.append(f(x))
-    y = y.double()
-    results.append(f(x))
-    y = torch.ones(1)
-    results.append(f(x))
-    y = 2
-    results.append(f(x))
-    return results
-
-
-@scenario
 def requires_grad_flip(compiled):
     f = compiled(lambda t: (t * 2, t.requires_grad, t.is_leaf))
     a = torch.ones(3)
@@ -61,7 +37,6 @@ def requires_grad_flip(compiled):
     return results
 
 
-@scenario
 def grad_none(compiled):
     a = torch.ones(3, requires_grad=True)
     f = compiled(lambda t: t * 2 if a.grad is None else t * a.grad)
@@ -73,7 +48,6 @@ def grad_none(compiled):
     return results
 
 
-@scenario
 def grad_mode(compiled):
     w = torch.ones(4, requires_grad=True)
     f = compiled(lambda t: (t * w, torch.is_grad_enabled()))
@@ -87,7 +61,6 @@ def grad_mode(compiled):
     return results
 
 
-@scenario
 def is_inference_in(compiled):
     with torch.inference_mode():
         z = torch.ones(4)
@@ -95,19 +68,6 @@ def is_inference_in(compiled):
     return [f(x), f(z), f(x)]
 
 
-@scenario
-def default_dtype(compiled):
-    f = compiled(lambda t: (t * 2, torch.ones(2), torch.get_default_dtype() == torch.float32))
-    results = [f(x)]
-    torch.set_default_dtype(torch.float64)
-    try:
-        results.append(f(x))
-    finally:
-        torch.set_default_dtype(torch.float32)
-    return [*results, f(x)]
-
-
-@scenario
 def autocast_(compiled):
     w = torch.randn(4, 4)
     f = compiled(lambda t: t @ w)
@@ -121,7 +81,6 @@ def autocast_(compiled):
     return results
 
 
-@scenario
 def default_device(compiled):
     f = compiled(lambda t: (torch.ones(2).device.type, t * 2))
     results = [f(x)]
@@ -130,7 +89,6 @@ def default_device(compiled):
     return [*results, f(x)]
 
 
-@scenario
 def conj_neg(compiled):
     z = torch.tensor([1 + 2j, 3 - 1j])
     f = compiled(lambda t: (t * 2, t.is_conj()))
@@ -141,7 +99,6 @@ def conj_neg(compiled):
     return results
 
 
-@scenario
 def subclass(compiled):
     class S(torch.Tensor):
         @classmethod
@@ -154,7 +111,6 @@ def subclass(compiled):
     return [f(x), f(s), f(x)]
 
 
-@scenario
 def torch_function_mode(compiled):
     from torch.overrides import TorchFunctionMode
 
@@ -170,7 +126,6 @@ def torch_function_mode(compiled):
     return [*results, f(x)]
 
 
-@scenario
 def dispatch_mode(compiled):
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -188,7 +143,6 @@ def dispatch_mode(compiled):
     return [*results, f(x), n]
 
 
-@scenario
 def functorch_(compiled):
     f = compiled(lambda t: t.sin() * 2)
     results = [f(x)]
@@ -199,7 +153,6 @@ def functorch_(compiled):
     return results
 
 
-@scenario
 def aliasing(compiled):
     f = compiled(lambda a, b: (a.add_(1), b * 2)[1])
     a = torch.ones(4)
@@ -207,7 +160,6 @@ def aliasing(compiled):
     return [f(a, b), f(a, a), f(a, a[:]), f(a, b), f(a, a.view(2, 2)), f(a[1:], a[:3]), a]
 
 
-@scenario
 def aliasing_ret(compiled):
     f = compiled(lambda a: (a.view(2, 2), a, a[1:], a.add_(1)))
     a = torch.ones(4)
@@ -216,21 +168,18 @@ def aliasing_ret(compiled):
     return [results, a, results[1] is a, results[3] is a, results[2]._base is a]
 
 
-@scenario
 def strides(compiled):
     f = compiled(lambda t: (t + 1).stride() + t.stride())
     a = torch.ones(3, 4)
     return [f(a), f(a.t().contiguous().t()), f(torch.ones(3, 8)[:, ::2]), f(a[:1]), f(torch.ones(4, 1).t())]
 
 
-@scenario
 def storage_offset(compiled):
     f = compiled(lambda t: t.storage_offset() * t)
     b = torch.arange(8.0)
     return [f(b[:4]), f(b[4:])]
 
 
-@scenario
 def module_swap(compiled):
     m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     f = compiled(m)
@@ -258,7 +207,6 @@ def module_swap(compiled):
     return results
 
 
-@scenario
 def module_data_shape(compiled):
     m = torch.nn.Linear(4, 4)
     f = compiled(m)
@@ -274,7 +222,6 @@ def module_data_shape(compiled):
     return results
 
 
-@scenario
 def module_nograd_data(compiled):
     m = torch.nn.Linear(4, 4)
     f = compiled(m)
@@ -292,7 +239,6 @@ def module_nograd_data(compiled):
     return results
 
 
-@scenario
 def module_training(compiled):
     m = torch.nn.Sequential(torch.nn.Dropout(0.999999), torch.nn.BatchNorm1d(4, momentum=0.5))
     f = compiled(m)
@@ -316,7 +262,6 @@ def module_training(compiled):
     return results
 
 
-@scenario
 def module_hooks(compiled):
     m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     f = compiled(m)
@@ -348,23 +293,6 @@ def module_hooks(compiled):
     return results
 
 
-@scenario
-def module_hook_replaced(compiled):
-    m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-
-    def mk(v):
-        return lambda m, i, o: o + v
-
-    h = m[0].register_forward_hook(mk(1))
-    f = compiled(m)
-    results = [f(x)]
-    h.remove()
-    h = m[0].register_forward_hook(mk(5))
-    results.append(f(x))
-    return results
-
-
-@scenario
 def module_attr(compiled):
     class M(torch.nn.Module):
         def __init__(s):
@@ -400,7 +328,6 @@ def module_attr(compiled):
     return results
 
 
-@scenario
 def num_threads(compiled):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -413,17 +340,6 @@ def num_threads(compiled):
         torch.set_num_threads(before)
 
 
-@scenario
-def deterministic(compiled):
-    f = compiled(lambda t: t * 2 if torch.are_deterministic_algorithms_enabled() else t)
-    results = [f(x)]
-    torch.use_deterministic_algorithms(True)
-    results.append(f(x))
-    torch.use_deterministic_algorithms(False)
-    results.append(f(x))
-    return results
-
-
-@pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
-def test_scenario(function: Scenario) -> None:
-    check(function)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
+def test_scenario(scenario: Scenario) -> None:
+    check(scenario)

@@ -5,45 +5,35 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-import gc
 import math
-import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-from scenarios import Scenario, check, collector
+from tests.programs.scenarios import Scenario, check, scenarios
 
 import stator
 from stator.base import counters
 
-scenarios, scenario = collector()
 x = torch.arange(4.0)
 
 
-@scenario
 def int_types(compiled):
     f = compiled(lambda t, k: (t * k, k))
     xi = torch.arange(3)
     return [f(xi, 1), f(xi, True), f(xi, 1.0), f(xi, -0.0), f(xi, 0.0), f(xi, 0), f(xi, False), f(xi, 1 + 0j)]
 
 
-@scenario
 def neg_zero(compiled):
     f = compiled(lambda t, k: math.copysign(1.0, k) * t)
     return [f(x, 0.0), f(x, -0.0)]
 
 
-@scenario
 def neg_zero2(compiled):
     f = compiled(lambda t, k: t * k)
     return [f(x + 1, 0.0), f(x + 1, -0.0)]
 
 
-@scenario
 def neg_zero_const(compiled):
     def g(t):
         return t * 0.0, t * -0.0, (0.0, -0.0), (t + 1) * 0.0
@@ -51,21 +41,6 @@ def neg_zero_const(compiled):
     return compiled(g)(x + 1)
 
 
-@scenario
-def neg_zero_attr(compiled):
-    class A:
-        pass
-
-    a = A()
-    a.k = 0.0
-    f = compiled(lambda t: t * a.k)
-    results = [f(x + 1)]
-    a.k = -0.0
-    results.append(f(x + 1))
-    return results
-
-
-@scenario
 def neg_zero_tuple(compiled):
     f = compiled(lambda t, k: t * k[0])
     return [
@@ -77,28 +52,24 @@ def neg_zero_tuple(compiled):
     ]
 
 
-@scenario
 def nan_const(compiled):
     n = float("nan")
     f = compiled(lambda t, k: t * 2 if k == k else t)
     return [f(x, n), f(x, float("nan")), f(x, 1.0)]
 
 
-@scenario
 def dict_key_types(compiled):
     f = compiled(lambda t, d: (t * next(iter(d)), next(iter(d))))
     xi = torch.arange(3)
     return [f(xi, {1: 1}), f(xi, {True: 1}), f(xi, {1.0: 1})]
 
 
-@scenario
 def set_member_types(compiled):
     f = compiled(lambda t, d: (t * next(iter(d)), 1 in d))
     xi = torch.arange(3)
     return [f(xi, {1}), f(xi, {True}), f(xi, {1.0}), f(xi, frozenset({1}))]
 
 
-@scenario
 def enum_case(compiled):
     class E(enum.Enum):
         A = 1
@@ -113,7 +84,6 @@ def enum_case(compiled):
     return [f(x, E.A), f(x, E.B), g(x, Kind.A), g(x, Kind.B), g(x, 1)]
 
 
-@scenario
 def str_subclass(compiled):
     class S(str):
         def __eq__(s, o):
@@ -125,7 +95,6 @@ def str_subclass(compiled):
     return [f(x, "a"), f(x, "b"), f(x, S("b")), f(x, S("a"))]
 
 
-@scenario
 def int_subclass(compiled):
     class S(int):
         def __mul__(s, o):
@@ -135,7 +104,6 @@ def int_subclass(compiled):
     return [f(x, 3), f(x, S(3)), f(x, S(4))]
 
 
-@scenario
 def numpy_scalar(compiled):
     import numpy as np
 
@@ -143,7 +111,6 @@ def numpy_scalar(compiled):
     return [f(x, np.float32(2)), f(x, np.float64(3)), f(x, np.int64(3)), f(x, np.float64(4)), f(x, 2)]
 
 
-@scenario
 def simple_namespace(compiled):
     c = types.SimpleNamespace(k=2, d={"a": [1, 2]})
     f = compiled(lambda t: t * c.k + c.d["a"][1])
@@ -164,7 +131,6 @@ def simple_namespace(compiled):
     return results
 
 
-@scenario
 def dataclass_frozen(compiled):
     @dataclasses.dataclass(frozen=True)
     class D:
@@ -176,7 +142,6 @@ def dataclass_frozen(compiled):
     return results
 
 
-@scenario
 def dataclass_eq(compiled):
     @dataclasses.dataclass
     class D:
@@ -186,7 +151,6 @@ def dataclass_eq(compiled):
     return [f(x, D(), D()), f(x, D(), D(3))]
 
 
-@scenario
 def dict_order(compiled):
     def g(t, d):
         for k in d:
@@ -197,78 +161,6 @@ def dict_order(compiled):
     return [f(x, {"a": 1, "b": 2}), f(x, {"b": 2, "a": 1}), f(x, {"a": 1}), f(x, {"a": 1, "b": 5})]
 
 
-@scenario
-def dict_get_missing(compiled):
-    d = {}
-    f = compiled(lambda t: t * d.get("k", 1))
-    results = [f(x)]
-    d["k"] = 5
-    results.append(f(x))
-    return results
-
-
-@scenario
-def dict_in(compiled):
-    d = {"z": 0}
-    f = compiled(lambda t: t * 2 if "k" in d else t)
-    results = [f(x)]
-    d["k"] = 1
-    results.append(f(x))
-    del d["k"]
-    results.append(f(x))
-    return results
-
-
-@scenario
-def dict_len(compiled):
-    d = {}
-    f = compiled(lambda t: t * len(d))
-    results = [f(x)]
-    d[1] = 2
-    results.append(f(x))
-    return results
-
-
-@scenario
-def dict_truth(compiled):
-    d = {}
-    items = []
-    s = set()
-    f = compiled(lambda t: (t * 2 if d else t) + (10 if items else 0) + (100 if s else 0))
-    results = [f(x)]
-    d[1] = 2
-    results.append(f(x))
-    items.append(0)
-    results.append(f(x))
-    s.add(1)
-    results.append(f(x))
-    return results
-
-
-@scenario
-def nested_dict_obj_key(compiled):
-    class K:
-        pass
-
-    k1, k2 = K(), K()
-    d = {k1: 1, k2: 2}
-
-    def g(t):
-        for _k, v in d.items():
-            t = t * 2 + v
-        return t
-
-    f = compiled(g)
-    results = [f(x)]
-    d[k1] = 7
-    results.append(f(x))
-    del d[k1]
-    d[k1] = 7
-    results.append(f(x))
-    return results
-
-
-@scenario
 def tensor_key(compiled):
     a, b = torch.ones(1), torch.zeros(1)
     d = {a: 1, b: 2}
@@ -276,31 +168,6 @@ def tensor_key(compiled):
     return [f(x, a), f(x, b)]
 
 
-@scenario
-def list_mut(compiled):
-    items = [1, 2]
-    f = compiled(lambda t: t * items[0] + sum(items))
-    results = [f(x)]
-    items[1] = 5
-    results.append(f(x))
-    items.append(1)
-    results.append(f(x))
-    items[0] = True
-    results.append(f(x))
-    return results
-
-
-@scenario
-def deque_mut(compiled):
-    items = collections.deque([1, 2], maxlen=3)
-    f = compiled(lambda t: t * items[0])
-    results = [f(x)]
-    items.appendleft(5)
-    results.append(f(x))
-    return results
-
-
-@scenario
 def defaultdict_(compiled):
     d = collections.defaultdict(lambda: 3)
     f = compiled(lambda t: t * d["k"])
@@ -310,7 +177,6 @@ def defaultdict_(compiled):
     return results
 
 
-@scenario
 def counter_(compiled):
     d = collections.Counter("aab")
     f = compiled(lambda t: t * d["a"] + d["z"])
@@ -320,20 +186,17 @@ def counter_(compiled):
     return results
 
 
-@scenario
 def namedtuple_(compiled):
     P = collections.namedtuple("P", "a b")
     f = compiled(lambda t, p: t * p.a + p.b)
     return [f(x, P(1, 2)), f(x, P(3, 2)), f(x, P(1, 5))]
 
 
-@scenario
 def dtype_arg(compiled):
     f = compiled(lambda t, d: t.to(d))
     return [f(x, torch.float64), f(x, torch.int32), f(x, torch.device("cpu"))]
 
 
-@scenario
 def kw_order(compiled):
     def g(t, **kw):
         for _k, v in kw.items():
@@ -344,13 +207,11 @@ def kw_order(compiled):
     return [f(x, a=1, b=2), f(x, b=2, a=1), f(x), f(x, b=2)]
 
 
-@scenario
 def varargs(compiled):
     f = compiled(lambda *a, **k: (sum(a), len(a), k))
     return [f(x), f(x, x), f(x, 1), f(x, z=x)]
 
 
-@scenario
 def weird_list_subclass(compiled):
     class L(list):
         def __getitem__(s, i):
@@ -361,7 +222,6 @@ def weird_list_subclass(compiled):
     return [f(x, [1, 2]), f(x, items)]
 
 
-@scenario
 def dict_subclass_missing(compiled):
     class D(dict):
         def __missing__(s, k):
@@ -375,74 +235,19 @@ def dict_subclass_missing(compiled):
     return results
 
 
-@scenario
-def userdict(compiled):
-    d = collections.UserDict(k=2)
-    f = compiled(lambda t: t * d["k"])
-    results = [f(x)]
-    d["k"] = 9
-    results.append(f(x))
-    return results
-
-
-@scenario
-def chainmap(compiled):
-    d = collections.ChainMap({}, {"k": 2})
-    f = compiled(lambda t: t * d["k"])
-    results = [f(x)]
-    d["k"] = 9
-    results.append(f(x))
-    return results
-
-
-@scenario
-def ordereddict(compiled):
-    d = collections.OrderedDict(a=1, b=2)
-
-    def g(t):
-        for _k, v in d.items():
-            t = t * 2 + v
-        return t
-
-    f = compiled(g)
-    results = [f(x)]
-    d.move_to_end("a")
-    results.append(f(x))
-    return results
-
-
-@scenario
 def bytes_range(compiled):
     f = compiled(lambda t, b: t * b[0])
     return [f(x, b"a"), f(x, b"b"), f(x, range(3, 5)), f(x, range(4, 9)), f(x, bytearray(b"a"))]
 
 
-@scenario
 def generator_arg(compiled):
     f = compiled(lambda t, g: t * sum(g))
     return [f(x, (i for i in range(3))), f(x, (i for i in range(4))), f(x, iter([1, 2])), f(x, map(abs, [1, -5]))]
 
 
-@scenario
-def weakref_(compiled):
-    import weakref
-
-    class A:
-        k = 2
-
-    a = A()
-    w = weakref.ref(a)
-    f = compiled(lambda t: t * 2 if w() is None else t * 3)
-    results = [f(x)]
-    del a
-    gc.collect()
-    results.append(f(x))
-    return results
-
-
-@pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
-def test_scenario(function: Scenario) -> None:
-    check(function)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
+def test_scenario(scenario: Scenario) -> None:
+    check(scenario)
 
 
 def test_operators_on_none_and_a_number_do_not_rely_on_the_number() -> None:

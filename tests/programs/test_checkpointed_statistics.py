@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import Tolerance
+from tests.programs.scenarios import BACKENDS, Scenario, check, may_break, scenarios
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import stator
 
 Compiler = Callable[[Any], Any]
-scenarios: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
@@ -26,16 +27,6 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
-
-
-def scenario(*, whole: bool = True) -> Callable[[Any], Any]:
-    """whole: it is one graph for each compiled call."""
-
-    def register(function: Any) -> Any:
-        scenarios.append(pytest.param(function, whole, id=function.__name__))
-        return function
-
-    return register
 
 
 class Net(nn.Module):
@@ -63,7 +54,6 @@ def data(seed: int = 1) -> torch.Tensor:
     return torch.randn(6, 4, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
-@scenario()
 def one_backward(compiled: Compiler) -> Any:
     net = Net()
     a, b = compiled(net)(data())
@@ -71,21 +61,18 @@ def one_backward(compiled: Compiler) -> Any:
     return net.statistics(), [one.grad for one in net.parameters()]
 
 
-@scenario()
 def no_backward(compiled: Compiler) -> Any:
     net = Net()
     compiled(net)(data())
     return net.statistics()
 
 
-@scenario()
 def a_backward_past_the_checkpoint(compiled: Compiler) -> Any:
     net = Net()
     compiled(net)(data())[1].sum().backward()
     return net.statistics()
 
 
-@scenario()
 def two_backwards(compiled: Compiler) -> Any:
     net = Net()
     a, _ = compiled(net)(data())
@@ -95,7 +82,6 @@ def two_backwards(compiled: Compiler) -> Any:
     return once, net.statistics()
 
 
-@scenario()
 def two_calls_and_one_backward(compiled: Compiler) -> Any:
     net = Net()
     f = compiled(net)
@@ -103,7 +89,6 @@ def two_calls_and_one_backward(compiled: Compiler) -> Any:
     return net.statistics()
 
 
-@scenario()
 def steps_of_training(compiled: Compiler) -> Any:
     net = Net()
     f, optimizer = compiled(net), torch.optim.SGD(net.parameters(), 0.1)
@@ -115,7 +100,6 @@ def steps_of_training(compiled: Compiler) -> Any:
     return net.statistics(), list(net.parameters())
 
 
-@scenario()
 def results_that_are_views(compiled: Compiler) -> Any:
     net = Net()
 
@@ -128,7 +112,6 @@ def results_that_are_views(compiled: Compiler) -> Any:
     return net.statistics()
 
 
-@scenario()
 def a_result_that_is_added_to_an_input(compiled: Compiler) -> Any:
     net, total = Net(), torch.zeros(6, 4)
 
@@ -140,14 +123,12 @@ def a_result_that_is_added_to_an_input(compiled: Compiler) -> Any:
     return net.statistics()
 
 
-@scenario()
 def reentrant(compiled: Compiler) -> Any:
     net = Net()
     compiled(lambda x: net(x, use_reentrant=True)[0].square().sum())(data()).backward()
     return net.statistics()
 
 
-@scenario()
 def options_that_change_nothing(compiled: Compiler) -> Any:
     net = Net()
     options = {"early_stop": False, "determinism_check": "none", "context_fn": lambda: (nullcontext(), nullcontext())}
@@ -155,7 +136,6 @@ def options_that_change_nothing(compiled: Compiler) -> Any:
     return net.statistics()
 
 
-@scenario()
 def in_sequence(compiled: Compiler) -> Any:
     torch.manual_seed(0)
     layers = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU()) for _ in range(4)])
@@ -163,7 +143,6 @@ def in_sequence(compiled: Compiler) -> Any:
     return [buffer.clone() for buffer in layers.buffers()]
 
 
-@scenario()
 def one_normalisation_in_two_checkpoints(compiled: Compiler) -> Any:
     net = Net()
 
@@ -175,7 +154,6 @@ def one_normalisation_in_two_checkpoints(compiled: Compiler) -> Any:
     return net.statistics()
 
 
-@scenario()
 def a_backward_in_the_program(compiled: Compiler) -> Any:
     net = Net()
 
@@ -187,7 +165,7 @@ def a_backward_in_the_program(compiled: Compiler) -> Any:
     return compiled(step)(data()), net.statistics()
 
 
-@scenario(whole=False)
+@may_break
 def two_backwards_one_of_them_in_the_program(compiled: Compiler) -> Any:
     net = Net()
 
@@ -202,14 +180,13 @@ def two_backwards_one_of_them_in_the_program(compiled: Compiler) -> Any:
     return found, inside, net.statistics()
 
 
-@scenario()
 def parameters_that_are_frozen(compiled: Compiler) -> Any:
     net = Net().requires_grad_(False)
     compiled(net)(data())[0].square().sum().backward()
     return net.statistics()
 
 
-@scenario(whole=False)
+@may_break
 def nothing_to_differentiate(compiled: Compiler) -> Any:
     """Eager stops before it comes to the normalisation again."""
     net = Net().requires_grad_(False)
@@ -218,7 +195,7 @@ def nothing_to_differentiate(compiled: Compiler) -> Any:
     return net.statistics()
 
 
-@scenario(whole=False)
+@may_break
 def statistics_without_a_counter(compiled: Compiler) -> Any:
     """A momentum that is a number in the code is not followed: it could have been computed."""
     mean, variance = torch.zeros(4), torch.ones(4)
@@ -233,7 +210,7 @@ def statistics_without_a_counter(compiled: Compiler) -> Any:
     return mean, variance
 
 
-@scenario(whole=False)
+@may_break
 def one_inside_of_another(compiled: Compiler) -> Any:
     net = Net()
     program = compiled(lambda x: checkpoint(lambda y: net(y)[0].sin(), x, use_reentrant=False).sum())
@@ -241,7 +218,7 @@ def one_inside_of_another(compiled: Compiler) -> Any:
     return net.statistics()
 
 
-@scenario(whole=False)
+@may_break
 def a_mean_over_all_calls(compiled: Compiler) -> Any:
     """Without a momentum, how far the statistics are moved depends on how often they were."""
     net = Net(momentum=None)
@@ -251,7 +228,7 @@ def a_mean_over_all_calls(compiled: Compiler) -> Any:
     return net.statistics()
 
 
-@scenario(whole=False)
+@may_break
 def a_break_behind_the_checkpoint(compiled: Compiler) -> Any:
     net = Net()
 
@@ -264,10 +241,7 @@ def a_break_behind_the_checkpoint(compiled: Compiler) -> Any:
     return net.statistics()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("run", "whole"), scenarios)
-def test_statistics_are_moved_as_in_eager(run: Callable[[Compiler], Any], whole: bool, backend: str) -> None:
-    expected = run(lambda target: target)
-    stator.reset()
-    actual = run(lambda target: stator.compile(target, backend=backend, fullgraph=whole))
-    torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-13)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
+def test_statistics_are_moved_as_in_eager(scenario: Scenario, backend: str) -> None:
+    check(scenario, backend, whole=True, tolerance=Tolerance(1e-11, 1e-13))

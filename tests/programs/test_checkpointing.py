@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
@@ -18,39 +17,30 @@ from stator.aot.trace.joint import trace_joint
 from stator.dynamo.capture import capture
 from stator.dynamo.ir.capture_result import CapturedFrame
 
-sys.path.insert(0, str(Path(__file__).parent))
-from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
-
-scenarios, scenario = collector()
-
 
 def mlp() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4), nn.ReLU())
 
 
-@scenario
 def not_reentrant(compiled):
     model, x = mlp(), leaf(3, 4)
     f = compiled(lambda x: checkpoint(model, x.exp(), use_reentrant=False).pow(2).sum())
     return [gradients(f(x), x, *model.parameters()) for _ in range(2)]
 
 
-@scenario
 def reentrant(compiled):
     model, x = mlp(), leaf(3, 4)
     f = compiled(lambda x: checkpoint(model, x.exp(), use_reentrant=True).pow(2).sum())
     return [gradients(f(x), x, *model.parameters()) for _ in range(2)]
 
 
-@scenario
 def reentrant_without_inputs_that_require_grad(compiled):
     model, x = mlp(), leaf(3, 4)
     f = compiled(lambda x: checkpoint(model, x.detach(), use_reentrant=True).sum() * x.sum())
     return gradients(f(x), x, *model.parameters())
 
 
-@scenario
 def keyword_and_tensor_arguments(compiled):
     x, y = leaf(3), leaf(3, seed=1)
 
@@ -65,14 +55,12 @@ def keyword_and_tensor_arguments(compiled):
     return gradients(loss, x, y), nothing
 
 
-@scenario
 def in_sequence(compiled):
     model, x = mlp(), leaf(3, 4)
     f = compiled(lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False).sum())
     return gradients(f(x), x, *model.parameters())
 
 
-@scenario
 def inside_each_other(compiled):
     x = leaf(3)
 
@@ -85,7 +73,6 @@ def inside_each_other(compiled):
     return gradients(compiled(lambda x: checkpoint(outer, x, use_reentrant=False).sum())(x), x)
 
 
-@scenario
 def with_dropout(compiled):
     model, x = nn.Sequential(mlp(), nn.Dropout(0.5)), leaf(3, 4)
     f = compiled(lambda x: checkpoint(model, x, use_reentrant=False).sum())
@@ -95,7 +82,6 @@ def with_dropout(compiled):
     return found.shape, bool(torch.isfinite(y)), bool((found.abs().sum(1) > 0).any()), alive.shape
 
 
-@scenario
 def selective(compiled):
     x, w = leaf(3, 4), leaf(4, 4, seed=1)
     contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
@@ -106,7 +92,7 @@ def selective(compiled):
     return gradients(compiled(program)(x, w), x, w)
 
 
-@scenario(whole=False)
+@may_break
 def custom_contexts(compiled):
     entered = []
 
@@ -119,7 +105,7 @@ def custom_contexts(compiled):
     return gradients(f(x), x), entered
 
 
-@scenario(whole=False)
+@may_break
 def effects_are_repeated(compiled):
     """Eager runs the function again in the backward, with all that it does."""
     model, x, calls = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), leaf(3, 4), []
@@ -133,14 +119,14 @@ def effects_are_repeated(compiled):
     return found, calls, model[1].running_mean, model[1].num_batches_tracked
 
 
-@scenario(whole=False)
+@may_break
 def reentrant_results_inside_others(compiled):
     x = leaf(3)
     f = compiled(lambda x: checkpoint(lambda a: {"it": a.sin()}, x * 2, use_reentrant=True))
     return f(x)["it"].requires_grad
 
 
-@scenario(whole=False)
+@may_break
 def reentrant_result_without_gradient(compiled):
     x = leaf(3)
 
@@ -152,7 +138,6 @@ def reentrant_result_without_gradient(compiled):
     return gradients(loss, x), b.requires_grad
 
 
-@scenario
 def around_compiled_code(compiled):
     model, x, found = mlp(), leaf(3, 4), []
     f = compiled(model)
@@ -163,7 +148,6 @@ def around_compiled_code(compiled):
     return found
 
 
-@scenario
 def dropout_around_compiled_code(compiled):
     model, x = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5)), torch.ones(3, 4)
     f = compiled(model)
@@ -173,7 +157,6 @@ def dropout_around_compiled_code(compiled):
     return torch.equal(found, kept.sum(0) * 2)
 
 
-@scenario
 def differentiated_twice(compiled):
     x = leaf(3, 4)
     f = compiled(lambda x: checkpoint(lambda a: a.exp() * a.sin(), x, use_reentrant=False).sum())
@@ -182,7 +165,6 @@ def differentiated_twice(compiled):
     return g.detach(), h
 
 
-@scenario
 def under_no_grad(compiled):
     model, x = mlp(), leaf(3, 4)
     f = compiled(lambda x: checkpoint(model, x, use_reentrant=False))
@@ -192,9 +174,9 @@ def under_no_grad(compiled):
 
 @pytest.mark.filterwarnings("ignore:None of the inputs")
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scenario", scenarios)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
 def test_scenario(scenario: Scenario, backend: str) -> None:
-    check(scenario, backend)
+    check(scenario, backend, whole=True)
 
 
 def _regions(captured: CapturedFrame) -> list[tuple[str, int | None]]:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
+from tests.programs.scenarios import Scenario, check, scenarios
 
-sys.path.insert(0, str(Path(__file__).parent))
-from scenarios import Scenario, check, collector
-
-scenarios, scenario = collector()
 x = torch.arange(4.0)
 
 
@@ -26,7 +21,6 @@ G = 0
 GL = []
 
 
-@scenario
 def bare_except_ctx(compiled):
     items = []
 
@@ -47,7 +41,6 @@ def bare_except_ctx(compiled):
     return compiled(g)(x), items
 
 
-@scenario
 def ctx_effects_raise(compiled):
     items = []
 
@@ -71,7 +64,6 @@ def ctx_effects_raise(compiled):
         return str(e), items
 
 
-@scenario
 def contextmanager_gen(compiled):
     items = []
 
@@ -95,7 +87,6 @@ def contextmanager_gen(compiled):
     return compiled(g)(x), items
 
 
-@scenario
 def exitstack(compiled):
     items = []
 
@@ -109,7 +100,6 @@ def exitstack(compiled):
     return compiled(g)(x), items
 
 
-@scenario
 def no_grad_raise(compiled):
     def g(t):
         with torch.no_grad():
@@ -121,7 +111,6 @@ def no_grad_raise(compiled):
     return torch.is_grad_enabled()
 
 
-@scenario
 def set_grad_leak(compiled):
     def g(t):
         torch.set_grad_enabled(False)
@@ -136,7 +125,6 @@ def set_grad_leak(compiled):
     return results
 
 
-@scenario
 def globals_write(compiled):
     def g(t):
         global G
@@ -151,7 +139,6 @@ def globals_write(compiled):
     return f(x), f(x), G, list(GL)
 
 
-@scenario
 def global_del(compiled):
     def g(t):
         global G2
@@ -164,7 +151,6 @@ def global_del(compiled):
     return f(x), f(x), "G2" in globals()
 
 
-@scenario
 def nonlocal_(compiled):
     n = 0
 
@@ -177,7 +163,6 @@ def nonlocal_(compiled):
     return f(x), f(x), n
 
 
-@scenario
 def nonlocal_shared(compiled):
     def make():
         n = 0
@@ -197,7 +182,6 @@ def nonlocal_shared(compiled):
     return f(x), f(x), get(), inc()
 
 
-@scenario
 def generator_effects(compiled):
     items = []
 
@@ -217,7 +201,6 @@ def generator_effects(compiled):
     return compiled(g)(x), items
 
 
-@scenario
 def generator_close(compiled):
     items = []
 
@@ -238,7 +221,6 @@ def generator_close(compiled):
     return compiled(g)(x), items
 
 
-@scenario
 def generator_partially_used(compiled):
     def g(it, t):
         return t * next(it) + next(it)
@@ -253,7 +235,6 @@ def generator_partially_used(compiled):
     return results
 
 
-@scenario
 def try_around_break(compiled):
     items = []
 
@@ -273,7 +254,6 @@ def try_around_break(compiled):
     return compiled(g)(x), items
 
 
-@scenario
 def with_around_break(compiled):
     items = []
 
@@ -297,7 +277,6 @@ def with_around_break(compiled):
     return compiled(g)(x), items
 
 
-@scenario
 def for_else_break(compiled):
     items = []
 
@@ -315,7 +294,6 @@ def for_else_break(compiled):
     return f(x, 2), f(x, 4), items
 
 
-@scenario
 def thread_local(compiled):
     loc = threading.local()
     loc.v = 2
@@ -326,7 +304,6 @@ def thread_local(compiled):
     return results
 
 
-@scenario
 def lock_(compiled):
     lk = threading.Lock()
 
@@ -337,7 +314,6 @@ def lock_(compiled):
     return compiled(g)(x), lk.locked()
 
 
-@scenario
 def decorators(compiled):
     def deco(f):
         @functools.wraps(f)
@@ -356,7 +332,6 @@ def decorators(compiled):
     return f(x), f(x), h.n, f.__name__
 
 
-@scenario
 def singledispatch_(compiled):
     @functools.singledispatch
     def h(a, t):
@@ -369,6 +344,6 @@ def singledispatch_(compiled):
     return compiled(lambda t: (h(3, t), h("s", t)))(x)
 
 
-@pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
-def test_scenario(function: Scenario) -> None:
-    check(function)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
+def test_scenario(scenario: Scenario) -> None:
+    check(scenario)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.func import grad, vmap
@@ -14,10 +12,6 @@ from torch.func import grad, vmap
 from stator.dynamo.capture import capture
 from stator.graph.ir.printer import load_graph, print_graph
 
-sys.path.insert(0, str(Path(__file__).parent))
-from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
-
-scenarios, scenario = collector()
 TABLE = torch.arange(4.0)
 SCALE = 2.0
 SCALED = torch.full((4,), 0.5, requires_grad=True)
@@ -115,14 +109,12 @@ class Twice(Function):
         return 4 * ctx.saved_tensors[0] ** 2 * g
 
 
-@scenario
 def saves_and_attributes(compiled):
     x = leaf(3, 4)
     f = compiled(lambda x: Scaled.apply(x.sin(), 2).sum() + Scaled.apply(x).sum())
     return [gradients(f(x), x) for _ in range(2)]
 
 
-@scenario
 def several_outputs(compiled):
     x, y = leaf(3, 4), leaf(3, 4, seed=1)
 
@@ -135,13 +127,11 @@ def several_outputs(compiled):
     return gradients(loss, x, y), i, a.detach(), i.requires_grad, gradients(f(x, y)[2].sum(), x, y)
 
 
-@scenario
 def default_arguments_of_forward(compiled):
     x, y = leaf(4), leaf(4, seed=1)
     return gradients(compiled(lambda x, y: Several.apply(x, y)[1].sum())(x, y), x, y)
 
 
-@scenario
 def dirty_argument(compiled):
     x, y = leaf(4), leaf(4, seed=1)
 
@@ -154,12 +144,11 @@ def dirty_argument(compiled):
     return loss.detach(), gradients(loss, x, y), same
 
 
-@scenario(whole=False)
+@may_break
 def dirty_leaf(compiled):
     return compiled(lambda x: InPlace.apply(x, x)[1].sum())(leaf(4))
 
 
-@scenario
 def missing_gradients_stay_missing(compiled):
     x = leaf(4)
     f = compiled(lambda x: WithoutZeros.apply(x)[:2])
@@ -169,7 +158,6 @@ def missing_gradients_stay_missing(compiled):
 _CHOICES = (lambda a, b: a.sum(), lambda a, b: b.sum(), lambda a, b: (a * b).sum())
 
 
-@scenario
 def nothing_requires_grad(compiled):
     x = torch.arange(4.0)
 
@@ -183,7 +171,6 @@ def nothing_requires_grad(compiled):
     return f(x), inside
 
 
-@scenario
 def needs_input_grad(compiled):
     class Asks(Function):
         @staticmethod
@@ -207,7 +194,6 @@ def needs_input_grad(compiled):
     return gradients(f(x, y), x, y), gradients(f(x, y.detach()), x), gradients(f(x.detach(), y), y)
 
 
-@scenario
 def reads_tensors_it_is_not_given(compiled):
     class Closes(Function):
         @staticmethod
@@ -224,7 +210,6 @@ def reads_tensors_it_is_not_given(compiled):
     return found, plain
 
 
-@scenario
 def no_gradient_for_some(compiled):
     class Partly(Function):
         @staticmethod
@@ -239,7 +224,6 @@ def no_gradient_for_some(compiled):
     return gradients(compiled(lambda x, y: Partly.apply(x, y).sum())(x, y), x, y)
 
 
-@scenario
 def same_tensor_twice(compiled):
     class Product(Function):
         @staticmethod
@@ -266,7 +250,6 @@ class Returned(Function):
         return g * 10 + h
 
 
-@scenario
 def argument_is_returned(compiled):
     def program(x):
         y, z = Returned.apply(x)
@@ -277,7 +260,6 @@ def argument_is_returned(compiled):
     return gradients(loss, x), same, f(torch.ones(4))[1]
 
 
-@scenario
 def functions_inside_functions(compiled):
     class Outer(Function):
         @staticmethod
@@ -293,7 +275,6 @@ def functions_inside_functions(compiled):
     return gradients(compiled(lambda x: Outer.apply(x.exp()).sum())(x), x)
 
 
-@scenario
 def vjp_is_another_name(compiled):
     class ByVjp(Function):
         @staticmethod
@@ -308,7 +289,6 @@ def vjp_is_another_name(compiled):
     return gradients(compiled(lambda x: ByVjp.apply(x).sum())(x), x)
 
 
-@scenario
 def layout_of_gradients_is_asked(compiled):
     class Asks(Function):
         @staticmethod
@@ -324,7 +304,6 @@ def layout_of_gradients_is_asked(compiled):
     return gradients(y.sum(), x), gradients(compiled(lambda x: Asks.apply(x).t())(x).sum(), x)
 
 
-@scenario
 def backward_writes_to_its_gradient(compiled):
     class Writes(Function):
         @staticmethod
@@ -340,7 +319,6 @@ def backward_writes_to_its_gradient(compiled):
     return gradients(compiled(lambda x: Writes.apply(x).pow(2).sum())(x), x)
 
 
-@scenario
 def context_is_emptied_in_backward(compiled):
     class Empties(Function):
         @staticmethod
@@ -357,7 +335,6 @@ def context_is_emptied_in_backward(compiled):
     return gradients(compiled(lambda x: Empties.apply(x).sum())(x), x)
 
 
-@scenario
 def output_kept_on_the_context(compiled):
     class Exp(Function):
         @staticmethod
@@ -374,7 +351,6 @@ def output_kept_on_the_context(compiled):
     return gradients(compiled(lambda x: Exp.apply(x).sum())(x), x)
 
 
-@scenario
 def run_twice(compiled):
     x = leaf(4)
     loss = compiled(lambda x: Twice.apply(x).sum())(x)
@@ -386,7 +362,6 @@ def run_twice(compiled):
         return x.grad, str(error)[:40]
 
 
-@scenario
 def differentiated_twice(compiled):
     x = leaf(4)
     (g,) = torch.autograd.grad(compiled(lambda x: Twice.apply(x).sum())(x), x, create_graph=True)
@@ -394,14 +369,12 @@ def differentiated_twice(compiled):
     return g.detach(), h
 
 
-@scenario
 def differentiated_twice_with_another_layout(compiled):
     x, w = leaf(3, 4), leaf(4, 3, seed=1)
     (g,) = torch.autograd.grad(compiled(lambda x, w: (Twice.apply(x).t() * w).sum())(x, w), x, create_graph=True)
     return g.detach(), torch.autograd.grad(g.pow(2).sum(), (x, w))
 
 
-@scenario
 def grad_mode_in_backward(compiled):
     class Asks(Function):
         @staticmethod
@@ -422,7 +395,7 @@ def grad_mode_in_backward(compiled):
     return first, g.detach(), h
 
 
-@scenario(whole=False)
+@may_break
 def once_differentiable_twice(compiled):
     x = leaf(4)
     f = compiled(lambda x: Once.apply(x).sum())
@@ -434,7 +407,6 @@ def once_differentiable_twice(compiled):
         return first, g.detach(), str(error)
 
 
-@scenario
 def globals_that_change(compiled):
     global SCALE
 
@@ -455,7 +427,6 @@ def globals_that_change(compiled):
     return found
 
 
-@scenario
 def methods_that_change(compiled):
     class Changing(Function):
         @staticmethod
@@ -473,7 +444,6 @@ def methods_that_change(compiled):
     return first, gradients(f(x), x)
 
 
-@scenario
 def forward_with_effects(compiled):
     class Logs(Function):
         @staticmethod
@@ -490,7 +460,7 @@ def forward_with_effects(compiled):
     return [gradients(f(x), x) for _ in range(2)], log
 
 
-@scenario(whole=False)
+@may_break
 def backward_with_effects(compiled):
     log = []
 
@@ -509,7 +479,7 @@ def backward_with_effects(compiled):
     return [(gradients(f(x), x), list(log)) for _ in range(2)]
 
 
-@scenario(whole=False)
+@may_break
 def backward_changes_its_context_for_the_next(compiled):
     class Counts(Function):
         @staticmethod
@@ -529,7 +499,7 @@ def backward_changes_its_context_for_the_next(compiled):
     return x.grad
 
 
-@scenario(whole=False)
+@may_break
 def backward_writes_to_a_tensor_outside(compiled):
     seen = torch.zeros(4)
 
@@ -549,7 +519,7 @@ def backward_writes_to_a_tensor_outside(compiled):
     return gradients(before, x), found, seen
 
 
-@scenario(whole=False)
+@may_break
 def backward_raises(compiled):
     class Raises(Function):
         @staticmethod
@@ -565,7 +535,7 @@ def backward_raises(compiled):
     return gradients(y, x)
 
 
-@scenario(whole=False)
+@may_break
 def wrong_number_of_gradients(compiled):
     class Wrong(Function):
         @staticmethod
@@ -581,7 +551,7 @@ def wrong_number_of_gradients(compiled):
     return gradients(y, x)
 
 
-@scenario(whole=False)
+@may_break
 def tensors_in_a_list(compiled):
     class Lists(Function):
         @staticmethod
@@ -597,7 +567,7 @@ def tensors_in_a_list(compiled):
     return gradients(y.sum(), x), z
 
 
-@scenario(whole=False)
+@may_break
 def forward_leaks_a_tensor(compiled):
     kept = {}
 
@@ -616,7 +586,7 @@ def forward_leaks_a_tensor(compiled):
     return gradients(loss, x), kept
 
 
-@scenario(whole=False)
+@may_break
 def recomputes_in_backward(compiled):
     class Recomputes(Function):
         @staticmethod
@@ -635,7 +605,6 @@ def recomputes_in_backward(compiled):
     return gradients(compiled(lambda x: Recomputes.apply(x * 2).sum())(x), x)
 
 
-@scenario
 def under_autocast(compiled):
     class MatMul(Function):
         @staticmethod
@@ -659,9 +628,9 @@ def under_autocast(compiled):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scenario", scenarios)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
 def test_scenario(scenario: Scenario, backend: str) -> None:
-    check(scenario, backend)
+    check(scenario, backend, whole=True)
 
 
 def test_a_graph_with_functions_inside_prints_and_runs_again() -> None:

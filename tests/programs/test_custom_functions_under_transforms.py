@@ -5,11 +5,11 @@ Derivatives and vmap rules of the functions here are not the true ones, so that 
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tests.programs.scenarios import BACKENDS, Scenario, check, leaf, may_break, scenarios
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
@@ -19,10 +19,7 @@ from stator.base.errors import Unsupported
 from stator.dynamo.capture import capture
 from stator.graph.ir.printer import load_graph, print_graph
 
-sys.path.insert(0, str(Path(__file__).parent))
-from training_scenarios import BACKENDS, Scenario, check, collector, leaf
-
-scenarios, scenario = collector()
+SCENARIOS: list[Any] = []
 SCALE = torch.full((4,), 0.5)
 
 
@@ -167,11 +164,12 @@ def of(program):
             leaves = torch.utils._pytree.tree_leaves(f(x, y))
             loss = sum((one * one).sum() for one in leaves if one.requires_grad)
             if isinstance(loss, torch.Tensor):
-                found.append(torch.autograd.grad(loss, (x, y), allow_unused=True))
+                grads = torch.autograd.grad(loss, (x, y), allow_unused=True)
+                found.append([None if one is None else one.contiguous() for one in grads])
         return found
 
-    run.__name__ = program.__name__
-    return scenario(run)
+    SCENARIOS.append(pytest.param(run, id=program.__name__))
+    return program
 
 
 @of
@@ -316,25 +314,24 @@ def differentiable_once(x, y):
     return grad(lambda a: Once.apply(a).sum())(x.detach())
 
 
-@scenario
 def without_a_backward(compiled):
     return compiled(lambda x: vmap(NoBackward.apply)(x))(torch.arange(6.0).view(2, 3))
 
 
-@scenario(whole=False)
+@may_break
 def without_any_rule(compiled):
     return compiled(lambda x: vmap(Once.apply)(x))(torch.ones(2, 3))
 
 
-@scenario(whole=False)
+@may_break
 def without_setup(compiled):
     return compiled(lambda x: grad(lambda a: OldStyle.apply(a).sum())(x))(torch.ones(3))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scenario", scenarios)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *scenarios(globals())])
 def test_under_a_transform(scenario: Scenario, backend: str) -> None:
-    check(scenario, backend)
+    check(scenario, backend, whole=True)
 
 
 def test_a_global_that_a_rule_reads_is_guarded() -> None:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from tests.programs.scenarios import Scenario, check, scenarios
 
-sys.path.insert(0, str(Path(__file__).parent))
-from scenarios import Scenario, check, collector
-
-scenarios, scenario = collector()
 x = torch.arange(4.0)
 
 
@@ -24,7 +19,6 @@ G = 0
 GL = []
 
 
-@scenario
 def list_aliasing(compiled):
     def g(a, b, t):
         a.append(t * 2)
@@ -37,7 +31,6 @@ def list_aliasing(compiled):
     return results, l1, l2
 
 
-@scenario
 def list_alias_inner(compiled):
     def g(o, t):
         o["a"].append(1)
@@ -53,7 +46,6 @@ def list_alias_inner(compiled):
     return results, a, b, a["c"] is s, b["c"] is b["a"]
 
 
-@scenario
 def list_self_ref(compiled):
     def g(items, t):
         items.append(items)
@@ -66,7 +58,6 @@ def list_self_ref(compiled):
     return results, items[0] is items, len(items)
 
 
-@scenario
 def obj_identity(compiled):
     class A:
         pass
@@ -84,7 +75,6 @@ def obj_identity(compiled):
     return a.c is b, b.p is a, b.t is a.t, b.t
 
 
-@scenario
 def tensor_identity(compiled):
     def g(a, b):
         c = a + b
@@ -102,7 +92,6 @@ def tensor_identity(compiled):
     )
 
 
-@scenario
 def inplace_order(compiled):
     def g(a):
         b = a.clone()
@@ -119,7 +108,6 @@ def inplace_order(compiled):
     return results, y, results[3][1] is y
 
 
-@scenario
 def inplace_view(compiled):
     def g(a):
         v = a[1:3]
@@ -134,7 +122,6 @@ def inplace_view(compiled):
     return results, y
 
 
-@scenario
 def inplace_param(compiled):
     class M(torch.nn.Module):
         def __init__(s):
@@ -157,7 +144,6 @@ def inplace_param(compiled):
     return results, m.n, m.h, m.c, m.log, [n for n, _ in m.named_buffers()]
 
 
-@scenario
 def setattr_new(compiled):
     class A:
         pass
@@ -175,7 +161,6 @@ def setattr_new(compiled):
     return list(a.__dict__), a.q
 
 
-@scenario
 def attr_order(compiled):
     class A:
         pass
@@ -195,7 +180,6 @@ def attr_order(compiled):
     return list(a.__dict__.items())
 
 
-@scenario
 def dict_order_mut(compiled):
     d = {"a": 1, "b": 2}
 
@@ -211,7 +195,6 @@ def dict_order_mut(compiled):
     return d
 
 
-@scenario
 def property_setter(compiled):
     class A:
         def __init__(s):
@@ -237,7 +220,6 @@ def property_setter(compiled):
     return f(x), f(x), a._v, a.log
 
 
-@scenario
 def star_args_mut(compiled):
     def g(*a, **k):
         k["z"] = 1
@@ -247,7 +229,6 @@ def star_args_mut(compiled):
     return compiled(g)(x, 1, **d), d
 
 
-@scenario
 def default_mutable(compiled):
     def g(t, items=None):
         if items is None:
@@ -259,7 +240,6 @@ def default_mutable(compiled):
     return f(x), f(x), g.__defaults__
 
 
-@scenario
 def class_attr_write(compiled):
     class A:
         n = 0
@@ -272,7 +252,6 @@ def class_attr_write(compiled):
     return f(x), f(x), A.n
 
 
-@scenario
 def func_attr_write(compiled):
     def h(t):
         h.n += 1
@@ -283,7 +262,6 @@ def func_attr_write(compiled):
     return f(x), f(x), h.n
 
 
-@scenario
 def tensor_attr_write(compiled):
     def g(t):
         y = t * 2
@@ -296,7 +274,6 @@ def tensor_attr_write(compiled):
     return y.tag, z.seen
 
 
-@scenario
 def iter_mutating(compiled):
     def g(items, t):
         for i in items:
@@ -309,7 +286,6 @@ def iter_mutating(compiled):
     return compiled(g)(items, x), items
 
 
-@scenario
 def copy_deep(compiled):
     def g(t, d):
         e = copy.copy(d)
@@ -322,7 +298,6 @@ def copy_deep(compiled):
     return compiled(g)(x, d), d
 
 
-@scenario
 def out_args(compiled):
     def g(t, o):
         torch.add(t, 1, out=o)
@@ -332,7 +307,6 @@ def out_args(compiled):
     return compiled(g)(x, o), o
 
 
-@scenario
 def return_input(compiled):
     def g(a, b):
         return a, (b, a), {"a": a}, [a]
@@ -342,7 +316,6 @@ def return_input(compiled):
     return results[0] is x, results[1][0] is y, results[2]["a"] is x
 
 
-@scenario
 def return_const(compiled):
     return compiled(
         lambda t: (
@@ -367,7 +340,6 @@ def return_const(compiled):
     )(x)
 
 
-@scenario
 def fresh_each_call(compiled):
     f = compiled(lambda t: ([], {}, set(), [1, 2], t + 1))
     a = f(x)
@@ -378,6 +350,6 @@ def fresh_each_call(compiled):
     return a[:4], b[:4]
 
 
-@pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
-def test_scenario(function: Scenario) -> None:
-    check(function)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
+def test_scenario(scenario: Scenario) -> None:
+    check(scenario)

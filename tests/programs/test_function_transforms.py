@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
+from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch import nn
 from torch.autograd import functional
 from torch.func import (
@@ -27,10 +25,6 @@ from torch.func import (
 import stator
 from stator.base import counters
 
-sys.path.insert(0, str(Path(__file__).parent))
-from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
-
-scenarios, scenario = collector()
 W = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
 SCALE = 2.0
 
@@ -66,12 +60,10 @@ def of(compiled, program):
 # ---- inside ----
 
 
-@scenario
 def gradient(compiled):
     return of(compiled, lambda x: grad(to_number)(x))
 
 
-@scenario
 def gradient_value_and_more(compiled):
     def f(x, y, *, scale):
         return (x * y).exp().sum() * scale, {"a": x.cos(), "b": [y]}
@@ -79,7 +71,6 @@ def gradient_value_and_more(compiled):
     return of(compiled, lambda x: grad_and_value(f, argnums=(0, 1), has_aux=True)(x, x * 2, scale=3.0))
 
 
-@scenario
 def gradient_of_a_tree(compiled):
     def f(parts, n):
         return (parts["a"] * parts["b"][0]).sum() * n
@@ -87,17 +78,14 @@ def gradient_of_a_tree(compiled):
     return of(compiled, lambda x: grad(f)({"a": x, "b": [x.sin()]}, 3))
 
 
-@scenario
 def mapped(compiled):
     return of(compiled, lambda x: vmap(to_number)(x))
 
 
-@scenario
 def numbers_beside_mapped_tensors(compiled):
     return of(compiled, lambda x: (vmap(lambda a: 0 + a.sum())(x), vmap(lambda a: True + a.long())(x[:, 0])))
 
 
-@scenario
 def what_requires_grad_inside(compiled):
     def told(a, b):
         return (a * b).sum() * (2 if a.requires_grad else 3) * (5 if b.requires_grad else 7) * (1 if a.is_leaf else 11)
@@ -112,7 +100,6 @@ def what_requires_grad_inside(compiled):
     return f(plain(3), plain(3)), f(leaf(3), plain(3)), f(plain(3), leaf(3))
 
 
-@scenario
 def computed_tensors_that_are_not_mapped(compiled):
     def program(x):
         return grad(lambda a: vmap(lambda b, c: b * c.sum(), in_dims=(0, None))(a, a * 2).sum())(x)
@@ -120,7 +107,7 @@ def computed_tensors_that_are_not_mapped(compiled):
     return of(compiled, program)
 
 
-@scenario(whole=False)
+@may_break
 def what_requires_grad_of_results_inside(compiled):
     def program(x):
         return grad(lambda a: (a * 2).sum() * (2 if (SCALED * 2).requires_grad else 3))(x)
@@ -131,7 +118,6 @@ def what_requires_grad_of_results_inside(compiled):
 SCALED = torch.ones(4, requires_grad=True)
 
 
-@scenario
 def mapped_over_other_dimensions(compiled):
     def program(x):
         return vmap(lambda a, b, n: {"r": a * b.sum() * n, "q": [a]}, in_dims=(1, None, None), out_dims=1)(x, x, 2)
@@ -139,7 +125,6 @@ def mapped_over_other_dimensions(compiled):
     return of(compiled, program)
 
 
-@scenario
 def mapped_sees_one_example(compiled):
     def one(a):
         return a * 2 if a.shape == (4,) and a.dim() == 1 else a
@@ -147,33 +132,27 @@ def mapped_sees_one_example(compiled):
     return of(compiled, lambda x: vmap(one)(x))
 
 
-@scenario
 def mapped_in_chunks(compiled):
     return of(compiled, lambda x: vmap(to_vector, chunk_size=2)(x))
 
 
-@scenario
 def per_sample_gradients(compiled):
     return of(compiled, lambda x: vmap(grad(to_number))(x))
 
 
-@scenario
 def gradient_of_mapped(compiled):
     return of(compiled, lambda x: grad(lambda a: vmap(to_number)(a).sum())(x))
 
 
-@scenario
 def mapped_twice(compiled):
     inner = vmap(lambda a, b: a * b, in_dims=(0, None))
     return of(compiled, lambda x: vmap(inner, in_dims=(None, 0))(x[0], x[:, 0]))
 
 
-@scenario
 def forward_mode(compiled):
     return of(compiled, lambda x: jvp(to_vector, (x,), (x * 2,)))
 
 
-@scenario
 def pulled_back(compiled):
     def program(x):
         result, pull = vjp(lambda a: (a.sin(), a.cos()), x)
@@ -182,7 +161,6 @@ def pulled_back(compiled):
     return of(compiled, program)
 
 
-@scenario
 def pulled_back_with_more(compiled):
     def program(x):
         result, pull, more = vjp(lambda a: (a.sin(), {"it": a.exp()}), x, has_aux=True)
@@ -191,12 +169,10 @@ def pulled_back_with_more(compiled):
     return of(compiled, program)
 
 
-@scenario
 def jacobians(compiled):
     return of(compiled, lambda x: (jacrev(to_vector)(x[0]), jacfwd(to_vector)(x[0]), hessian(to_number)(x[0])))
 
 
-@scenario
 def linear_map(compiled):
     def program(x):
         result, push = linearize(torch.sin, x)
@@ -206,7 +182,6 @@ def linear_map(compiled):
     return f(plain(3, 4))
 
 
-@scenario
 def functional_modules(compiled):
     net, x = model(), plain(3, 4)
 
@@ -220,14 +195,12 @@ def functional_modules(compiled):
     return compiled(program)(x), [p.grad for p in net.parameters()]
 
 
-@scenario
 def functional_call_with_gradients(compiled):
     net, x, w = model(), plain(3, 4), leaf(8, 4, seed=2)
     f = compiled(lambda x, w: functional_call(net, {"0.weight": w * 2}, (x,)).sum())
     return gradients(f(x, w), w, *net.parameters())
 
 
-@scenario
 def ensemble(compiled):
     nets = [model() for _ in range(3)]
     for scale, net in enumerate(nets):
@@ -243,18 +216,15 @@ def ensemble(compiled):
     return gradients(f(parameters, buffers, plain(2, 4)), *parameters.values())
 
 
-@scenario
 def transforms_made_before(compiled):
     made = grad(to_number), vmap(grad(to_number)), jacrev(to_vector), hessian(to_number), grad_and_value(to_number)
     return of(compiled, lambda x: [f(x) for f in made[:2]] + [f(x[0]) for f in made[2:]])
 
 
-@scenario
 def transform_is_returned(compiled):
     return compiled(lambda x: grad(to_number))(plain(3, 4))(plain(3, 4))
 
 
-@scenario
 def effects_happen_once(compiled):
     calls = []
 
@@ -266,7 +236,6 @@ def effects_happen_once(compiled):
     return run(plain(3)), run(plain(3)), calls
 
 
-@scenario
 def globals_that_change(compiled):
     global SCALE
 
@@ -277,7 +246,7 @@ def globals_that_change(compiled):
     return found
 
 
-@scenario(whole=False)
+@may_break
 def numbers_at_random(compiled):
     def program(x):
         result, pull = vjp(lambda a: torch.nn.functional.dropout(a, 0.5), x)
@@ -286,27 +255,27 @@ def numbers_at_random(compiled):
     return compiled(program)(torch.ones(50))
 
 
-@scenario(whole=False)
+@may_break
 def mapped_random_numbers_are_refused(compiled):
     return compiled(lambda x: vmap(lambda a: a + torch.rand(4))(x))(plain(3, 4))
 
 
-@scenario(whole=False)
+@may_break
 def mapped_branch_on_data(compiled):
     return compiled(lambda x: vmap(lambda a: a if a.sum() > 0 else -a)(x))(plain(3, 4))
 
 
-@scenario(whole=False)
+@may_break
 def wrong_dimensions(compiled):
     return compiled(lambda x: vmap(to_vector, in_dims=5)(x))(plain(3, 4))
 
 
-@scenario(whole=False)
+@may_break
 def gradient_of_no_number(compiled):
     return compiled(lambda x: grad(to_vector)(x))(plain(3, 4))
 
 
-@scenario(whole=False)
+@may_break
 def tensor_that_leaks(compiled):
     kept = []
 
@@ -326,7 +295,6 @@ def tensor_that_leaks(compiled):
 # ---- outside ----
 
 
-@scenario
 def compiled_inside_transforms(compiled):
     f, g, x = compiled(to_vector), compiled(to_number), plain(3, 4)
     for _ in range(2):  # before and after it was compiled for plain tensors
@@ -344,7 +312,6 @@ def compiled_inside_transforms(compiled):
     return found, plainly
 
 
-@scenario
 def compiled_model_inside_transforms(compiled):
     net, x = model(), plain(3, 4)
     f = compiled(net)
@@ -357,7 +324,6 @@ def compiled_model_inside_transforms(compiled):
     return before.detach(), vmap(f)(x).detach(), vmap(grad(compiled(loss)), in_dims=(None, 0))(parameters, x)
 
 
-@scenario
 def dual_tensors(compiled):
     f, x = compiled(to_vector), plain(3, 4)
     found = []
@@ -369,7 +335,6 @@ def dual_tensors(compiled):
     return found
 
 
-@scenario
 def functional_api(compiled):
     f, g, x = compiled(to_vector), compiled(to_number), plain(4)
     return (
@@ -385,14 +350,12 @@ def functional_api(compiled):
     )
 
 
-@scenario
 def batched_gradients(compiled):
     x = leaf(4)
     y = compiled(to_vector)(x)
     return torch.autograd.grad(y, x, torch.eye(4), is_grads_batched=True)
 
 
-@scenario
 def gradient_checks(compiled):
     def f(x, y):
         return (x * y).sin() * x, (x / (y * y + 1)).sum()
@@ -407,9 +370,9 @@ def gradient_checks(compiled):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scenario", scenarios)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
 def test_scenario(scenario: Scenario, backend: str) -> None:
-    check(scenario, backend)
+    check(scenario, backend, whole=True)
 
 
 MODEL = model()

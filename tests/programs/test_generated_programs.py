@@ -6,18 +6,18 @@ import copy
 import linecache
 import sys
 import types
-import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.differential import observe, written
 
 import stator
 from stator.base import counters
 
 sys.path.insert(0, str(Path(__file__).parent))
-from comparing import outcome, plain
 from generate import generate
 from generate_modules import generate_module
 
@@ -38,13 +38,13 @@ def load(seed: int) -> Any:
 def test_generated_program(backend: str, seed: int) -> None:
     program = load(seed)
     x = torch.rand(2, 2, generator=torch.Generator().manual_seed(seed)) - seed % 2
-    expected = outcome(program, x)
+    expected = observe(program, (x.clone(), [])).data()
     before = counters.counts["dynamo.compiled_frames"]
     compiled = stator.compile(program, backend=backend)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(2):
-            assert outcome(compiled, x) == expected, f"rerun: {generate.__module__}.generate({seed})"
+    for _ in range(2):
+        found = observe(compiled, (x.clone(), []))
+        assert found.data() == expected, f"rerun: {generate.__module__}.generate({seed})"
+        assert not found.said
     assert counters.counts["dynamo.compiled_frames"] > before
     stator.reset()
 
@@ -53,7 +53,7 @@ def state(module: Any) -> Any:
     """Everything that a generated module may have changed in itself."""
     own = {name: value for name, value in vars(module).items() if not name.startswith(("_parameters", "_modules"))}
     shown = {name: value for name, value in own.items() if isinstance(value, int | float | list | dict | torch.Tensor)}
-    return plain([module.state_dict(), shown, module.settings.names, [part.calls for part in module.parts]])
+    return written([module.state_dict(), shown, module.settings.names, [part.calls for part in module.parts]])
 
 
 @pytest.mark.filterwarnings("ignore:.*recompile_limit:RuntimeWarning")  # counters in attributes are specialised
@@ -73,7 +73,7 @@ def test_generated_module_keeps_its_state_as_eager_does(backend: str, seed: int)
             compiled.eval()
         x = torch.rand(4 if call == 2 else 2, 3, generator=torch.Generator().manual_seed(call)) - 0.5
         flag = call == 1
-        found = outcome(lambda x, log, flag=flag: compiled(x, log, flag=flag), x)
-        assert found == outcome(lambda x, log, flag=flag: expected(x, log, flag=flag), x), f"call {call}"
+        found, wanted = (observe(partial(one, flag=flag), (x.clone(), [])) for one in (compiled, expected))
+        assert found.data() == wanted.data(), f"call {call}"
         assert state(module) == state(expected), f"state after call {call}"
     stator.reset()

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).parent))
-from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
-
-scenarios, scenario = collector()
 
 
 def model() -> nn.Sequential:
@@ -20,7 +13,6 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
-@scenario
 def that_only_computes(compiled):
     x, w = leaf(3), leaf(3, seed=1)
 
@@ -33,7 +25,6 @@ def that_only_computes(compiled):
     return [gradients(f(x, w), x, w) for _ in range(2)]
 
 
-@scenario
 def that_keeps_the_gradient(compiled):
     def program(x):
         y = x.sin()
@@ -45,7 +36,6 @@ def that_keeps_the_gradient(compiled):
     return gradients(compiled(program)(x), x)
 
 
-@scenario
 def on_a_result(compiled):
     def program(x):
         y = x * 2
@@ -59,7 +49,6 @@ def on_a_result(compiled):
     return both, gradients(y.sum(), x)
 
 
-@scenario
 def before_and_after_a_write_in_place(compiled):
     def program(x):
         y = x * 2
@@ -72,7 +61,6 @@ def before_and_after_a_write_in_place(compiled):
     return gradients(compiled(program)(x), x)
 
 
-@scenario
 def differentiated_twice(compiled):
     def program(x):
         y = x.exp()
@@ -85,7 +73,7 @@ def differentiated_twice(compiled):
     return g.detach(), h
 
 
-@scenario(whole=False)
+@may_break
 def that_logs(compiled):
     log = []
 
@@ -98,7 +86,7 @@ def that_logs(compiled):
     return [gradients(f(x), x) for _ in range(2)], log
 
 
-@scenario(whole=False)
+@may_break
 def that_counts_in_a_closure(compiled):
     def program(x):
         count = 0
@@ -119,7 +107,7 @@ def that_counts_in_a_closure(compiled):
     return x.grad
 
 
-@scenario(whole=False)
+@may_break
 def that_is_removed(compiled):
     def program(x):
         y = x.sin()
@@ -131,7 +119,7 @@ def that_is_removed(compiled):
     return gradients(compiled(program)(x), x)
 
 
-@scenario(whole=False)
+@may_break
 def whose_handle_is_returned(compiled):
     def program(x):
         y = x.sin()
@@ -143,7 +131,7 @@ def whose_handle_is_returned(compiled):
     return gradients(loss, x)
 
 
-@scenario(whole=False)
+@may_break
 def that_raises(compiled):
     def program(x):
         y = x.sin()
@@ -158,7 +146,7 @@ def that_raises(compiled):
     return gradients(compiled(program)(x), x)
 
 
-@scenario(whole=False)
+@may_break
 def on_an_input(compiled):
     def program(x):
         x.register_hook(lambda g: g * 3)
@@ -171,7 +159,6 @@ def on_an_input(compiled):
     return found
 
 
-@scenario
 def retained_gradient(compiled):
     def program(x):
         y = x.exp()
@@ -184,7 +171,6 @@ def retained_gradient(compiled):
     return x.grad, y.grad
 
 
-@scenario
 def retained_gradients_beside_hooks_views_and_writes(compiled):
     def hooked(x):
         y = x * 2
@@ -218,7 +204,6 @@ def retained_gradients_beside_hooks_views_and_writes(compiled):
     return found
 
 
-@scenario
 def retained_gradient_of_an_attribute(compiled):
     class Keeps(nn.Module):
         def __init__(self):
@@ -235,7 +220,7 @@ def retained_gradient_of_an_attribute(compiled):
     return [(gradients(f(x), x, *module.parameters()), module.seen.grad) for _ in range(2)]
 
 
-@scenario(whole=False)
+@may_break
 def retained_gradient_and_a_backward_in_the_program(compiled):
     def program(x):
         y = x * 2
@@ -248,7 +233,7 @@ def retained_gradient_and_a_backward_in_the_program(compiled):
     return compiled(program)(x), x.grad
 
 
-@scenario(whole=False)
+@may_break
 def on_several_at_once(compiled):
     log = []
 
@@ -261,7 +246,7 @@ def on_several_at_once(compiled):
     return gradients(compiled(program)(x), x), log
 
 
-@scenario(whole=False)
+@may_break
 def saved_tensors_inside(compiled):
     def program(x):
         with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t * 2):
@@ -271,7 +256,6 @@ def saved_tensors_inside(compiled):
     return gradients(compiled(program)(x), x)
 
 
-@scenario
 def saved_tensors_outside(compiled):
     f, x = compiled(lambda x: (x.exp() * x.sin()).sum()), leaf(3)
     with torch.autograd.graph.save_on_cpu():
@@ -279,7 +263,7 @@ def saved_tensors_outside(compiled):
     return gradients(loss, x)
 
 
-@scenario(whole=False)
+@may_break
 def of_modules(compiled):
     net, x, log = model(), leaf(3, 4), []
     net[0].register_full_backward_hook(lambda module, into, out: log.append(out[0].clone()))
@@ -289,7 +273,6 @@ def of_modules(compiled):
     return [gradients(f(x).sum(), x, *net.parameters()) for _ in range(2)], log
 
 
-@scenario
 def of_forward(compiled):
     net, x = model(), leaf(3, 4)
     net[0].register_forward_hook(lambda module, args, result: result * 2)
@@ -297,7 +280,6 @@ def of_forward(compiled):
     return gradients(compiled(net)(x).sum(), x, *net.parameters())
 
 
-@scenario
 def on_parameters_outside(compiled):
     net, x, log = model(), leaf(3, 4), []
     net[2].weight.register_hook(lambda g: g * 5)
@@ -306,7 +288,6 @@ def on_parameters_outside(compiled):
     return [gradients(f(x).sum(), x, *net.parameters()) for _ in range(2)], log
 
 
-@scenario
 def on_inputs_outside(compiled):
     f, x, log = compiled(lambda x: (x * x.sin()).sum()), leaf(3), []
     x.register_hook(lambda g: (log.append(g.clone()), g * 2)[1])
@@ -315,7 +296,6 @@ def on_inputs_outside(compiled):
     return gradients(f(x), x), gradients(f(y), x), log
 
 
-@scenario
 def on_results_outside(compiled):
     f, x, log = compiled(lambda x: (x * x.sin(), x.exp())), leaf(3), []
     a, b = f(x)
@@ -329,7 +309,6 @@ def loss_and_what_it_is_made_of(x, w):
     return (y * y.sin()).sum(), y
 
 
-@scenario
 def on_a_result_that_another_was_computed_from(compiled):
     f, x, w, log = compiled(loss_and_what_it_is_made_of), leaf(3), leaf(3, seed=1), []
     loss, y = f(x, w)
@@ -339,7 +318,6 @@ def on_a_result_that_another_was_computed_from(compiled):
     return first, log, gradients(loss, x, w)
 
 
-@scenario
 def retained_gradient_of_a_result_that_another_was_computed_from(compiled):
     f, x, w = compiled(loss_and_what_it_is_made_of), leaf(3), leaf(3, seed=1)
     loss, y = f(x, w)
@@ -350,7 +328,6 @@ def retained_gradient_of_a_result_that_another_was_computed_from(compiled):
     return once, y.grad, x.grad, w.grad
 
 
-@scenario
 def hooked_result_in_a_first_derivative_with_a_graph(compiled):
     f, x, w = compiled(loss_and_what_it_is_made_of), leaf(3), leaf(3, seed=1)
     loss, y = f(x, w)
@@ -358,7 +335,6 @@ def hooked_result_in_a_first_derivative_with_a_graph(compiled):
     return torch.autograd.grad(loss, (x, w), create_graph=True)
 
 
-@scenario
 def on_a_result_that_is_used_outside_too(compiled):
     f, x, w, log = compiled(loss_and_what_it_is_made_of), leaf(3), leaf(3, seed=1), []
     loss, y = f(x, w)
@@ -366,7 +342,6 @@ def on_a_result_that_is_used_outside_too(compiled):
     return gradients(loss + (y * y).sum(), x, w), log
 
 
-@scenario
 def hooked_result_in_a_second_derivative(compiled):
     f, x, w = compiled(loss_and_what_it_is_made_of), leaf(3), leaf(3, seed=1)
     loss, y = f(x, w)
@@ -375,7 +350,6 @@ def hooked_result_in_a_second_derivative(compiled):
     return torch.autograd.grad(sum(g.sum() for g in found), (x, w))
 
 
-@scenario
 def of_the_caller_behind_those_of_the_program(compiled):
     """Where the result leads to another and where not; with second derivatives, and by the result."""
 
@@ -412,7 +386,6 @@ def hooked_in_between(x, w):
     return (z * x).tanh(), y, z * 3
 
 
-@scenario
 def in_between_in_a_second_derivative(compiled):
     f, x, w = compiled(hooked_in_between), leaf(3), leaf(3, seed=1)
     a, y, _ = f(x, w)
@@ -420,14 +393,12 @@ def in_between_in_a_second_derivative(compiled):
     return *(g.detach() for g in found), torch.autograd.grad(sum(g.square().sum() for g in found), (x, w))
 
 
-@scenario
 def before_the_only_result_in_a_second_derivative(compiled):
     f, x, w = compiled(lambda x, w: hooked_in_between(x, w)[0]), leaf(3), leaf(3, seed=1)
     found = torch.autograd.grad(f(x, w).sum(), (x, w), create_graph=True)
     return *(g.detach() for g in found), torch.autograd.grad(sum(g.square().sum() for g in found), (x, w))
 
 
-@scenario
 def in_between_before_several_results(compiled):
     x, w = leaf(3), leaf(3, seed=1)
     results = compiled(hooked_in_between)(x, w)
@@ -435,6 +406,6 @@ def in_between_before_several_results(compiled):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scenario", scenarios)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
 def test_scenario(scenario: Scenario, backend: str) -> None:
-    check(scenario, backend)
+    check(scenario, backend, whole=True)

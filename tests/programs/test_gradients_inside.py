@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch import nn
 
 import stator
-
-sys.path.insert(0, str(Path(__file__).parent))
-from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
-
-scenarios, scenario = collector()
 
 
 def model() -> nn.Sequential:
@@ -27,7 +21,6 @@ def grads(net: nn.Module) -> list[torch.Tensor | None]:
     return [None if p.grad is None else p.grad.clone() for p in net.parameters()]
 
 
-@scenario
 def gradients_as_results(compiled):
     net, x = model(), leaf(3, 4)
 
@@ -40,7 +33,6 @@ def gradients_as_results(compiled):
     return f(x), f(x.detach().requires_grad_()), grads(net)
 
 
-@scenario
 def unused_and_weighted(compiled):
     x, y, z = leaf(3), leaf(3, seed=1), leaf(3, seed=2)
 
@@ -54,7 +46,6 @@ def unused_and_weighted(compiled):
     return compiled(program)(x, y, z)
 
 
-@scenario
 def gradient_penalty(compiled):
     net, x = model(), leaf(3, 4)
 
@@ -65,7 +56,6 @@ def gradient_penalty(compiled):
     return gradients(compiled(program)(x), x, *net.parameters())
 
 
-@scenario
 def penalty_at_a_point_made_inside(compiled):
     net, x, y = model(), torch.randn(3, 4), torch.randn(3, 4)
 
@@ -77,7 +67,6 @@ def penalty_at_a_point_made_inside(compiled):
     return gradients(compiled(program)(x, y), *net.parameters())
 
 
-@scenario
 def intermediate(compiled):
     x = leaf(3)
 
@@ -89,7 +78,6 @@ def intermediate(compiled):
     return compiled(program)(x)
 
 
-@scenario
 def backward_accumulates(compiled):
     net = model()
 
@@ -106,7 +94,6 @@ def backward_accumulates(compiled):
     return found, net[0].weight.grad is identity, identity.stride()
 
 
-@scenario
 def loss_that_was_used(compiled):
     net, x = model(), leaf(3, 4)
 
@@ -126,7 +113,6 @@ def loss_that_was_used(compiled):
     return loss.detach(), found, x.grad, grads(net)
 
 
-@scenario
 def retained(compiled):
     net, x = model(), leaf(3, 4)
 
@@ -141,7 +127,6 @@ def retained(compiled):
     return first, grads(net), x.grad
 
 
-@scenario
 def weighted_backward(compiled):
     net, x = model(), leaf(3, 4)
 
@@ -152,7 +137,6 @@ def weighted_backward(compiled):
     return grads(net), x.grad
 
 
-@scenario
 def backward_of_several(compiled):
     x, y = leaf(3), leaf(3, seed=1)
 
@@ -163,14 +147,12 @@ def backward_of_several(compiled):
     return x.grad, y.grad
 
 
-@scenario
 def backward_to_chosen_inputs(compiled):
     x, y = leaf(3), leaf(3, seed=1)
     compiled(lambda x, y: (x * y).sum().backward(inputs=[x]))(x, y)
     return x.grad, y.grad
 
 
-@scenario
 def gradients_share_no_memory(compiled):
     x, y = leaf(3), leaf(3, seed=1)
 
@@ -182,7 +164,6 @@ def gradients_share_no_memory(compiled):
     return x.grad, y.grad, x.grad.stride()
 
 
-@scenario
 def whole_step(compiled):
     net = model()
 
@@ -201,7 +182,6 @@ def whole_step(compiled):
     return losses, [p.detach() for p in net.parameters()], grads(net)
 
 
-@scenario
 def gradients_are_cleared_inside(compiled):
     net, x = model(), leaf(3, 4)
 
@@ -216,7 +196,6 @@ def gradients_are_cleared_inside(compiled):
     return f(x), f(x), grads(net), x.grad
 
 
-@scenario
 def gradients_are_zeroed_inside(compiled):
     net, x = model(), leaf(3, 4)
     net(x).sum().backward()
@@ -230,7 +209,6 @@ def gradients_are_zeroed_inside(compiled):
     return compiled(program)(x), grads(net)
 
 
-@scenario
 def gradient_is_assigned(compiled):
     x = leaf(3)
 
@@ -241,7 +219,7 @@ def gradient_is_assigned(compiled):
     return compiled(program)(x, torch.ones(3)), x.grad
 
 
-@scenario(whole=False)
+@may_break
 def history_from_before(compiled):
     w = leaf(3)
 
@@ -253,7 +231,7 @@ def history_from_before(compiled):
     return compiled(program)(w * 2), w.grad
 
 
-@scenario(whole=False)
+@may_break
 def gradient_through_what_was_before(compiled):
     w = leaf(3)
 
@@ -263,13 +241,12 @@ def gradient_through_what_was_before(compiled):
     return compiled(program)(w * 2, w)
 
 
-@scenario
 def gradient_of_an_input_with_history(compiled):
     w = leaf(3)
     return compiled(lambda y: torch.autograd.grad((y * y).sum(), y))(w * 2)
 
 
-@scenario(whole=False)
+@may_break
 def hooks_are_called(compiled):
     net, x, log = model(), leaf(3, 4), []
     f = compiled(lambda x: net(x).pow(2).sum().backward())
@@ -280,7 +257,6 @@ def hooks_are_called(compiled):
     return grads(net), log
 
 
-@scenario
 def hooks_that_were_removed(compiled):
     """Of a leaf, and of one with a history."""
     x, log = leaf(3), []
@@ -294,7 +270,7 @@ def hooks_that_were_removed(compiled):
     return found, f(x), log
 
 
-@scenario(whole=False)
+@may_break
 def second_backward_is_an_error(compiled):
     def program(x):
         loss = x.exp().sum()
@@ -304,7 +280,7 @@ def second_backward_is_an_error(compiled):
     compiled(program)(leaf(3))
 
 
-@scenario(whole=False)
+@may_break
 def create_graph_in_grad(compiled):
     x = leaf(3)
 
@@ -322,7 +298,7 @@ def create_graph_in_grad(compiled):
     return found, g.detach(), x.grad.detach()
 
 
-@scenario(whole=False)
+@may_break
 def leaf_made_inside_is_returned(compiled):
     def program(x):
         w = torch.ones(3).requires_grad_()
@@ -333,14 +309,14 @@ def leaf_made_inside_is_returned(compiled):
     return w.grad, w.is_leaf
 
 
-@scenario(whole=False)
+@may_break
 def only_a_leaf_made_inside_requires_grad(compiled):
     loss = compiled(lambda x: (x * torch.ones(3, requires_grad=True)).sum())(torch.arange(3.0))
     loss.backward()
     return loss.requires_grad
 
 
-@scenario(whole=False)
+@may_break
 def number_between(compiled):
     net, x, seen = model(), leaf(3, 4), []
 
@@ -355,9 +331,9 @@ def number_between(compiled):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scenario", scenarios)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
 def test_scenario(scenario: Scenario, backend: str) -> None:
-    check(scenario, backend)
+    check(scenario, backend, whole=True)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+import contextlib
 
 import pytest
 import torch
+from tests.programs.scenarios import Scenario, check, scenarios
 
-sys.path.insert(0, str(Path(__file__).parent))
-import contextlib
-
-from scenarios import Scenario, check, collector
-
-scenarios, scenario = collector()
 x = torch.arange(4.0)
 
 
-@scenario
 def for_append_break(compiled):
     items = [1]
     out = []
@@ -32,7 +25,6 @@ def for_append_break(compiled):
     return compiled(g)(x), items, out
 
 
-@scenario
 def for_append_break_list(compiled):
     out = []
 
@@ -48,7 +40,6 @@ def for_append_break_list(compiled):
     return f(x, [1]), f(x, [2]), out
 
 
-@scenario
 def dict_items_update_break(compiled):
     out = []
 
@@ -63,7 +54,6 @@ def dict_items_update_break(compiled):
     return f(x, {"a": 1, "b": 2}), out
 
 
-@scenario
 def dict_items_update(compiled):
     out = []
 
@@ -78,7 +68,6 @@ def dict_items_update(compiled):
     return f(x, {"a": 1, "b": 2}), out
 
 
-@scenario
 def local_list_break(compiled):
     out = []
 
@@ -93,7 +82,6 @@ def local_list_break(compiled):
     return compiled(g)(x), out
 
 
-@scenario
 def enumerate_break(compiled):
     out = []
 
@@ -108,7 +96,6 @@ def enumerate_break(compiled):
     return compiled(g)(x), out
 
 
-@scenario
 def zip_break(compiled):
     out = []
 
@@ -123,7 +110,6 @@ def zip_break(compiled):
     return compiled(g)(x), out
 
 
-@scenario
 def iter_kept(compiled):
     def g(t, items):
         it = iter(items)
@@ -135,7 +121,6 @@ def iter_kept(compiled):
     return compiled(g)(x, [1, 2])
 
 
-@scenario
 def iter_shared(compiled):
     def g(t):
         it = iter([1, 2, 3, 4])
@@ -147,7 +132,6 @@ def iter_shared(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def iter_shared2(compiled):
     def g(t):
         it = iter([1, 2, 3, 4])
@@ -160,7 +144,6 @@ def iter_shared2(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def iter_returned(compiled):
     def g(t):
         it = iter([1, 2, 3])
@@ -171,7 +154,6 @@ def iter_returned(compiled):
     return a is b, next(a), next(b)
 
 
-@scenario
 def reversed_break(compiled):
     out = []
 
@@ -185,7 +167,6 @@ def reversed_break(compiled):
     return compiled(g)(x), out
 
 
-@scenario
 def range_break(compiled):
     out = []
 
@@ -199,7 +180,6 @@ def range_break(compiled):
     return compiled(g)(x), out
 
 
-@scenario
 def map_raise_continue(compiled):
     def g(t):
         it = (1 // v for v in [0, 1, 1])
@@ -210,7 +190,6 @@ def map_raise_continue(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def gen_with_drop(compiled):
     items = []
 
@@ -237,7 +216,6 @@ def gen_with_drop(compiled):
     return f(x), f(x), items
 
 
-@scenario
 def gen_next_only(compiled):
     items = []
 
@@ -254,7 +232,6 @@ def gen_next_only(compiled):
     return f(x), items
 
 
-@scenario
 def gen_no_grad(compiled):
     def gen(t):
         with torch.no_grad():
@@ -271,7 +248,6 @@ def gen_no_grad(compiled):
     return compiled(g)(x.clone().requires_grad_())
 
 
-@scenario
 def break_in_gen(compiled):
     out = []
 
@@ -288,7 +264,6 @@ def break_in_gen(compiled):
     return compiled(g)(x), out
 
 
-@scenario
 def any_all_short(compiled):
     out = []
 
@@ -307,7 +282,6 @@ def any_all_short(compiled):
     return compiled(g)(x), out
 
 
-@scenario
 def star_unpack_iter(compiled):
     def g(t):
         it = iter([1, 2, 3])
@@ -317,7 +291,6 @@ def star_unpack_iter(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def tensor_iter_break(compiled):
     out = []
 
@@ -329,7 +302,6 @@ def tensor_iter_break(compiled):
     return compiled(g)(x), out
 
 
-@scenario
 def iter_sentinel(compiled):
     def g(t):
         items = [3, 2, 1, 0, 5]
@@ -339,7 +311,6 @@ def iter_sentinel(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def dict_iter_del(compiled):
     def g(t, d):
         for k in list(d):
@@ -350,7 +321,6 @@ def dict_iter_del(compiled):
     return compiled(g)(x, {"a": 1, "b": 2})
 
 
-@scenario
 def dict_views(compiled):
     def g(t, d):
         k = d.keys()
@@ -362,7 +332,6 @@ def dict_views(compiled):
     return compiled(g)(x, {"a": 1})
 
 
-@scenario
 def dict_view_returned(compiled):
     def g(t, d):
         return t + 1, d.keys(), d.items()
@@ -373,7 +342,6 @@ def dict_view_returned(compiled):
     return list(results[1]), list(results[2])
 
 
-@scenario
 def deque_breaks(compiled):
     import collections
 
@@ -392,7 +360,6 @@ def deque_breaks(compiled):
     return compiled(g)(x), out
 
 
-@scenario
 def ordered_move(compiled):
     import collections
 
@@ -412,7 +379,6 @@ def ordered_move(compiled):
     return results[0], list(results[1]), out
 
 
-@scenario
 def iterate_outside(compiled):
     d = {"a": 1, "b": 2}
 
@@ -429,7 +395,6 @@ def iterate_outside(compiled):
     return results, d
 
 
-@scenario
 def dict_reorders(compiled):
     d = {"a": 1, "b": 2, "c": 3}
 
@@ -454,7 +419,6 @@ def dict_reorders(compiled):
     return results
 
 
-@scenario
 def set_muts(compiled):
     s = {1, 2, 3}
 
@@ -468,6 +432,6 @@ def set_muts(compiled):
     return f(x, 1), f(x, 2), s
 
 
-@pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
-def test_scenario(function: Scenario) -> None:
-    check(function)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
+def test_scenario(scenario: Scenario) -> None:
+    check(scenario)

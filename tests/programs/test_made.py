@@ -5,16 +5,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import inspect
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from tests.programs.scenarios import Scenario, check, scenarios
 
-sys.path.insert(0, str(Path(__file__).parent))
-from scenarios import Scenario, check, collector
-
-scenarios, scenario = collector()
 x = torch.arange(4.0)
 
 
@@ -26,7 +21,6 @@ G = 0
 GL = []
 
 
-@scenario
 def closure_returned(compiled):
     def g(t, k):
         def h(u):
@@ -38,7 +32,6 @@ def closure_returned(compiled):
     return f(x, 2)(x), f(x, 3)(x)
 
 
-@scenario
 def closure_returned_shared_cell(compiled):
     def g(t):
         n = 0
@@ -60,7 +53,6 @@ def closure_returned_shared_cell(compiled):
     return a(), b(), t
 
 
-@scenario
 def closure_mutated_after_break(compiled):
     def g(t):
         n = 0
@@ -79,7 +71,6 @@ def closure_mutated_after_break(compiled):
     return a(), n, t
 
 
-@scenario
 def recursion(compiled):
     def fact(t, n):
         return t if n == 0 else fact(t, n - 1) * n
@@ -87,7 +78,6 @@ def recursion(compiled):
     return compiled(fact)(x, 5), compiled(lambda t: fact(t, 3))(x)
 
 
-@scenario
 def self_recursion_compiled(compiled):
     def f(t, n):
         return t if n == 0 else cf(t, n - 1) * n + 1
@@ -96,7 +86,6 @@ def self_recursion_compiled(compiled):
     return cf(x, 4), cf(x, 2)
 
 
-@scenario
 def mutual_rec(compiled):
     def ev(n):
         return True if n == 0 else od(n - 1)
@@ -107,7 +96,6 @@ def mutual_rec(compiled):
     return compiled(lambda t, n: t * 2 if ev(n) else t)(x, 6)
 
 
-@scenario
 def deep_recursion(compiled):
     def d(t, n):
         return t if n == 0 else d(t + 1, n - 1)
@@ -115,7 +103,6 @@ def deep_recursion(compiled):
     return compiled(lambda t: d(t, 300))(x)
 
 
-@scenario
 def infinite_recursion(compiled):
     def d(t):
         return d(t + 1)
@@ -126,7 +113,6 @@ def infinite_recursion(compiled):
         return "rec"
 
 
-@scenario
 def item_branch(compiled):
     def g(t):
         s = t.sum().item()
@@ -138,7 +124,6 @@ def item_branch(compiled):
     return f(x), f(-x), f(x)
 
 
-@scenario
 def item_loop(compiled):
     def g(t):
         i = 0
@@ -152,7 +137,6 @@ def item_loop(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def inspect_stack(compiled):
     def who():
         return inspect.currentframe().f_back.f_code.co_name
@@ -163,7 +147,6 @@ def inspect_stack(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def locals_call(compiled):
     def g(t, k):
         y = t + 1
@@ -173,7 +156,6 @@ def locals_call(compiled):
     return compiled(g)(x, 3)
 
 
-@scenario
 def eval_exec(compiled):
     def g(t, k):
         return eval("t*k+1")
@@ -181,7 +163,6 @@ def eval_exec(compiled):
     return compiled(g)(x, 3)
 
 
-@scenario
 def dataclass_made(compiled):
     @dataclasses.dataclass
     class D:
@@ -201,14 +182,12 @@ def dataclass_made(compiled):
     return d.a, d.b, d.c, d.d, type(d) is D
 
 
-@scenario
 def namedtuple_made(compiled):
     P = collections.namedtuple("P", "a b")
     results = compiled(lambda t: P(t + 1, 2)._replace(b=3))(x)
     return results, type(results) is P
 
 
-@scenario
 def slots_made(compiled):
     class S:
         __slots__ = ("a", "b")
@@ -220,7 +199,6 @@ def slots_made(compiled):
     return s.a, hasattr(s, "b")
 
 
-@scenario
 def meta(compiled):
     class M(type):
         def __call__(cls, *a):
@@ -236,7 +214,6 @@ def meta(compiled):
     return results.v, results.tag
 
 
-@scenario
 def new_(compiled):
     class A:
         def __new__(cls, v):
@@ -251,7 +228,6 @@ def new_(compiled):
     return results.v, results.w
 
 
-@scenario
 def ops_dunder(compiled):
     class V:
         def __init__(s, a):
@@ -304,7 +280,6 @@ def ops_dunder(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def mul_notimpl(compiled):
     class V:
         def __mul__(s, o):
@@ -316,6 +291,6 @@ def mul_notimpl(compiled):
         return str(e)
 
 
-@pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
-def test_scenario(function: Scenario) -> None:
-    check(function)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
+def test_scenario(scenario: Scenario) -> None:
+    check(scenario)

@@ -5,16 +5,11 @@ from __future__ import annotations
 
 import functools
 import operator
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from tests.programs.scenarios import Scenario, check, scenarios
 
-sys.path.insert(0, str(Path(__file__).parent))
-from scenarios import Scenario, check, collector
-
-scenarios, scenario = collector()
 x = torch.arange(4.0)
 
 
@@ -26,7 +21,6 @@ G = 0
 GL = []
 
 
-@scenario
 def partial_effects_then_raise(compiled):
     items = []
     d = {}
@@ -49,7 +43,6 @@ def partial_effects_then_raise(compiled):
     return results, items, d
 
 
-@scenario
 def raise_in_callee(compiled):
     items = []
 
@@ -75,7 +68,6 @@ def raise_in_callee(compiled):
     return f(x, 0), f(x, 1), f(x, 0), items
 
 
-@scenario
 def exception_attrs(compiled):
     class E(Exception):
         def __init__(s, a, b):
@@ -91,7 +83,6 @@ def exception_attrs(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def exception_chain(compiled):
     def g(t):
         try:
@@ -105,7 +96,6 @@ def exception_chain(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def exception_context(compiled):
     def g(t):
         try:
@@ -119,7 +109,6 @@ def exception_context(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def exception_escapes_chain(compiled):
     def g(t):
         t = t + 1
@@ -135,7 +124,6 @@ def exception_escapes_chain(compiled):
         return repr(e), repr(e.__cause__), repr(e.__context__)
 
 
-@scenario
 def exception_lines(compiled):
     def g(t):
         t = t + 1
@@ -154,7 +142,6 @@ def exception_lines(compiled):
         return [o for o in out if o[0] == "g"][-1:]
 
 
-@scenario
 def exception_lines_torch(compiled):
     def g(t):
         t = t + 1
@@ -174,7 +161,6 @@ def exception_lines_torch(compiled):
         return str(e)[:40], [o for o in out if o[0] == "g"][-1:]
 
 
-@scenario
 def reraise(compiled):
     items = []
 
@@ -192,7 +178,6 @@ def reraise(compiled):
         return str(e), items
 
 
-@scenario
 def dict_changed_iter(compiled):
     def g(d, t):
         for k in d:
@@ -206,7 +191,6 @@ def dict_changed_iter(compiled):
         return str(e), d
 
 
-@scenario
 def list_errs(compiled):
     out = []
     for fn in (
@@ -283,7 +267,6 @@ def list_errs(compiled):
     return out
 
 
-@scenario
 def unpack_errs(compiled):
     out = []
 
@@ -365,7 +348,6 @@ def unpack_errs(compiled):
     return out
 
 
-@scenario
 def call_errs(compiled):
     def g(t, a, *, b):
         return t
@@ -388,7 +370,6 @@ def call_errs(compiled):
     return out
 
 
-@scenario
 def del_locals(compiled):
     def g(t):
         y = t * 2
@@ -402,6 +383,6 @@ def del_locals(compiled):
     return compiled(g)(x)
 
 
-@pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
-def test_scenario(function: Scenario) -> None:
-    check(function)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
+def test_scenario(scenario: Scenario) -> None:
+    check(scenario)

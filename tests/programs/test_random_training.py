@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.programs.scenarios import leaf
 from torch.autograd import Function
 from torch.func import grad, vmap
 from torch.utils.checkpoint import checkpoint
 
 import stator
-
-sys.path.insert(0, str(Path(__file__).parent))
-from training_scenarios import leaf
 
 Tensor = torch.Tensor
 Step = Callable[[list[Tensor]], Tensor]

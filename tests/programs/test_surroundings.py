@@ -10,15 +10,11 @@ import pickle
 import sys
 import threading
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
+from tests.programs.scenarios import Scenario, check, scenarios
 
-sys.path.insert(0, str(Path(__file__).parent))
-from scenarios import Scenario, check, collector
-
-scenarios, scenario = collector()
 x = torch.arange(4.0)
 
 
@@ -34,7 +30,6 @@ class Net(torch.nn.Module):
         return s.b(torch.relu(s.a(t))) + s.c * 0
 
 
-@scenario
 def threads_shapes(compiled):
     f = compiled(lambda t: (t * 2).sum() + t.shape[0])
     out = [None] * 8
@@ -49,7 +44,6 @@ def threads_shapes(compiled):
     return out
 
 
-@scenario
 def threads_breaks(compiled):
     def g(t):
         v = t.sum().item()
@@ -69,7 +63,6 @@ def threads_breaks(compiled):
     return out
 
 
-@scenario
 def threads_gradmode(compiled):
     w0 = torch.ones(4, requires_grad=True)
     f = compiled(lambda t: t * w0)
@@ -86,7 +79,6 @@ def threads_gradmode(compiled):
     return out
 
 
-@scenario
 def fork_(compiled):
     f = compiled(lambda t: t * 2 + 1)
     f(x)
@@ -105,7 +97,6 @@ def fork_(compiled):
     return os.read(results, 9999).decode()
 
 
-@scenario
 def deepcopy_module(compiled):
     m = Net()
     f = compiled(m)
@@ -116,7 +107,6 @@ def deepcopy_module(compiled):
     return f(x), g(x), isinstance(g, Net), type(g).__name__, g.a is f.a, f.c, g.c, m.c
 
 
-@scenario
 def pickle_module(compiled):
     m = Net()
     f = compiled(m)
@@ -125,7 +115,6 @@ def pickle_module(compiled):
     return g(x), isinstance(g, Net), list(g.state_dict())
 
 
-@scenario
 def save_load(compiled):
     m = Net()
     f = compiled(m)
@@ -137,7 +126,6 @@ def save_load(compiled):
     return f(x), list(f.state_dict()), [n for n, _ in f.named_modules()], repr(f)
 
 
-@scenario
 def module_api(compiled):
     m = Net()
     f = compiled(m)
@@ -163,21 +151,18 @@ def module_api(compiled):
     return results
 
 
-@scenario
 def nested_compile(compiled):
     inner = compiled(lambda t: t * 3)
     outer = compiled(lambda t: inner(t) + 1)
     return outer(x), inner(x), outer(x.double())
 
 
-@scenario
 def compile_twice(compiled):
     f = compiled(compiled(lambda t: t * 3))
     m = compiled(compiled(Net()))
     return f(x), m(x)
 
 
-@scenario
 def submodule_compiled(compiled):
     m = Net()
     m.a = compiled(m.a)
@@ -186,7 +171,6 @@ def submodule_compiled(compiled):
     return results, f(x), list(m.state_dict())
 
 
-@scenario
 def compile_inside(compiled):
     def g(t):
         h = compiled(lambda u: u * 2)
@@ -195,7 +179,6 @@ def compile_inside(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def bound_method(compiled):
     class A:
         k = 3
@@ -214,7 +197,6 @@ def bound_method(compiled):
     return results
 
 
-@scenario
 def method_decorator(compiled):
     class A:
         def __init__(s, k):
@@ -227,7 +209,6 @@ def method_decorator(compiled):
     return A(2).m(x), A(3).m(x), A(2.5).m(x)
 
 
-@scenario
 def staticmethod_dec(compiled):
     class A:
         @staticmethod
@@ -248,7 +229,6 @@ def staticmethod_dec(compiled):
     return A.s(x), A().s(x), A.c(x), A().p
 
 
-@scenario
 def settrace_(compiled):
     n = [0]
 
@@ -266,7 +246,6 @@ def settrace_(compiled):
     return [*results, f(x)]
 
 
-@scenario
 def setprofile_(compiled):
     def tr(fr, ev, arg):
         pass
@@ -284,7 +263,6 @@ def setprofile_(compiled):
     return [*results, f(x)]
 
 
-@scenario
 def trace_lines(compiled):
     seen = []
 
@@ -307,19 +285,16 @@ def trace_lines(compiled):
     return results
 
 
-@scenario
 def limit(compiled):
     f = compiled(lambda t, k: t * k)
     return [f(x, i) for i in range(30)]
 
 
-@scenario
 def gc_during(compiled):
     f = compiled(lambda t: (t * 2, gc.collect() * 0))
     return f(x)
 
 
-@scenario
 def weakref_module(compiled):
     m = Net()
     f = compiled(m)
@@ -330,27 +305,23 @@ def weakref_module(compiled):
     return w() is None or w() is m
 
 
-@scenario
 def script_(compiled):
     m = torch.jit.script(torch.nn.Linear(4, 4))
     f = compiled(lambda t: m(t))
     return f(x).shape
 
 
-@scenario
 def fx_trace(compiled):
     f = compiled(lambda t: t * 2)
     g = torch.fx.symbolic_trace(lambda t: f(t) + 1)
     return g(x)
 
 
-@scenario
 def vmap_(compiled):
     f = compiled(lambda t: t.sin())
     return torch.vmap(f)(torch.ones(2, 3)), f(x), torch.vmap(f)(torch.ones(2, 3))
 
 
-@scenario
 def grad_backward(compiled):
     m = Net()
     f = compiled(m)
@@ -359,7 +330,6 @@ def grad_backward(compiled):
     return m.a.weight.grad, y
 
 
-@scenario
 def double_backward(compiled):
     f = compiled(lambda t: (t**3).sum())
     a = x.clone().requires_grad_()
@@ -367,7 +337,6 @@ def double_backward(compiled):
     return torch.autograd.grad(g.sum(), a)
 
 
-@scenario
 def checkpoint_(compiled):
     from torch.utils.checkpoint import checkpoint
 
@@ -378,7 +347,6 @@ def checkpoint_(compiled):
     return y, a.grad
 
 
-@scenario
 def hooks_tensor(compiled):
     items = []
 
@@ -392,7 +360,6 @@ def hooks_tensor(compiled):
     return items, a.grad
 
 
-@scenario
 def custom_fn(compiled):
     class F(torch.autograd.Function):
         @staticmethod
@@ -411,7 +378,6 @@ def custom_fn(compiled):
     return y, a.grad
 
 
-@scenario
 def optimizer_step(compiled):
     w = torch.nn.Parameter(torch.ones(4))
     o = torch.optim.SGD([w], lr=0.1)
@@ -427,14 +393,12 @@ def optimizer_step(compiled):
     return f(x), f(x), w
 
 
-@scenario
 def rng(compiled):
     torch.manual_seed(1)
     f = compiled(lambda t: t + torch.rand(4) + torch.randn_like(t))
     return f(x), f(x), torch.rand(1)
 
 
-@scenario
 def dropout_rng(compiled):
     m = torch.nn.Dropout(0.5)
     f = compiled(m)
@@ -442,7 +406,6 @@ def dropout_rng(compiled):
     return f(torch.ones(9)), torch.rand(1)
 
 
-@scenario
 def rng_fork(compiled):
     def g(t):
         with torch.random.fork_rng():
@@ -454,13 +417,12 @@ def rng_fork(compiled):
     return compiled(g)(x)
 
 
-@scenario
 def generator_obj(compiled):
     g = torch.Generator().manual_seed(3)
     f = compiled(lambda t: t + torch.rand(4, generator=g))
     return f(x), f(x)
 
 
-@pytest.mark.parametrize("function", scenarios, ids=lambda function: function.__name__)
-def test_scenario(function: Scenario) -> None:
-    check(function)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
+def test_scenario(scenario: Scenario) -> None:
+    check(scenario)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
+from tests.programs.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).parent))
-from training_scenarios import BACKENDS, Scenario, check, collector, gradients, leaf
-
-scenarios, scenario = collector()
 
 
 def seeded(make):
@@ -30,7 +24,6 @@ def in_half(found):
     return [None if one is None else one.bfloat16() for one in found]
 
 
-@scenario
 def autocast_around(compiled):
     model, x = mlp(), leaf(5, 8)
     f, found = compiled(model), []
@@ -41,7 +34,6 @@ def autocast_around(compiled):
     return found, f(x).dtype
 
 
-@scenario
 def autocast_inside(compiled):
     model, x = mlp(), leaf(5, 8)
 
@@ -54,7 +46,6 @@ def autocast_inside(compiled):
     return y.detach(), in_half(gradients(loss, x, *model.parameters()))
 
 
-@scenario
 def autocast_switched_off_inside(compiled):
     x, w = leaf(3, 4), leaf(4, 4, seed=1)
 
@@ -69,13 +60,11 @@ def autocast_switched_off_inside(compiled):
     return y.detach(), z.detach(), in_half(gradients(y.float().sum() + z.sum(), x, w))
 
 
-@scenario
 def narrow_parameters(compiled):
     model, x = mlp().bfloat16(), leaf(5, 8).detach().bfloat16()
     return gradients(compiled(model)(x).float().pow(2).sum(), *model.parameters())
 
 
-@scenario
 def channels_last(compiled):
     model = seeded(
         lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
@@ -87,7 +76,7 @@ def channels_last(compiled):
     return y.detach(), strides, found, [g.stride() for g in found], model[1].running_var, model[1].num_batches_tracked
 
 
-@scenario(whole=False)  # calls of a library on conjugated matrices may copy their results, which is said once
+@may_break  # calls of a library on conjugated matrices may copy their results, which is said once
 def complex_numbers(compiled):
     x, w = leaf(3, 4, dtype=torch.complex64), leaf(4, 4, seed=1, dtype=torch.complex64)
 
@@ -99,7 +88,6 @@ def complex_numbers(compiled):
     return a.detach().resolve_conj(), b.detach(), gradients(a.abs().sum() + b.pow(2).sum(), x, w)
 
 
-@scenario
 def complex_constants(compiled):
     x = leaf(8)
 
@@ -110,13 +98,13 @@ def complex_constants(compiled):
     return gradients(compiled(program)(x), x)
 
 
-@scenario(whole=False)
+@may_break
 def lazily_conjugated_input(compiled):
     x = leaf(3, 4, dtype=torch.complex64)
     return gradients(compiled(lambda x: (x * 2).abs().sum())(x.conj()), x)
 
 
-@scenario(whole=False)
+@may_break
 def sparse_gradients(compiled):
     model = seeded(lambda: nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 2)))
     f = compiled(model)
@@ -130,7 +118,7 @@ class Marked(torch.Tensor):
     """A subclass that does nothing."""
 
 
-@scenario(whole=False)
+@may_break
 def subclass(compiled):
     x = leaf(3).detach().as_subclass(Marked).requires_grad_()
     y = compiled(lambda t: (t * 2).sin())(x)
@@ -138,7 +126,7 @@ def subclass(compiled):
     return type(y).__name__, type(x.grad).__name__, x.grad.as_subclass(torch.Tensor)
 
 
-@scenario(whole=False)
+@may_break
 def wrapped_subclass(compiled):
     from torch.testing._internal.two_tensor import TwoTensor
 
@@ -149,14 +137,12 @@ def wrapped_subclass(compiled):
     return type(y).__name__, x.grad.a, x.grad.b
 
 
-@scenario
 def recurrent(compiled):
     model, x = seeded(lambda: nn.LSTM(4, 5, batch_first=True)), leaf(2, 3, 4)
     out, (_, cell) = compiled(model)(x)
     return out.detach(), gradients(out.sum() + cell.pow(2).sum(), x, *model.parameters())
 
 
-@scenario
 def gradients_keep_their_tensor(compiled):
     model, x = seeded(lambda: nn.Linear(4, 3)), leaf(2, 4)
     f, found, identities = compiled(model), [], []
@@ -174,7 +160,6 @@ def gradients_keep_their_tensor(compiled):
     return found, len(set(identities)), cleared, model.weight.grad
 
 
-@scenario
 def frozen_parameters(compiled):
     model, x = seeded(lambda: nn.Linear(4, 3)), leaf(2, 4).detach()
     model.weight.requires_grad_(False)
@@ -184,7 +169,6 @@ def frozen_parameters(compiled):
     return first, gradients(f(x).sum(), *model.parameters())
 
 
-@scenario
 def some_of_many_results(compiled):
     x, y, z = leaf(3), leaf(3, seed=1), leaf(3, seed=2)
 
@@ -198,7 +182,6 @@ def some_of_many_results(compiled):
     return one, two, gradients(found[1].sum(), x, y, z), [getattr(t, "requires_grad", t) for t in found]
 
 
-@scenario
 def grad_modes_mixed(compiled):
     x = leaf(2, 4)
 
@@ -216,7 +199,6 @@ def grad_modes_mixed(compiled):
     return a.requires_grad, b.detach(), gradients(loss, x), inside, gradients(inside[1].sum(), x)
 
 
-@scenario
 def inference_mode_between(compiled):
     x, f = leaf(2, 4), None
     f = compiled(lambda x: x * 2)
@@ -225,7 +207,6 @@ def inference_mode_between(compiled):
     return inside, gradients(f(x).sum(), x)
 
 
-@scenario
 def anomaly_detection(compiled):
     x, f = leaf(2, 4), compiled(lambda x: (x.exp() * x.sin()).sum())
     with warnings.catch_warnings():
@@ -234,7 +215,6 @@ def anomaly_detection(compiled):
             return gradients(f(x), x)
 
 
-@scenario
 def dropout_masks_agree(compiled):
     x = torch.ones(1000, requires_grad=True)
     y = compiled(lambda x: torch.nn.functional.dropout(x * 3, 0.5))(x)
@@ -245,6 +225,6 @@ def dropout_masks_agree(compiled):
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scenario", scenarios)
+@pytest.mark.parametrize("scenario", scenarios(globals()))
 def test_scenario(scenario: Scenario, backend: str) -> None:
-    check(scenario, backend)
+    check(scenario, backend, whole=True)

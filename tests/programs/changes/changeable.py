@@ -1,4 +1,4 @@
-"""What the readers of the files `reads_of_*.py` share: how they are collected, and classes that they change."""
+"""Classes that the programs here change."""
 
 from __future__ import annotations
 
@@ -6,18 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-def collecting(readers: dict[str, Any]) -> Callable[[Any], Any]:
-    """A decorator that puts a reader there, by its name."""
-
-    def reads(reader: Any) -> Any:
-        readers[reader.__name__] = reader
-        return reader
-
-    return reads
-
-
 def changeable() -> tuple[type, Callable[..., type]]:
-    """A class made anew, and what makes classes below it, or below others, with these attributes."""
+    """A class, and a maker of classes below it, or below others, with these attributes."""
 
     class C0:
         v = 2

@@ -8,11 +8,6 @@ import functools
 import types
 
 import torch
-from readers import collecting
-
-READERS = {}
-reads = collecting(READERS)
-
 
 TABLE = {1: 2, 2: 3}
 
@@ -114,131 +109,74 @@ class Fl(enum.Flag):
         return K
 
 
-@reads
 def read_property():
-
-    def fn(x):
-        return x * E.A.t
-
-    def m():
-        TABLE[1] = 9
-
-    return (fn, [m])
+    yield lambda x: x * E.A.t
+    TABLE[1] = 9
 
 
-@reads
 def read_method():
-
-    def fn(x):
-        return x * E.A.m(2) + E.A.c() + E.c() + E.s() + E.B.s()
-
-    return (fn, [lambda: setk(6)])
+    yield lambda x: x * E.A.m(2) + E.A.c() + E.c() + E.s() + E.B.s()
+    setk(6)
 
 
-@reads
 def read_iter():
-
-    def fn(x):
-        return ([x * e.t for e in E], len(E), E.A in E, [e.name for e in E if e is not E.A])
-
-    def m():
-        TABLE[1] = 9
-
-    return (fn, [m])
+    yield lambda x: ([x * e.t for e in E], len(E), E.A in E, [e.name for e in E if e is not E.A])
+    TABLE[1] = 9
 
 
-@reads
 def read_enum():
-
     class E(enum.Enum):
         A = 1
         B = 2
 
     o = types.SimpleNamespace(e=E.A)
-
-    def fn(x):
-        return x * o.e.value if o.e is E.A else x + 1
-
-    def m():
-        o.e = E.B
-
-    def m2():
-        o.e = E.A
-        E.A._value_ = 7
-
-    def m3():
-        E.A.extra = 2
-
-    return (fn, [m, m2, m3])
+    yield lambda x: x * o.e.value if o.e is E.A else x + 1
+    o.e = E.B
+    yield
+    o.e = E.A
+    E.A._value_ = 7
+    yield
+    E.A.extra = 2
 
 
-@reads
 def read_call():
-
-    def fn(x):
-        return E.A(x) * len(E.A)
-
-    return (fn, [lambda: setk(6)])
+    yield lambda x: E.A(x) * len(E.A)
+    setk(6)
 
 
-@reads
 def read_int():
-
-    def fn(x):
-        return x * IE.A.m() + (IE.A + 1)
-
-    return (fn, [lambda: setk(6)])
+    yield lambda x: x * IE.A.m() + (IE.A + 1)
+    setk(6)
 
 
-@reads
 def read_eq():
-
-    def fn(x):
-        return x if LenE.A == 3 else x * 2
-
-    return (fn, [lambda: setk(6)])
+    yield lambda x: x if LenE.A == 3 else x * 2
+    setk(6)
 
 
-@reads
 def read_through_attr():
     o = types.SimpleNamespace(e=E.A)
+    yield lambda x: x * o.e.t * o.e.m()
+    TABLE[1] = 9
+    yield
+    setk(3)
+    yield
+    o.e = E.B
+    yield
+    E.m = lambda s: 77
 
-    def fn(x):
-        return x * o.e.t * o.e.m()
 
-    def m():
-        TABLE[1] = 9
-
-    return (fn, [m, lambda: setk(3), lambda: setattr(o, "e", E.B), lambda: setattr(E, "m", lambda s: 77)])
-
-
-@reads
 def read_attrs():
-
-    def fn(x):
-        return x * Pl.M.g * Pl.N.a
-
-    def m():
-        Pl.M.a = 4
-
-    return (fn, [m])
+    yield lambda x: x * Pl.M.g * Pl.N.a
+    Pl.M.a = 4
 
 
-@reads
 def read_value():
-
-    def fn(x):
-        return (x * E.A.value, E.A.name, E(2).name, E["B"].value)
-
-    def m():
-        E.A._value_ = 4
-
-    return (fn, [m])
+    yield lambda x: (x * E.A.value, E.A.name, E(2).name, E["B"].value)
+    E.A._value_ = 4
 
 
-@reads
 def read_missing():
-
     class Q(enum.Enum):
         A = 1
 
@@ -246,38 +184,26 @@ def read_missing():
         def _missing_(cls, v):
             return cls.A if K == 5 else None
 
-    def fn(x):
-        return x * Q(9).value
-
-    return (fn, [lambda: setk(6)])
+    yield lambda x: x * Q(9).value
+    setk(6)
 
 
-@reads
 def read_strsub():
     o = types.SimpleNamespace(s=Sub("a"))
-
-    def fn(x):
-        return x * o.s.m()
-
-    return (fn, [lambda: setk(6)])
+    yield lambda x: x * o.s.m()
+    setk(6)
 
 
-@reads
 def read_dtypeenum():
-
     class D(enum.Enum):
         F = torch.float32
         G = torch.float64
 
     o = types.SimpleNamespace(d=D.F)
-
-    def fn(x):
-        return x.to(o.d.value)
-
-    return (fn, [lambda: setattr(o, "d", D.G)])
+    yield lambda x: x.to(o.d.value)
+    o.d = D.G
 
 
-@reads
 def read_keys():
     d = {E.A: 3, E.B: 4}
     s = {E.A}
@@ -298,23 +224,16 @@ def read_keys():
             hash(E.A) == hash(E.A),
         )
 
-    def m():
-        d[E.A] = 9
-
-    return (fn, [m])
+    yield fn
+    d[E.A] = 9
 
 
-@reads
 def read_order():
     o = types.SimpleNamespace(e=Ord.LOW)
-
-    def fn(x):
-        return (x if o.e < Ord.HIGH else x * 2, sorted([Ord.HIGH, Ord.LOW]), max(Ord.LOW, Ord.HIGH), o.e)
-
-    return (fn, [lambda: setattr(o, "e", Ord.HIGH)])
+    yield lambda x: (x if o.e < Ord.HIGH else x * 2, sorted([Ord.HIGH, Ord.LOW]), max(Ord.LOW, Ord.HIGH), o.e)
+    o.e = Ord.HIGH
 
 
-@reads
 def read_flag():
     o = types.SimpleNamespace(e=Fl.A)
 
@@ -329,12 +248,13 @@ def read_flag():
             o.e.n,
         )
 
-    return (fn, [lambda: setattr(o, "e", Fl.AB), lambda: setk(6)])
+    yield fn
+    o.e = Fl.AB
+    yield
+    setk(6)
 
 
-@reads
 def read_enum_str():
-
     class Q(enum.Enum):
         A = 1
 
@@ -342,16 +262,11 @@ def read_enum_str():
             return f"Q{K}"
 
     o = types.SimpleNamespace(q=Q.A)
-
-    def fn(x):
-        return (x, str(Q.A), f"{Q.A}", f"{o.q}", f"{Q.A}", f"{Q.A!s:>4}", "-".join([str(Q.A)]))
-
-    return (fn, [lambda: setk(6)])
+    yield lambda x: (x, str(Q.A), f"{Q.A}", f"{o.q}", f"{Q.A}", f"{Q.A!s:>4}", "-".join([str(Q.A)]))
+    setk(6)
 
 
-@reads
 def read_dataclass_default():
-
     @dataclasses.dataclass
     class D:
         a: int = 2
@@ -361,7 +276,7 @@ def read_dataclass_default():
         d = D()
         return (x * d.a + d.b[0], D.a, dataclasses.fields(D)[0].default)
 
-    def m():
-        D.a = 7
-
-    return (fn, [m, lambda: setk(6)])
+    yield fn
+    D.a = 7
+    yield
+    setk(6)
