@@ -1,1 +1,43 @@
-"""Lowerings, one module for each family of operators. Importing a module registers them."""
+"""Lowerings, one module for each family of operators. Importing the package registers all of them."""
+
+from . import (
+    activation_backward,
+    concat,
+    convolution,
+    convolution_backward,
+    creation,
+    division,
+    indexing,
+    library,
+    normalization,
+    normalization_backward,
+    pointwise,
+    pooling,
+    pooling_backward,
+    random,
+    reductions,
+    special,
+    subgraphs,
+    views,
+)
+
+__all__ = [
+    "activation_backward",
+    "concat",
+    "convolution",
+    "convolution_backward",
+    "creation",
+    "division",
+    "indexing",
+    "library",
+    "normalization",
+    "normalization_backward",
+    "pointwise",
+    "pooling",
+    "pooling_backward",
+    "random",
+    "reductions",
+    "special",
+    "subgraphs",
+    "views",
+]
