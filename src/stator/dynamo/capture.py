@@ -45,9 +45,8 @@ from .values.containers.sequences import ListValue, TupleValue
 from .values.containers.slices import RangeValue, SliceValue
 from .values.objects import ObjectValue
 from .values.pending_text import PendingTextValue
-from .values.tensors.numbers import NumberValue
+from .values.symbolic_numbers import SymbolicNumber
 from .values.tensors.tensor import TensorValue
-from .values.tensors.tensor_scalars import ReadNumberValue
 
 _REGISTERED = (handlers, input_facts, opcodes, polyfills)  # importing them fills the registries
 
@@ -553,7 +552,7 @@ def _may_be_watched(value: Value, depth: int = 3) -> bool:
     return not isinstance(value, _UNWATCHED)
 
 
-_UNWATCHED = (Lazy, TensorValue, ConstantValue, NumberValue, ReadNumberValue, RangeValue, SliceValue, PendingTextValue)
+_UNWATCHED = (Lazy, TensorValue, ConstantValue, SymbolicNumber, RangeValue, SliceValue, PendingTextValue)
 
 
 def _free_cell(name: str, cell: Any) -> CellValue:

@@ -15,7 +15,6 @@ from stator.dynamo.host.naming import module_of
 from stator.dynamo.values.base import Lazy, Value
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.functions import BoundMethodValue
-from stator.dynamo.values.tensors.numbers import is_changing
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 from .index_bounds import index_bound
@@ -56,7 +55,7 @@ def _are_classes(args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
     if len(given) != 2 or not isinstance(given[0], TensorValue) or given[0].node is None:
         return False
     classes = given[1]
-    if not isinstance(classes, ConstantValue) or is_changing(classes) or type(classes.value) is not int:
+    if not isinstance(classes, ConstantValue) or type(classes.value) is not int:
         return False
     bound = index_bound(given[0].node)
     return bound is not None and bound <= classes.value
@@ -119,7 +118,7 @@ def _switch(context: CaptureContext, frame: Frame, load: Instruction) -> tuple[b
     value = frame.locals.get(load.argval)
     if type(value) is Lazy and (value.obj is None or type(value.obj) is bool):
         value = frame.locals[load.argval] = value.realize(context)
-    if not isinstance(value, ConstantValue) or is_changing(value):
+    if not isinstance(value, ConstantValue):
         return False, None
     held = value.peek() if isinstance(value, SourcedConstant) else value.value  # others change: no guard on those
     return (True, value.value) if held is None or type(held) is bool else (False, None)

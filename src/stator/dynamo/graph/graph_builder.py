@@ -30,12 +30,9 @@ from stator.dynamo.values.containers.append_only_lists import GrownList
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
-from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic, number_value
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
-from stator.dynamo.values.tensors.tensor_scalars import ReadNumberValue
-from stator.dynamo.values.tensors.unknown_numbers import UnknownNumberValue, is_symbolic, number_value
 from stator.graph.fake.fake_mode import FakeTensor
-from stator.graph.fake.number_stand_ins import Number
 from stator.graph.ir.graph_text import LazyGraphModule
 from stator.graph.operators import rng_comparisons as rng_comparisons  # registers its handlers
 from stator.graph.operators.data_dependent_functions import stand_ins
@@ -44,7 +41,7 @@ from stator.graph.subgraphs.custom_under_transforms import Mapped, MissingRule
 from .data_dependent_errors import is_noticed, may_fail
 from .fake_error_translation import why_it_failed
 from .subgraphs import Subgraph
-from .symbolic_numbers import RecordedNumbers
+from .symbolic_numbers import NumberNodes
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -98,13 +95,13 @@ class GraphBuilder:
         self.inputs: list[GraphInput] = []
         self.input_values: list[TensorValue] = []
         self.op_count = 0
-        self.unknown = RecordedNumbers(self)
+        self.numbers = NumberNodes(self)
         self.by_fake: dict[int, TensorValue] = {}
         self.written: set[int] = set()  # ids of TensorValues of inputs that an operator wrote to
         self.noticed = ""  # an operator that is known to fail for some data, where the program would notice
         self.any_noticed = False  # would the program notice where any operator fails?
         self.used: list[tuple[TensorValue, int]] = []  # tensors of the call being recorded, with their versions
-        self.numbers: list[NumberValue] = []  # that the call being recorded takes without their values
+        self.taken_numbers: list[SymbolicNumber] = []  # that the call being recorded takes without their values
         self.takes_floats = self.takes_ints = True
         self._last_placeholder: fx.Node | None = None
         self._names: dict[str, int] = {}
@@ -112,37 +109,24 @@ class GraphBuilder:
     def forget(self) -> None:
         """The capture is over: tracer and recorder must not hold each other, and with them the program's objects."""
         self.mode.forget()
-        self.unknown.forget()
-        del self.context, self.unknown, self.rules
+        self.numbers.forget()
+        del self.context, self.numbers, self.rules
 
     # -- inputs --
     def placeholder(self, value: TensorValue) -> fx.Node:
-        node = self._new_placeholder(str(value.source), value.fake)
+        node = self.new_placeholder(str(value.source), value.fake)
         self.inputs.append(GraphInput(node.name, Load(value.source), value.obj, value.is_static))  # type: ignore[arg-type]
         self.input_values.append(value)
         return node
 
-    def number_placeholder(self, value: NumberValue) -> fx.Node:
-        """A Python number as an input."""
-        node = self._new_placeholder(str(value.source), value.plain_example)
-        node.meta["number"] = True
-        self.inputs.append(GraphInput(node.name, Load(value.plain_source), value.plain_example))
-        return node
-
-    def drawn_placeholder(self, name: str, recipe: Recipe) -> fx.Node:
-        """A float as an input that is made anew in each call, by what may only be done once; in the order of inputs."""
-        node = self._new_placeholder(name, 0.5)
-        node.meta["number"] = True
-        self.inputs.append(GraphInput(node.name, recipe, 0.5))
-        return node
-
     def drawn_tensor(self, name: str, recipe: Recipe, example: torch.Tensor) -> TensorValue:
-        """The same for a tensor, which has the memory of `example` in no call but this one."""
-        node = self._new_placeholder(name, self.mode.from_real(example))
+        """A tensor as an input that each call makes anew, once, in the order of inputs. It has the memory of `example`
+        in no call but this one."""
+        node = self.new_placeholder(name, self.mode.from_real(example))
         self.inputs.append(GraphInput(node.name, recipe, example))
         return self.wrap_input(TensorValue(node.meta["example_value"], node))
 
-    def _new_placeholder(self, text: str, example: Any) -> fx.Node:
+    def new_placeholder(self, text: str, example: Any) -> fx.Node:
         """Behind the placeholders there are, and before everything else."""
         name = self._input_name(text)
         last, first = self._last_placeholder, next(iter(self.root.nodes), None)
@@ -232,24 +216,24 @@ class GraphBuilder:
         if noticed and may_fail(_name(target), args, kwargs):
             self.noticed = f"{_name(target)}, inside of `try` or `with`,"
             self.keep_repeatable()
-        self.used, self.numbers = [], []
+        self.used, self.taken_numbers = [], []
         is_part = hasattr(target, "part_of_graph")  # whose own operators have said what they take
         self.takes_floats = is_part or not isinstance(_callee(target), FunctionType)
         self.takes_ints = is_part or (self.takes_floats and _name(target).strip("_") in _ARITHMETIC)
         node_args, fake_args = self._lower_all(args)
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
-        asked, answered = self.mode.times, self.unknown.unknown.answered
+        asked, answered = self.mode.times, self.numbers.unknown.answered
         result = self.run_fake(run, target, fake_args, fake_kwargs)
         changed = [value for value, version in self.used if value.fake.fake_storage.version != version]  # type: ignore[attr-defined]
-        if self.numbers and self._numbers_decide_gradients(target, kwargs, result, changed):
-            for number in self.numbers:
+        if self.taken_numbers and self._numbers_decide_gradients(target, kwargs, result, changed):
+            for number in self.taken_numbers:
                 number.constant()
-        if any(number.fixed for number in self.numbers):  # the operator had to know it
+        if any(number.is_fixed for number in self.taken_numbers):  # the operator had to know it
             node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
         if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
-        if self.unknown.any:
-            self.unknown.check_facts(all_known=False)
+        if self.numbers.any:
+            self.numbers.check_facts(all_known=False)
         if self.mode.times != asked:
             node_args, node_kwargs = self._with_contents((node_args, node_kwargs))
         if target is operator.pow and not isinstance(node_args[0], fx.Node):
@@ -257,7 +241,7 @@ class GraphBuilder:
         node = self.last_node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
         self.op_count += 1
         node.meta["place"] = self.context.place()
-        if self.unknown.unknown.answered != answered:
+        if self.numbers.unknown.answered != answered:
             node.meta["data_dependent"] = True
         if self.region is not None:
             node.meta["checkpoint"] = self.region
@@ -272,8 +256,8 @@ class GraphBuilder:
         self.writes += [value.fake.fake_storage for value in changed]  # type: ignore[attr-defined]
         self.writers += [node] * len(changed)
         wrapped = self.wrap_output(result, node)
-        if self.unknown.any:
-            self.unknown.check_facts()
+        if self.numbers.any:
+            self.numbers.check_facts()
         return wrapped
 
     def _lower_all(self, values: list[Value]) -> tuple[list[Any], list[Any]]:
@@ -312,13 +296,6 @@ class GraphBuilder:
         """The number in a tensor as it is now."""
         self.op_count += 1
         node = self.graph.call_method("item", (self.node_of(tensor),))
-        node.meta["place"] = self.context.place()
-        return node
-
-    def number_call(self, function: Any, args: list[Value]) -> fx.Node:
-        """A function of numbers, some of which only the running graph knows."""
-        self.takes_floats = self.takes_ints = True
-        node = self.graph.call_function(function, tuple(self._lower_all(args)[0]))
         node.meta["place"] = self.context.place()
         return node
 
@@ -367,7 +344,7 @@ class GraphBuilder:
         repeatable = not mode.writes_outside() and not mode.footprint.speaks
         drawn_on = tuple(sorted(mode.footprint.drawn_on, key=str))
         generators = tuple(self.context.generators_drawn.values())
-        return SideEffects(repeatable, drawn_on, generators, self.any_noticed, self.unknown.checked)
+        return SideEffects(repeatable, drawn_on, generators, self.any_noticed, self.numbers.checked)
 
     def keep_repeatable(self) -> None:
         """Where the program would notice that an operator fails, the frame must be able to begin anew."""
@@ -413,7 +390,7 @@ class GraphBuilder:
         value = TensorValue(fake, node, cls=torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor)
         self.by_fake[id(fake)] = value
         if self.mode.has_unknown_sizes:
-            self.unknown.note_sizes(fake, node)
+            self.numbers.note_sizes(fake, node)
         return value
 
     def wrap_input(self, value: TensorValue) -> TensorValue:
@@ -424,8 +401,8 @@ class GraphBuilder:
         """The graph module, or None when no operator was recorded."""
         if not self.op_count:
             return None
-        if self.unknown.any:
-            self.unknown.check_facts()
+        if self.numbers.any:
+            self.numbers.check_facts()
         self.root.output(tuple(self.node_of(value) for value in outputs))
         return LazyGraphModule(torch.nn.Module(), self.root)  # its Python code is made when somebody asks for it
 
@@ -498,21 +475,6 @@ _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 )
 
 
-def _lower_number(recorder: GraphBuilder, value: NumberValue) -> tuple[Any, Any]:
-    """A number that changes is an input of the graph, unless what takes it has to know it."""
-    whole = type(value.plain_example) is int
-    taken = recorder.takes_ints if whole else recorder.takes_floats
-    if value.fixed or not taken:
-        constant = plain_number(value.constant())
-        return constant, constant
-    recorder.numbers.append(value)
-    if value.node is None:
-        value.node = recorder.number_placeholder(value)
-    node = value.node if recorder.graph is recorder.root else recorder.open[-1].lift_number(value)
-    number = Number(ask=lambda: plain_number(value.value), whole=whole)
-    return node, torch.SymInt(number) if whole else torch.SymFloat(number)
-
-
 def _name(target: Any) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", "")
 
@@ -532,14 +494,8 @@ _ARITHMETIC_NAMES = """
 _ARITHMETIC = frozenset(_ARITHMETIC_NAMES.split())
 
 
-def _lower_read_number(recorder: GraphBuilder, value: ReadNumberValue) -> tuple[Any, Any]:
-    if value.node.graph is not recorder.graph:
-        raise unsupported("torch-argument", "a number that was read in another part of the graph")
-    return value.node, torch.SymFloat(Number())
-
-
-def _lower_unknown_number(recorder: GraphBuilder, value: UnknownNumberValue) -> tuple[Any, Any]:
-    return recorder.unknown.node(value.number), value.number
+def _lower_number(recorder: GraphBuilder, value: SymbolicNumber) -> tuple[Any, Any]:
+    return recorder.numbers.lowered(value)
 
 
 def _lower_tuple(recorder: GraphBuilder, value: TupleValue) -> tuple[Any, Any]:
@@ -584,9 +540,7 @@ _LOWER: dict[type, Callable[[GraphBuilder, Any], tuple[Any, Any]]] = {
     TensorValue: _lower_tensor,
     ConstantValue: _lower_constant,
     SourcedConstant: _lower_constant,
-    NumberValue: _lower_number,
-    ReadNumberValue: _lower_read_number,
-    UnknownNumberValue: _lower_unknown_number,
+    SymbolicNumber: _lower_number,
     TupleValue: _lower_tuple,
     ListValue: _lower_list,
     GrownList: _lower_list,

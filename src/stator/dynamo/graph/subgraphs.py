@@ -23,7 +23,7 @@ from stator.graph.ir.graph_text import LazyGraphModule
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
     from stator.dynamo.interpreter.messages import Message
-    from stator.dynamo.values.tensors.numbers import NumberValue
+    from stator.dynamo.values.symbolic_numbers import FromInput, SymbolicNumber
     from stator.dynamo.values.tensors.tensor import TensorValue
 
 
@@ -34,7 +34,7 @@ class Subgraph:
     def __init__(self, graph: fx.Graph, seen: frozenset[fx.Graph]) -> None:
         self.graph = graph
         self.seen = seen
-        self.lifted: list[TensorValue | NumberValue] = []
+        self.lifted: list[TensorValue | SymbolicNumber] = []
         self._versions: list[tuple[TensorValue, int]] = []
         self._nodes: dict[int, fx.Node] = {}
         self._last: fx.Node | None = None
@@ -48,11 +48,11 @@ class Subgraph:
             self._versions.append((value, version_of(value)))
         return node
 
-    def lift_number(self, value: NumberValue) -> fx.Node:
+    def lift_number(self, value: SymbolicNumber, origin: FromInput) -> fx.Node:
         """The placeholder for a Python number that changes from call to call."""
         node = self._nodes.get(id(value))
         if node is None:
-            node = self._nodes[id(value)] = self.placeholder(value.plain_example)
+            node = self._nodes[id(value)] = self.placeholder(origin.plain_example)
             node.meta["number"] = True
             self.lifted.append(value)
         return node

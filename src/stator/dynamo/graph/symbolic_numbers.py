@@ -1,7 +1,7 @@
-"""Numbers that only the run can tell, as nodes of the graph: where each symbol comes from, what is computed from
-symbols, and checks of what was relied on about them.
+"""Symbolic numbers as nodes of the graph: the nodes behind symbols, nodes that compute expressions, and checks of facts
+about numbers that only the running graph knows.
 
-Part of the recorder; what such numbers are to the program is in values/tensors/unknown_numbers.py.
+Part of the recorder; values/symbolic_numbers.py has the numbers as the program sees them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from stator.dynamo.ir.capture_result import GraphInput
+from stator.dynamo.ir.reconstruct_ir import Load, Recipe
 from stator.dynamo.values.base import Value, unsupported
-from stator.dynamo.values.containers.sequences import ListValue
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.symbolic_numbers import (
+    FromInput,
+    FromRandom,
+    FromSizes,
+    FromTensor,
+    SymbolicNumber,
+    number_value,
+)
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.dynamo.values.tensors.unknown_numbers import UnknownNumberValue, number_value
+from stator.graph.fake.number_stand_ins import Number
 from stator.graph.fake.unknown_sizes import WHOLE, UnknownSizes, require
+from stator.prims.operators.checks import check
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, Condition, Conjunction
 from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
@@ -32,24 +44,20 @@ if TYPE_CHECKING:
 
 _RELATIONS: dict[str, Any] = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
 _FLOAT_OPERATIONS: dict[str, Any] = {**OPERATIONS, "min": torch.sym_min, "max": torch.sym_max}
-_DTYPES: dict[type, torch.dtype] = {
-    torch.SymInt: torch.int64,
-    torch.SymFloat: torch.float64,
-    torch.SymBool: torch.bool,
-}
+_DTYPES: dict[type, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}
+_CHECK = "a check of the data of a tensor"
 _MOST_NUMBERS = 64  # that a list of them is made of
 
 
-def may_be_read(context: CaptureContext, tensor: TensorValue, floats: bool = False) -> bool:
-    """Whether the whole numbers in a tensor, or the only float, can be read in the graph."""
-    kind = tensor.fake.dtype.is_floating_point if floats else tensor.fake.dtype in WHOLE
-    if not kind or not context.recorder.mode.may_keep_unknown_numbers():
+def may_be_read(context: CaptureContext, tensor: TensorValue) -> bool:
+    """Whether the graph can read the numbers in a tensor: several whole numbers, or one of another type."""
+    if tensor.fake.dtype.is_complex or not context.recorder.mode.may_keep_unknown_numbers():
         return False
     count = tensor.fake.numel()
-    return type(count) is int and count <= (1 if floats else _MOST_NUMBERS)
+    return type(count) is int and count <= (_MOST_NUMBERS if tensor.fake.dtype in WHOLE else 1)
 
 
-class RecordedNumbers:
+class NumberNodes:
     """Of one recorder. `unknown`: the symbols and what is known of them."""
 
     def __init__(self, recorder: GraphBuilder) -> None:
@@ -59,7 +67,7 @@ class RecordedNumbers:
         self.checked = False  # does the graph check something about them?
         self._origins: dict[Symbol, Callable[[], fx.Node]] = {}
         self._nodes: dict[Any, fx.Node] = {}
-        self._tensors: dict[int, tuple[UnknownNumberValue, TensorValue]] = {}
+        self._tensors: dict[int, tuple[SymbolicNumber, TensorValue]] = {}
         self._facts = 0  # that are checked so far
 
     def forget(self) -> None:
@@ -94,8 +102,15 @@ class RecordedNumbers:
             self._origins[symbol] = lambda: node
 
     def read(self, tensor: TensorValue) -> Value:
-        """`tensor.item()` of one whole number."""
+        """`tensor.item()`. A float or a truth is copied: operators may write to the tensor before it is used."""
         recorder = self.recorder
+        dtype = tensor.fake.dtype
+        if dtype not in WHOLE:
+            record = recorder.context.record_method
+            number = record("reshape", [record("detach", [tensor], {}), TupleValue([])], {})
+            wide = dtype if dtype is torch.bool else torch.float64
+            copied = record("to", [number, ConstantValue(wide)], {"copy": ConstantValue(True)})
+            return SymbolicNumber(FromTensor(copied, bool if dtype is torch.bool else float))
         number = recorder.run_fake(torch.Tensor.item, "item", [tensor.fake], {})
         node = recorder.item_call(tensor)
         node.meta["data_dependent"] = True
@@ -123,6 +138,49 @@ class RecordedNumbers:
             items.append(self._numbers_in(item, shape[1:], info))
         return ListValue(items)
 
+    # -- as arguments of operators --
+
+    def lowered(self, value: SymbolicNumber) -> tuple[Any, Any]:
+        """The argument of a node, and the one of the run on fakes."""
+        origin = value.origin
+        if type(origin) is FromSizes:
+            return self.node(origin.number), origin.number
+        if type(origin) is FromInput:
+            return self._lowered_input(value, origin)
+        if value.node is None:
+            if type(origin) is FromRandom:
+                value.node = self._placeholder("random", 0.5, origin.recipe)
+            else:
+                assert type(origin) is FromTensor
+                if value.kind is bool:
+                    raise unsupported("torch-argument", "a truth that is read from a tensor")
+                value.node = self.recorder.item_call(origin.tensor)  # type: ignore[arg-type]
+            value.node.meta["gives_float"] = True
+        if value.node.graph is not self.recorder.graph:
+            raise unsupported("torch-argument", "a number of another part of the graph")
+        return value.node, torch.SymFloat(Number())
+
+    def _lowered_input(self, value: SymbolicNumber, origin: FromInput) -> tuple[Any, Any]:
+        """An input of the graph, unless what takes it has to know it."""
+        recorder = self.recorder
+        whole = type(origin.plain_example) is int
+        if origin.fixed or not (recorder.takes_ints if whole else recorder.takes_floats):
+            constant = _relied_on(value, origin)
+            return constant, constant
+        recorder.taken_numbers.append(value)
+        if value.node is None:
+            value.node = self._placeholder(str(origin.source), origin.plain_example, Load(origin.plain_source))
+        node = value.node if recorder.graph is recorder.root else recorder.open[-1].lift_number(value, origin)
+        number = Number(ask=lambda: _relied_on(value, origin), whole=whole)
+        return node, torch.SymInt(number) if whole else torch.SymFloat(number)
+
+    def _placeholder(self, name: str, example: float, recipe: Recipe) -> fx.Node:
+        """A Python number as an input; in the order of inputs."""
+        node = self.recorder.new_placeholder(name, example)
+        node.meta["number"] = True
+        self.recorder.inputs.append(GraphInput(node.name, recipe, example))
+        return node
+
     # -- as nodes --
 
     def node(self, number: Any) -> Any:
@@ -137,11 +195,13 @@ class RecordedNumbers:
         value = expression(number)
         return self.unknown.environment.simplified(value) if isinstance(value, Expr) else value
 
-    def tensor(self, value: UnknownNumberValue) -> TensorValue:
+    def tensor(self, value: SymbolicNumber) -> TensorValue:
         """The number as a tensor of no dimension."""
+        if type(value.origin) is FromTensor:
+            return value.origin.tensor  # type: ignore[return-value]
         found = self._tensors.get(id(value))
         if found is None:
-            made = self.scalar(self.node(value.number), _DTYPES[type(value.number)])
+            made = self.scalar(self.lowered(value)[0], _DTYPES[value.kind])
             found = self._tensors[id(value)] = (value, made)
         return found[1]
 
@@ -163,7 +223,7 @@ class RecordedNumbers:
             return value
         found = self._nodes.get(value)
         if found is None:
-            build = _BUILDERS.get(type(value), RecordedNumbers._sum)
+            build = _BUILDERS.get(type(value), NumberNodes._sum)
             found = self._nodes[value] = build(self, value)
         if isinstance(found, fx.Node) and found.graph is not self.recorder.graph:
             raise unsupported("data-dependent-value", "a number of another part of the graph")
@@ -242,10 +302,25 @@ class RecordedNumbers:
             self._facts += 1
             self._check(condition)
 
-    def rely_on(self, number: torch.SymBool) -> None:
-        """That it is true, which is not known."""
-        number.node.expect_true(None, 0)
-        self.check_facts()
+    def rely_on(self, condition: Value, wanted: bool = True, kind: str = "RuntimeError") -> None:
+        """Let the graph fail where a truth that only the run knows is not `wanted`. `kind`: whether the program fails
+        there too, as in most cases, or goes another way (`prims.checks.ASSUMPTION`)."""
+        origin = condition.origin if type(condition) is SymbolicNumber else None
+        if type(origin) is FromSizes:
+            number = condition.condition()  # type: ignore[attr-defined]
+            (number if wanted else torch.sym_not(number)).node.expect_true(None, 0)
+            self.check_facts()
+            return
+        recorder = self.recorder
+        held: Any = origin.tensor if type(origin) is FromTensor else condition
+        if not wanted:
+            held = recorder.context.record_method("logical_not", [held], {})
+        recorder.noticed = _CHECK
+        recorder.keep_repeatable()
+        node = recorder.graph.call_function(check, (recorder.node_of(held), kind, _CHECK))
+        node.meta["place"] = recorder.context.place()
+        node.meta["example_value"] = None
+        recorder.op_count += 1
 
     def _check(self, condition: Condition) -> None:
         recorder = self.recorder
@@ -263,13 +338,19 @@ class RecordedNumbers:
         recorder.op_count += 1
 
 
-_BUILDERS: dict[type, Callable[[RecordedNumbers, Any], Any]] = {
-    Symbol: RecordedNumbers._symbol,
-    FloorDiv: RecordedNumbers._quotient,
-    Mod: RecordedNumbers._quotient,
-    Min: RecordedNumbers._extremum,
-    Max: RecordedNumbers._extremum,
-    Rounded: RecordedNumbers._rounded,
-    FloatExpr: RecordedNumbers._float,
-    Comparison: RecordedNumbers._comparison,
+def _relied_on(value: SymbolicNumber, origin: FromInput) -> Any:
+    """An input as an int or float, under a guard."""
+    value.constant()
+    return origin.plain_example
+
+
+_BUILDERS: dict[type, Callable[[NumberNodes, Any], Any]] = {
+    Symbol: NumberNodes._symbol,
+    FloorDiv: NumberNodes._quotient,
+    Mod: NumberNodes._quotient,
+    Min: NumberNodes._extremum,
+    Max: NumberNodes._extremum,
+    Rounded: NumberNodes._rounded,
+    FloatExpr: NumberNodes._float,
+    Comparison: NumberNodes._comparison,
 }

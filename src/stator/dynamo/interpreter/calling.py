@@ -38,11 +38,11 @@ from stator.dynamo.values.containers.generators import GeneratorValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import FunctionValue
+from stator.dynamo.values.number_arithmetic import computed
 from stator.dynamo.values.objects import C_METHODS, MISSING, ObjectValue, new_of_layout
-from stator.dynamo.values.tensors.numbers import derived
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import REFUSED, TensorValue
-from stator.dynamo.values.tensors.tensor_scalars import computed
-from stator.dynamo.values.tensors.unknown_numbers import computed_from_unknown
+from stator.graph.fake.unknown_sizes import WHOLE
 
 from .warning_functions import Warns, twin_of
 
@@ -161,14 +161,9 @@ _OTHER_COMPILER = frozenset(
 
 def builtin_call(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A function that is not Python code."""
-    if context.numbers and not kwargs:
-        number = derived(context, fn, args) or computed(context, fn, args)
-        if number is not None:
-            return number
-    if context.recorder.unknown.any and not kwargs:
-        number = computed_from_unknown(context, fn, args)
-        if number is not None:
-            return number
+    number = None if kwargs else computed(context, fn, args)
+    if number is not None:
+        return number
     mark = mark_of(fn)
     if mark is not None:
         return _marked_call(context, mark, context.known(fn), args, kwargs)
@@ -341,7 +336,7 @@ def _unbound_method(context: CaptureContext, fn: Any, args: list[Value], kwargs:
         handler = owner.builtin_method(context, fn.__name__)
         if handler is not None:
             return context.call_handler(handler, args, kwargs)
-    if isinstance(owner, ConstantValue):
+    if isinstance(owner, (ConstantValue, SymbolicNumber)):
         return owner.call_method(context, fn.__name__, args[1:], kwargs)
     raise unsupported("call-builtin", f"calling {fn.__qualname__} on {owner.describe(context)}")
 
@@ -365,14 +360,9 @@ def folded_argument(context: CaptureContext, value: Value, name: str) -> Any:
 
 def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Calling a class: its handler, else a new instance."""
-    if context.numbers and not kwargs:
-        number = derived(context, cls.cls, args) or computed(context, cls.cls, args)
-        if number is not None:
-            return number
-    if context.recorder.unknown.any and not kwargs:
-        number = computed_from_unknown(context, cls.cls, args)
-        if number is not None:
-            return number
+    number = None if kwargs else computed(context, cls.cls, args)
+    if number is not None:
+        return number
     mark = mark_of(cls.cls)
     if mark is not None:
         return _marked_call(context, mark, cls, args, kwargs)
@@ -504,8 +494,8 @@ def tensor_method_call(
         known = context.recorder.known_value(owner.fake) if name in ("item", "tolist") else None
         if known is not None and (name == "tolist" or known.numel() == 1):
             return context.wrap_result(getattr(known, name)(), f"the result of Tensor.{name}")
-        if name == "tolist" and may_be_read(context, owner):
-            return context.recorder.unknown.read_list(owner)
+        if name == "tolist" and owner.fake.dtype in WHOLE and may_be_read(context, owner):
+            return context.recorder.numbers.read_list(owner)
         raise unsupported(
             "data-dependent-value" if name in ("item", "tolist", "numpy") else "tensor-method",
             f"Tensor.{name}() on {owner.describe(context)}",

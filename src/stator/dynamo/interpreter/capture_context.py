@@ -57,7 +57,7 @@ from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
-from stator.dynamo.values.tensors.numbers import is_changing, is_member, looked_up
+from stator.dynamo.values.symbolic_numbers import is_member, is_open_input, looked_up
 from stator.dynamo.values.tensors.tensor import TensorValue, rely_on_methods
 from stator.dynamo.values.tensors.tensor_methods import SPECIAL as SPECIAL_METHODS
 
@@ -105,7 +105,7 @@ class CaptureContext:
         self.entering_module = 0  # so many frames of the call of a module are left out before the next
         self.changing = changing_sources()
         self.expected: set[Source] = set()  # places whose numbers are known to change before they do
-        self.numbers: dict[Any, Any] = {}  # NumberValues by what they are read or computed from
+        self.numbers: dict[Any, Any] = {}  # symbolic numbers by what they are read or computed from
         self.overlays: list[LibraryOverride] = []  # of functions that run, innermost last
         self.signatures: dict[tuple[Any, bool], Any] = {}  # of inspect.signature: (function, bound) -> Signature
         self.devices: list[torch.device] = []  # of the blocks of torch.device that were entered
@@ -370,7 +370,7 @@ class CaptureContext:
         return self.run_real(operator.index, (self.constant_of(value, "an index"),))
 
     def is_none(self, value: Value) -> bool:
-        return isinstance(value, ConstantValue) and not is_changing(value) and value.value is None
+        return isinstance(value, ConstantValue) and value.value is None
 
     def is_exception(self, value: Value) -> bool:
         return isinstance(value, ExceptionValue)
@@ -418,14 +418,14 @@ class CaptureContext:
         return enum_members.member_attribute(self, owner, name)
 
     def get_item(self, owner: Value, key: Value) -> Value:
-        if is_changing(key):
+        if is_open_input(key):
             found = looked_up(self, owner, key)  # type: ignore[arg-type]
             if found is not None:
                 return found
         return owner.get_item(self, key)
 
     def contains(self, container: Value, item: Value) -> bool:
-        if is_changing(item):
+        if is_open_input(item):
             found = is_member(self, container, item)  # type: ignore[arg-type]
             if found is not None:
                 return found

@@ -21,7 +21,7 @@ from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import BuiltinValue, FunctionValue
-from stator.dynamo.values.tensors.numbers import is_changing
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 
 if TYPE_CHECKING:
     from .capture_context import CaptureContext
@@ -61,10 +61,11 @@ class Identities:
         """`left is right`, where equal tuples and constants made apart count as two objects."""
         if left is right:
             return True
-        if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-            changing = is_changing(left) or is_changing(right)
-            if changing and left.python_type(self.context) is not right.python_type(self.context):
+        if SymbolicNumber in (type(left), type(right)):
+            if left.python_type(self.context) is not right.python_type(self.context):
                 return False
+            left, right = map(_as_constant, (left, right))
+        if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
             if _is_no_number(left.value) and _is_no_number(right.value):
                 self._guard_identity_of(left, right)
             return left.value is right.value
@@ -93,6 +94,10 @@ class Identities:
         elements = self.context.array_elements
         if elements and left.source in elements and right.source in elements:
             return left is right  # each time an element of an array is read, it is another number
+        if left is not right and SymbolicNumber in (type(left), type(right)):
+            if left.python_type(self.context) is not right.python_type(self.context):
+                return False
+            left, right = map(_as_constant, (left, right))
         if left is not right and isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
             same = self.same(left, right)
             alike = type(left.value) is type(right.value) and _may_be_several(left.value)
@@ -143,3 +148,12 @@ def _is_no_number(constant: Any) -> bool:
 def _may_be_several(constant: Any) -> bool:
     """Whether constants equal to this one may be one object or several."""
     return isinstance(constant, _MANY_EQUAL) and not isinstance(constant, (bool, enum.Enum))
+
+
+def _as_constant(value: Value) -> Value:
+    """A number that changes from call to call, with a guard on its value."""
+    if type(value) is not SymbolicNumber:
+        return value
+    if not value.is_constant():
+        raise unsupported("identity", "whether two numbers, of which the graph computes one, are one object")
+    return ConstantValue(value.constant(), value.source)

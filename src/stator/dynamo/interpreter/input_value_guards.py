@@ -82,7 +82,7 @@ class FollowingMode(FakeMode):
     def unknown_result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.may_keep_unknown_numbers():
             return NotImplemented
-        result = self.context.recorder.unknown.unknown.results(func, args, kwargs)
+        result = self.context.recorder.numbers.unknown.results(func, args, kwargs)
         if result is not NotImplemented:
             self.has_unknown_sizes = True
         return result
@@ -91,7 +91,7 @@ class FollowingMode(FakeMode):
         if not self.may_keep_unknown_numbers():
             return super().unknown_size()
         self.has_unknown_sizes = True
-        unknown = self.context.recorder.unknown.unknown
+        unknown = self.context.recorder.numbers.unknown
         unknown.answered += 1
         return unknown.size(math.inf)
 

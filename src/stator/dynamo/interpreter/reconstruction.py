@@ -47,7 +47,7 @@ from stator.dynamo.values.containers.sequences import ListValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.context_variables import ContextVariable
 from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
-from stator.dynamo.values.tensors.numbers import is_changing
+from stator.dynamo.values.symbolic_numbers import is_open_input
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 from .messages import Message
@@ -208,7 +208,7 @@ class Reconstructor:
     def _is_as_before(self, value: ObjectValue, name: str, now: Any) -> bool:
         """Set and put back: nothing to replay, if the attribute can be relied on to hold this constant at entry."""
         before = (value.instance_dict() or {}).get(name, MISSING)
-        if is_changing(now):
+        if is_open_input(now):
             return now.source == ItemSource(value.dict_source, name)  # type: ignore[arg-type]
         if before is MISSING or not isinstance(now, ConstantValue) or not self.context.is_constant_object(before):
             return False
@@ -252,7 +252,7 @@ class Reconstructor:
     def _is_put_back(self, scope: GlobalScope, name: str, now: Value | None) -> bool:
         """The same for a global variable."""
         before = scope.names.get(name, MISSING)
-        if before is MISSING or not isinstance(now, ConstantValue) or is_changing(now):
+        if before is MISSING or not isinstance(now, ConstantValue):
             return False
         if not self.context.is_constant_object(before) or type(before) is not type(now.value) or before != now.value:
             return False

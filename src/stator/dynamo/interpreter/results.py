@@ -17,7 +17,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
-from stator.dynamo.values.tensors.unknown_numbers import number_value
+from stator.dynamo.values.symbolic_numbers import number_value
 
 from . import wrapping
 

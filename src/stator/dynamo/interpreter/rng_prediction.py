@@ -112,6 +112,14 @@ class Draws:
         self.ways *= ways
         return found
 
+    def compared(self, context: CaptureContext, function: Any, left: Recipe, right: Recipe) -> bool | None:
+        """What comparing drawn numbers gives, as their generators know already; None where it cannot be known."""
+        found = compared(function, left, right)
+        if found is not None:
+            return found
+        both = CallRecipe(ConstantRecipe(function), [left, right])
+        return self.decided(context, both, self.generator_of(context, both), 2)  # type: ignore[no-any-return]
+
     def generator_of(self, context: CaptureContext, recipe: Recipe) -> Any:
         """Of the drawn numbers in an expression, if it is one of random.Random's own class."""
         sources = {source for draw, source, _ in self.log if _is_in(draw, recipe)}

@@ -57,7 +57,7 @@ from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue,
 from stator.dynamo.values.modules import ModuleValue, PythonModuleValue, module_name
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.regex_matches import MatchValue
-from stator.dynamo.values.tensors.numbers import changing_number
+from stator.dynamo.values.symbolic_numbers import changing_number
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_classes import TENSOR_CLASSES, relies_on_plain_parameters
 from stator.graph.fake.fake_mode import FakeTensor

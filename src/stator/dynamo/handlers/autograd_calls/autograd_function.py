@@ -20,7 +20,7 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.functions import FunctionValue
-from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.subgraphs.differentiated import CustomFunction, From, Place, SubgraphBackward, graph_target
 from stator.prims.record import TensorMeta
@@ -46,7 +46,7 @@ class FollowedPart:
     """The backward for one pattern of gradients, followed; `lifted` are the tensors it reads beside the gradients."""
 
     graph: fx.GraphModule
-    lifted: list[TensorValue | NumberValue]
+    lifted: list[TensorValue | SymbolicNumber]
     results: tuple[int | None, ...]
     layouts: tuple[tuple[Any, Any], ...]
     asks_grad_mode: bool
@@ -326,7 +326,7 @@ class Placing:
     def __init__(self, arguments: list[TensorValue], outputs: list[TensorValue], level: Subgraph) -> None:
         self.level = level
         self.kept: list[TensorValue] = []
-        self.free: list[TensorValue | NumberValue] = []
+        self.free: list[TensorValue | SymbolicNumber] = []
         self._places: dict[int, Place] = {}
         for index, output in enumerate(outputs):
             self._places.setdefault(id(output), (From.OUTPUT, index))
@@ -334,7 +334,7 @@ class Placing:
             if self._places.get(id(argument), (From.OUTPUT, 0))[0] is From.OUTPUT:
                 self._places[id(argument)] = (From.ARGUMENT, index)
 
-    def place(self, value: TensorValue | NumberValue) -> Place:
+    def place(self, value: TensorValue | SymbolicNumber) -> Place:
         found = self._places.get(id(value))
         if found is None:
             if isinstance(value, TensorValue) and value.node is not None and value.node.graph is self.level.graph:

@@ -19,7 +19,7 @@ from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
-from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.ir.printer import inner_graphs
 from stator.graph.subgraphs.custom_under_transforms import (
@@ -250,7 +250,7 @@ class _TransformableCapture(FunctionCapture):
                     )
                 one.constant()
 
-    def _follow_rule_once(self, missing: MissingRule) -> tuple[Mapped, list[TensorValue | NumberValue]]:
+    def _follow_rule_once(self, missing: MissingRule) -> tuple[Mapped, list[TensorValue | SymbolicNumber]]:
         context, recorder = self.context, self.context.recorder
         what = f"the vmap of {class_name(self.kind)}"
         given = iter(zip(self.tensors, missing.in_dims, missing.like, strict=True))

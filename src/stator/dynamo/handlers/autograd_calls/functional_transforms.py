@@ -21,7 +21,7 @@ from stator.dynamo.interpreter.calling import calls, made_functions
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import FunctionValue
-from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.transforms import LinearMapValue, TransformedValue
 from stator.graph.subgraphs.custom_under_transforms import MissingRule
@@ -44,7 +44,7 @@ class _Followed:
     graph: fx.GraphModule
     arguments: tuple[Any, Any]
     leaves: list[TensorValue]
-    free: Sequence[TensorValue | NumberValue]
+    free: Sequence[TensorValue | SymbolicNumber]
     results: Any
 
 

@@ -12,7 +12,7 @@ from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.checkpoints import RepeatedWrite
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.tensors.numbers import is_changing
+from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _moved(
         return None
     if "momentum" in given and momentum.source is None:  # computed, perhaps from a counter of calls: another one then
         return None
-    if is_changing(momentum) or type(momentum.constant() if momentum.is_constant() else None) is not float:
+    if is_open(momentum) or type(momentum.constant() if momentum.is_constant() else None) is not float:
         return None
     statistics = [given["running_mean"], given["running_var"]]
     if not all(isinstance(one, TensorValue) and not one.fake.requires_grad for one in statistics):

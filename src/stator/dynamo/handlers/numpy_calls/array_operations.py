@@ -20,8 +20,8 @@ from stator.dynamo.host.numpy_scalars import is_number
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import SequenceValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, example_of, is_open_input
 from stator.dynamo.values.tensors.arrays import ArrayValue, made, natives
-from stator.dynamo.values.tensors.numbers import NumberValue, is_changing
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.prims.operators import numpy_calls
 
@@ -237,13 +237,13 @@ def operand_kind(context: CaptureContext, value: Value) -> Any:
     """What decides dtypes: a dtype, or int or float for Python's numbers, which adapt."""
     if isinstance(value, ArrayValue):
         return value.dtype
-    if isinstance(value, ConstantValue):
+    if value.is_constant() and isinstance(value, (ConstantValue, SymbolicNumber)):
         kind = value.python_type(context)
         if kind in (int, float):
             return kind
         if kind in (bool, BOOL):
             return numpy.dtype(bool)
-        if is_number(value.example if isinstance(value, NumberValue) else value.value):
+        if is_number(example_of(value)):
             return numpy.dtype(kind)
     raise refused(context, "a function of NumPy", [value])
 
@@ -254,7 +254,7 @@ def cast_operand(context: CaptureContext, value: Value, dtype: Any, as_number: b
         if value.dtype == dtype:
             return value.tensor
         return context.record_method("to", [value.tensor, ConstantValue(TORCH_OF[dtype])], {})
-    changes = isinstance(value, NumberValue) and is_changing(value) and type(value.plain_example) is float
+    changes = is_open_input(value) and issubclass(value.python_type(context), (float, numpy.floating))
     if as_number and changes and dtype.kind == "f":
         return value
     number = _in_dtype(context, context.constant_of(value, "an operand"), dtype)

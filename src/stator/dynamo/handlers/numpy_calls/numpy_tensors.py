@@ -13,10 +13,9 @@ from stator.dynamo.interpreter.calling import calls, tensor_methods
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import SequenceValue
+from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.arrays import ArrayValue, made
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
-from stator.dynamo.values.tensors.tensor_scalars import ReadNumberValue
-from stator.dynamo.values.tensors.unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -76,7 +75,7 @@ def _tensor(context: CaptureContext, data: Value, **kwargs: Value) -> Value:
 def _of_number(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -> Value | None:
     """A float or int that only the run can tell: torch.tensor would read it to see what it is. Converted in steps that
     never refuse a value that eager takes; None for dtypes to which eager refuses some."""
-    if type(data) not in (ReadNumberValue, UnknownNumberValue) or not kwargs.keys() <= {"dtype", "device"}:
+    if not is_known_when_the_graph_runs(data) or not kwargs.keys() <= {"dtype", "device"}:
         return None
     kind = data.python_type(context)
     own = {float: torch.get_default_dtype(), int: torch.int64}.get(kind)

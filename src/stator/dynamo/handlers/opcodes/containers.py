@@ -22,9 +22,8 @@ from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import ObjectValue
 from stator.dynamo.values.pending_text import PendingTextValue, joined
+from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.dynamo.values.tensors.tensor_scalars import ReadNumberValue
-from stator.dynamo.values.tensors.unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -269,8 +268,7 @@ def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
     if conversion == 0 and isinstance(value, TensorValue) and _is_written_as_number(context, value, spec):
         number = context.record_method("clone", [context.record_method("detach", [value], {})], {})
         return PendingTextValue(context.end_step(), [(number, spec)])  # type: ignore[list-item]
-    read = type(value) is ReadNumberValue and value.origin is None
-    if (read or type(value) is UnknownNumberValue) and _takes(value.python_type(context)(), conversion, spec):
+    if is_known_when_the_graph_runs(value) and _takes(value.python_type(context)(), conversion, spec):
         return PendingTextValue(context.end_step(), [(value, spec)])
     if not spec and _is_pending(context, value):
         as_it_is = isinstance(value, PendingTextValue) and conversion in _OF_TEXT_AS_IT_IS

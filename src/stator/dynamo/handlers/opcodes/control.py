@@ -14,7 +14,6 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.generators import STEPPING
 from stator.dynamo.values.containers.live_generators import generator_of
 from stator.dynamo.values.objects import ObjectValue
-from stator.dynamo.values.tensors.numbers import is_changing
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -44,7 +43,7 @@ def _decide(frame: Frame, jump: Instruction) -> bool:
 
 
 def _is_none(value: object) -> bool:
-    return isinstance(value, ConstantValue) and not is_changing(value) and value.value is None
+    return isinstance(value, ConstantValue) and value.value is None
 
 
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")

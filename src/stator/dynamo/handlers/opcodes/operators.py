@@ -14,7 +14,6 @@ from stator.dynamo.interpreter.prepared_code import opcode
 from stator.dynamo.ir.call_completion import CONTAINING, DECIDING, OPERATING, CallCompletion, CallSite, Role
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.objects import ObjectValue
-from stator.dynamo.values.tensors.checked_numbers import CheckedNumberValue
 
 BINARY = {
     **ARITHMETIC,
@@ -55,9 +54,8 @@ def binary_op(frame: Frame, instruction: Instruction) -> None:
 def compare_op(frame: Frame, instruction: Instruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    sides = [side.tensor if type(side) is CheckedNumberValue else side for side in (left, right)]
     _enter(frame, left, right)
-    result = frame.context.compare(COMPARE[instruction.argval], *sides)
+    result = frame.context.compare(COMPARE[instruction.argval], left, right)
     if instruction.flags & 16:  # 3.13: the result is made a bool
         result = frame.context.constant(_truth(frame, result))
     frame.stack.append(result)

@@ -16,7 +16,6 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 from stator.dynamo.graph.symbolic_numbers import may_be_read
 from stator.dynamo.handlers.polyfills.torch_optim import module_without_gradients, optimizer_without_gradients
 from stator.dynamo.handlers.python_calls.compilation import break_requested
-from stator.dynamo.handlers.torch_calls.data_assertions import number_for_check
 from stator.dynamo.host.hook import compile_wherever_it_is
 from stator.dynamo.host.optimizer_code import in_optimizers
 from stator.dynamo.interpreter.calling import calls, named_handlers, tensor_methods
@@ -25,9 +24,8 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.objects import ObjectValue
-from stator.dynamo.values.tensors.numbers import is_changing
+from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.tensor import TensorValue, truths
-from stator.dynamo.values.tensors.tensor_scalars import ReadNumberValue
 
 from .schedules import expect_schedule
 from .step_counts import counts_as_numbers
@@ -147,8 +145,7 @@ def _default_form(
 
 @tensor_methods.register("item")
 def _item(context: CaptureContext, tensor: TensorValue) -> Value:
-    """Adafactor computes factors from numbers that it reads from tensors: that stays in the graph. Other programs may
-    do anything with such a number."""
+    """Optimizers may compute with floats that they read also where a graph cannot read any other number."""
     known = context.recorder.known_number(tensor.fake)
     if known is not None:
         return ConstantValue(known)
@@ -156,21 +153,14 @@ def _item(context: CaptureContext, tensor: TensorValue) -> Value:
         for find in truths:
             if (found := find(context, tensor)) is not None:
                 return ConstantValue(found)
-    if not in_optimizers(context) or not tensor.fake.dtype.is_floating_point:
-        checked = number_for_check(context, tensor)
-        if checked is not None:
-            return checked
-        if may_be_read(context, tensor) and tensor.fake.numel() == 1:
-            return context.recorder.unknown.read(tensor)
-        if not tensor.fake.dtype.is_floating_point or not may_be_read(context, tensor, floats=True):
-            raise unsupported(
-                "data-dependent-value",
-                f"Tensor.item() on {tensor.describe(context)}",
-                "keep the value in a tensor, or call it outside of the compiled function",
-            )
-    number = ReadNumberValue(context.recorder.item_call(tensor))
-    context.numbers[number] = number
-    return number
+    whole_graph = in_optimizers(context) and tensor.fake.dtype.is_floating_point
+    if not (whole_graph or may_be_read(context, tensor)) or tensor.fake.numel() != 1:
+        raise unsupported(
+            "data-dependent-value",
+            f"Tensor.item() on {tensor.describe(context)}",
+            "keep the value in a tensor, or call it outside of the compiled function",
+        )
+    return context.recorder.numbers.read(tensor)
 
 
 # ---- fused updates ----
@@ -181,7 +171,7 @@ def _with_learning_rate_in_tensor(function: Any) -> None:
 
     def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
         rate = kwargs.get("lr")
-        if rate is not None and is_changing(rate):
+        if rate is not None and is_open(rate):
             kwargs["lr"] = context.record_function(torch.scalar_tensor, [rate], {"dtype": ConstantValue(torch.float64)})
         return context.record_function(function, list(args), kwargs)
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from types import FunctionType, GetSetDescriptorType
 from typing import TYPE_CHECKING, Any
 
-from stator.dynamo.graph.symbolic_numbers import may_be_read
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource
 from stator.dynamo.handlers.polyfills.iteration import until_as_iterator
@@ -33,10 +32,10 @@ from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue,
 from stator.dynamo.values.modules import PythonModuleValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.partials import PartialValue
+from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.arrays import ArrayValue
 from stator.dynamo.values.tensors.tensor import TensorMethodValue, TensorValue
 from stator.dynamo.values.tensors.tensor_methods import rely_on_method
-from stator.dynamo.values.tensors.unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -506,7 +505,7 @@ def _extreme(
 def _is_of_unknown(context: CaptureContext, *numbers: Value) -> bool:
     """Whether these are whole numbers, of which one only the run can tell: two of them are compared in the graph."""
     whole = all(one.python_type(context) is int for one in numbers)
-    return whole and any(type(one) is UnknownNumberValue for one in numbers)
+    return whole and any(map(is_known_when_the_graph_runs, numbers))
 
 
 @calls(max)
@@ -548,16 +547,8 @@ def _number(context: CaptureContext, kind: Any, special: str, args: tuple[Value,
         known = context.recorder.known_number(args[0].fake)
         if known is not None:
             return ConstantValue(kind(known))
-        if args[0].fake.dtype.is_floating_point is (kind is float):
-            return context.call_tensor_method(args[0], "item", [], {})
-        if kind is int and args[0].fake.dtype.is_floating_point and may_be_read(context, args[0], floats=True):
-            read = context.call_tensor_method(args[0], "item", [], {})
-            return context.call(context.known(int), [read], {})
-        raise unsupported(
-            "data-dependent-value",
-            f"{class_name(kind)}() of {args[0].describe(context)}",
-            "keep the value in a tensor, or compute it outside of the compiled function",
-        )
+        read = context.call_tensor_method(args[0], "item", [], {})
+        return context.call(context.known(kind), [read], {})
     if args and isinstance(args[0], ObjectValue):
         method = args[0].special(context, special)
         if method is not None:

@@ -26,8 +26,8 @@ from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, 
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.arrays import ArrayValue
-from stator.dynamo.values.tensors.numbers import NumberValue, is_changing
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _answer(
     if way is not None and type(value) is ObjectValue:
         context.enters(method, replace(way, finish=finish, by=Role.CALL))
     result = method.call(context, [other], {})
-    if isinstance(result, ConstantValue) and not is_changing(result) and result.value is NotImplemented:
+    if isinstance(result, ConstantValue) and result.value is NotImplemented:
         return None
     return result
 
@@ -187,7 +187,7 @@ def _compared(
 def answered(context: CaptureContext, left: Value, right: Value, answer: Value, how: Value) -> Value:
     """What an operator gives when a special method that it asked has answered; `how` as `native.answered` takes it."""
     symbol, following, of_left, _ = (context.constant_of(one, "what an operator asks") for one in context.iterate(how))
-    if not isinstance(answer, ConstantValue) or is_changing(answer) or answer.value is not NotImplemented:
+    if not isinstance(answer, ConstantValue) or answer.value is not NotImplemented:
         return answer
     found = None
     if isinstance(following, str):
@@ -309,14 +309,14 @@ def _register_compare(function: Any, name: str, reflected: str) -> None:
 
 
 def _is_of_numpy(context: CaptureContext, value: Value) -> bool:
-    kind = value.python_type(context) if isinstance(value, ConstantValue) else None
+    kind = value.python_type(context) if value.is_constant() else None
     return kind is not None and (kind is TRUTH or plain_converter(kind) is not None)
 
 
 def _compared_by_numpy(context: CaptureContext, function: Any, left: Value, right: Value) -> Value:
     """With a list or an array it gives an array, and with other objects what these answer."""
     found = None
-    if all(isinstance(one, ConstantValue) for one in (left, right)):
+    if left.is_constant() and right.is_constant():
         found = _folded(context, function, [left, right])
     if found is None:
         raise unsupported("operator", f"comparing {left.describe(context)} and {right.describe(context)}")
@@ -446,7 +446,7 @@ _FAMILIES: dict[type, str] = {
     DictViewValue: "view",
     ConstantValue: "constant",
     SourcedConstant: "constant",
-    NumberValue: "constant",
+    SymbolicNumber: "constant",
 }
 
 

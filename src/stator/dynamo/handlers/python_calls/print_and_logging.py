@@ -29,10 +29,8 @@ from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.pending_text import PendingTextValue
-from stator.dynamo.values.tensors.numbers import is_changing
+from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.dynamo.values.tensors.tensor_scalars import ReadNumberValue
-from stator.dynamo.values.tensors.unknown_numbers import UnknownNumberValue
 
 from .warning_blocks import caught
 
@@ -66,9 +64,7 @@ _SHAPE_MESSAGES = (logging.Filterer, logging.Manager, type(torch._tensor_str.PRI
 
 def _settled(context: CaptureContext, value: Value, what: str) -> Value | Recipe:
     """Something that reads at the end of the graph as it reads now."""
-    if is_changing(value) or (isinstance(value, PendingTextValue) and value.parts is not None):
-        return value
-    if type(value) is UnknownNumberValue or (type(value) is ReadNumberValue and value.can_leave(context)):
+    if is_open(value) or (isinstance(value, PendingTextValue) and value.parts is not None):
         return value
     try:
         return ConstantRecipe(value.constant())

@@ -25,7 +25,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
 from stator.dynamo.values.objects import ObjectValue, c_methods
-from stator.dynamo.values.tensors.tensor_scalars import ReadNumberValue
+from stator.dynamo.values.symbolic_numbers import FromRandom, SymbolicNumber
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -110,17 +110,10 @@ def _note(context: CaptureContext, source: Source) -> None:
     context.generators_drawn[source] = Load(source)
 
 
-def _float(context: CaptureContext, draw: Recipe, name: str = "random") -> ReadNumberValue:
-    drawn = ReadNumberValue(context.recorder.drawn_placeholder(name, draw), draw)
-    context.numbers[draw] = drawn  # so that arithmetic looks for it
-    return drawn
-
-
 def whole_ahead(context: CaptureContext, draw: Recipe) -> Value:
     """A whole number: an input, of which the graph makes one that only the run can tell."""
-    number = ReadNumberValue(context.recorder.drawn_placeholder("random", CallRecipe(ConstantRecipe(float), [draw])))
-    held = context.recorder.unknown.scalar(number.node, torch.float64)
-    whole = context.record_method("to", [held, ConstantValue(torch.int64)], {})
+    number = SymbolicNumber(FromRandom(CallRecipe(ConstantRecipe(float), [draw])))
+    whole = context.record_method("to", [context.recorder.numbers.tensor(number), ConstantValue(torch.int64)], {})
     return context.call_tensor_method(whole, "item", [], {})  # type: ignore[arg-type]
 
 
@@ -128,7 +121,7 @@ def float_ahead(context: CaptureContext, function: Any, generator: Value, argume
     shadow = _shadow(context, generator)
     if shadow is not None:
         return ConstantValue(context.run_real(function, (shadow, *arguments)))
-    return _float(context, draw_ahead(context, function, generator, list(map(ConstantRecipe, arguments))))
+    return SymbolicNumber(FromRandom(draw_ahead(context, function, generator, list(map(ConstantRecipe, arguments)))))
 
 
 @c_methods.register(random.Random.random)
@@ -260,7 +253,7 @@ def _plain_numbers(items: list[Value]) -> list[Any] | None:
 
 
 def _number(context: CaptureContext, draw: Recipe, kind: type) -> Value:
-    return _float(context, draw) if kind is float else whole_ahead(context, draw)
+    return SymbolicNumber(FromRandom(draw)) if kind is float else whole_ahead(context, draw)
 
 
 def _items(context: CaptureContext, value: Value, name: str) -> list[Value]:

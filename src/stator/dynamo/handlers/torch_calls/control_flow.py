@@ -20,9 +20,8 @@ from stator.dynamo.handlers.autograd_calls.autograd_function import level_node
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls, named_handlers
 from stator.dynamo.values.base import Raised, Value, unsupported
-from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
-from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue, has_fixed_sizes
 from stator.graph.functionalization.functionalize import same_strides
 from stator.graph.ir.format import format_meta
@@ -45,7 +44,7 @@ class BranchCapture:
     the tensors whose metas are `metas`."""
 
     graph: fx.GraphModule
-    lifted: Sequence[TensorValue | NumberValue]
+    lifted: Sequence[TensorValue | SymbolicNumber]
     metas: list[TensorMeta]
     results: Any
 
@@ -56,7 +55,7 @@ def _cond(
     context: CaptureContext, pred: Value, true_fn: Value, false_fn: Value, operands: Value | None = None
 ) -> Value:
     given = [] if operands is None else list(context.iterate(operands))
-    if isinstance(pred, ConstantValue) and pred.python_type(context) in (bool, int, float):
+    if pred.is_constant() and pred.python_type(context) in (bool, int, float):
         return context.call(true_fn if context.truth(pred) else false_fn, given, {})
     if not isinstance(pred, TensorValue) or pred.fake.numel() != 1:
         raise refused("torch.cond", f"on {pred.describe(context)}")
@@ -184,7 +183,7 @@ def follow_way(
     return BranchCapture(level.finish(nodes), level.lifted, [leaf.fake.meta for leaf in leaves], results)  # type: ignore[attr-defined]
 
 
-def _requires_grad(value: TensorValue | NumberValue) -> bool:
+def _requires_grad(value: TensorValue | SymbolicNumber) -> bool:
     return isinstance(value, TensorValue) and value.fake.requires_grad
 
 
@@ -193,7 +192,7 @@ def _uses_autograd(node: fx.Node) -> bool:
 
 
 def _check_fresh(
-    what: str, leaves: Sequence[TensorValue], lifted: Sequence[TensorValue | NumberValue], graph: fx.Graph
+    what: str, leaves: Sequence[TensorValue], lifted: Sequence[TensorValue | SymbolicNumber], graph: fx.Graph
 ) -> None:
     """The compiler in eager torch refuses results that share memory with what was there, or with each other."""
     seen = {id(value.fake.fake_storage) for value in lifted if isinstance(value, TensorValue)}  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ The frame begins anew by itself after that (graph_fallback.py), and raises what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeGuard, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -14,11 +14,9 @@ from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.prepared_code import PreparedCode
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import FunctionValue
-from stator.dynamo.values.tensors.checked_numbers import CheckedNumberValue, check
+from stator.dynamo.values.number_arithmetic import may_be_checked
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.dynamo.values.tensors.unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -31,38 +29,13 @@ _ONWARDS = frozenset(("JUMP_FORWARD", "JUMP_NO_INTERRUPT"))
 _NEVER_RAISES = ("JUMP_BACKWARD", "RETURN", "YIELD", "SEND", "RERAISE", "INTERPRETER_EXIT", "END_ASYNC_FOR")
 
 
-def can_check(condition: Value, context: CaptureContext) -> TypeGuard[TensorValue]:
-    """Whether the graph can check this: one number, which is not known while capturing."""
-    return isinstance(condition, TensorValue) and condition.is_number_of_the_run(context)
-
-
 def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
     """The truth of what a jump asks for. Where one way only raises, the graph checks that it is the other."""
-    condition = value.tensor if type(value) is CheckedNumberValue else value
-    wanted = _way_on(frame.program, jump) if isinstance(condition, TensorValue) else None
-    if wanted is not None and can_check(condition, frame.context):
-        holds = condition if wanted else frame.context.record_method("logical_not", [condition], {})
-        check(frame.context, cast(TensorValue, holds))
-        return wanted
-    if type(value) is UnknownNumberValue:
-        return _decided(frame, value, jump)
-    return frame.context.truth(value)
-
-
-def _decided(frame: Frame, value: UnknownNumberValue, jump: Instruction) -> bool:
-    """The same of a number that only the run can tell."""
     context = frame.context
-    number = value.condition()
-    if (
-        type(number) is bool
-        or number.node.environment.known(number.node.value) is not None
-        or context.later is not None
-    ):
-        return value.truth(context)
-    wanted = _way_on(frame.program, jump)
+    wanted = _way_on(frame.program, jump) if may_be_checked(context, value) else None
     if wanted is None:
-        return value.truth(context)
-    context.recorder.unknown.rely_on(number if wanted else torch.sym_not(number))
+        return context.truth(value)
+    context.recorder.numbers.rely_on(value, wanted)
     return wanted
 
 
@@ -124,32 +97,12 @@ def _raises(program: PreparedCode, index: int, around: set[int]) -> bool:
     return True
 
 
-def number_for_check(context: CaptureContext, tensor: TensorValue) -> Value | None:
-    """What `tensor.item()` gives where the next thing that happens to it is a comparison for a check; else None."""
-    frame = context.frames[-1]
-    instructions = frame.program.instructions
-    at = frame.now + 1
-    while at < frame.now + 6 and instructions[at].opname.startswith("LOAD_"):
-        at += 1
-    compares = instructions[at].opname == "COMPARE_OP"
-    if (not compares and at != frame.now + 1) or tensor.fake.is_complex() or not can_check(tensor, context):
-        return None
-    jump = jump_behind(frame, at if compares else frame.now)
-    if jump is None or _way_on(frame.program, jump) is None:
-        return None
-    own = tensor.fake.dtype
-    wide = own if own is torch.bool else torch.float64 if own.is_floating_point else torch.int64
-    number = context.record_method("reshape", [context.record_method("detach", [tensor], {}), TupleValue([])], {})
-    copied = context.record_method("to", [number, ConstantValue(wide)], {"copy": ConstantValue(True)})
-    return CheckedNumberValue(cast(TensorValue, copied))
-
-
 @calls(torch._check_tensor_all_with)
 def _check_all(context: CaptureContext, error_type: Value, cond: Value, message: Value | None = None) -> Value:
     if isinstance(cond, TensorValue) and cond.fake.dtype is torch.bool and cond.fake.followed_value() is None:  # type: ignore[attr-defined]
         every = context.record_function(torch.all, [cond], {})
-        if can_check(every, context):
-            check(context, every)
+        if may_be_checked(context, every):
+            context.recorder.numbers.rely_on(every)
             return ConstantValue(None)
     function = cast(FunctionValue, context.known(torch._check_tensor_all_with))
     return context.inline(function, [error_type, cond, *([message] if message else [])], {})
@@ -158,9 +111,9 @@ def _check_all(context: CaptureContext, error_type: Value, cond: Value, message:
 @calls(torch._assert)
 def _assert(context: CaptureContext, condition: Value, message: Value) -> Value:
     if isinstance(condition, TensorValue) and context.recorder.known_number(condition.fake) is None:
-        if not can_check(condition, context):
+        if not may_be_checked(context, condition):
             raise unsupported("data-dependent-jump", "torch._assert on the data of a tensor")
-        check(context, condition)
+        context.recorder.numbers.rely_on(condition)
     elif not context.truth(condition):
         raise context.raised_with(AssertionError, [message])
     return ConstantValue(None)
@@ -172,8 +125,8 @@ _aten = torch.ops.aten
 @calls(torch._assert_async, _aten._assert_async, _aten._assert_async.default, _aten._assert_async.msg)
 def _assert_async(context: CaptureContext, condition: Value, message: Value | None = None) -> Value:
     known = context.recorder.known_number(condition.fake) if isinstance(condition, TensorValue) else None
-    if known is None and can_check(condition, context):
-        check(context, condition)
+    if known is None and may_be_checked(context, condition):
+        context.recorder.numbers.rely_on(condition)
     elif not known:
         raise unsupported("torch-error", "torch._assert_async of what does not hold")
     return ConstantValue(None)

@@ -17,7 +17,7 @@ from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, 
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue
-from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue, item_readers
 from stator.graph.subgraphs.transformed import Leaf
 
@@ -76,7 +76,7 @@ def _read_item(context: CaptureContext, tensor: TensorValue, key: Value) -> Valu
         return None
     found: list[TensorValue] = []
     leaves = pytree.tree_leaves(tree_of(context, key, found))
-    if any(isinstance(leaf, Opaque) and isinstance(leaf.value, NumberValue) for leaf in leaves):
+    if any(isinstance(leaf, Opaque) and isinstance(leaf.value, SymbolicNumber) for leaf in leaves):
         raise unsupported("call-builtin", f"an index that is a changing number under {_INDEXING[1]}")
     if not all(isinstance(leaf, (Leaf, int)) for leaf in leaves):
         return None

@@ -16,7 +16,7 @@ from stator.dynamo.handlers.polyfills.tensor_loops import mapped, mapped_flat, s
 from stator.dynamo.interpreter.calling import named_handlers
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.subgraphs.branches import Branch
 from stator.graph.subgraphs.differentiated import graph_target
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_TURNS = 64
 _STACKED_ALONG_DIM = torch.__version__ >= "2.13"  # what scan makes; along the first dimension before
-_Inputs = list[TensorValue | NumberValue]
+_Inputs = list[TensorValue | SymbolicNumber]
 
 
 @named_handlers.register(("torch._higher_order_ops.while_loop", "while_loop"))
@@ -59,7 +59,7 @@ def _while_loop(context: CaptureContext, cond_fn: Value, body_fn: Value, carried
     return value_of(context, body.results, list(context.iterate(made)))
 
 
-def _requires_grad(value: TensorValue | NumberValue) -> bool:
+def _requires_grad(value: TensorValue | SymbolicNumber) -> bool:
     return isinstance(value, TensorValue) and value.fake.requires_grad
 
 

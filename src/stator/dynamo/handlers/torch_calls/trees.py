@@ -15,7 +15,7 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
-from stator.dynamo.values.tensors.numbers import NumberValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_open
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.subgraphs.transformed import Leaf
 
@@ -36,10 +36,10 @@ def tree_of(context: CaptureContext, value: Value, leaves: list[TensorValue]) ->
     if isinstance(value, TensorValue):
         leaves.append(value)
         return Leaf(len(leaves) - 1)
-    if isinstance(value, NumberValue) and not value.fixed:
+    if is_open(value):
         return Opaque(value)
-    if isinstance(value, ConstantValue):
-        return value.value
+    if isinstance(value, (ConstantValue, SymbolicNumber)):
+        return value.constant()
     if isinstance(value, TupleValue):
         items = [tree_of(context, item, leaves) for item in value.items]
         return value.cls(*items) if hasattr(value.cls, "_fields") else tuple(items)
@@ -82,7 +82,7 @@ _MAKERS: dict[type, Callable[[Any, Any, list[Value]], Value]] = {list: _list, di
 
 
 def _fixed(leaf: Opaque) -> Any:
-    return leaf.value.value if isinstance(leaf.value, NumberValue) else leaf
+    return leaf.value.constant() if type(leaf.value) is SymbolicNumber and leaf.value.is_constant() else leaf
 
 
 def constant_tree(context: CaptureContext, value: Value, what: str) -> Any:

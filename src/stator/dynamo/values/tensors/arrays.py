@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +24,8 @@ from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, changing_number, example_of, is_open_input
 
-from .numbers import NumberValue, changing_number, is_changing
 from .tensor import TensorValue, has_fixed_sizes
 
 if TYPE_CHECKING:
@@ -169,20 +170,20 @@ class ArrayValue(Value):
             or self.source is None
             or context.recorder.writes
             or context.later
-            or not isinstance(key, ConstantValue)
+            or not isinstance(key, (ConstantValue, SymbolicNumber))
         ):
             return None
         if len(self.shape) != 1 or self.dtype.kind not in "if" or key.python_type(context) is not int:
             return None
-        changing = isinstance(key, NumberValue) and is_changing(key)
-        at = key.example if changing else key.constant()  # type: ignore[attr-defined]
+        changing = is_open_input(key)
+        at = example_of(key) if changing else key.constant()
         if not -self.shape[0] <= at < self.shape[0]:
             return None
         place = key.source if changing else ConstantSource(repr(at), at)
         source = CallSource(operator.getitem, (self.source, place))  # type: ignore[arg-type]
         context.array_elements.add(source)
         first = changing_number(context, self.obj[at], source)
-        return NumberValue(first.example, source, context, unsteady=first.unsteady)  # each read makes another number
+        return SymbolicNumber(replace(first.origin, fixed=False))  # type: ignore[arg-type]  # each read is another number
 
     # -- leaving the frame --
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
@@ -211,7 +212,7 @@ def _index(context: CaptureContext, part: Value, array: ArrayValue) -> Any:
         bounds = [context.constant_of(at, "a bound of a slice") for at in (part.start, part.stop, part.step)]
         if all(bound is None or type(bound) is int for bound in bounds) and (bounds[2] is None or bounds[2] > 0):
             return slice(*bounds)
-    elif isinstance(part, ConstantValue):
+    elif part.is_constant():
         constant = part.constant()
         if constant is None or constant is ... or type(constant) is int:
             return constant

@@ -18,12 +18,12 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import MISSING, is_data_descriptor, lookup_in_class, set_through
+from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.runtime.freed_history import with_freed_history
 from stator.runtime.view_origins import origin_of, with_origin
 
 from .tensor_classes import TENSOR_CLASSES
 from .tensor_methods import of_program, rely_on_method
-from .unknown_numbers import UnknownNumberValue
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext
@@ -353,19 +353,19 @@ def _indexed(context: CaptureContext, tensor: TensorValue, key: Value) -> tuple[
     without dimensions among the indices, and selects by numbers before it does anything else. None: all elements."""
     items = [context.realized(item) for item in key.items] if isinstance(key, TupleValue) else [key]
     read = [_with_numbers(context, item) for item in items]
-    if not any(type(item) is UnknownNumberValue for item in read):
+    if not any(is_known_when_the_graph_runs(item) for item in read):
         same = all(one is other for one, other in zip(items, read, strict=True))
         return tensor, key if same else TupleValue(read) if isinstance(key, TupleValue) else read[0]
     spans = [_dimensions(item) for item in read]
     dim, selected = 0, []
     for item, span in zip(read, spans, strict=True):
-        if type(item) is UnknownNumberValue:
+        if is_known_when_the_graph_runs(item):
             selected.append((dim, item))
         dim += tensor.fake.dim() - sum(filter(None, spans)) if span is None else span
     made: Value = tensor
     for at, item in reversed(selected):
         made = context.record_method("select", [made, ConstantValue(at), item], {})
-    rest = [item for item in read if type(item) is not UnknownNumberValue]
+    rest = [item for item in read if not is_known_when_the_graph_runs(item)]
     return made, TupleValue(rest) if rest else None
 
 

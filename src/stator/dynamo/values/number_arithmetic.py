@@ -1,0 +1,379 @@
+"""What Python's functions of numbers give where an argument is a symbolic number: a new expression, or a decision.
+
+Inputs and random numbers are computed ahead of the graph, by Python itself. Sizes are expressions over symbols. Floats
+read from tensors are tensors of float64; where Python raises and tensors do not, the graph checks the operands.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stator.dynamo.bytecode.arithmetic import ARITHMETIC
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import CallSource, ConstantSource
+from stator.dynamo.host.numpy_scalars import is_number, is_pure_function, is_truth, plain_converter, shown
+from stator.dynamo.host.optimizer_code import in_optimizers
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
+from stator.prims.operators.checks import ASSUMPTION
+
+from .base import Value, unsupported
+from .constants import ConstantValue
+from .symbolic_numbers import (
+    NUMBERS,
+    FromInput,
+    FromRandom,
+    FromSizes,
+    FromTensor,
+    SymbolicNumber,
+    example_of,
+    is_open,
+    is_symbolic,
+    known_truth,
+    number_value,
+)
+from .tensors.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from stator.dynamo.interpreter.capture_context import CaptureContext
+
+_COMPARISONS = frozenset((operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge))
+_OPERATORS = frozenset((*ARITHMETIC.values(), *_COMPARISONS))
+_EXACT = 2**53  # whole numbers up to here are floats
+
+
+def computed(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
+    """`function(*args)`, where an argument is a symbolic number; None where this file does not know the function."""
+    origins = {type(arg.origin) for arg in args if is_open(arg)}
+    if not origins:
+        return None
+    if origins == {FromInput}:
+        return _of_inputs(context, function, args)
+    if function is divmod and len(args) == 2:
+        parts = [computed(context, one, args) for one in (operator.floordiv, operator.mod)]
+        return None if parts[0] is None or parts[1] is None else context.pair(parts[0], parts[1])
+    if not all(map(_is_number, args)):
+        return None
+    if not origins & {FromSizes, FromTensor}:
+        return _of_random_numbers(context, function, args)
+    return (_of_sizes if origins <= {FromSizes, FromInput} else _of_tensors)(context, function, args)
+
+
+def _is_number(value: Value) -> bool:
+    return type(value) is SymbolicNumber or (isinstance(value, ConstantValue) and type(value.value) in NUMBERS)
+
+
+# ---- inputs ----
+
+_DEEPEST = 16  # operations between a number and what it was computed from
+# Pure functions of numbers. Those marked True give, for numbers of one type, a number of that type, always.
+_OF_INPUTS: dict[Callable[..., Any], bool] = {
+    **dict.fromkeys((operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, float), True),
+    **dict.fromkeys((operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.not_), False),
+    **dict.fromkeys((int, round, min, max, bool, *_COMPARISONS), False),
+    **dict.fromkeys((math.sqrt, math.exp, math.log, math.log2, math.log10, math.pow), False),
+    **dict.fromkeys((math.sin, math.cos, math.tanh), False),
+    **dict.fromkeys((math.floor, math.ceil, math.isnan, math.isinf, math.isfinite, math.fabs), False),
+}
+
+
+def _of_inputs(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
+    """A number that is computed anew in each call; a truth is a constant that a guard relies on."""
+    if not all(isinstance(arg, (ConstantValue, SymbolicNumber)) for arg in args):
+        return None
+    numbers: list[Any] = args
+    examples = [example_of(one) for one in numbers]
+    if function in _OPERATORS and None in examples:
+        # what comes of None and a number, mostly a TypeError, depends on the number's type alone
+        return ConstantValue(context.run_real(function, tuple(examples)))
+    is_of_numpy = is_pure_function(function) or plain_converter(function) is not None
+    closed = _OF_INPUTS.get(function, False if is_of_numpy else None)
+    if closed is None or max(_input(one).depth for one in numbers if is_open(one)) >= _DEEPEST:
+        return None
+    if not all(type(one) in NUMBERS or is_number(one) for one in examples):
+        return None
+    # 1, 1.0 and True are equal in Python, and 0.0 equals -0.0: a constant is known by how it is written
+    known = (id(one) if is_open(one) else (type(it), shown(it), it) for one, it in zip(numbers, examples, strict=True))
+    key = (function, *known)
+    if key not in context.numbers:
+        found = _computed_ahead(context, function, numbers, examples, closed)
+        if found is None:
+            return None
+        context.numbers[key] = found
+    return context.numbers[key]
+
+
+def _input(number: SymbolicNumber) -> FromInput:
+    assert type(number.origin) is FromInput
+    return number.origin
+
+
+def _computed_ahead(
+    context: CaptureContext, function: Any, numbers: list[Any], examples: list[Any], closed: bool
+) -> Value | None:
+    try:
+        result = function(*examples)
+    except (ArithmeticError, ValueError, TypeError):
+        return None  # the program's exception, raised when it is computed for real
+    sources = tuple(
+        _input(one).source if is_open(one) else ConstantSource(shown(it), it)
+        for one, it in zip(numbers, examples, strict=True)
+    )
+    source = CallSource(function, sources)
+    if is_truth(result):
+        context.guard(CallSource(bool, (source,)), GuardKind.EQUALS, bool(result))
+        return ConstantValue(result)
+    if type(result) is bool:
+        context.guard(source, GuardKind.EQUALS, result)
+        return ConstantValue(result)
+    if type(result) not in NUMBERS and not is_number(result):
+        return None
+    to_float = function is float or len({type(example) for example in examples}) > 1
+    if not closed or to_float:  # an int may be too large for a float
+        context.guard(source, GuardKind.TYPE, type(result))
+    origins = [_input(one) for one in numbers if is_open(one)]
+    depth, unsteady = 1 + max(one.depth for one in origins), any(one.unsteady for one in origins)
+    return SymbolicNumber(FromInput(context, source, result, depth, unsteady))
+
+
+# ---- random numbers ----
+
+_NEVER_RAISING = frozenset((operator.add, operator.sub, operator.mul, operator.neg))  # of finite floats
+
+
+def _of_random_numbers(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
+    if function is float:
+        return args[0]
+    parts = [_ahead(arg) for arg in args]
+    if any(part is None for part in parts):
+        return None
+    if function in _COMPARISONS and len(parts) == 2:
+        found = context.random.compared(context, function, parts[0], parts[1])  # type: ignore[arg-type]
+        return None if found is None else ConstantValue(found)
+    if function not in _NEVER_RAISING:
+        return None
+    return SymbolicNumber(FromRandom(CallRecipe(ConstantRecipe(function), parts)))  # type: ignore[arg-type]
+
+
+def _ahead(value: Value) -> Recipe | None:
+    """How code ahead of the graph makes a number; None where an operation on it and a float may raise."""
+    if is_open(value):
+        origin = value.origin
+        if type(origin) is FromRandom:
+            return origin.recipe
+        return Load(origin.source) if type(origin) is FromInput and value.kind is float else None
+    number = value.constant()
+    return ConstantRecipe(number) if type(number) is float or abs(number) <= _EXACT else None
+
+
+# ---- sizes, and whole numbers that are read from tensors ----
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """A small constant power; None for any other."""
+    small = type(exponent) is int and 0 <= exponent <= _MOST_FACTORS
+    return math.prod([base] * exponent) if small else None
+
+
+def _shifted_left(number: Any, by: Any) -> Any:
+    return number * 2**by if type(by) is int and 0 <= by < _MOST_SHIFTED else None
+
+
+def _shifted_right(number: Any, by: Any) -> Any:
+    return number // 2**by if type(by) is int and 0 <= by < _MOST_SHIFTED else None
+
+
+def _magnitude(number: Any) -> Any:
+    return torch.sym_max(number, -number)
+
+
+_MOST_FACTORS = 4
+_MOST_SHIFTED = 31
+_OF_INTS: dict[Any, Any] = {
+    abs: _magnitude,
+    operator.abs: _magnitude,
+    operator.pow: _power,
+    operator.lshift: _shifted_left,
+    operator.rshift: _shifted_right,
+    round: operator.pos,
+    math.trunc: operator.pos,
+}
+_OF_SYMBOLS: dict[Any, Any] = {
+    **_OF_INTS,
+    **{one: one for one in (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.index)},
+    **{one: one for one in (operator.floordiv, operator.mod, operator.truediv, math.floor, math.ceil, *_COMPARISONS)},
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.ifloordiv: operator.floordiv,
+    operator.imod: operator.mod,
+    operator.itruediv: operator.truediv,
+    min: torch.sym_min,
+    max: torch.sym_max,
+    int: torch.sym_int,
+    float: torch.sym_float,
+    **{one: one for one in (torch.sym_min, torch.sym_max, torch.sym_int, torch.sym_float)},
+}
+_DIVISIONS = frozenset((operator.floordiv, operator.mod, operator.truediv))  # raise where the divisor is zero
+_OF_ONE: frozenset[Any] = frozenset(
+    [
+        *(operator.neg, operator.pos, operator.index, operator.abs, abs, round),
+        *(math.floor, math.ceil, math.trunc, int, float, torch.sym_int, torch.sym_float),
+    ]
+)
+
+
+def _of_sizes(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
+    target = _OF_SYMBOLS.get(function)
+    if target is None or len(args) != (1 if function in _OF_ONE else 2):  # round() to digits, or what raises
+        return None
+    numbers = [arg.origin.number if is_open(arg) and type(arg.origin) is FromSizes else arg.constant() for arg in args]
+    if any(type(number) is torch.SymBool for number in numbers):
+        return None
+    if function in _CHOICES and len({arg.python_type(context) for arg in args}) > 1:
+        raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
+    if target in _DIVISIONS and not bool(numbers[1] != 0):  # which is relied on, unless it is known
+        raise unsupported("data-dependent-value", "a division by a number that is known when the graph runs")
+    if function in _OF_INTS and any(type(number) not in (torch.SymInt, int) for number in numbers):
+        return None
+    result = target(*numbers)
+    if result is None:
+        return None
+    return number_value(result) if is_symbolic(result) else ConstantValue(result)
+
+
+# ---- floats and truths in tensors ----
+
+
+# they give one of their arguments: an int among them would make the type of the result depend on data
+_CHOICES: dict[Any, Any] = {max: operator.gt, min: operator.lt}
+_OF_TENSOR: dict[Any, Any] = {
+    **{abs: torch.abs, operator.abs: torch.abs, math.fabs: torch.abs, operator.neg: operator.neg},
+    **{math.sqrt: torch.sqrt, math.exp: torch.exp, math.tanh: torch.tanh, math.atan: torch.atan},
+    **{math.log: torch.log, math.log2: torch.log2, math.log10: torch.log10, math.log1p: torch.log1p},
+    **{math.sin: torch.sin, math.cos: torch.cos},
+}
+_OF_TWO_TENSORS: dict[Any, Any] = {
+    **{one: one for one in (operator.add, operator.sub, operator.mul, *_DIVISIONS, operator.pow, *_COMPARISONS)},
+    math.pow: operator.pow,
+}
+# Of one float: beyond these bounds functions raise, or give infinity.
+_DOMAINS: dict[Any, tuple[tuple[Any, float], ...]] = {
+    math.sqrt: ((operator.ge, 0.0),),
+    math.exp: ((operator.lt, 709.0),),
+    math.log: ((operator.gt, 0.0),),
+    math.log2: ((operator.gt, 0.0),),
+    math.log10: ((operator.gt, 0.0),),
+    math.log1p: ((operator.gt, -1.0),),
+    math.sin: ((operator.gt, -1e300), (operator.lt, 1e300)),
+    math.cos: ((operator.gt, -1e300), (operator.lt, 1e300)),
+}
+# Functions that give whole numbers, and the method of tensors behind each.
+_ROUNDINGS: dict[Any, str] = {int: "trunc", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil", round: "round"}
+_MOST_WHOLE = 2.0**62
+
+
+def _of_tensors(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
+    if any(arg.python_type(context) is bool for arg in args):
+        return args[0] if function is bool and len(args) == 1 else None
+    if len(args) == 1:
+        if function is float:
+            return args[0]
+        if function is bool:
+            return computed(context, operator.ne, [args[0], ConstantValue(0)])
+        if function in _ROUNDINGS:
+            return _rounded(context, _ROUNDINGS[function], args[0])
+    elif function in _CHOICES and len(args) == 2:
+        return _chosen(context, function, args)
+    target = (_OF_TENSOR if len(args) == 1 else _OF_TWO_TENSORS).get(function)
+    if target is None or (function in _COMPARISONS and not all(map(_is_float_in_comparisons, args))):
+        return None
+    _check_operands(context, function, args)
+    return _in_tensor(context, target, args)
+
+
+def _is_float_in_comparisons(value: Value) -> bool:
+    """Python compares a float and an int exactly, tensors after converting the int."""
+    if isinstance(value, ConstantValue):
+        return abs(value.value) <= _EXACT or type(value.value) is float
+    return type(value) is SymbolicNumber and value.kind is float
+
+
+def _in_tensor(context: CaptureContext, target: Any, args: list[Value]) -> SymbolicNumber:
+    made = context.call(context.known(target), [_operand(context, arg) for arg in args], {})
+    return SymbolicNumber(FromTensor(made, bool if target in _COMPARISONS else float))
+
+
+def _operand(context: CaptureContext, value: Value) -> Value:
+    """A number as torch takes it beside a tensor of float64."""
+    return context.recorder.numbers.tensor(value) if is_open(value) else value
+
+
+def _check_operands(context: CaptureContext, function: Any, args: list[Value]) -> None:
+    """Python raises where tensors give an infinity, and has complex powers where they give NaN: the graph fails there,
+    and the program goes its own way. Optimizers compute with counts of steps, of which there is one at least."""
+    if in_optimizers(context):
+        return
+    for relation, bound in _DOMAINS.get(function, ()):
+        _rely_on(context, args[0], relation, bound)
+    if function in _DIVISIONS:
+        _rely_on(context, args[1], operator.ne)
+    elif function in (operator.pow, math.pow):
+        base, exponent = args
+        power_of = None if is_open(exponent) else exponent.constant()
+        if power_of is None:
+            _rely_on(context, base, operator.gt)
+        elif power_of % 1 != 0:
+            _rely_on(context, base, operator.ge if power_of > 0 else operator.gt)
+        elif power_of < 0:
+            _rely_on(context, base, operator.ne)
+
+
+def _rely_on(
+    context: CaptureContext, number: Value, relation: Any, bound: float = 0, kind: str = "RuntimeError"
+) -> None:
+    """That the relation between the number and the bound holds."""
+    holds = context.call(context.known(relation), [number, ConstantValue(bound)], {})
+    if may_be_checked(context, holds):
+        context.recorder.numbers.rely_on(holds, kind=kind)
+    elif not context.truth(holds):
+        raise unsupported("data-dependent-value", "an operation on numbers that always raises, or gives a complex one")
+
+
+def may_be_checked(context: CaptureContext, condition: Value) -> bool:
+    """Whether the graph can check this: one number, of the captured call itself, that is not known while capturing."""
+    if isinstance(condition, TensorValue):
+        return condition.is_number_of_the_run(context)
+    if type(condition) is not SymbolicNumber or not context.in_the_call:
+        return False
+    if type(condition.origin) is FromSizes:
+        return known_truth(condition.condition()) is None
+    return type(condition.origin) is FromTensor
+
+
+def _rounded(context: CaptureContext, method: str, number: Value) -> Value:
+    """The whole number, which is read from a tensor as others are. Infinity and NaN raise in Python."""
+    _rely_on(context, number, operator.gt, -_MOST_WHOLE, ASSUMPTION)
+    _rely_on(context, number, operator.lt, _MOST_WHOLE, ASSUMPTION)
+    held = context.record_method(method, [_operand(context, number)], {})
+    whole = context.record_method("to", [held, ConstantValue(torch.int64)], {})
+    return context.call_tensor_method(whole, "item", [], {})  # type: ignore[arg-type]
+
+
+def _chosen(context: CaptureContext, function: Any, args: list[Value]) -> Value | None:
+    """max or min of two floats; or of a float and a small int that keeps it from being zero: `max(x.item(), 1)` relies
+    on the float being the larger one."""
+    floats = [arg for arg in args if arg.python_type(context) is float]
+    if len(floats) == 2:
+        second, first = _operand(context, args[1]), _operand(context, args[0])
+        better = context.call(context.known(_CHOICES[function]), [second, first], {})
+        return SymbolicNumber(FromTensor(context.record_function(torch.where, [better, second, first], {})))
+    least = next(arg for arg in args if arg not in floats)
+    if function is not max or not floats or not isinstance(least, ConstantValue) or not 0 <= least.value <= 1:
+        raise unsupported("data-dependent-value", "min or max of a float and an int", "write the int as a float")
+    _rely_on(context, floats[0], operator.gt, least.value, ASSUMPTION)
+    return floats[0]
