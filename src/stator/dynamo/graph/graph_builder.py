@@ -40,8 +40,8 @@ from stator.graph.subgraphs.custom_under_transforms import Mapped, MissingRule
 
 from .data_dependent_errors import is_noticed, may_fail
 from .fake_error_translation import why_it_failed
+from .number_nodes import NumberNodes
 from .subgraphs import Subgraph
-from .symbolic_numbers import NumberNodes
 
 if TYPE_CHECKING:
     from stator.dynamo.interpreter.capture_context import CaptureContext

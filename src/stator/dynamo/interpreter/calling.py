@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stator.base.registry import Registry
 from stator.dynamo.graph.graph_builder import NotATensorCall
-from stator.dynamo.graph.symbolic_numbers import may_be_read
+from stator.dynamo.graph.number_nodes import may_be_read
 from stator.dynamo.host.compile_directives import (
     REASONS_OF_TORCH,
     Mark,

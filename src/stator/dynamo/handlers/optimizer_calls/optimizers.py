@@ -13,7 +13,7 @@ from torch.autograd.profiler import record_function
 from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
-from stator.dynamo.graph.symbolic_numbers import may_be_read
+from stator.dynamo.graph.number_nodes import may_be_read
 from stator.dynamo.handlers.polyfills.torch_optim import module_without_gradients, optimizer_without_gradients
 from stator.dynamo.handlers.python_calls.compilation import break_requested
 from stator.dynamo.host.hook import compile_wherever_it_is

@@ -1,6 +1,6 @@
 """Numbers of optimizers that a scheduler sets, and numbers that schedulers count: known to change before they first do.
 
-How a number that changes is followed is in values/numbers.py; which others do is found out when guards fail.
+How a number that changes is followed is in values/symbolic_numbers.py; which others do is found out when guards fail.
 """
 
 from __future__ import annotations
