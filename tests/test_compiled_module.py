@@ -297,3 +297,93 @@ def test_a_sequential_behind_a_break_is_compiled() -> None:
     before = backend.count
     same(compiled(x), model(x))
     assert backend.count == before
+
+
+def call_hooks_of(kind: str) -> Any:
+    return getattr(nn.modules.module, kind)
+
+
+IN_THE_WAY = {
+    "forward hook": lambda net: net.register_forward_hook(lambda module, inputs, output: output + 1).remove,
+    "forward pre-hook": lambda net: net.register_forward_pre_hook(lambda module, inputs: inputs[0] + 1).remove,
+    "backward hook": lambda net: net.register_full_backward_hook(lambda module, into, out: None).remove,
+    "backward pre-hook": lambda net: net.register_full_backward_pre_hook(lambda module, out: None).remove,
+    "forward hook of all modules": lambda net: (
+        call_hooks_of("register_module_forward_hook")(lambda module, inputs, output: output + 1).remove
+    ),
+    "forward of the instance": lambda net: (setattr(net, "forward", lambda x: x * 3), lambda: delattr(net, "forward"))[
+        1
+    ],
+    "_call_impl of the instance": lambda net: (
+        setattr(net, "_call_impl", lambda x: x * 5),
+        lambda: delattr(net, "_call_impl"),
+    )[1],
+    "_compiled_call_impl": lambda net: (
+        setattr(net, "_compiled_call_impl", lambda x: x * 7),
+        lambda: delattr(net, "_compiled_call_impl"),
+    )[1],
+    "forward of the class": lambda net: replaced(type(net), "forward", lambda self, x: x * 9),
+    "__call__ of the class": lambda net: replaced(type(net), "__call__", lambda self, x: x * 11),
+    "_call_impl of the class": lambda net: replaced(type(net), "_call_impl", lambda self, x: x * 13),
+}
+
+
+def replaced(cls: type, name: str, value: Any) -> Any:
+    own = cls.__dict__.get(name)
+    setattr(cls, name, value)
+    return (lambda: delattr(cls, name)) if own is None else (lambda: setattr(cls, name, own))
+
+
+@pytest.mark.parametrize("what", IN_THE_WAY)
+def test_a_call_is_entered_at_forward_unless_something_is_in_the_way(what: str) -> None:
+    class Own(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.relu(self.first(x))) + 1
+
+    net = Own().eval()
+    compiled = compiled_of(net)
+    entry = compiled._stator_call.__func__
+    assert entry._function is Own.forward and entry._original is nn.Module.__call__
+    for _ in range(4):
+        same(compiled(X), net(X))
+    hits = sum(version.hits for version in entry._cache.versions)
+    assert hits == 3
+    remove = IN_THE_WAY[what](net)
+    for _ in range(3):
+        same(compiled(X), net(X))
+    assert sum(version.hits for version in entry._cache.versions) == hits
+    remove()
+    same(compiled(X), net(X))
+    assert sum(version.hits for version in entry._cache.versions) == hits + 1
+
+
+def test_forwards_that_are_no_plain_functions_are_entered_at_the_call() -> None:
+    class Static(nn.Module):
+        @staticmethod
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+    class Steps(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            yield x + 1
+
+    class Watched(nn.Module):
+        def __getattribute__(self, name: str) -> Any:
+            return (lambda x: x - 1) if name == "forward" else super().__getattribute__(name)
+
+    for module in (Static(), Steps(), Watched()):
+        compiled = compiled_of(module)
+        assert compiled._stator_call.__func__._function is nn.Module.__call__
+        for _ in range(2):
+            found, expected = compiled(X), module(X)
+            same(*((next(found), next(expected)) if isinstance(module, Steps) else (found, expected)))
+
+
+def test_a_call_that_does_not_fit_forward_raises_as_eager_does(net: Net) -> None:
+    compiled = compiled_of(net)
+    for arguments in ((), (X, X)):
+        with pytest.raises(TypeError) as eager:
+            net(*arguments)
+        with pytest.raises(TypeError) as found:
+            compiled(*arguments)
+        assert str(found.value) == str(eager.value)

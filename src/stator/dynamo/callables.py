@@ -9,6 +9,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from .cache import entry as entries
+from .cache.call_gates import call_gate, forward_gate, forward_of, in_class
 from .frame_compiler import FrameCompiler
 from .host.compile_directives import disabled
 from .interpreter.calling import made_functions
@@ -39,10 +40,7 @@ def compiled_call(target: Any, converter: FrameCompiler) -> Callable[..., Any]:
         return MethodType(converter.entry(target.__func__), target.__self__)
     call = original_of(type(target).__call__)
     if isinstance(call, FunctionType):
-        entry = converter.entry(call)
-        if entries.is_entry(entry):
-            entries.follow(entry, _looked_up(target), _Moved(converter))
-        return MethodType(entry, target)
+        return MethodType(_gated_entry(target, call, converter), target)
     return functools.update_wrapper(converter.entry(_caller_of(target)), target, updated=())
 
 
@@ -51,23 +49,32 @@ def _is_known_whole(target: Any) -> bool:
     return isinstance(target, FunctionType) and id(target.__code__) in made_functions
 
 
-def _looked_up(target: Any) -> Any:
-    """The `__call__` of its class, as it stands there."""
-    return next((vars(base)["__call__"] for base in type(target).__mro__ if "__call__" in vars(base)), None)
+def _gated_entry(target: Any, call: FunctionType, converter: FrameCompiler) -> Callable[..., Any]:
+    """The entry of calls of `target`, whose class has `call` as its `__call__`."""
+    forward = forward_of(target)
+    if forward is None or _is_known_whole(forward):
+        function, gate = call, call_gate(target, call)
+    else:
+        function, gate = forward, forward_gate(target, forward)
+    entry = converter.entry(function, module=None if function is call else target)
+    if not entries.is_entry(entry):
+        return call
+    entries.stand_for(entry, call, gate, _Otherwise(converter))
+    return entry
 
 
 _MOST_CALLS = 8  # of one class, one after the other, that are compiled
 
 
-class _Moved:
-    """Calls instances whose class has another `__call__` by now than when they were compiled."""
+class _Otherwise:
+    """Calls instances where the gate of their entry does not hold: by an entry of the `__call__` of their class."""
 
     def __init__(self, converter: FrameCompiler) -> None:
         self.converter = converter
         self.entries: dict[int, tuple[FunctionType, Callable[..., Any]]] = {}  # by the function's id
 
     def __call__(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
-        call = original_of(_looked_up(target))
+        call = original_of(in_class(target, "__call__"))
         if not isinstance(call, FunctionType) or (id(call) not in self.entries and len(self.entries) >= _MOST_CALLS):
             return target(*args, **kwargs)
         if id(call) not in self.entries:

@@ -117,13 +117,16 @@ class FrameCompiler:
         self._made_steps: dict[tuple[int, int | None, int | None], tuple[weakref.ref[CodeType], CodeType]] = {}
         self._put_back: dict[Any, Any] = {}  # what puts frames back that are left together
         self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by a continuation's id
+        self._module: weakref.ref[Any] | None = None  # whose forward has an entry of this compiler
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
 
     # ---- callables ----
 
-    def entry(self, function: FunctionType) -> Callable[..., Any]:
-        """The compiled twin of a function."""
+    def entry(self, function: FunctionType, module: Any = None) -> Callable[..., Any]:
+        """The compiled twin of a function; of the forward of `module`, where a call of that comes to it."""
         settings = self.settings
+        if module is not None:
+            self._module = weakref.ref(module)
         return make_entry(function, self.compile_frame, settings.options, fullgraph=settings.fullgraph)
 
     def dispatch(self, callee: Any) -> Any:
@@ -167,7 +170,9 @@ class FrameCompiler:
             # of the program. What they call runs as it is, in that state only
             state = Guard(FunctionSource(), GuardKind.GLOBAL_STATE, now)
             return CompiledFrame((state, forward_ad_guard()), None)
-        name = _frame_name(code, bound)
+        module = None if self._module is None else self._module()
+        of_module = module is not None and any(value is module for value in bound.values())
+        name = _frame_name(function, module if of_module else None)
         with dumps.compilation(name):
             _show("bytecode", "00_bytecode.txt", lambda: instructions_text(decode(code)), f"original {name}")
             try:
@@ -199,7 +204,7 @@ class FrameCompiler:
                 return CompiledFrame(self._guards(captured, bound, free=free), own, followed=free)
             compiled = self._compile_graph(captured, name)
             with counters.timed("emit"):
-                emitted = self._emit(captured, compiled)
+                emitted = self._emit(captured, compiled, of_module)
             _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(emitted)), f"new {name}")
             return CompiledFrame(self._guards(captured, bound), emitted, silent=captured.ran is None)
 
@@ -486,7 +491,7 @@ class FrameCompiler:
             _show("bytecode", "60_bytecode.txt", lambda: instructions_text(decode(own)), f"new {name}")
         return own
 
-    def _emit(self, captured: CapturedFrame, compiled: Callable[..., Any] | None) -> CodeType:
+    def _emit(self, captured: CapturedFrame, compiled: Callable[..., Any] | None, of_module: bool) -> CodeType:
         on_failure = self._on_failure(captured) if compiled is not None else None
         try:
             emitted = emit(
@@ -499,6 +504,7 @@ class FrameCompiler:
                 inner=self._inner_call(captured),
                 generator_code=partial(self._generator_code, captured),
                 tell=telling(captured.ran or ()),
+                holds_parameters=of_module,
             )
         except CompileError as error:
             if isinstance(captured.exit, Break) and captured.exit.inner:
@@ -513,11 +519,10 @@ class _InnerCompileError(CompileError):
     """Frames cannot be left together. Private to this module."""
 
 
-def _frame_name(code: CodeType, bound: Mapping[str, Any]) -> str:
-    """For folders and headings: the function's name; for a module's call, the name of its class."""
-    if code is torch.nn.Module._wrapped_call_impl.__code__ or code is torch.nn.Module._call_impl.__code__:
-        return type(bound["self"]).__name__
-    return code.co_qualname
+def _frame_name(function: FunctionType, module: Any) -> str:
+    """For folders and headings: the function's name; for the call of a compiled module, the name of its class."""
+    called = module is not None and function in (torch.nn.Module._wrapped_call_impl, type(module).forward)
+    return type(module).__name__ if called else function.__code__.co_qualname
 
 
 def _asks_in_vain_for_super(captured: CapturedFrame, exit_: Break) -> bool:

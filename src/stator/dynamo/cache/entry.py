@@ -32,12 +32,12 @@ __all__ = [
     "CompileFrame",
     "CompiledFrame",
     "cache_of",
-    "follow",
     "is_entry",
     "make_entry",
     "make_hook_callback",
     "original",
     "reset",
+    "stand_for",
 ]
 
 
@@ -121,15 +121,15 @@ def is_entry(value: object) -> bool:
     return _native is not None and type(value) is _native.Entry
 
 
-def follow(entry: Any, call: Any, moved: Callable[..., Any]) -> None:
-    """The entry stands for `call`, the `__call__` of its first argument's class as it stands there: while it is another
-    one, `moved` is called with the arguments."""
-    entry._follow(call, moved)
+def stand_for(entry: Any, call: FunctionType, gate: Any, otherwise: Callable[..., Any]) -> None:
+    """The entry stands for `call`, a call of which ends in the entry's function while the gate holds for the first
+    argument. Where the gate does not hold, `otherwise` is called with the arguments."""
+    entry._stand_for(call, gate, otherwise)
 
 
 def original(entry: Any) -> FunctionType:
     """The function that an entry stands for."""
-    return entry._function
+    return entry._original
 
 
 def cache_of(entry: Any) -> Any:

@@ -21,9 +21,6 @@ from .failures import GraphCall, OnFailure
 from .nested_exit import InnerCall, InnerCallWriter, StepWriter, is_step_by_call
 from .writer import GeneratorCode, Writer
 
-# a compiled module has an entry of its own: what is compiled there lives no longer than its parameters
-_CALL_OF_A_MODULE = ("Module._wrapped_call_impl", "torch/nn/modules/module.py")
-
 _REGISTERED = (_effects, _recipes, _sources)  # imported for the visitors they register
 
 
@@ -38,6 +35,7 @@ def emit(
     inner: InnerCall | None = None,
     generator_code: GeneratorCode | None = None,
     tell: Callable[[], None] | None = None,
+    holds_parameters: bool = False,
 ) -> CodeType:
     """Code with the captured frame's signature that does what the frame does, by the compiled graph.
 
@@ -50,6 +48,7 @@ def emit(
     inner: where the frame is left in a call, what that calls.
     generator_code: gives the code of generators that outlive the graph, and the unit where they go on.
     tell: called behind the graph, for who is told of lines.
+    holds_parameters: the code may keep parameters alive, because it lives no longer than they do.
     Raises CompileError for what cannot be expressed as bytecode.
     """
     writer = Writer(captured, generator_code)
@@ -58,7 +57,7 @@ def emit(
         writer.begin_guarded()
         call = GraphCall(writer, on_failure if compiled_graph is not None else None)
         if compiled_graph is not None:
-            _call_graph(writer, compiled_graph, call)
+            _call_graph(writer, compiled_graph, call, holds_parameters)
         if tell is not None:
             writer.builder.const_callee(tell)
             writer.builder.call(0)
@@ -124,19 +123,17 @@ def _cells_needed(writer: Writer) -> tuple[str, ...]:
     return tuple(name for name in writer.code.co_cellvars if name in needed)
 
 
-def _call_graph(writer: Writer, compiled_graph: Callable[..., Any], call: GraphCall) -> None:
+def _call_graph(writer: Writer, compiled_graph: Callable[..., Any], call: GraphCall, holds_parameters: bool) -> None:
     captured, builder = writer.captured, writer.builder
     call.begin()
     builder.const_callee(compiled_graph)
-    name, file = _CALL_OF_A_MODULE
     first_draw = len(builder.instructions)
     for draw in captured.draws:
         writer.load(draw)
         builder.pop()
     call.fails_from(first_draw)  # one may not be what was foreseen
-    of_one_module = captured.code.co_qualname == name and captured.code.co_filename.endswith(file)
     for entry in captured.inputs:
-        if entry.is_static and of_one_module:
+        if entry.is_static and holds_parameters:
             builder.const(entry.example)
         elif entry.is_static:
             # guards hold it to be this very tensor, but do not keep it alive, and neither may the code

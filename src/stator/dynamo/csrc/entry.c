@@ -5,17 +5,18 @@
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *function; /* the original */
+    PyObject *function; /* whose frame is compiled */
     PyObject *cache;    /* Cache */
-    PyObject *code;     /* the original's code object when the entry was made */
-    PyObject *followed; /* what `__call__` was in the class of the first argument, or NULL: nobody asks */
-    PyObject *moved;    /* called instead where it is something else by now */
+    PyObject *code;     /* the function's code object when the entry was made */
+    PyObject *original; /* called where nothing compiled runs: the function, or what calls it in the end */
+    PyObject *gate;     /* GuardTree over the first argument: while it holds, a call of the original ends in a call of the
+                           function with the same arguments; or NULL */
+    PyObject *otherwise; /* called where the gate does not hold */
     PyObject *dict;
     PyObject *weakrefs;
 } Entry;
 
 static PyTypeObject EntryType;
-static PyObject *call_name;
 
 /* ---- binding ---- */
 
@@ -207,13 +208,13 @@ static PyObject *call_original(Entry *self, PyObject *const *args, size_t nargsf
         /* the hook would otherwise try what this entry just gave up on */
         stator_hook_thread.let_through = (PyCodeObject *)PyFunction_GET_CODE(self->function);
     }
-    PyObject *function = Py_NewRef(self->function);
-    PyObject *result = PyObject_Vectorcall(function, args, nargsf, keywords);
+    PyObject *original = Py_NewRef(self->original);
+    PyObject *result = PyObject_Vectorcall(original, args, nargsf, keywords);
     if (followed) {
         stator_switch_hook(mine);
     }
     stator_hook_thread.let_through = NULL;
-    Py_DECREF(function);
+    Py_DECREF(original);
     return result;
 }
 
@@ -252,9 +253,8 @@ static PyObject *entry_vectorcall(PyObject *callable, PyObject *const *args, siz
 {
     Entry *self = (Entry *)callable;
     Cache *cache = (Cache *)self->cache;
-    if (self->followed && PyVectorcall_NARGS(nargsf) > 0
-        && _PyType_Lookup(Py_TYPE(args[0]), call_name) != self->followed) {
-        return PyObject_Vectorcall(self->moved, args, nargsf, keywords);
+    if (self->gate && PyVectorcall_NARGS(nargsf) > 0 && !stator_guards_hold(self->gate, args, 1, self->function, NULL)) {
+        return PyErr_Occurred() ? NULL : PyObject_Vectorcall(self->otherwise, args, nargsf, keywords);
     }
     if (stator_stack_is_low(STATOR_STACK_FOR_CALLS)) {
         PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded: the stack of this thread is used up");
@@ -305,6 +305,7 @@ static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self) {
         self->vectorcall = entry_vectorcall;
         self->function = Py_NewRef(function);
+        self->original = Py_NewRef(function);
         self->cache = Py_NewRef(cache);
         self->code = Py_NewRef(PyFunction_GET_CODE(function));
     }
@@ -317,8 +318,9 @@ static int entry_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(entry->function);
     Py_VISIT(entry->cache);
     Py_VISIT(entry->code);
-    Py_VISIT(entry->followed);
-    Py_VISIT(entry->moved);
+    Py_VISIT(entry->original);
+    Py_VISIT(entry->gate);
+    Py_VISIT(entry->otherwise);
     Py_VISIT(entry->dict);
     return 0;
 }
@@ -326,7 +328,7 @@ static int entry_traverse(PyObject *self, visitproc visit, void *arg)
 static int entry_clear(PyObject *self)
 {
     Entry *entry = (Entry *)self;
-    /* the function stays until the end: a call from a finalizer must still find it; so does what it follows */
+    /* the original stays until the end, because a finalizer may call it; so does its gate */
     Py_CLEAR(entry->cache);
     Py_CLEAR(entry->dict);
     return 0;
@@ -342,8 +344,9 @@ static void entry_dealloc(PyObject *self)
     entry_clear(self);
     Py_CLEAR(entry->function);
     Py_CLEAR(entry->code);
-    Py_CLEAR(entry->followed);
-    Py_CLEAR(entry->moved);
+    Py_CLEAR(entry->original);
+    Py_CLEAR(entry->gate);
+    Py_CLEAR(entry->otherwise);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -360,12 +363,12 @@ static PyObject *entry_getattro(PyObject *self, PyObject *name)
         return value;
     }
     PyErr_Clear();
-    return PyObject_GetAttr(((Entry *)self)->function, name);
+    return PyObject_GetAttr(((Entry *)self)->original, name);
 }
 
 static PyObject *entry_repr(PyObject *self)
 {
-    return PyUnicode_FromFormat("<compiled %R>", ((Entry *)self)->function);
+    return PyUnicode_FromFormat("<compiled %R>", ((Entry *)self)->original);
 }
 
 /* Functions are nobody's to copy. */
@@ -383,21 +386,23 @@ static PyObject *entry_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
     return reduced;
 }
 
-static PyObject *entry_follow(PyObject *self, PyObject *args)
+static PyObject *entry_stand_for(PyObject *self, PyObject *args)
 {
-    PyObject *followed, *moved;
-    if (!PyArg_ParseTuple(args, "OO", &followed, &moved)) {
+    Entry *entry = (Entry *)self;
+    PyObject *original, *gate, *otherwise;
+    if (!PyArg_ParseTuple(args, "OO!O", &original, &GuardTreeType, &gate, &otherwise)) {
         return NULL;
     }
-    Py_XSETREF(((Entry *)self)->moved, Py_NewRef(moved));
-    Py_XSETREF(((Entry *)self)->followed, Py_NewRef(followed));
+    Py_XSETREF(entry->original, Py_NewRef(original));
+    Py_XSETREF(entry->otherwise, Py_NewRef(otherwise));
+    Py_XSETREF(entry->gate, Py_NewRef(gate));
     Py_RETURN_NONE;
 }
 
 static PyMethodDef entry_methods[] = {
-    {"_follow", entry_follow, METH_VARARGS,
-     "_follow(function, moved): the entry stands for the `__call__` of its first argument's class, which is `function`;\n"
-     "while the class has another, moved is called with the arguments."},
+    {"_stand_for", entry_stand_for, METH_VARARGS,
+     "_stand_for(original, gate, otherwise): while the gate holds for the first argument, a call of the original ends in a\n"
+     "call of the function with the same arguments. Where it does not hold, otherwise is called with the arguments."},
     {"__reduce__", entry_reduce, METH_NOARGS, NULL},
     {"__copy__", entry_copy, METH_NOARGS, NULL},
     {"__deepcopy__", entry_copy, METH_O, NULL},
@@ -406,7 +411,8 @@ static PyMethodDef entry_methods[] = {
 
 static PyMemberDef entry_members[] = {
     {"_cache", T_OBJECT, offsetof(Entry, cache), READONLY, "the Cache of compiled versions"},
-    {"_function", T_OBJECT, offsetof(Entry, function), READONLY, "the original function"},
+    {"_original", T_OBJECT, offsetof(Entry, original), READONLY, "what the entry stands for"},
+    {"_function", T_OBJECT, offsetof(Entry, function), READONLY, "the function whose frame is compiled"},
     {"__dictoffset__", T_PYSSIZET, offsetof(Entry, dict), READONLY, NULL},
     {0},
 };
@@ -438,9 +444,5 @@ static PyTypeObject EntryType = {
 
 int stator_entry_add_to(PyObject *module)
 {
-    call_name = PyUnicode_InternFromString("__call__");
-    if (!call_name) {
-        return -1;
-    }
     return PyModule_AddType(module, &EntryType);
 }

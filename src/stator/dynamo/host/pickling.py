@@ -13,7 +13,7 @@ def reduced(entry: Any) -> Any:
     found: Any = sys.modules.get(entry.__module__)
     for name in entry.__qualname__.split("."):
         found = getattr(found, name, None)
-    return entry.__qualname__ if found is entry else (as_it_is, (entry._function,))
+    return entry.__qualname__ if found is entry else (as_it_is, (entry._original,))
 
 
 def as_it_is(function: FunctionType) -> FunctionType:
