@@ -1,6 +1,6 @@
 """CPython bytecode as data: decode a code object into instructions, assemble instructions into a code object.
 
-Covers CPython 3.11 to 3.13. What differs between them is described in `version.py`; torch is never imported here.
+Covers CPython 3.11 to 3.14. What differs between them is described in `version.py`; torch is never imported here.
 """
 
 from .assemble import BytecodeError, assemble

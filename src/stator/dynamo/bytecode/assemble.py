@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import Any
 
-from .instruction import Handler, Instruction, Position
+from .instruction import Handler, Instruction, Position, leads_back
 from .stack import stack_depths
 from .version import BINARY_SYMBOLS, CACHES, COMPARE_SYMBOLS, FORWARD_TWINS, OPERAND_KINDS, VERSION
 
@@ -169,7 +169,7 @@ def _direct_jumps(instructions: Sequence[Instruction]) -> None:
         if id(instruction.target) not in place:
             raise BytecodeError(f"{instruction!r} leads to an instruction that is not in the list")
         backward = place[id(instruction.target)] <= index
-        if backward == ("BACKWARD" in instruction.opname):
+        if backward == leads_back(instruction):
             continue
         twins = VERSION.backward_twins if backward else FORWARD_TWINS
         if instruction.opname not in twins:

@@ -109,7 +109,10 @@ class CodeBuilder:
 
     def item(self) -> None:
         """x, key -> x[key]"""
-        self.add("BINARY_SUBSCR")
+        if VERSION.item_operator is None:
+            self.add("BINARY_SUBSCR")
+        else:
+            self.add("BINARY_OP", argval=VERSION.item_operator)
 
     def store_item(self) -> None:
         """value, x, key ->"""
@@ -175,7 +178,12 @@ class CodeBuilder:
 
     def call_spread(self, *, mapping: bool) -> None:
         """(callee as above), tuple[, dict] -> result"""
-        self.add("CALL_FUNCTION_EX", int(mapping), int(mapping))
+        if VERSION.spread_null:
+            if not mapping:
+                self.null()
+            self.add("CALL_FUNCTION_EX")
+        else:
+            self.add("CALL_FUNCTION_EX", int(mapping), int(mapping))
 
     # ---- exceptions ----
 

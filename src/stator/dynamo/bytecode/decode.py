@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from .instruction import Handler, Instruction, Position
+from .instruction import Handler, Instruction, Position, leads_back
 from .version import BINARY_SYMBOLS, CACHES, COMPARE_SYMBOLS, OPERAND_KINDS, VERSION
 
 _EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
@@ -48,8 +48,7 @@ def decode(code: CodeType) -> list[Instruction]:
         instruction.index = len(instructions)
         end = unit + 1 + CACHES[number]
         if meaning == "jump":
-            backward = "BACKWARD" in instruction.opname
-            jumps.append((instruction, end - operand if backward else end + operand))
+            jumps.append((instruction, end - operand if leads_back(instruction) else end + operand))
         at_unit[start] = instruction
         starts.append(start)
         instructions.append(instruction)
@@ -75,6 +74,7 @@ def code_units(code: CodeType) -> list[int]:
 
 def _plain(number: int, operand: int, tables: _Tables) -> tuple[Instruction, str | None]:
     name = opcode.opname[number]
+    name = VERSION.borrowing.get(name, name)
     if number < opcode.HAVE_ARGUMENT:
         return Instruction(name), None
     kind = OPERAND_KINDS.get(name)

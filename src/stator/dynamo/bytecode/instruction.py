@@ -68,3 +68,8 @@ class Instruction:
         if self.target is None and (self.arg is not None or self.argval is not None):
             operand = f" {self.argval!r}"
         return f"<{self.index}: {self.opname}{operand}>"
+
+
+def leads_back(instruction: Instruction) -> bool:
+    """Whether the operand counts backwards. (From 3.14 on, END_ASYNC_FOR names the place where its loop begins.)"""
+    return "BACKWARD" in instruction.opname or instruction.opname == "END_ASYNC_FOR"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from .instruction import Instruction
 
 ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RERAISE", "RAISE_VARARGS", "INTERPRETER_EXIT"})
+NAMES_A_PLACE = frozenset({"END_ASYNC_FOR"})  # in its operand from 3.14 on, and goes on behind itself
 UNCONDITIONAL = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
 
 
@@ -38,7 +39,7 @@ def stack_depths(instructions: Sequence[Instruction], operands: Sequence[int]) -
             handler = instruction.handler
             if handler is not None:
                 work.append((place[id(handler.target)], handler.depth + handler.lasti + 1))
-            if instruction.target is not None:
+            if instruction.target is not None and instruction.opname not in NAMES_A_PLACE:
                 after = depth + stack_effect(instruction, operands[index], jump=True)
                 deepest = max(deepest, after)
                 work.append((place[id(instruction.target)], after))

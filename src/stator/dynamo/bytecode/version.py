@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import opcode
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 
@@ -25,6 +25,10 @@ class Version:
     conditional_jumps: truth of "jump if" condition -> opname of the forward jump.
     backward_twins: forward jump -> the backward instruction with the same condition.
     plain_yield: the operand of a YIELD_VALUE that no `yield from` does and after which closing runs the frame.
+    borrowing: load that pushes a borrowed reference -> the load that owns it. The former holds only where the compiler
+        put it, so that decoded code has the latter.
+    item_operator: the BINARY_OP that reads an item; None: BINARY_SUBSCR does.
+    spread_null: CALL_FUNCTION_EX always takes a mapping, or NULL, and has no flag that says so.
     """
 
     number: tuple[int, int]
@@ -42,6 +46,9 @@ class Version:
     to_bool_before_jump: bool
     pair_operands: frozenset[str]
     plain_yield: int | None
+    borrowing: MappingProxyType[str, str]
+    item_operator: str | None
+    spread_null: bool
 
 
 _PY311 = Version(
@@ -68,6 +75,9 @@ _PY311 = Version(
     to_bool_before_jump=False,
     pair_operands=frozenset(),
     plain_yield=None,
+    borrowing=MappingProxyType({}),
+    item_operator=None,
+    spread_null=False,
 )
 
 _PY312 = Version(
@@ -86,6 +96,9 @@ _PY312 = Version(
     to_bool_before_jump=False,
     pair_operands=frozenset(),
     plain_yield=2,
+    borrowing=MappingProxyType({}),
+    item_operator=None,
+    spread_null=False,
 )
 
 _PY313 = Version(
@@ -104,9 +117,22 @@ _PY313 = Version(
     to_bool_before_jump=True,
     pair_operands=frozenset({"LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"}),
     plain_yield=0,
+    borrowing=MappingProxyType({}),
+    item_operator=None,
+    spread_null=False,
 )
 
-_VERSIONS = {version.number: version for version in (_PY311, _PY312, _PY313)}
+_PY314 = replace(
+    _PY313,
+    number=(3, 14),
+    borrowing=MappingProxyType(
+        {"LOAD_FAST_BORROW": "LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "LOAD_FAST_LOAD_FAST"}
+    ),
+    item_operator="[]",
+    spread_null=True,
+)
+
+_VERSIONS = {version.number: version for version in (_PY311, _PY312, _PY313, _PY314)}
 VERSION: Version = _VERSIONS[sys.version_info[:2]]
 
 
