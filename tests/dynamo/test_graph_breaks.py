@@ -8,12 +8,12 @@ import types
 
 import pytest
 import torch
-from capturing import check, collector, name_of
+from tests.differential import check, corpus
 from torch import nn
 
 import stator
 
-PROGRAMS, program = collector()
+PROGRAMS, program = corpus()
 
 
 def x3():
@@ -299,9 +299,9 @@ def bare_raise(x):
         return x, str(e)
 
 
-@pytest.mark.parametrize("case", PROGRAMS, ids=name_of)
-def test_same_as_eager_with_breaks(case):
-    check(case, fullgraph=False)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_same_as_eager_with_breaks(program):
+    check(program)
 
 
 def test_a_break_where_a_block_of_except_ends_has_a_line_of_it():

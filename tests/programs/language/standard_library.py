@@ -6,30 +6,19 @@ import bisect
 import functools
 import heapq
 import sys
-import threading
 from collections import deque
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-import pytest
 import torch
-from capturing import check, collector, name_of
 
-import stator
-
-PROGRAMS, program = collector()
+INPUT = torch.tensor([1.5, -2.25, 3.0, 0.5])
 
 
-def x() -> torch.Tensor:
-    return torch.tensor([1.5, -2.25, 3.0, 0.5])
-
-
-@program(x)
 def bounded_index_of_a_deque(x):
     held = deque([1, 2, 3, 2, 1], maxlen=8)
     return x * held.index(2, 2) + held.index(1, 1, 5), held.index(3, -4)
 
 
-@program(x)
 def heaps(x):
     heap = [5, 1, 4, 9, 2, 2]
     heapq.heapify(heap)
@@ -39,7 +28,6 @@ def heaps(x):
     return x * least, heap, pushed
 
 
-@program(x)
 def insertion(x):
     held = [1, 3, 5]
     bisect.insort(held, 4)
@@ -62,7 +50,6 @@ class Version:
     __hash__ = None
 
 
-@program(x)
 def objects_in_order(x):
     held = [Version(number, str(at)) for at, number in enumerate((3, 1, 2, 3, 0, 1, 3))]
     upwards, downwards = sorted(held), sorted(held, reverse=True)
@@ -71,7 +58,6 @@ def objects_in_order(x):
     return x * max(held).number, names, Version(1) <= Version(2), Version(3) >= Version(4)
 
 
-@program(x)
 def by_comparison(x):
     by_length = functools.cmp_to_key(lambda a, b: len(a) - len(b))
     return x, sorted(["ccc", "a", "bb", "d"], key=by_length), max(["a", "bbb", "ccc"], key=by_length)
@@ -84,7 +70,6 @@ class Scaled:
     doubled = functools.partialmethod(scaled, by=2)
 
 
-@program(x)
 def partial_methods(x):
     return Scaled().doubled(x), Scaled().doubled(x, more=3)
 
@@ -109,7 +94,6 @@ def _(value):
     return value * 2
 
 
-@program(x)
 def dispatched_by_class(x):
     return x * kind(3) + kind([]) + kind("text"), kind(x), kind.dispatch(bool)(True)
 
@@ -129,12 +113,10 @@ class Box:
     def grow(self): ...
 
 
-@program(x)
 def protocols(x):
     return x, isinstance(Box(3), Sized), isinstance(Box(), Sized), isinstance(3, Sized)
 
 
-@program(x)
 def sets_in_place(x):
     held, other = {1, 2, 3, 4}, {3, 4, 5}
     held.symmetric_difference_update([9, 1])
@@ -143,66 +125,16 @@ def sets_in_place(x):
     return x * len(held), held
 
 
-@program(x)
 def sequences_in_order(x):
     return x, sys.version_info >= (3, 8), sys.version_info[:2] < (3, 9), [x.shape[0], 1] < [4, 2], (1, "a") > (1, "b")
 
 
-def functions_with_facts():
-    def function(value):
-        return value * 2
-
-    wrapped = functools.partial(function)
-    functools.update_wrapper(wrapped, function)
-    return wrapped
+def twice(value):
+    return value * 2
 
 
-@program(x, functions_with_facts)
-def attributes_of_partials(x, function):
-    return function(x), function.__name__, hasattr(function, "__wrapped__"), getattr(function, "other", 5)
+WRAPPED = functools.update_wrapper(functools.partial(twice), twice)
 
 
-@pytest.mark.parametrize("case", PROGRAMS, ids=map(name_of, PROGRAMS))
-def test_as_eager_in_one_graph(case: Any) -> None:
-    check(case)
-
-
-class Depth(threading.local):
-    depth = 0
-
-    def __init__(self):
-        self.items = [5]
-
-
-LOCAL, DEPTH = threading.local(), Depth()
-
-
-def test_each_thread_has_its_own():
-    def run(function):
-        results = []
-
-        def calls():
-            results.append([function(torch.ones(2)) for _ in range(4)] + [dict(vars(LOCAL)), list(DEPTH.items)])
-
-        for _ in range(3):
-            thread = threading.Thread(target=calls)
-            thread.start()
-            thread.join()
-        return results
-
-    def compiled_part(x):
-        LOCAL.calls = getattr(LOCAL, "calls", 0) + 1
-        DEPTH.depth += 1
-        DEPTH.items.append(DEPTH.depth)
-        if hasattr(LOCAL, "flag"):
-            del LOCAL.flag
-        else:
-            LOCAL.flag = True
-        return x * LOCAL.calls + len(DEPTH.items)
-
-    def eager(x):
-        return compiled_part(x).tolist(), DEPTH.depth, hasattr(LOCAL, "flag")
-
-    compiled = stator.compile(compiled_part, backend="eager", fullgraph=True)
-    expected = run(eager)
-    assert run(lambda x: (compiled(x).tolist(), DEPTH.depth, hasattr(LOCAL, "flag"))) == expected
+def attributes_of_partials(x):
+    return WRAPPED(x), WRAPPED.__name__, hasattr(WRAPPED, "__wrapped__"), getattr(WRAPPED, "other", 5)
