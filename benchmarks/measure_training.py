@@ -76,14 +76,11 @@ def measure(
     peer: bool,
     seconds: float,
     size: str,
-    steps: int,
     options: Sequence[str] = (),
-    also: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Figures of one model, in this very process.
 
-    options: those of stator.compile to switch, see switches.py. also: options of a second model that stator compiles,
-    beside the first; its first step may find kernels that the first has compiled.
+    options: those of stator.compile to switch, see switches.py.
     """
     import torch
 
@@ -91,9 +88,6 @@ def measure(
 
     compiled = partial(stator.compile, options=switched(options))
     systems: dict[str, Wrap] = {"stator": compiled}
-    compiled_also = partial(stator.compile, options=switched(also))
-    if also:
-        systems["also"] = compiled_also
     if peer:
         import torch._dynamo
         import torch._inductor.compile_fx  # loaded before the clock starts: only compiling is timed
@@ -125,8 +119,7 @@ def measure(
         "breaks": report.graph_break_count,
         "first_step_s": first,
         "options": list(options),
-        "difference": differences(name, size, compiled, steps),
-        **({"also": list(also), "difference_also": differences(name, size, compiled_also, steps)} if also else {}),
+        "difference": differences(name, size, compiled, 1),
         "median_ms": {system: statistics.median(samples) * 1e3 for system, samples in times.items()},
         "steps": {system: len(samples) for system, samples in times.items()},
     }
@@ -140,17 +133,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="seconds of alternating steady-state steps")
     parser.add_argument("--size", choices=("full", "small"), default="full")
     parser.add_argument("--options", nargs="*", default=[], help="options of stator.compile to switch on")
-    parser.add_argument("--also", nargs="*", default=[], help="options of a second model beside the first")
-    parser.add_argument("--steps", type=int, default=10, help="optimizer steps after which gradients are compared")
     options = parser.parse_args()
     result = measure(
         options.model,
         peer=not options.no_peer,
         seconds=options.seconds,
         size=options.size,
-        steps=options.steps,
         options=options.options,
-        also=options.also,
     )
     options.out.write_text(json.dumps(result, indent=1))
 

@@ -4,8 +4,7 @@
 benchmarks/results/training/. With --jobs N, N models are measured at a time, each on processor cores of its own.
 
 With `--options exact_rounding` stator compiles with that option on, with `--options no-exact_rounding` with it off;
-figures are then kept in training-exact_rounding/ or training-no-exact_rounding/. With `--also` instead of `--options`
-it compiles both ways, side by side in one run; the last columns are the second way's.
+figures are then kept in training-exact_rounding/ or training-no-exact_rounding/.
 """
 
 from __future__ import annotations
@@ -36,13 +35,8 @@ HEADER = (
     "peer ms",
     "over eager",
     "over peer",
-    "gradients, 1 step",
-    "10 steps",
-    "by rounding",
+    "gradients",
 )
-
-
-ALSO_HEADER = ("also ms", "over eager", "over peer", "gradients, 1 step", "10 steps")
 
 
 def measure_in_fresh_process(model: str, extra: Sequence[str], cores: Sequence[int] | None) -> dict[str, Any]:
@@ -56,7 +50,6 @@ def measure_in_fresh_process(model: str, extra: Sequence[str], cores: Sequence[i
 def row(result: dict[str, Any]) -> tuple[str, ...]:
     first, ms, difference = result["first_step_s"], result["median_ms"], result["difference"]
     peer = "peer" in ms
-    last = max(int(key.rpartition("_")[2]) for key in difference)
     return (
         result["model"],
         f"{first['stator']:.1f}",
@@ -68,19 +61,6 @@ def row(result: dict[str, Any]) -> tuple[str, ...]:
         f"{ms['eager'] / ms['stator']:.2f}",
         f"{ms['peer'] / ms['stator']:.2f}" if peer else "",
         f"{difference['gradients_1']:.0e}",
-        f"{difference[f'gradients_{last}']:.0e}",
-        f"{difference[f'rounding_gradients_{last}']:.0e}",
-        *(_also(ms, result["difference_also"], last) if "also" in ms else ()),
-    )
-
-
-def _also(ms: dict[str, float], difference: dict[str, float], last: int) -> tuple[str, ...]:
-    return (
-        f"{ms['also']:.0f}",
-        f"{ms['eager'] / ms['also']:.2f}",
-        f"{ms['peer'] / ms['also']:.2f}" if "peer" in ms else "",
-        f"{difference['gradients_1']:.0e}",
-        f"{difference[f'gradients_{last}']:.0e}",
     )
 
 
@@ -97,15 +77,10 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
         *("", "", ""),
         f"{geometric_mean(m['eager'] / m['stator'] for m in ms):.2f}",
         f"{geometric_mean(m['peer'] / m['stator'] for m in ms):.2f}" if peer else "",
-        *("", "", ""),
+        "",
     )
-    header: tuple[str, ...] = HEADER
-    if all("also" in entry for entry in ms):
-        header += ALSO_HEADER
-        over_peer = f"{geometric_mean(m['peer'] / m['also'] for m in ms):.2f}" if peer else ""
-        means += ("", f"{geometric_mean(m['eager'] / m['also'] for m in ms):.2f}", over_peer, "", "")
-    rule = tuple("---" if i < 1 else "---:" for i in range(len(header)))
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *map(row, results), means))
+    rule = tuple("---" if i < 1 else "---:" for i in range(len(HEADER)))
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (HEADER, rule, *map(row, results), means))
 
 
 def main() -> None:
@@ -119,13 +94,11 @@ def main() -> None:
     parser.add_argument(
         "--options", nargs="*", default=[], help="options of stator.compile to switch on, or with no- off"
     )
-    parser.add_argument("--also", nargs="*", default=[], help="options of a second model beside the first")
     parser.add_argument("--out", type=Path, help="folder of the raw figures")
     options = parser.parse_args()
     options.out = options.out or RESULTS / "-".join(["training", *options.options])
     extra = ["--seconds", str(options.seconds), "--size", options.size] + (["--no-peer"] if options.no_peer else [])
     extra += ["--options", *options.options] if options.options else []
-    extra += ["--also", *options.also] if options.also else []
     options.out.mkdir(parents=True, exist_ok=True)
     free: SimpleQueue[list[int] | None] = SimpleQueue()
     for cores in shared_out(options.jobs, options.cores):

@@ -6,7 +6,6 @@ The only file that knows all floors. It holds the order of stages and what they 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,15 +22,7 @@ from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
 from stator.inductor.passes import run_passes
-from stator.inductor.program import (
-    hand_over_pages,
-    order_for_memory,
-    plan,
-    predict_peak,
-    print_program,
-    take_over,
-    write_inputs,
-)
+from stator.inductor.program import order_for_memory, plan, predict_peak, print_program, take_over, write_inputs
 from stator.inductor.program import verify as verify_program
 from stator.inductor.program.steps import KernelSource, Program
 from stator.inductor.schedule import schedule
@@ -39,7 +30,6 @@ from stator.inductor.schedule.groups import Group, Schedule
 from stator.inductor.schedule.printer import print_schedule
 from stator.inductor.schedule.verifier import verify_schedule
 from stator.runtime.build import build_kernels
-from stator.runtime.huge_pages import LARGE_BYTES
 
 Compiled = Callable[..., Sequence[Any]]
 Observe = Callable[[fx.GraphModule, Compiled], Compiled]
@@ -69,32 +59,17 @@ def inductor_backend(
     the program eagerly and says so.
     """
     options = options or Options()
-    by_default = options.exact_rounding is None
-    if by_default:
-        options = replace(options, exact_rounding=_rounds_as_eager(gm, example_inputs))
     compile_with: aot.CompileGraph = partial(compile_graph, options=options, predict=observe is not None)
     rewrite = None if options.exact_random else aot.functionalize_random
     keep: aot.Keep = can_lower
     if options.exact_rounding:  # operators stay as they are: most of them are called
-        compile_with = partial(
-            compile_exactly, options=options, predict=observe is not None, exact_updates=not by_default
-        )
+        compile_with = partial(compile_exactly, options=options, predict=observe is not None)
         keep = aot.keep_all
     if observe is not None:
         compile_with = _observed(compile_with, observe)
     return _ahead_of_time(
         gm, example_inputs, compile_with, keep=keep, rewrite=rewrite, memory_budget=options.memory_budget
     )
-
-
-def _rounds_as_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
-    """Where nobody has said: in training, if the program would make much of differences in rounding."""
-    amplifier = aot.amplifier_of(gm) if aot.needs_grad(gm, example_inputs) else None
-    if amplifier is None:
-        return False
-    place = amplifier.meta.get("place")
-    logs.log("graph", "rounds as eager does, because of %s%s", amplifier.name, f" at {place}" if place else "")
-    return True
 
 
 def _observed(compile_functional: aot.CompileGraph, observe: Observe) -> aot.CompileGraph:
@@ -139,27 +114,19 @@ def _ahead_of_time(
 
 
 def compile_graph(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[torch.Tensor],
-    *,
-    options: Options,
-    predict: bool = False,
-    exact_updates: bool = True,
+    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options, predict: bool = False
 ) -> Compiled:
     """A functional graph of ATen operators to a callable of its tensors that returns a tuple.
-
-    exact_updates: whether `exact_rounding` is for what optimizers compute in their steps, too. It has its price there,
-    and hardly one comes to eager's bits, as learning rates are tensors.
 
     Of parts of training steps, or with `predict`, gm.meta["peak"] afterwards says what memory a call needs.
     """
     if options.verify:
         graph_verifier.verify(gm)
     with counters.timed("lower"):
-        gm = run_passes(gm, bool(options.exact_rounding))
+        gm = run_passes(gm, options.exact_rounding)
     _compile_parts(gm, options)
     with counters.timed("lower"):
-        lowered = lower(gm, bool(options.exact_rounding), exact_updates)
+        lowered = lower(gm, options.exact_rounding)
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))
     if options.verify:
         verify_lowered(lowered)
@@ -183,8 +150,7 @@ def compile_graph(
             arena_share=ARENA_SHARE if "part" in gm.meta else None,
         )
         if "part" in gm.meta:
-            held = _held(gm, program.inputs)
-            program = hand_over_pages(take_over(program, held), held, LARGE_BYTES)
+            program = take_over(program, _held(gm, program.inputs))
     if predict or "part" in gm.meta:
         _predict_memory(gm, program)
     dumps.write("50_program.txt", lambda: print_program(program))
@@ -194,16 +160,11 @@ def compile_graph(
 
 
 def compile_exactly(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[torch.Tensor],
-    *,
-    options: Options,
-    predict: bool = False,
-    exact_updates: bool = True,
+    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], *, options: Options, predict: bool = False
 ) -> Compiled:
-    """The same with eager's bits. What kernels cannot be made for runs operator by operator, which has them too."""
+    """`compile_graph` under `exact_rounding`. A graph that it cannot compile runs operator by operator in ATen."""
     try:
-        return compile_graph(gm, example_inputs, options=options, predict=predict, exact_updates=exact_updates)
+        return compile_graph(gm, example_inputs, options=options, predict=predict)
     except StatorError as error:
         logs.log("graph", "a graph runs operator by operator: %s", error)
         counters.count("exact_by_operators")

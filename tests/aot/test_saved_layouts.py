@@ -57,7 +57,7 @@ def close(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
 def pair(request):
     model = request.param()
     x = torch.randn(2, 8, 20, 20, requires_grad=True)
-    compiled = stator.compile(model, fullgraph=True, options={"exact_rounding": False})  # the format is eager's else
+    compiled = stator.compile(model, fullgraph=True)
     return compiled, model, x
 
 

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 
 import stator
-from stator.aot import keep_all
-from stator.base.config import Options
-from stator.graph.tracing.tracer import trace
-from stator.pipeline import compile_graph
-from stator.runtime.batch_statistics import is_as_aten
 
 LAYOUTS: dict[str, Callable[[int], torch.Tensor]] = {
     "repeated": lambda channels: torch.randn(1, channels).expand(3, channels),
@@ -41,21 +35,3 @@ def test_batch_norm_of_any_layout(layout: str, gap: int) -> None:
     expected = normalised(x, weight, bias, *expected_running)
     actual = stator.compile(normalised)(x, weight, bias, *running)
     torch.testing.assert_close([actual, *running], [expected, *expected_running], rtol=1e-6, atol=1e-6)
-
-
-def test_what_statistics_are_taken_of_dies_before_them() -> None:
-    """With `exact_rounding` a kernel by hand takes them: its results are not parts of what it is given."""
-    if not is_as_aten():
-        pytest.skip("statistics are ATen's on this processor")
-
-    def waves(x: torch.Tensor, y: torch.Tensor, *parameters: torch.Tensor) -> Any:
-        operator = torch.ops.aten._native_batch_norm_legit_functional.default
-        result, *statistics = operator(torch.cat([x, y], 1), *parameters, True, 0.1, 1e-5)
-        return result.sin().cos(), *statistics
-
-    images = [torch.randn(2, 4, 64, 64) for _ in range(2)]
-    given = [*images, *(torch.rand(8) for _ in range(4))]
-    graph = trace(waves, given, keep=keep_all).graph
-    graph.meta["part"] = "forward"  # of a training step: no arena of such sizes
-    compile_graph(graph, given, options=Options(exact_rounding=True, verify=True), predict=True)
-    assert graph.meta["peak"].bytes < 2.5 * sum(image.nbytes for image in images)

@@ -1,4 +1,4 @@
-"""Whole steps of programs whose forward and backward round as eager does: how the optimizer rounds in them."""
+"""Whole steps of a network with ReLU: which operators of them are called, and how they round."""
 
 from __future__ import annotations
 
@@ -47,18 +47,8 @@ def test_the_update_is_kernels(name: str) -> None:
     counters.clear()
     found = train(FORMS[name], lambda step: stator.compile(step, fullgraph=True, options={"verify": True}))
     called = {key.partition(":aten.")[2].partition(".")[0] for key in counters.counts if "inductor_fallback" in key}
-    loss = {"_log_softmax", "nll_loss_forward", "nll_loss_backward", "_log_softmax_backward_data"}
-    assert called <= {"addmm", "mm", "sum", *loss}
+    assert called <= {"addmm", "mm"}
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_gradients_of_the_first_step_are_eagers() -> None:
-    """The optimizer reads them only."""
-    rate = 2.0**-6  # a product with it is exact
-    expected = train(lambda owned: torch.optim.SGD(owned, rate), lambda step: step)
-    found = train(lambda owned: torch.optim.SGD(owned, rate), stator.compile)
-    assert torch.equal(found[0], expected[0])
-    assert all(torch.equal(one, other) for one, other in zip(found[3:], expected[3:], strict=True))
 
 
 def test_it_rounds_as_eager_does_where_that_is_asked_for() -> None:

@@ -11,7 +11,6 @@ from .split.split_untraceable import in_pieces
 from .trace.grad import needs_grad
 from .trace.inference import CompileGraph, Rewrite, compile_inference
 from .trace.randomness import functionalize_random
-from .trace.sensitivity import amplifier_of
 from .training import compile_training
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "Keep",
     "Otherwise",
     "Rewrite",
-    "amplifier_of",
     "compile_inference",
     "compile_training",
     "functionalize_random",

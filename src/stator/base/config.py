@@ -30,9 +30,8 @@ class Options:
     threads: most compiler processes at once; 0 means one per core.
     exact_random: draw random numbers as eager does, the same ones in the same order, by library calls; off, they are
         computed inside kernels from one number of torch's generator per call.
-    exact_rounding: give eager's results and gradients to the last bit: kernels compute only what has the same bits
-        however it is computed, and ATen is called for everything else. None, the default, does so for graphs that need
-        gradients and have operators that multiply differences in rounding, as ReLU does (docs/exactness.md).
+    exact_rounding: give eager's results and gradients to the last bit: kernels compute only operators whose bits IEEE
+        754 fixes, and ATen is called for all others (docs/exactness.md).
     memory_budget: how much memory a training step may need at its peak, from 1 (what makes it fastest) to 0 (the
         least that computing parts of the forward again can give), linear in bytes of the predicted peak.
     unknown_sizes: keep operators whose result's size depends on data (`x[mask]`, `nonzero`, `unique`) and whole numbers
@@ -49,7 +48,7 @@ class Options:
     vectorize: bool = True
     threads: int = 0
     exact_random: bool = False
-    exact_rounding: bool | None = None
+    exact_rounding: bool = False
     memory_budget: float = 1.0
     unknown_sizes: bool = True
     guard_filter_fn: Callable[[Sequence[Any]], Sequence[bool]] | None = None
@@ -73,9 +72,8 @@ def make_options(mode: str | None, options: Mapping[str, object] | None) -> Opti
             if value is not None and not callable(value):
                 raise UsageError(f"option {name!r} must be a function, not {type(value).__name__}: {value!r}")
             continue
-        default = fields[name].default
-        expected = bool if default is None else type(default)  # None is an answer where it is the default
-        if type(value) is not expected and value is not default and not (expected is float and type(value) is int):
+        expected = type(fields[name].default)
+        if type(value) is not expected and not (expected is float and type(value) is int):
             raise UsageError(f"option {name!r} must be {expected.__name__}, not {type(value).__name__}: {value!r}")
     made = Options(mode=mode or "default", **(options or {}))  # type: ignore[arg-type]
     if not 0.0 <= made.memory_budget <= 1.0:

@@ -13,7 +13,7 @@ import torch
 from stator.base import logs
 from stator.base.errors import VerificationError
 
-from . import huge_pages, launch, pages
+from . import launch
 from .arena import ArenaUser, Slot
 from .ownership import taker
 
@@ -99,9 +99,7 @@ class Binder:
             made.untyped_storage().resize_(0)
         return made
 
-    large_like = staticmethod(huge_pages.large_like)
     taker = staticmethod(taker)
-    move_pages = staticmethod(pages.move)
 
     def promise(
         self, name: str, size: Size, stride: Size, dtype: torch.dtype, device: str, repaired: set[str]

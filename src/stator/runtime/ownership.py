@@ -34,19 +34,8 @@ def _asked(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 _EXPECTED = _of_one()
-_EXPECTED_DEEPER = (_EXPECTED[0] + 1, *_EXPECTED[1:]) if _EXPECTED else ()  # one function further down
 # The variable, two arguments, and that of sys.getrefcount; if references are counted otherwise, nothing is taken over
 _SUPPORTED = bool(_EXPECTED) and _EXPECTED[:2] == (4, 1)
-
-
-def is_owned_by_one_variable(tensor: torch.Tensor) -> bool:
-    """Whether nobody has the tensor or sees its memory but one variable of the caller's caller, and its argument."""
-    return _SUPPORTED and _owners(tensor) == _EXPECTED_DEEPER
-
-
-def is_of_torch(storage: torch.UntypedStorage) -> bool:
-    """Whether the memory is torch's and this process's: not an array's, nor one that other processes may see."""
-    return storage.resizable() and not storage.is_shared()
 
 
 def taker(
@@ -61,7 +50,8 @@ def taker(
     def take(old: torch.Tensor) -> torch.Tensor:
         if _SUPPORTED and _owners(old) == _EXPECTED:
             storage = old.untyped_storage()
-            if is_of_torch(storage) and storage.nbytes() == count:
+            # torch allocated it, for this process alone: no array or other process sees it
+            if storage.resizable() and not storage.is_shared() and storage.nbytes() == count:
                 made = torch.empty(0, dtype=dtype, device="cpu")
                 return made.set_(storage, 0, size, stride)  # type: ignore[call-overload]
         return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
@@ -69,4 +59,4 @@ def taker(
     return take
 
 
-__all__ = ["is_of_torch", "is_owned_by_one_variable", "taker"]
+__all__ = ["taker"]

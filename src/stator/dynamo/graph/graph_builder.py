@@ -17,7 +17,6 @@ from torch import fx
 from stator.base.errors import Unsupported
 from stator.base.signals import is_of_a_signal
 from stator.dynamo.host.numpy_scalars import is_truth, plain_converter
-from stator.dynamo.host.optimizer_code import in_optimizers
 from stator.dynamo.interpreter.checkpoints import Checkpoints
 from stator.dynamo.interpreter.input_value_guards import FollowingMode
 from stator.dynamo.interpreter.operator_warnings import none_given
@@ -245,8 +244,6 @@ class GraphBuilder:
             node.meta["data_dependent"] = True
         if self.region is not None:
             node.meta["checkpoint"] = self.region
-        if in_optimizers(self.context) and not torch.is_grad_enabled():
-            node.meta["update"] = True
         if "requires_grad" in kwargs and isinstance(result, torch.Tensor) and result.requires_grad:
             self.made_leaves[id(result)] = self.context.end_step()
         self.written.update(id(value) for value in changed if value.obj is not None)

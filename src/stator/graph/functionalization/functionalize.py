@@ -85,7 +85,7 @@ RECURRENT = frozenset(
 
 # Of the operator of the program that is traced, its own operators say too: that they are of a checkpointed region, or
 # of an optimizer's step.
-_PASSED_ON = ("checkpoint", "update")
+_PASSED_ON = ("checkpoint",)
 
 # Views whose arguments are the tensor and its new sizes.
 SIZED = frozenset((aten.view.default, aten._unsafe_view.default, aten.expand.default))

@@ -19,9 +19,8 @@ from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta, record
 from stator.prims.rule_checks import place_of, raised_at
 
-from . import exact_convolution  # noqa: F401  registers lowerings
 from .builder import LoweringBuilder, same_strides
-from .exact import exact_lowerings
+from .exact import exact_lowering
 from .fallback import call_library, gives_view
 from .heuristics import store_before_reuse, too_large
 from .registry import can_lower, lowerings, view_targets
@@ -43,24 +42,22 @@ _PLAIN_DTYPES = frozenset(
 )
 
 
-def lower(gm: fx.GraphModule, exact: bool = False, exact_updates: bool = True) -> Lowered:
+def lower(gm: fx.GraphModule, exact: bool = False) -> Lowered:
     """Lower a functional ATen graph whose nodes carry `meta["val"]`. Raises CompileError naming the node.
 
-    exact: into loops goes only what they compute with ATen's bits; all other operators are called.
-    exact_updates: off, that is not so for what an optimizer computes in its step.
+    exact: only operators whose bits IEEE 754 fixes become loops; ATen is called for all others.
 
     Of `gm.meta`, where present: "mutated" has (input index, output position) for each output that is an input's new
     content; "free_layouts" the positions of outputs that may come in other strides than eager's; "given_strides" those
     of the first inputs, where they may differ from what their nodes say.
     """
-    return _Walk(gm, exact, exact_updates).run()
+    return _Walk(gm, exact).run()
 
 
 class _Walk:
-    def __init__(self, gm: fx.GraphModule, exact: bool, exact_updates: bool) -> None:
+    def __init__(self, gm: fx.GraphModule, exact: bool) -> None:
         self.gm = gm
         self.exact = exact
-        self.exact_updates = exact_updates
         self.builder = LoweringBuilder()
         self.values: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
@@ -114,8 +111,7 @@ class _Walk:
             return
         self.at(node)
         args, kwargs = self.mapped(node.args), self.mapped(node.kwargs)
-        exact = self.exact and (self.exact_updates or not node.meta.get("update"))
-        lowering = (exact_lowerings if exact else lowerings).get(node.target)  # type: ignore[arg-type]
+        lowering = exact_lowering(node.target) if self.exact else lowerings.get(node.target)  # type: ignore[arg-type]
         if _has_no_data(builder.meta) and node.target not in view_targets:
             lowering = None  # there is nothing to compute, and no memory whose address a kernel could take
         result = NotImplemented
@@ -126,12 +122,10 @@ class _Walk:
                 result = NotImplemented
         elif lowering is not None and plain:
             result = lowering(builder, *args, **kwargs)
-            if result is NotImplemented and not exact:
+            if result is NotImplemented and not self.exact:
                 result = self.decomposed(node, args, kwargs)
-        elif lowering is None and self.exact and not exact:  # left whole for the sake of exact operators
-            result = self.decomposed(node, args, kwargs)
         if result is NotImplemented:
-            if exact and gives_view(node.target):
+            if self.exact and gives_view(node.target):
                 raise CompileError("inductor", f"{node.target} gives a view, which has no lowering here")
             result = call_library(builder, node, args, kwargs)
         _check_results(node, lowering, result)
@@ -176,7 +170,8 @@ class _Walk:
                 name = f"const_{node.name}_{part.name}"
                 self.values[part] = self.builder.add_constant(getattr(module, str(part.target)), name)
             elif part.op == "call_function":
-                part.meta.update({kind: node.meta[kind] for kind in ("place", "update") if kind in node.meta})
+                if "place" in node.meta:
+                    part.meta["place"] = node.meta["place"]
                 self.call_function(part)
             else:
                 return self.mapped(part.args[0])

@@ -8,7 +8,7 @@ from torch import fx
 
 from stator.graph.ir.cleanup import remove_dead
 
-from .accumulation import accumulate_into_sums, accumulate_products, accumulate_rows
+from .accumulation import accumulate_into_sums, accumulate_products
 from .common_subexpressions import merge_common_subexpressions
 from .constants import fold_constants
 from .no_ops import drop_no_ops
@@ -24,30 +24,28 @@ PASSES: tuple[Pass, ...] = (
     fold_constants,
 )
 
-# Those of them after which sums are added up in another order, and what takes their place where that must not be
+# Those of them that change the order in which sums are added up
 REORDERING = frozenset((accumulate_into_sums, accumulate_products))
-EXACT_PASSES: tuple[Pass, ...] = (*(apply for apply in PASSES if apply not in REORDERING), accumulate_rows)
 
 
 def run_passes(gm: fx.GraphModule, exact: bool = False) -> fx.GraphModule:
     """Apply every pass, in place, and drop dead code. The result computes the same outputs from the same inputs.
 
-    exact: to the last bit.
+    exact: to the last bit, so that no sum is added up in another order.
     """
-    for apply in EXACT_PASSES if exact else PASSES:
-        gm = apply(gm)
+    for apply in PASSES:
+        if not (exact and apply in REORDERING):
+            gm = apply(gm)
     remove_dead(gm.graph)
     return gm
 
 
 __all__ = [
-    "EXACT_PASSES",
     "PASSES",
     "REORDERING",
     "Pass",
     "accumulate_into_sums",
     "accumulate_products",
-    "accumulate_rows",
     "drop_no_ops",
     "fold_constants",
     "merge_common_subexpressions",

@@ -1,14 +1,11 @@
 """Gradients of what is used several times: each is added to those before it, where those are, as it is computed.
 
-Rows of tables are added to another gradient rather than to zeros first, and products of matrices to other products;
-where bits are to stay eager's, only rows are, as they are added up there.
+Rows of tables are added to another gradient rather than to zeros first, and products of matrices to other products.
 Here graphs are rewritten; whether memory is then written in place is decided in lowering.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -16,7 +13,6 @@ from torch import fx
 
 from stator.graph.ir.cleanup import remove_dead
 from stator.graph.ir.memory import output_memory
-from stator.prims.operators.table_gradients import add_rows_of_table
 from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten
@@ -67,72 +63,15 @@ def accumulate_products(gm: fx.GraphModule) -> fx.GraphModule:
     return gm
 
 
-def accumulate_rows(gm: fx.GraphModule) -> fx.GraphModule:
-    """`mm(a, b) + embedding_dense_backward(...)` becomes one operator, `add_rows_of_table`, which has the same bits.
-
-    So it is with a weight that is a table of rows and the last layer's too. For the sum of both the table of mostly
-    zeros would be filled beside the product.
-    """
-    returned = output_memory(gm.graph)
-    order = {node: at for at, node in enumerate(gm.graph.nodes)}
-    for node in list(gm.graph.nodes):
-        if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
-            continue
-        for rows, other in (node.args, reversed(node.args)):
-            total = _sole_source(other, node, _TOTALS)
-            if total is None or total in returned or not _are_few_rows(rows, total, node, returned):
-                continue
-            gradient, indices, _, padding, scaled = rows.args
-            settled = total.target is add_rows_of_table
-            with gm.graph.inserting_after(max(total, rows, key=order.__getitem__)):
-                given = (total, gradient, indices, padding, scaled, settled)
-                sum_ = gm.graph.call_function(add_rows_of_table, given)
-            sum_.meta.update(node.meta)
-            order[sum_] = max(order[total], order[rows])
-            node.replace_all_uses_with(sum_)
-            gm.graph.erase_node(node)
-            break
-    remove_dead(gm.graph)
-    return gm
-
-
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
-_TOTALS = (aten.mm.default, add_rows_of_table)
-# A table is so many times as large as the rows that are added to it, at least
-_SPARSE = 4
-
-
-def _are_few_rows(rows: Any, total: fx.Node, sum_: fx.Node, returned: set[fx.Node]) -> bool:
-    """Whether `rows` is a table's gradient that only the sum reads, with few rows in it, laid out as the total is."""
-    if not isinstance(rows, fx.Node) or rows.target is not aten.embedding_dense_backward.default:
-        return False
-    if list(rows.users) != [sum_] or rows in returned or rows.kwargs or len(rows.args) != 5:
-        return False
-    metas = [part.meta.get("val") for part in (rows, total, sum_, rows.args[1]) if isinstance(part, fx.Node)]
-    *tables, indices = [meta for meta in metas if isinstance(meta, TensorMeta)]
-    if len(tables) != 3:
-        return False
-    known = all(type(size) is int for meta in (*tables, indices) for size in meta.shape)
-    if not known or _SPARSE * math.prod(indices.shape) > tables[0].shape[0]:
-        return False
-    layouts = {(meta.shape, meta.stride, meta.dtype, meta.device) for meta in tables}
-    return len(layouts) == 1 and tables[0].dtype in _ACCUMULATED and tables[0].device.type == "cpu"
-
-
-def _sole_source(part: Any, total: fx.Node, targets: Collection[Any]) -> fx.Node | None:
-    """What of these operators only `total` reads, looking through pairs of transpositions; None where nothing is."""
-    reader, turned = total, False
-    while isinstance(part, fx.Node) and part.target is aten.t.default and list(part.users) == [reader]:
-        reader, part, turned = part, part.args[0], not turned
-    if not isinstance(part, fx.Node) or part.target not in targets or list(part.users) != [reader] or turned:
-        return None
-    return part
 
 
 def _sole_product(part: Any, total: fx.Node, returned: set[fx.Node]) -> fx.Node | None:
     """The product whose only reader is `total`, looking through pairs of transpositions; None where there is none."""
-    part = _sole_source(part, total, _PRODUCTS)
-    if part is None:
+    reader, turned = total, False
+    while isinstance(part, fx.Node) and part.target is aten.t.default and list(part.users) == [reader]:
+        reader, part, turned = part, part.args[0], not turned
+    if not isinstance(part, fx.Node) or part.target not in _PRODUCTS or list(part.users) != [reader] or turned:
         return None
     meta, of_total = part.meta.get("val"), total.meta.get("val")
     if part in returned or part.kwargs or not isinstance(meta, TensorMeta) or not isinstance(of_total, TensorMeta):

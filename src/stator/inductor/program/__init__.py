@@ -3,14 +3,12 @@
 from .buffer_reuse import take_over
 from .input_writes import write_inputs
 from .order import order_for_memory
-from .pages import hand_over_pages
 from .peak import predict_peak
 from .plan import plan
 from .printer import print_program
 from .verifier import verify
 
 __all__ = [
-    "hand_over_pages",
     "order_for_memory",
     "plan",
     "predict_peak",

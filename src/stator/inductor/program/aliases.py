@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-
 from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.schedule.groups import Group
 
@@ -52,17 +50,13 @@ _UNDECLARED_VIEWS = frozenset(("aten::_unsafe_view", "aten::_reshape_alias"))
 
 
 def may_alias_arguments(extern: Extern) -> bool:
-    """Whether results of this call may be views of its arguments, by the operator's schema.
-
-    A plain function promises nothing, unless it has an attribute `fresh_results` that is true.
-    """
+    """Whether results of this call may be views of its arguments, by the operator's schema. A plain function has no
+    schema, so its results may be."""
     if extern.style != "returns":
         return False
     schema = getattr(extern.target, "_schema", None)
     if schema is None:
-        return not isinstance(extern.target, torch._ops.OpOverload) and not getattr(
-            extern.target, "fresh_results", False
-        )
+        return True
     return schema.name in _UNDECLARED_VIEWS or any(returned.alias_info is not None for returned in schema.returns)
 
 

@@ -1,7 +1,7 @@
 """Dead memory outside of the arena that the next buffer of the same size takes over, instead of freeing and allocating.
 
-Between one and the other the C library would put the block together with its neighbours, and serve the next request
-from somewhere else: pages that were never touched. Never takes over what is alive, nor where that would raise the peak.
+Such memory is mapped already and often still in the processor's cache; fresh memory is neither. Nothing alive is taken
+over, and no block is kept where that raises the peak.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from stator.inductor.buffers import Extern, Layout, View
 
 from .aliases import layout_bytes
 from .arena import lay_out
-from .steps import Allocate, Call, Free, Launch, MovePages, Program, ReturnValues, Reuse, Step, TakeOver
+from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, Step, TakeOver
 
 _lines: Registry[type, Any] = Registry("program step")
 
@@ -81,11 +81,6 @@ def _reuse(step: Reuse) -> str:
 @_lines.register(TakeOver)
 def _take_over(step: TakeOver) -> str:
     return f"take     {step.name}: {layout_text(step.layout)} in the memory of {step.old}, if that is nobody else's"
-
-
-@_lines.register(MovePages)
-def _move_pages(step: MovePages) -> str:
-    return f"pages    {step.name} from byte {step.start}: {step.bytes:,} bytes of {step.old} from byte {step.at}"
 
 
 @_lines.register(Free)

@@ -33,18 +33,6 @@ class TakeOver:
 
 
 @dataclass(frozen=True, slots=True)
-class MovePages:
-    """The pages under `bytes` bytes of `old`, which is dead, from `at` on go under those of `name`, which has no
-    contents yet, from `start` on; unless those have pages, or somebody outside has `old` too."""
-
-    name: str
-    start: int
-    old: str
-    at: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Free:
     name: str
 
@@ -69,7 +57,7 @@ class ReturnValues:
     values: tuple[Any, ...]
 
 
-Step = Allocate | Reuse | TakeOver | MovePages | Free | Launch | Call | ReturnValues
+Step = Allocate | Reuse | TakeOver | Free | Launch | Call | ReturnValues
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from stator.inductor.buffers import Buffer
 
 from .aliases import buffers_in, layout_bytes
 from .arena import ArenaLayout, lay_out
-from .steps import Allocate, Call, Free, Launch, MovePages, Program, ReturnValues, Reuse, Step, TakeOver
+from .steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, Step, TakeOver
 
 
 def verify(program: Program) -> None:
@@ -47,8 +47,6 @@ class _State:
         self.alive = {name for name, buffer in program.buffers.items() if _is_given(buffer)}
         self.lent: set[str] = set()  # taken over just now: the next launch may still read them
         self.allocated: set[str] = set()
-        self.emptied: set[str] = set()  # their contents are gone: only to be freed
-        self.untouched: set[str] = set()  # allocated just now
 
     def check(self, position: int, step: Step) -> None:
         try:
@@ -58,10 +56,8 @@ class _State:
                 self._take_over(step)
             elif isinstance(step, TakeOver):
                 self._replace(step)
-            elif isinstance(step, MovePages):
-                self._move(step)
             elif isinstance(step, Free):
-                self._use_existing(step.name)
+                self._use(step.name)
                 self.alive.discard(step.name)
             elif isinstance(step, Launch):
                 self._launch(step)
@@ -74,8 +70,6 @@ class _State:
             raise VerificationError(f"step {position} ({type(step).__name__}): {error}") from None
         if isinstance(step, (Launch, Call)):
             self.lent.clear()
-        if not isinstance(step, (MovePages, Free)):
-            self.untouched = {step.name} if isinstance(step, Allocate) else set()
 
     def _begin(self, name: str) -> None:
         if name not in self.program.buffers:
@@ -99,30 +93,15 @@ class _State:
         self._begin(step.name)
 
     def _replace(self, step: TakeOver) -> None:
-        old = self._given_away(step.old)
+        old = self.program.buffers[step.old]
+        ours = old.kind == "computed" or (old.kind == "input" and self.program.boxed)
+        if not ours or step.old in self.program.escaping or isinstance(old.value, str):
+            raise VerificationError(f"{step.old} is not this program's to give away")
         if layout_bytes(old.layout) != layout_bytes(step.layout):
             raise VerificationError(f"{step.name} does not have the size of {step.old}")
         self._use_alive(step.old)
         self.alive.discard(step.old)
         self._begin(step.name)
-
-    def _given_away(self, name: str) -> Buffer:
-        old = self.program.buffers[name]
-        ours = old.kind == "computed" or (old.kind == "input" and self.program.boxed)
-        if not ours or name in self.program.escaping or isinstance(old.value, str):
-            raise VerificationError(f"{name} is not this program's to give away")
-        return old
-
-    def _move(self, step: MovePages) -> None:
-        old = self._given_away(step.old)
-        if step.at + step.bytes > layout_bytes(old.layout):
-            raise VerificationError(f"{step.old} does not have so many bytes")
-        if step.name not in self.untouched or step.start + step.bytes > layout_bytes(
-            self.program.buffers[step.name].layout
-        ):
-            raise VerificationError(f"{step.name} has contents already, or fewer bytes")
-        self._use_alive(step.old)
-        self.emptied.add(step.old)
 
     def _is_whole(self, step: Reuse) -> bool:
         """Whether `old` has memory of its own, outside of the arena, that is exactly what `name` needs."""
@@ -143,14 +122,9 @@ class _State:
         if name not in self.alive:
             raise VerificationError(f"{name} is used but has no memory (any more)")
 
-    def _use_existing(self, name: str) -> None:
+    def _use(self, name: str) -> None:
         if name not in self.alive and name not in self.lent:
             raise VerificationError(f"{name} is used but has no memory (any more)")
-
-    def _use(self, name: str) -> None:
-        self._use_existing(name)
-        if name in self.emptied:
-            raise VerificationError(f"{name} is used, but its pages were given away")
 
     def _launch(self, step: Launch) -> None:
         if step.kernel not in self.program.kernels:

@@ -23,13 +23,11 @@ from stator.inductor.program.steps import (
     Call,
     Free,
     Launch,
-    MovePages,
     Program,
     ReturnValues,
     Reuse,
     TakeOver,
 )
-from stator.runtime.huge_pages import LARGE_BYTES
 
 from .literals import NotLiteral, literal, sequence_text
 
@@ -264,10 +262,7 @@ def _allocate(printer: _Printer, step: Allocate) -> None:
         like = printer.bind(
             ("template", layout), "template", f"rt.template({shape}, {layout.dtype}, {str(layout.device)!r})"
         )
-        if layout_bytes(layout) >= LARGE_BYTES and layout.device.type == "cpu":
-            function = printer.bind("large_like", "large_like", "rt.large_like")
-        else:
-            function = printer.bind("empty_like", "empty_like", "torch._C._VariableFunctions.empty_like")
+        function = printer.bind("empty_like", "empty_like", "torch._C._VariableFunctions.empty_like")
         printer.lines.append(f"{variable} = {function}({like})")
     else:
         where = f"dtype={layout.dtype}, device={str(layout.device)!r}"
@@ -302,13 +297,6 @@ def _take_over(printer: _Printer, step: TakeOver) -> None:
     shape = f"{literal(layout.size)}, {literal(layout.stride)}, {layout.dtype}, {layout_bytes(layout)}"
     take = printer.bind(("take", layout), "take_over", f"rt.taker({shape})")
     printer.lines += [f"{printer.variables[step.name]} = {take}({old})", f"del {old}"]
-
-
-@_print_step.register(MovePages)
-def _move_pages(printer: _Printer, step: MovePages) -> None:
-    move = printer.bind("move_pages", "move_pages", "rt.move_pages")
-    old, new = printer.variables[step.old], printer.variables[step.name]
-    printer.lines.append(f"{move}({old}, {step.at}, {new}, {step.start}, {step.bytes})")
 
 
 @_print_step.register(Free)

@@ -5,7 +5,7 @@ Arguments that strides can express are passed as views of what is there, without
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -127,23 +127,20 @@ LIBRARY = frozenset(
 )
 
 
-def is_overwritable(
-    builder: LoweringBuilder, x: Tensor, among: Collection[Any] = LIBRARY, styles: Collection[str] = ("out",)
-) -> bool:
-    """Is `x`, the operator's first argument, the fresh result of a product (or of one `among` these operators), and
-    does nothing else read it? styles: of calls whose results may be written to."""
+def is_overwritable(builder: LoweringBuilder, x: Tensor) -> bool:
+    """Is `x`, the operator's first argument, the fresh result of a product, and does nothing else read it?"""
     node = builder.node.args[0]
     if sum(arg is node for arg in tree_leaves((builder.node.args, builder.node.kwargs))) != 1:
         return False
     while isinstance(node, fx.Node) and node.target in view_targets and len(node.users) == 1:
         node = node.args[0]
-    if not isinstance(node, fx.Node) or node.target not in among or len(node.users) != 1:
+    if not isinstance(node, fx.Node) or node.target not in LIBRARY or len(node.users) != 1:
         return False
     if not isinstance(x.source, Stored) or builder.reference(x, x.source) != x.source.buffer:
         return False
     buffer = x.source.buffer
     made_by = next(made for made in reversed(builder.nodes) if buffer in made.outputs)
-    return isinstance(made_by, Extern) and made_by.style in styles
+    return isinstance(made_by, Extern) and made_by.style == "out"
 
 
 @lowers(aten.baddbmm.default)
