@@ -16,7 +16,7 @@ from stator import aot
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
 from stator.base.errors import StatorError
-from stator.graph.ir import verifier as graph_verifier
+from stator.graph import verifier as graph_verifier
 from stator.graph.subgraphs.subgraph_ops import PartKey, part_of
 from stator.inductor.buffers import Lowered
 from stator.inductor.codegen import cpp, host

@@ -17,7 +17,7 @@ import stator
 from stator.aot import compile_inference, keep_all, needs_grad, run_eagerly
 from stator.base.errors import Unsupported
 from stator.base.logs import forget_warnings
-from stator.graph.ir.verifier import verify
+from stator.graph.verifier import verify
 
 
 def checked(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:

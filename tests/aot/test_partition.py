@@ -14,7 +14,7 @@ from stator.aot.partition.forward_backward_sets import divide, read_by_backward
 from stator.aot.partition.partition import Partition, SavedInput, SavedOutput
 from stator.aot.partition.partition import split as split_graph
 from stator.base.errors import CompileError
-from stator.graph.ir.verifier import verify
+from stator.graph.verifier import verify
 
 
 def run(split: Partition, primals: list[torch.Tensor], tangents: list[torch.Tensor], count: int) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from torch import fx
 
 from stator.aot.partition.partition import SavedInput, partition
 from stator.graph.ir.cleanup import remove_dead
-from stator.graph.ir.verifier import verify
+from stator.graph.verifier import verify
 
 SHAPE = (4, 6)
 

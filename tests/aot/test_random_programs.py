@@ -13,7 +13,7 @@ from torch import fx
 
 from stator.aot import Otherwise, compile_inference, keep_all, run_eagerly, with_shared_memory
 from stator.base.errors import Unsupported
-from stator.graph.ir.verifier import verify
+from stator.graph.verifier import verify
 
 
 def _compile(compile_graph: Any, gm: fx.GraphModule, inputs: Any, otherwise: Otherwise) -> Any:

@@ -13,7 +13,7 @@ from torch import fx
 
 from stator.aot import compile_training, keep_all, run_eagerly
 from stator.base.errors import Unsupported
-from stator.graph.ir.verifier import verify
+from stator.graph.verifier import verify
 
 TOLERANCE = dict(rtol=1e-6, atol=1e-6)
 REFUSED = ("overlapping-inputs", "aliased-gradient", "requires-grad-output", "as-strided", "view-mutation")

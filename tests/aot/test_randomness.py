@@ -12,10 +12,10 @@ from torch import fx
 
 from stator.aot import functionalize_random
 from stator.graph.functionalization.functionalize import FunctionalTracer
-from stator.graph.ir.printer import load_graph, print_graph
 from stator.graph.ir.schema import draws
-from stator.graph.ir.verifier import verify
+from stator.graph.printer import load_graph, print_graph
 from stator.graph.tracing.tracer import trace
+from stator.graph.verifier import verify
 from stator.inductor.lower import can_lower
 from stator.prims.operators import random
 

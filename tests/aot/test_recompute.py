@@ -14,7 +14,7 @@ from stator.aot.partition.forward_backward_sets import divide
 from stator.aot.partition.liveness import estimate_peak
 from stator.aot.partition.partition import partition
 from stator.aot.partition.recompute import HOLDING, HOLDING_AT_PEAK, Problem
-from stator.graph.ir.verifier import verify
+from stator.graph.verifier import verify
 
 N = 256  # large enough for bytes to outweigh the fixed cost of a tensor
 

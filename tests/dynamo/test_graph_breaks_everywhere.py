@@ -10,8 +10,8 @@ from tests.programs.language import control_flow, values
 import stator
 from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo import capture, frame_compiler
-from stator.dynamo.interpreter.prepared_code import program_of
 from stator.dynamo.ir.capture_result import Break, BreakReason
+from stator.dynamo.ir.prepared_code import program_of
 
 PROGRAMS = [control_flow.closure, control_flow.comprehension_closures, control_flow.exceptions, control_flow.generators]
 PROGRAMS += [control_flow.no_grad_, control_flow.varargs, control_flow.with_contextmanager]

@@ -13,7 +13,7 @@ from types import CodeType
 import pytest
 
 from stator.dynamo import capture
-from stator.dynamo.interpreter.prepared_code import opcodes
+from stator.dynamo.ir.prepared_code import opcodes
 
 assert capture  # importing it fills the registry
 

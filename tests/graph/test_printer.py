@@ -14,7 +14,7 @@ from torch import fx
 from stator.base.errors import UserPlace
 from stator.graph.fake.fake_mode import FakeMode
 from stator.graph.ir.format import format_meta
-from stator.graph.ir.printer import load_graph, print_graph
+from stator.graph.printer import load_graph, print_graph
 from stator.graph.tracing.tracer import trace
 from stator.prims.record import TensorMeta
 

@@ -16,7 +16,6 @@ from torch._ops import OpOverload
 from stator.base.errors import CompileError, Unsupported, UserPlace
 from stator.graph.fake.fake_mode import DataDependent
 from stator.graph.functionalization.functionalize import FunctionalTracer
-from stator.graph.ir.printer import load_graph, print_graph
 from stator.graph.ir.schema import op_info
 from stator.graph.ir.traced import (
     Fresh,
@@ -28,8 +27,9 @@ from stator.graph.ir.traced import (
     ViewOfInput,
     ViewOfOutput,
 )
-from stator.graph.ir.verifier import verify
+from stator.graph.printer import load_graph, print_graph
 from stator.graph.tracing.tracer import trace
+from stator.graph.verifier import verify
 
 aten = torch.ops.aten
 

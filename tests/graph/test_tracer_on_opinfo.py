@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import Unsupported
 from stator.graph.ir.schema import op_info
 from stator.graph.ir.traced import Fresh
-from stator.graph.ir.verifier import verify
 from stator.graph.tracing.tracer import trace
+from stator.graph.verifier import verify
 
 SAMPLES = 2
 # Their results' shapes or Python values depend on data, they have no meta kernel, or they replace a tensor's storage.

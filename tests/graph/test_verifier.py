@@ -9,8 +9,8 @@ import torch
 from torch import fx
 
 from stator.base.errors import VerificationError
-from stator.graph.ir.verifier import verify
 from stator.graph.tracing.tracer import trace
+from stator.graph.verifier import verify
 from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten

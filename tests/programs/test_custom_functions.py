@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import grad, vmap
 
 from stator.dynamo.capture import capture
-from stator.graph.ir.printer import load_graph, print_graph
+from stator.graph.printer import load_graph, print_graph
 
 TABLE = torch.arange(4.0)
 SCALE = 2.0

@@ -17,7 +17,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 import stator
 from stator.base.errors import Unsupported
 from stator.dynamo.capture import capture
-from stator.graph.ir.printer import load_graph, print_graph
+from stator.graph.printer import load_graph, print_graph
 
 SCENARIOS: list[Any] = []
 SCALE = torch.full((4,), 0.5)

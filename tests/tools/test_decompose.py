@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 import stator
-from stator.graph.ir.verifier import verify
+from stator.graph.verifier import verify
 from stator.prims.record import TensorMeta, record
 
 LEVELS = ("aten", "prims")

@@ -16,8 +16,8 @@ from torch import fx
 from stator.base import counters, dumps, logs
 from stator.base.errors import Unsupported
 from stator.graph.functionalization.functionalize import Keep
-from stator.graph.ir.printer import print_graph
 from stator.graph.ir.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
+from stator.graph.printer import print_graph
 from stator.graph.subgraphs.differentiated import any_chose
 
 from .autograd.autograd_step import CompiledStep

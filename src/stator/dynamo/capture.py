@@ -23,20 +23,20 @@ from .host.break_kinds import way_out
 from .host.compile_status import Told
 from .host.naming import class_name
 from .host.numpy_scalars import is_of_program
-from .host.torch_state import TorchState, forward_ad_guard
 from .interpreter import input_facts
 from .interpreter.capture_context import CaptureContext
 from .interpreter.frame import Frame, StopAtBreak
 from .interpreter.nested_break import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
-from .interpreter.prepared_code import is_looked_at, looks_at_no_frame, program_of
 from .interpreter.reconstruction import CalledFrames, Reconstructor
 from .interpreter.release_capture_state import dismantle
 from .interpreter.wrapping import CONSTANT_TYPES
 from .ir.call_completion import CallCompletion
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
 from .ir.generator_places import Place, Waits
+from .ir.prepared_code import is_looked_at, looks_at_no_frame, program_of
 from .ir.reconstruct_ir import ConstantRecipe, Effect, Evaluate, Load, RaisedAt, Recipe
 from .ir.resume import closure_of
+from .ir.torch_state import TorchState, forward_ad_guard
 from .values.base import CannotRebuild, Lazy, Raised, Value, unsupported
 from .values.cells import CellValue, is_empty
 from .values.constants import ConstantValue, LastInstruction, SourcedConstant

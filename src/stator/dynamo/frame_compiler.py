@@ -19,10 +19,10 @@ from stator.base import counters, dumps, logs
 from stator.base.config import Options
 from stator.base.errors import CompileError, MissingToolchain, StatorError, Unsupported, UserPlace
 from stator.base.signals import is_of_a_signal
-from stator.graph.ir.printer import print_graph
+from stator.graph.printer import print_graph
 
 from .bytecode import decode, instructions_text, reachable
-from .cache.compiled_frames import make_cache, mark_as_ours
+from .cache.compiled_frames import make_cache
 from .cache.entry import CompiledFrame, is_entry, make_entry, make_hook_callback
 from .cache.graph_fallback import Failure, generator_states
 from .cache.recompile_limit import Inside
@@ -53,22 +53,23 @@ from .guards.guard import Guard, GuardKind
 from .guards.guard_filter import kept_guards
 from .guards.source import FunctionSource, is_about_made_class
 from .host.break_kinds import way_out
+from .host.code_marks import mark_as_ours
 from .host.compile_directives import disabled, is_of_torch_compile, left_alone_by_torch
 from .host.compile_status import Told
 from .host.hook import call_with_hook, leave_frame_alone
 from .host.introspection import observer_in
 from .host.native_status import native
 from .host.numpy_sampling import draws_apart, types_of
-from .host.torch_state import forward_ad_guard, in_forward_ad, in_function_transform
 from .interpreter.nested_break import has_shadowed_cell, receiver_of, user_code
-from .interpreter.prepared_code import must_stay
 from .ir.call_completion import TOLD, CallCompletion
 from .ir.capture_printer import captured_text
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame
 from .ir.covered_lines import telling
 from .ir.generator_places import Place, Waits, places_of
+from .ir.prepared_code import must_stay
 from .ir.reconstruct_ir import NewGenerator, SetGenerator
 from .ir.resume import ResumePoint, closure_of, resume_code, resumption_of
+from .ir.torch_state import forward_ad_guard, in_forward_ad, in_function_transform
 
 _OF_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _SUSPENDABLE = _OF_ASYNC | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE

@@ -12,7 +12,7 @@ from torch import fx
 from stator.base import dumps, logs
 from stator.base.errors import StatorError
 from stator.base.signals import is_of_a_signal
-from stator.graph.ir.printer import print_graph
+from stator.graph.printer import print_graph
 from stator.prims.record import TensorMeta
 
 from .eager import run_eagerly

@@ -17,8 +17,8 @@ from stator.aot.runtime.shared_memory import Otherwise, OverlappingInputs
 from stator.base import counters, dumps, logs
 from stator.base.errors import Unsupported
 from stator.graph.functionalization.functionalize import Keep
-from stator.graph.ir.printer import print_graph
 from stator.graph.ir.traced import Traced
+from stator.graph.printer import print_graph
 from stator.graph.tracing.tracer import trace
 
 from .captured import captured_tensors

@@ -23,11 +23,12 @@ from stator.dynamo.guards.guard import Guard
 from stator.dynamo.guards.guard_tree import bound_count, build_guard_tree, describe_failure, notes
 from stator.dynamo.guards.source import Source
 from stator.dynamo.guards.type_only_guards import guards_on_types
+from stator.dynamo.host.code_marks import mark_as_ours
 from stator.dynamo.host.iterator_state import is_known_iterator
 from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.stance import may_compile, refuse_recompile
 from stator.dynamo.host.trusted_builtins import builtins_as_ever
-from stator.dynamo.ir.resume import resumption_of
+from stator.dynamo.ir.resume import closure_of, resumption_of
 
 from .dynamic_sources import changed_members, changed_numbers, changing, members
 from .recompile_limit import Inside, at_fault, places_inside
@@ -63,22 +64,8 @@ class CacheOptions(Protocol):
     def recompile_limit(self) -> int: ...
 
 
-def _mark_unhooked(code: CodeType) -> None:
-    _native.mark_code(code, True)
-
-
-# told of every code object that we run instead of a user's, so that no frame hook compiles it again
-code_marks: list[Callable[[CodeType], None]] = [_mark_unhooked]
-
 # entered around every compilation
 around_compilations: list[Callable[[], AbstractContextManager[None]]] = []
-
-
-def mark_as_ours(code: CodeType) -> None:
-    """Code that we run: no frame hook is to compile it again."""
-    for mark in code_marks:
-        mark(code)
-
 
 _SHOWN_REASONS = 3  # in a warning
 _MOST_FAILURES = 4  # to compile one function, before it is left alone
@@ -354,7 +341,7 @@ class Miss:
         if frame.code is not None:
             _check_compatible(frame.code, function.__code__)
         dead = _DropDead(cache)
-        tree = build_guard_tree(frame.guards, function, dead)
+        tree = build_guard_tree(frame.guards, function, dead, closure=closure_of(function.__code__))
         dead.tree = weakref.ref(tree)
         target = None
         if frame.code is not None:
@@ -401,7 +388,7 @@ class Miss:
         guards = owner.guards()
         if guards is not None:
             dead = _DropDead(cache)
-            tree = build_guard_tree(guards, function, dead)
+            tree = build_guard_tree(guards, function, dead, closure=closure_of(function.__code__))
             dead.tree = weakref.ref(tree)
             instead = self.run_instead(cache)
             code, target = (None, None) if instead is None else (instead.code, instead.target)

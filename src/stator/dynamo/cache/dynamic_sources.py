@@ -14,6 +14,7 @@ from stator.dynamo.guards.data_guards import DataFact
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree
 from stator.dynamo.guards.source import CallSource, Source
+from stator.dynamo.ir.resume import closure_of
 
 _state = threading.local()
 
@@ -72,11 +73,13 @@ def members(guards: Sequence[Guard]) -> set[Source]:
     return {guard.source for guard in guards if guard.movable}
 
 
+def _tree(guards: Sequence[Guard], function: FunctionType) -> Any:
+    return build_guard_tree(guards, function, closure=closure_of(function.__code__))
+
+
 def _holds_another(guard: Guard, function: FunctionType, values: tuple[object, ...]) -> bool:
     expected = guard.expected.held()
-    return expected is None or not build_guard_tree([replace(guard, expected=expected)], function).check(
-        values, function
-    )
+    return expected is None or not _tree([replace(guard, expected=expected)], function).check(values, function)
 
 
 _OF_OTHER_OBJECTS = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)
@@ -99,5 +102,5 @@ def _place(source: Source) -> Source:
 
 
 def _fails(guard: Guard, function: FunctionType, values: tuple[object, ...]) -> bool:
-    failure = build_guard_tree([guard], function).explain(values, function)
+    failure = _tree([guard], function).explain(values, function)
     return failure is not None and len(failure) > 1 and type(failure[1]) is type(guard.expected)

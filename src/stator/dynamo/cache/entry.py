@@ -19,14 +19,15 @@ from stator.base.config import Options
 from stator.dynamo.guards import tensor_guards as tensor_guards  # registers what tensors and torch's state need
 from stator.dynamo.guards.type_only_guards import TENSORS
 from stator.dynamo.host import debuggers as debuggers  # tells csrc whose trace functions run everything eagerly
+from stator.dynamo.host.code_marks import code_marks
 from stator.dynamo.host.hook import compile_wherever_it_is, leave_alone
 from stator.dynamo.host.naming import OF_C
 from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.native_status import warn_if_missing
-from stator.dynamo.host.torch_state import modes_put_back, own_saved_tensors
 from stator.dynamo.host.trusted_builtins import builtins_as_ever
+from stator.dynamo.ir.torch_state import modes_put_back, own_saved_tensors
 
-from .compiled_frames import CompiledFrame, CompileFrame, Miss, around_compilations, code_marks, make_cache, reset
+from .compiled_frames import CompiledFrame, CompileFrame, Miss, around_compilations, make_cache, reset
 
 __all__ = [
     "CompileFrame",

@@ -11,6 +11,7 @@ from typing import Any
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.guard_tree import HELD_WEAKLY, build_guard_tree
 from stator.dynamo.guards.source import CallSource, ItemSource, LocalSource, Source
+from stator.dynamo.ir.resume import closure_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def _fits(version: Any, names: Mapping[str, str], function: FunctionType, bound:
     if failure is not None and (failure[0] < 0 or _is_inside(version.detail[failure[0]], others)):
         return False
     kept = [guard for guard in version.detail if guard.kind not in _NOT_KEPT and _is_inside(guard, others)]
-    return build_guard_tree(kept, function).check(values, function)
+    return build_guard_tree(kept, function, closure=closure_of(function.__code__)).check(values, function)
 
 
 _NOT_KEPT = (*HELD_WEAKLY, GuardKind.DICT_KEYS, GuardKind.LOOKUPS)

@@ -12,10 +12,10 @@ from typing import Any
 from stator.base.errors import CompileError
 from stator.dynamo.bytecode import VERSION, Handler, Instruction, stack_effect
 from stator.dynamo.guards.source import LocalSource
-from stator.dynamo.interpreter.prepared_code import program_of
 from stator.dynamo.ir.call_completion import AGAIN, BELOW, METHODS, CallCompletion, write_finish
 from stator.dynamo.ir.capture_result import Break
 from stator.dynamo.ir.generator_places import PAUSED
+from stator.dynamo.ir.prepared_code import program_of
 from stator.dynamo.ir.reconstruct_ir import FrameCell, Load, RaisedAt, Recipe
 from stator.dynamo.ir.resume import LOOP_ENDS, ResumePoint, Slot, loop_end, resumption_of
 

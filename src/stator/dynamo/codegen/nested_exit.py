@@ -10,9 +10,9 @@ from typing import Any
 
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.host.native_status import native as native_module
-from stator.dynamo.interpreter.prepared_code import program_of
 from stator.dynamo.ir.call_completion import AGAIN, BELOW, TOLD, write_finish
 from stator.dynamo.ir.capture_result import Break
+from stator.dynamo.ir.prepared_code import program_of
 from stator.dynamo.ir.resume import ResumePoint, Slot
 
 from .breaks import BreakWriter, Hook, MakeResume, first_of_call

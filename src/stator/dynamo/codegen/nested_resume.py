@@ -11,12 +11,12 @@ from typing import Any
 
 from stator.base.errors import UserPlace
 from stator.dynamo.bytecode import VERSION
-from stator.dynamo.cache.compiled_frames import mark_as_ours
 from stator.dynamo.guards.source import LocalSource
+from stator.dynamo.host.code_marks import mark_as_ours
 from stator.dynamo.host.native_status import native
-from stator.dynamo.interpreter.prepared_code import program_of
 from stator.dynamo.ir.call_completion import AGAIN, CAUGHT, TOLD, CallCompletion
 from stator.dynamo.ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame
+from stator.dynamo.ir.prepared_code import program_of
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, FrameCell, Load, RaisedAt, Recipe
 from stator.dynamo.ir.resume import ResumePoint, Slot, closure_of, resume_code, resumption_of
 

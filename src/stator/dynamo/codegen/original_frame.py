@@ -22,8 +22,8 @@ from stator.dynamo.bytecode import (
     live_locals,
 )
 from stator.dynamo.guards.guard_tree import bound_count
-from stator.dynamo.interpreter.prepared_code import looks_at_no_frame, program_of
 from stator.dynamo.ir.capture_result import Break, CapturedFrame
+from stator.dynamo.ir.prepared_code import looks_at_no_frame, program_of
 from stator.dynamo.ir.reconstruct_ir import Recipe
 from stator.dynamo.ir.resume import Offset, Slot
 

@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.host.torch_state import TorchState
 from stator.dynamo.interpreter.mutations import MutationLog
+from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
 from stator.graph.ir.graph_text import LazyGraphModule

@@ -21,7 +21,6 @@ from stator.base.registry import Registry
 from stator.dynamo.host.naming import class_name, full_name
 from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.numpy_scalars import shown
-from stator.dynamo.ir.resume import closure_of
 
 from . import source as sources
 from .guard import Guard, GuardKind, Lookup
@@ -36,6 +35,7 @@ class GuardTreeBuilder:
 
     tree: Any
     code: CodeType
+    closure: Sequence[str]
     parameters: dict[str, int]
     by_identity: dict[int, int]
     by_path: dict[tuple[object, ...], int]
@@ -76,16 +76,22 @@ describers: Registry[GuardKind, Callable[[Guard, object], str]] = Registry("desc
 
 
 def build_guard_tree(
-    guards: Sequence[Guard], function: FunctionType, invalidated: Callable[[Any], None] | None = None
+    guards: Sequence[Guard],
+    function: FunctionType,
+    invalidated: Callable[[Any], None] | None = None,
+    *,
+    closure: Sequence[str] | None = None,
 ) -> Any:
-    """The C tree for `guards` over calls of `function`.
+    """The C tree for `guards` over calls of `function`, whose `__closure__` holds the cells of the variables `closure`
+    (by default `co_freevars`; code that resumes a frame has more).
 
     `invalidated` is called (with a weak reference) when an object dies that an identity guard holds weakly: the tree
     can then never hold again. Raises CompileError for a guard that cannot be expressed.
     """
     code = function.__code__
     parameters = {name: index for index, name in enumerate(code.co_varnames[: bound_count(code)])}
-    builder = GuardTreeBuilder(_native.GuardTree(invalidated), code, parameters, {}, {}, set())
+    names = code.co_freevars if closure is None else closure
+    builder = GuardTreeBuilder(_native.GuardTree(invalidated), code, names, parameters, {}, {}, set())
     for builder.ordinal, guard in enumerate(guards):
         checkers[guard.kind](builder, guard)
     return builder.tree
@@ -114,10 +120,9 @@ def _function(builder: GuardTreeBuilder, source: Source) -> int:
 
 @accessors.register(sources.CellSource)
 def _cell(builder: GuardTreeBuilder, source: sources.CellSource) -> int:
-    names = closure_of(builder.code)
-    if source.name not in names:
+    if source.name not in builder.closure:
         raise CompileError("guards", f"{source.name!r} is not a free variable of {builder.code.co_name}")
-    index = names.index(source.name)
+    index = builder.closure.index(source.name)
     return builder.child(builder.child(0, _native.ACCESS_FUNCTION), _native.ACCESS_CLOSURE, None, index)
 
 

@@ -16,13 +16,13 @@ from stator.dynamo.host.break_kinds import way_out
 from stator.dynamo.host.hook import is_left_alone
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.call_completion import CallSite, Collecting
+from stator.dynamo.ir.prepared_code import Handler, PreparedCode, program_of
 from stator.dynamo.ir.resume import closure_of
 from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.constants import LastInstruction
 
 from .finalizers import check_variable, on_the_stack, still_on_the_stack
-from .prepared_code import Handler, PreparedCode, program_of
 
 if TYPE_CHECKING:
     from stator.dynamo.values.containers.generators import GeneratorValue

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stator.dynamo.host.introspection import observer_in
 from stator.dynamo.host.numpy_sampling import draws_apart
+from stator.dynamo.ir.prepared_code import program_of
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.generators import GeneratorValue
@@ -17,7 +18,6 @@ from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import FunctionValue
 
 from .frame import Frame
-from .prepared_code import program_of
 
 if TYPE_CHECKING:
     from stator.dynamo.ir.call_completion import CallSite

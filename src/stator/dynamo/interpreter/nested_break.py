@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from stator.dynamo.ir.call_completion import CallCompletion, Role
+from stator.dynamo.ir.prepared_code import must_stay, program_of
 from stator.dynamo.ir.resume import resumption_of
-
-from .prepared_code import must_stay, program_of
 
 if TYPE_CHECKING:
     from .frame import Frame

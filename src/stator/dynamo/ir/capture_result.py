@@ -11,14 +11,14 @@ from torch import fx
 
 from stator.base.errors import UserPlace
 from stator.dynamo.guards.guard import Guard
-from stator.dynamo.interpreter.prepared_code import program_of
 
 from .call_completion import CallCompletion
 from .covered_lines import Ran
+from .prepared_code import program_of
 from .reconstruct_ir import Effect, RaisedAt, Recipe
 
 if TYPE_CHECKING:
-    from stator.dynamo.host.torch_state import TorchState
+    from .torch_state import TorchState
 
 
 @dataclass(frozen=True, slots=True)

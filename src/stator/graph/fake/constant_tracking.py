@@ -6,15 +6,12 @@ element, through operators that overwrite parts of it with known numbers. What i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from stator.prims.record import TensorMeta
-
-from .fake_tensor import FakeStorage, FakeTensor
+from .fake_tensor import FakeStorage, FakeTensor, FollowedMemory
 
 aten = torch.ops.aten
 
@@ -24,37 +21,6 @@ AS_IT_HAPPENS_TO_BE = frozenset(
     (aten.empty.memory_format, aten.empty_strided.default, aten.empty_like.default, aten.new_empty.default)
 )
 _OVERWRITE = frozenset((aten.fill_.Scalar, aten.fill_.Tensor, aten.copy_.default, aten.zero_.default))
-
-
-@dataclass(slots=True)
-class FollowedMemory:
-    """flat: the elements, as of `version` of the storage; those where `unset` is true may be any number."""
-
-    flat: torch.Tensor
-    unset: torch.Tensor
-    version: int
-    known_from: frozenset[Any] = field(default_factory=frozenset)
-
-    def value(self, meta: TensorMeta) -> torch.Tensor | None:
-        """What a tensor in this memory holds; None where not all of its elements are known."""
-        if not _is_plain(meta, self.flat):
-            return None
-        place = (meta.shape, meta.stride, meta.offset)
-        return None if self.unset.as_strided(*place).any() else self.flat.as_strided(*place).clone()
-
-    def write(self, meta: TensorMeta, value: Any, known_from: frozenset[Any]) -> bool:
-        """Overwrites what a tensor in this memory holds; False where it cannot be followed."""
-        if not _is_plain(meta, self.flat):
-            return False
-        place = (meta.shape, meta.stride, meta.offset)
-        part = self.flat.as_strided(*place)
-        if isinstance(value, torch.Tensor):
-            part.copy_(value)
-        else:
-            part.fill_(value)
-        self.unset.as_strided(*place).fill_(False)
-        self.known_from |= known_from
-        return True
 
 
 def follow_made(func: OpOverload, result: FakeTensor) -> None:
@@ -97,7 +63,3 @@ def follow_write(func: OpOverload, args: tuple[Any, ...], written: FakeTensor, v
         if memory.write(written.meta, value, known_from):
             memory.version = storage.version
             storage.followed = memory
-
-
-def _is_plain(meta: TensorMeta, flat: torch.Tensor) -> bool:
-    return meta.dtype is flat.dtype and all(type(n) is int for n in (*meta.shape, *meta.stride, meta.offset))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
@@ -17,14 +18,61 @@ from stator.prims.record import TensorMeta
 
 from .number_stand_ins import DataDependent
 
-if TYPE_CHECKING:
-    from .constant_tracking import FollowedMemory
-    from .fake_mode import FakeMode
-
 aten = torch.ops.aten
 _wrapper = torch.Tensor._make_wrapper_subclass
 
 _CHOOSES_AN_OVERLOAD = OpOverloadPacket.__call__.__code__
+
+
+@dataclass(slots=True)
+class FollowedMemory:
+    """flat: the elements, as of `version` of the storage; those where `unset` is true may be any number."""
+
+    flat: torch.Tensor
+    unset: torch.Tensor
+    version: int
+    known_from: frozenset[Any] = field(default_factory=frozenset)
+
+    def value(self, meta: TensorMeta) -> torch.Tensor | None:
+        """What a tensor in this memory holds; None where not all of its elements are known."""
+        if not _is_plain(meta, self.flat):
+            return None
+        place = (meta.shape, meta.stride, meta.offset)
+        return None if self.unset.as_strided(*place).any() else self.flat.as_strided(*place).clone()
+
+    def write(self, meta: TensorMeta, value: Any, known_from: frozenset[Any]) -> bool:
+        """Overwrites what a tensor in this memory holds; False where it cannot be followed."""
+        if not _is_plain(meta, self.flat):
+            return False
+        place = (meta.shape, meta.stride, meta.offset)
+        part = self.flat.as_strided(*place)
+        if isinstance(value, torch.Tensor):
+            part.copy_(value)
+        else:
+            part.fill_(value)
+        self.unset.as_strided(*place).fill_(False)
+        self.known_from |= known_from
+        return True
+
+
+def _is_plain(meta: TensorMeta, flat: torch.Tensor) -> bool:
+    return meta.dtype is flat.dtype and all(type(n) is int for n in (*meta.shape, *meta.stride, meta.offset))
+
+
+class FakeTensorMode(Protocol):
+    """What a fake tensor asks of the mode that made it (fake_mode.FakeMode)."""
+
+    over: bool
+
+    def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    def make(self, meta: TensorMeta, *, requires_grad: bool = False) -> FakeTensor: ...
+
+    def rely_on(self, known_from: frozenset[Any]) -> None: ...
+
+    def set_data(self, tensor: FakeTensor, new: Any) -> None: ...
+
+    def unknown_size(self) -> Any: ...
 
 
 class FakeStorage:
@@ -50,7 +98,7 @@ class FakeTensor(torch.Tensor):
     Attributes: `fake_mode`, `meta` (TensorMeta), `fake_storage` (FakeStorage), `constant` (its value, or None).
     """
 
-    fake_mode: FakeMode
+    fake_mode: FakeTensorMode
     meta: TensorMeta
     fake_storage: FakeStorage
     constant: torch.Tensor | None
@@ -74,7 +122,7 @@ class FakeTensor(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls, mode: FakeMode, meta: TensorMeta, storage: FakeStorage | None = None, requires_grad: bool = False
+        cls, mode: FakeTensorMode, meta: TensorMeta, storage: FakeStorage | None = None, requires_grad: bool = False
     ) -> FakeTensor:
         tensor = _wrapper(
             cls,

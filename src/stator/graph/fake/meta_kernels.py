@@ -6,7 +6,7 @@ Everything else about operators on fake tensors is in `fake_mode.py`; no shape i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._library import fake_impl
@@ -20,11 +20,8 @@ from stator.graph.ir.schema import SchemaFacts, argument
 from stator.prims.layout import holds
 from stator.prims.record import TensorMeta
 
-from .fake_tensor import FakeTensor, flat_tensors, tensor_position
+from .fake_tensor import FakeTensor, FakeTensorMode, flat_tensors, tensor_position
 from .writes import check_size
-
-if TYPE_CHECKING:
-    from .fake_mode import FakeMode
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -37,7 +34,7 @@ _empty_strided = torch._C._VariableFunctions.empty_strided
 class SizesOfData:
     """What `torch.library.get_ctx()` gives to a registered fake implementation."""
 
-    def __init__(self, mode: FakeMode) -> None:
+    def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
 
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> Any:
@@ -53,7 +50,7 @@ class SizesOfData:
 
 
 def infer_by_meta_kernel(
-    mode: FakeMode, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+    mode: FakeTensorMode, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
 ) -> Any:
     """What the operator returns, as TensorMeta in place of tensors. Raises Unsupported where nothing tells."""
     counters.count(f"meta_fallback:{info.target}")

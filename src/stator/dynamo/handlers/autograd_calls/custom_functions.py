@@ -21,7 +21,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
-from stator.graph.ir.printer import inner_graphs
+from stator.graph.printer import inner_graphs
 from stator.graph.subgraphs.custom_under_transforms import (
     Mapped,
     MissingRule,

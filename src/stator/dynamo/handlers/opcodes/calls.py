@@ -8,8 +8,8 @@ from types import GeneratorType
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.interpreter.iteration import may_iterate
-from stator.dynamo.interpreter.prepared_code import opcode
 from stator.dynamo.ir.call_completion import called
+from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import unsupported
 from stator.dynamo.values.containers.generators import raised_by_generator
 from stator.dynamo.values.containers.iterators import stopped_inside

@@ -13,8 +13,8 @@ from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import class_name, full_name, qualified_name
 from stator.dynamo.interpreter.finalizers import check_stored
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.interpreter.prepared_code import opcode
 from stator.dynamo.ir.call_completion import OPERATING, STORING
+from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue

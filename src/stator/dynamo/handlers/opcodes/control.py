@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from stator.dynamo.bytecode import VERSION, Instruction
 from stator.dynamo.handlers.torch_calls.data_assertions import decide
 from stator.dynamo.interpreter.frame import RETURNED, YIELDED, Frame
-from stator.dynamo.interpreter.prepared_code import opcode
 from stator.dynamo.ir.call_completion import DECIDING, TAKING_ITEM, TAKING_ITERATOR
+from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.generators import STEPPING

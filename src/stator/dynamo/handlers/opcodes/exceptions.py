@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.interpreter.prepared_code import opcode
 from stator.dynamo.ir.call_completion import CallSite
+from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Raised, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.containers.sequences import TupleValue

@@ -8,8 +8,8 @@ from stator.dynamo.bytecode import VERSION, Instruction
 from stator.dynamo.interpreter.finalizers import check_cell, check_stored, check_variable
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.interpreter.import_guards import imported
-from stator.dynamo.interpreter.prepared_code import opcode
 from stator.dynamo.ir.call_completion import WRITING, reading
+from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Lazy, Raised, Value
 from stator.dynamo.values.cells import CellValue
 

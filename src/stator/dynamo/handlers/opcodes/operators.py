@@ -10,8 +10,8 @@ from stator.dynamo.bytecode import Instruction
 from stator.dynamo.bytecode.arithmetic import ARITHMETIC
 from stator.dynamo.handlers.torch_calls.data_assertions import decide, jump_behind
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.interpreter.prepared_code import opcode
 from stator.dynamo.ir.call_completion import CONTAINING, DECIDING, OPERATING, CallCompletion, CallSite, Role
+from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.objects import ObjectValue
 

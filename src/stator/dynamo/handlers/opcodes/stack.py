@@ -5,7 +5,7 @@ from __future__ import annotations
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.interpreter.finalizers import check_variable
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.interpreter.prepared_code import opcode
+from stator.dynamo.ir.prepared_code import opcode
 
 
 @opcode("NOP", "RESUME", "CACHE", "PRECALL", "EXTENDED_ARG", "GEN_START", "COPY_FREE_VARS", "NOT_TAKEN", "TO_BOOL_NOP")

@@ -23,7 +23,7 @@ from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import module_of
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.messages import Message, error_filters, log_at, warn_at
-from stator.dynamo.interpreter.prepared_code import program_of
+from stator.dynamo.ir.prepared_code import program_of
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe
 from stator.dynamo.values.base import NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue

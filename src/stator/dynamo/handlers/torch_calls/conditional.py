@@ -21,9 +21,9 @@ from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ItemSource
 from stator.dynamo.handlers.autograd_calls.functional_transforms import draws_random_numbers
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.host.torch_state import TorchState
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.mutations import MutationLog
+from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Lazy, Raised, Value, unsupported
 from stator.dynamo.values.cells import CellValue
 from stator.dynamo.values.constants import ConstantValue

@@ -14,8 +14,8 @@ import torch
 
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource
-from stator.dynamo.host.torch_state import SWITCHES, sdp_priority
 from stator.dynamo.interpreter.calling import calls
+from stator.dynamo.ir.torch_state import SWITCHES, sdp_priority
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue

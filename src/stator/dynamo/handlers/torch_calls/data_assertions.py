@@ -11,7 +11,7 @@ import torch
 
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.interpreter.calling import calls
-from stator.dynamo.interpreter.prepared_code import PreparedCode
+from stator.dynamo.ir.prepared_code import PreparedCode
 from stator.dynamo.values.base import Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.functions import FunctionValue

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stator.dynamo.host.torch_state import TorchState
 from stator.dynamo.interpreter.calling import calls, fold, leaves, named_handlers, tensor_methods, torch_answer
+from stator.dynamo.ir.torch_state import TorchState
 from stator.dynamo.values.base import Lazy, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue

@@ -16,9 +16,9 @@ from stator.dynamo.host.hook import STATOR_FOLDER, is_left_alone
 from stator.dynamo.host.native_status import native
 from stator.dynamo.interpreter.finalizers import ends_quietly
 from stator.dynamo.interpreter.frame import Frame, follow_rest
-from stator.dynamo.interpreter.prepared_code import Handler, program_of
 from stator.dynamo.ir.call_completion import DIRECTLY
 from stator.dynamo.ir.generator_places import Place, Waits, places_of
+from stator.dynamo.ir.prepared_code import Handler, program_of
 from stator.dynamo.ir.reconstruct_ir import Load, Recipe, SetGenerator
 from stator.dynamo.ir.resume import closure_of
 from stator.dynamo.values.base import Lazy, Value, unsupported

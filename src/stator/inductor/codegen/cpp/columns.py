@@ -1,7 +1,6 @@
-"""Reductions along columns: lanes run across neighbouring columns, and the loops reduced over step from row to row.
+"""The text of reductions along columns: blocks of several vectors go down the rows together.
 
-A block of several vectors goes down the rows together, so that memory is read in long pieces; where there are few
-columns, rows are shared between threads. Which kernels are done so, and their text; what they compute is given.
+Where there are few columns, rows are shared between threads. column_plan.py decides which kernels are printed so.
 """
 
 from __future__ import annotations
@@ -9,75 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import torch
-
-from .kernel import Kernel
+from .column_plan import Columns
+from .emit import Emitter
 from .partial_sums import in_parts
-from .phases import Plan
 from .types import KIND, SCALAR, VECTOR, identity
-from .vectorize import LoopOrder
 
-if TYPE_CHECKING:
-    from .emit import Emitter
-
-_WIDEST = 8  # vectors that go down the rows together
-_ACCUMULATORS = 16  # of a block, so that they stay in registers
-_ENOUGH = 8  # blocks that are enough to share between threads
-_PARTS = 16  # that rows are split into: a fixed number, so that the result does not depend on the thread count
-_MIN_ROWS = 16  # of a part
-_MAX_PARTIAL = 4096  # columns whose partial sums are kept for each part, on the stack
 _LANES = 16  # what the estimates assume; the text itself works for any
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """width: vectors in a block. split: the inner loop whose iterations are divided into `parts`, or None."""
+class ColumnEmitter(Emitter):
+    """Prints a kernel whose innermost outer loop may run in blocks of columns."""
 
-    width: int
-    split: int | None = None
-    parts: int = 1
-
-
-def plan_columns(kernel: Kernel, order: LoopOrder, plan: Plan, parallel: bool) -> Columns | None:
-    """None: not such a reduction, or nothing to gain. parallel: is there enough work for several threads?"""
-    if order.vector is None or order.tile is not None or not order.inner or order.outer[-1:] != (order.vector,):
-        return None
-    if len(plan.phases) != 1 or plan.phases[0].keeps:
-        return None
-    bit = 1 << order.vector
-    reduces = [kernel.values[position] for position in plan.phases[0].reduces]
-    if not reduces or any(value.args[0].startswith("arg") or not value.loops & bit for value in reduces):
-        return None
-    size = kernel.sizes[order.vector]
-    vectors = math.ceil(size / _LANES)
-    width = max(1, min(_WIDEST, _ACCUMULATORS // len(reduces), vectors))
-    others = math.prod(kernel.sizes[loop] for loop in order.outer[:-1])
-    if parallel and others * vectors // width < _ENOUGH:
-        split = _split(kernel, order, [value.dtype for value in reduces], others, size)
-        if split is not None:
-            return Columns(width, *split)
-        width = max(1, min(width, others * vectors // _ENOUGH))
-    width = max((w for w in range(1, width + 1) if vectors % w == 0 and 2 * w > width), default=width)
-    return Columns(width) if width > 1 else None
+    def _columns_printed(self) -> bool:
+        if self.columns is None:
+            return False
+        _emit_columns(self, self.columns)
+        return True
 
 
-def _split(
-    kernel: Kernel, order: LoopOrder, dtypes: list[torch.dtype], others: int, size: int
-) -> tuple[int, int] | None:
-    """The longest inner loop and the number of parts, where a part is worth a thread."""
-    longest = max(order.inner, key=lambda loop: kernel.sizes[loop])
-    parts = min(_PARTS, kernel.sizes[longest] // _MIN_ROWS)
-    plain = all(KIND[dtype] in ("f32", "f64", "i32", "i64") for dtype in dtypes)
-    random = any(value.name == "random" for value in kernel.values)
-    if others > 1 or parts < 2 or not plain or random or size * len(dtypes) > _MAX_PARTIAL:
-        return None
-    return longest, parts
-
-
-def emit_columns(emitter: Emitter, columns: Columns) -> None:
+def _emit_columns(emitter: Emitter, columns: Columns) -> None:
     """Everything inside of the loop that lanes run along, that loop included."""
     if columns.split is None:
         _over_blocks(emitter, columns.width, lambda width: _block(emitter, width))

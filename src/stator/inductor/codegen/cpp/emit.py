@@ -13,7 +13,7 @@ from stator.inductor.buffers import Buffer
 from stator.inductor.loops.vocabulary import HEAVY, ORDERED_STORE_MODES
 from stator.shapes.expr import Expr, Symbol
 
-from .columns import emit_columns, plan_columns
+from .column_plan import plan_columns
 from .indices import Lanes, fits_32_bits, print_index, print_vector_index
 from .kernel import CppValue, Kernel, Store
 from .partial_sums import in_parts, part_depth
@@ -129,10 +129,13 @@ class Emitter:
         if depth == len(outer):
             self._phases()
             return
-        if self.columns is not None and depth == len(outer) - 1:
-            emit_columns(self, self.columns)
+        if depth == len(outer) - 1 and self._columns_printed():
             return
         self._loop(outer[depth], lambda: self._outer(depth + 1), shared=depth == self.parallel_at)
+
+    def _columns_printed(self) -> bool:
+        """Print the last outer loop in blocks of columns, if the kernel is such a reduction (ColumnEmitter)."""
+        return False
 
     def _place(self, position: int) -> int:
         """The number of outer loops that a value outside the inner loops is inside of; -1 after reductions."""

@@ -11,7 +11,7 @@ from stator.inductor.buffers import Buffer
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import Group
 
-from .emit import Emitter
+from .columns import ColumnEmitter
 from .kernel import merge
 from .types import memory_type
 from .vectorize import choose_order
@@ -34,7 +34,7 @@ def print_kernel(group: Group, buffers: Mapping[str, Buffer], options: Options =
     # an input that is written in place is one pointer, so that the compiler knows where the two meet
     in_place = {buffers[name].value: name for name in group.writes if isinstance(buffers[name].value, str)}
     pointers |= {name: pointers[in_place[name]] for name in group.reads if name in in_place}
-    emitter = Emitter(kernel, choose_order(kernel, options.vectorize), pointers, buffers)
+    emitter = ColumnEmitter(kernel, choose_order(kernel, options.vectorize), pointers, buffers)
     # Values computed outside of a loop would be loaded even if the loop runs zero times.
     body = [] if 0 in kernel.sizes else emitter.emit()
     aliased = _aliased(group, buffers, in_place)

@@ -7,19 +7,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+import torch
+
+from .column_plan import Columns
 from .kernel import Kernel
 from .phases import Phase
 from .types import KIND, SCALAR, VECTOR
 from .vectorize import LoopOrder
 
-if TYPE_CHECKING:
-    from .emit import Emitter
-
 _LONG = 256  # terms that one accumulator may take up one after the other
 _PART = 128
 _LANES = 16
+
+
+class Printer(Protocol):
+    """What printing partial sums asks of the emitter of a kernel (emit.Emitter)."""
+
+    kernel: Kernel
+    order: LoopOrder
+    columns: Columns | None
+    part_depth: int | None
+    in_part: frozenset[int]
+    bounds: tuple[int, str, str] | None
+    slot: str
+    width: int
+
+    def line(self, text: str) -> None: ...
+
+    def block(self, head: str, *first: str) -> AbstractContextManager[None]: ...
+
+    def dtype(self, position: int) -> torch.dtype: ...
+
+    def wide(self, position: int) -> bool: ...
 
 
 def part_depth(kernel: Kernel, order: LoopOrder) -> int | None:
@@ -35,58 +56,58 @@ def part_depth(kernel: Kernel, order: LoopOrder) -> int | None:
     return 0
 
 
-def in_parts(emitter: Emitter, depth: int, phase: Phase, run: Callable[[], None]) -> None:
+def in_parts(printer: Printer, depth: int, phase: Phase, run: Callable[[], None]) -> None:
     """Emit the inner loop at `depth` by `run`; its sums go to partial accumulators, which are added up after it."""
-    sums = [position for position in phase.reduces if _is_sum(emitter, position)]
-    if depth != emitter.part_depth or not sums:
+    sums = [position for position in phase.reduces if _is_sum(printer, position)]
+    if depth != printer.part_depth or not sums:
         run()
         return
-    loop = emitter.order.inner[depth]
-    size, name = emitter.kernel.sizes[loop], emitter.kernel.loops[loop].name
-    step = _PART * (_LANES if loop == emitter.order.vector else 1)
+    loop = printer.order.inner[depth]
+    size, name = printer.kernel.sizes[loop], printer.kernel.loops[loop].name
+    step = _PART * (_LANES if loop == printer.order.vector else 1)
     if size <= 2 * step:
-        with emitter.block(""):
-            _one_part(emitter, sums, run)
+        with printer.block(""):
+            _one_part(printer, sums, run)
         return
-    before = emitter.bounds
+    before = printer.bounds
     first, last = before[1:] if before is not None and before[0] == loop else ("0", str(size))
     begin, end = f"{name}_begin", f"{name}_end"
-    with emitter.block(f"for (int64_t {begin} = {first}; {begin} < {last}; {begin} += {step})"):
-        emitter.line(f"const int64_t {end} = {begin} + {step} < {last} ? {begin} + {step} : {last};")
-        emitter.bounds = (loop, begin, end)
-        _one_part(emitter, sums, run)
-        emitter.bounds = before
+    with printer.block(f"for (int64_t {begin} = {first}; {begin} < {last}; {begin} += {step})"):
+        printer.line(f"const int64_t {end} = {begin} + {step} < {last} ? {begin} + {step} : {last};")
+        printer.bounds = (loop, begin, end)
+        _one_part(printer, sums, run)
+        printer.bounds = before
 
 
-def _one_part(emitter: Emitter, sums: list[int], run: Callable[[], None]) -> None:
+def _one_part(printer: Printer, sums: list[int], run: Callable[[], None]) -> None:
     for position in sums:
-        kind = KIND[emitter.dtype(emitter.kernel.values[position].args[1].position)]
-        register = (VECTOR if emitter.wide(position) else SCALAR)[kind]
-        if emitter.columns is None:
-            zero = "splat(0.0f)" if emitter.wide(position) else "0.0f"
-            emitter.line(f"{register} part_a{position} = {zero};")
+        kind = KIND[printer.dtype(printer.kernel.values[position].args[1].position)]
+        register = (VECTOR if printer.wide(position) else SCALAR)[kind]
+        if printer.columns is None:
+            zero = "splat(0.0f)" if printer.wide(position) else "0.0f"
+            printer.line(f"{register} part_a{position} = {zero};")
         else:
-            emitter.line(f"{register} part_a{position}[{emitter.width}];")
-    if emitter.columns is not None:
-        with _each(emitter):
+            printer.line(f"{register} part_a{position}[{printer.width}];")
+    if printer.columns is not None:
+        with _each(printer):
             for position in sums:
-                emitter.line(f"part_a{position}[b] = splat(0.0f);")
-    emitter.in_part = frozenset(sums)
+                printer.line(f"part_a{position}[b] = splat(0.0f);")
+    printer.in_part = frozenset(sums)
     run()
-    emitter.in_part = frozenset()
-    with _each(emitter):
+    printer.in_part = frozenset()
+    with _each(printer):
         for position in sums:
-            emitter.line(f"a{position}{emitter.slot} = a{position}{emitter.slot} + part_a{position}{emitter.slot};")
+            printer.line(f"a{position}{printer.slot} = a{position}{printer.slot} + part_a{position}{printer.slot};")
 
 
-def _each(emitter: Emitter) -> AbstractContextManager[None]:
-    if emitter.columns is None:
-        return emitter.block("")
-    emitter.slot = "[b]"
-    emitter.line(f"#pragma GCC unroll {emitter.width}")
-    return emitter.block(f"for (int b = 0; b < {emitter.width}; ++b)")
+def _each(printer: Printer) -> AbstractContextManager[None]:
+    if printer.columns is None:
+        return printer.block("")
+    printer.slot = "[b]"
+    printer.line(f"#pragma GCC unroll {printer.width}")
+    return printer.block(f"for (int b = 0; b < {printer.width}; ++b)")
 
 
-def _is_sum(emitter: Emitter, position: int) -> bool:
-    value = emitter.kernel.values[position]
-    return value.args[0] == "sum" and KIND[emitter.dtype(value.args[1].position)] == "f32"
+def _is_sum(printer: Printer, position: int) -> bool:
+    value = printer.kernel.values[position]
+    return value.args[0] == "sum" and KIND[printer.dtype(value.args[1].position)] == "f32"

@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stator.base.registry import Registry
 from stator.dynamo.bytecode import Instruction, decode, live_locals, reachable
 from stator.dynamo.host.hook import is_left_alone
-from stator.dynamo.ir.resume import resumption_of
 
-if TYPE_CHECKING:
-    from .frame import Frame
+from .resume import resumption_of
 
-Handler = Callable[["Frame", Instruction], Any]
+Handler = Callable[[Any, Instruction], Any]  # of the frame of the interpreter, and the instruction
 
 opcodes: Registry[str, Handler] = Registry("opcode")
 

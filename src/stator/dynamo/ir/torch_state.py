@@ -17,8 +17,9 @@ import torch
 from stator.base.signals import is_of_a_signal
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ModuleGlobalSource
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate
 from stator.prims.onednn import onednn_depth, onednn_put_back
+
+from .reconstruct_ir import CallRecipe, ConstantRecipe, Effect, Evaluate
 
 
 def in_function_transform() -> bool:

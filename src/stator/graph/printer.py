@@ -16,10 +16,10 @@ from torch._ops import OpOverload
 
 from stator.base.errors import UserPlace
 from stator.base.registry import Registry
-from stator.graph.fake.fake_mode import FakeTensor
-from stator.graph.subgraphs.subgraph_ops import part_of
 
-from .format import format_meta
+from .fake.fake_mode import FakeTensor
+from .ir.format import format_meta
+from .subgraphs.subgraph_ops import part_of
 
 
 def print_graph(gm: fx.GraphModule, *, name: str = "forward", title: str = "") -> str:

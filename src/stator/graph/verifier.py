@@ -12,11 +12,11 @@ from torch._ops import OpOverload
 
 from stator.base.errors import VerificationError
 from stator.base.registry import Registry
-from stator.graph.fake.fake_mode import FakeMode, meta_of_real
 from stator.prims.record import TensorMeta
 
-from .format import format_meta
-from .schema import op_info
+from .fake.fake_mode import FakeMode, meta_of_real
+from .ir.format import format_meta
+from .ir.schema import op_info
 
 
 def verify(gm: fx.GraphModule) -> None:

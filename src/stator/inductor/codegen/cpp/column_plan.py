@@ -1,0 +1,68 @@
+"""Which reductions along columns are printed in blocks: lanes run across neighbouring columns, and a block of several
+vectors goes down the rows together, so that memory is read in long pieces. Decisions only; columns.py prints the text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from .kernel import Kernel
+from .phases import Plan
+from .types import KIND
+from .vectorize import LoopOrder
+
+_WIDEST = 8  # vectors that go down the rows together
+_ACCUMULATORS = 16  # of a block, so that they stay in registers
+_ENOUGH = 8  # blocks that are enough to share between threads
+_PARTS = 16  # that rows are split into: a fixed number, so that the result does not depend on the thread count
+_MIN_ROWS = 16  # of a part
+_MAX_PARTIAL = 4096  # columns whose partial sums are kept for each part, on the stack
+_LANES = 16  # what the estimates assume; the text itself works for any
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """width: vectors in a block. split: the inner loop whose iterations are divided into `parts`, or None."""
+
+    width: int
+    split: int | None = None
+    parts: int = 1
+
+
+def plan_columns(kernel: Kernel, order: LoopOrder, plan: Plan, parallel: bool) -> Columns | None:
+    """None: not such a reduction, or nothing to gain. parallel: is there enough work for several threads?"""
+    if order.vector is None or order.tile is not None or not order.inner or order.outer[-1:] != (order.vector,):
+        return None
+    if len(plan.phases) != 1 or plan.phases[0].keeps:
+        return None
+    bit = 1 << order.vector
+    reduces = [kernel.values[position] for position in plan.phases[0].reduces]
+    if not reduces or any(value.args[0].startswith("arg") or not value.loops & bit for value in reduces):
+        return None
+    size = kernel.sizes[order.vector]
+    vectors = math.ceil(size / _LANES)
+    width = max(1, min(_WIDEST, _ACCUMULATORS // len(reduces), vectors))
+    others = math.prod(kernel.sizes[loop] for loop in order.outer[:-1])
+    if parallel and others * vectors // width < _ENOUGH:
+        split = _split(kernel, order, [value.dtype for value in reduces], others, size)
+        if split is not None:
+            return Columns(width, *split)
+        width = max(1, min(width, others * vectors // _ENOUGH))
+    width = max((w for w in range(1, width + 1) if vectors % w == 0 and 2 * w > width), default=width)
+    return Columns(width) if width > 1 else None
+
+
+def _split(
+    kernel: Kernel, order: LoopOrder, dtypes: list[torch.dtype], others: int, size: int
+) -> tuple[int, int] | None:
+    """The longest inner loop and the number of parts, where a part is worth a thread."""
+    longest = max(order.inner, key=lambda loop: kernel.sizes[loop])
+    parts = min(_PARTS, kernel.sizes[longest] // _MIN_ROWS)
+    plain = all(KIND[dtype] in ("f32", "f64", "i32", "i64") for dtype in dtypes)
+    random = any(value.name == "random" for value in kernel.values)
+    if others > 1 or parts < 2 or not plain or random or size * len(dtypes) > _MAX_PARTIAL:
+        return None
+    return longest, parts
