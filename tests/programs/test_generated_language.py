@@ -21,7 +21,7 @@ from stator.base import config
 sys.path.insert(0, str(Path(__file__).parent))
 from generate_language import generate_language
 
-QUICK, SLOW = range(8), range(8, 200)
+QUICK, WITH_AUTOGRAD, SLOW = range(10), range(10, 16), range(16, 200)
 
 
 def load(seed: int) -> Any:
@@ -44,9 +44,13 @@ def outcome(program: Any, x: torch.Tensor, *, collected: bool) -> Any:
     return seen.data()
 
 
-@pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "as_it_is"])
-@pytest.mark.parametrize("seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SLOW)])
-def test_generated_program(seed: int, replaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+CASES: list[Any] = [(seed, replaced, "eager") for seed in QUICK for replaced in (True, False)]
+CASES += [(seed, True, "aot_eager") for seed in WITH_AUTOGRAD]
+CASES += [pytest.param(seed, seed % 2 == 0, "eager", marks=pytest.mark.slow) for seed in SLOW]
+
+
+@pytest.mark.parametrize(("seed", "replaced", "backend"), CASES)
+def test_generated_program(seed: int, replaced: bool, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "keep_empty_graphs", replaced)
     program = load(seed)
     x = torch.rand(2, 2, generator=torch.Generator().manual_seed(seed)) - seed % 2
@@ -54,7 +58,7 @@ def test_generated_program(seed: int, replaced: bool, monkeypatch: pytest.Monkey
     # On CPython 3.12 an exception that left a managed block may stay in a cycle with the frame, and what the frame
     # holds is closed by the collector: compiled code has no such frame and may close it at once.
     in_a_cycle = outcome(program, x, collected=False) != expected
-    compiled = stator.compile(program, backend="eager")
+    compiled = stator.compile(program, backend=backend)
     for _ in range(2):
         found = outcome(compiled, x, collected=in_a_cycle)
         gc.collect()

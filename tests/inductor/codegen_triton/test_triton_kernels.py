@@ -40,7 +40,7 @@ def test_each_part_of_the_vocabulary_in_the_interpreter(tmp_path: Path) -> None:
 
 
 def test_random_fused_graphs_in_the_interpreter(tmp_path: Path) -> None:
-    run("interpreted.py", "0", "16", interpret=True, tmp_path=tmp_path)
+    run("interpreted.py", "0", "8", interpret=True, tmp_path=tmp_path)
 
 
 def test_kernels_compile_to_ptx(tmp_path: Path) -> None:

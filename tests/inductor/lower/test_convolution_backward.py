@@ -42,6 +42,16 @@ def test_depthwise(case: Sequence, formats: Sequence[int], wanted: Sequence[bool
     compare(grad, x, weight, stride, padding, dilation, channels, wanted)
 
 
+# layouts of input and gradient, and which of the gradients of input, weight and bias are asked for
+FORMATS_AND_GRADIENTS = [
+    ((0, 0), (True, True, True)),
+    ((0, 0), (True, False, False)),
+    ((1, 1), (True, True, True)),
+    ((1, 1), (False, True, True)),
+    ((1, 0), (False, True, False)),
+]
+
+
 def compare(grad, x, weight, stride, padding, dilation, groups, wanted) -> None:
     counters.clear()
 
@@ -59,8 +69,7 @@ def compare(grad, x, weight, stride, padding, dilation, groups, wanted) -> None:
     assert [part.stride() for part in actual] == [part.stride() for part in expected]
 
 
-@pytest.mark.parametrize("formats", [(0, 0), (1, 1), (1, 0)])
-@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False), (True, False, False)])
+@pytest.mark.parametrize(("formats", "wanted"), FORMATS_AND_GRADIENTS)
 @pytest.mark.parametrize("stride", [2, 3])
 def test_one_tap_that_skips_positions(formats: Sequence[int], wanted: Sequence[bool], stride: int) -> None:
     torch.manual_seed(0)
@@ -72,8 +81,7 @@ def test_one_tap_that_skips_positions(formats: Sequence[int], wanted: Sequence[b
     compare(grad, x, weight, stride, 0, 1, 1, wanted)
 
 
-@pytest.mark.parametrize("formats", [(0, 0), (1, 1), (1, 0)])
-@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, True), (True, False, False)])
+@pytest.mark.parametrize(("formats", "wanted"), FORMATS_AND_GRADIENTS)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_one_tap_on_single_positions(formats: Sequence[int], wanted: Sequence[bool], batch: int) -> None:
     torch.manual_seed(0)
@@ -84,8 +92,7 @@ def test_one_tap_on_single_positions(formats: Sequence[int], wanted: Sequence[bo
     assert not any("convolution_backward" in name for name in counters.counts)
 
 
-@pytest.mark.parametrize("formats", [(0, 0), (1, 1), (1, 0)])
-@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, True), (True, False, False)])
+@pytest.mark.parametrize(("formats", "wanted"), FORMATS_AND_GRADIENTS)
 @pytest.mark.parametrize(("channels", "out", "size", "kernel"), [(24, 40, 26, 2), (3, 32, 64, 8), (40, 40, 26, 5)])
 def test_patches(formats, wanted, channels: int, out: int, size: int, kernel: int) -> None:
     torch.manual_seed(0)
