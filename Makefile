@@ -24,7 +24,7 @@ lint: $(VENV)/.dev  ## style, formatting, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.models  ## the table of the README: eleven models beside torch.compile
+bench: $(VENV)/.models  ## the inference table of docs/performance.md: eleven models beside torch.compile
 	$(BIN)/python -m benchmarks.run
 
 bench-training: $(VENV)/.models  ## training steps of twenty models beside torch.compile, and their peak memory

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -36,9 +37,13 @@ def median_ms(calls: dict[str, Callable[[], Any]], seconds: float = 5.0) -> dict
 
 def main() -> None:
     console = Console()
-    table = Table(title=f"stator, torch {torch.__version__}, {torch.get_num_threads()} threads")
-    for column in ("model", "graphs", "breaks", "first call s", "eager ms", "compiled ms", "speed-up", "difference"):
-        table.add_column(column, justify="left" if column == "model" else "right")
+    table = Table(
+        title=f"stator, torch {torch.__version__}, {torch.get_num_threads()} threads",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    for column in ("model", "graphs", "breaks", "first s", "eager ms", "ours ms", "speed-up", "error"):
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with torch.no_grad(), Progress(*columns, console=console, transient=True) as progress:
         for name in MODELS:

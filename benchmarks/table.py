@@ -49,7 +49,7 @@ def row(result: dict[str, Any]) -> tuple[str, ...]:
 
 
 def markdown(results: list[dict[str, Any]]) -> str:
-    """The table of the README, with the geometric means as its last row."""
+    """The inference table of docs/performance.md, with the geometric means as its last row."""
     rows = [row(result) for result in results]
     ms = [result["median_ms"] for result in results]
     first = [result["first_call_s"] for result in results]
